@@ -1,0 +1,40 @@
+"""taskapp-kit: declare an environment once, serve it to every trainer.
+
+What is promised is listed in `__all__`; importing it loads the declarations only.
+"""
+
+from taskapp_kit.contract.content import Image, Text
+from taskapp_kit.contract.scorecard import Blend, RolloutSummary
+from taskapp_kit.contract.trajectory import PlayedStep, Step, Trajectory
+from taskapp_kit.declare.marks import action
+from taskapp_kit.declare.taskapp import TaskApp
+from taskapp_kit.declare.tasks import Private
+from taskapp_kit.errors import (
+    DeclarationError,
+    InvalidAction,
+    LateRegistration,
+    RequestError,
+    RolloutFailed,
+    TaskappError,
+)
+from taskapp_kit.version import __version__
+
+__all__ = [
+    "Blend",
+    "DeclarationError",
+    "Image",
+    "InvalidAction",
+    "LateRegistration",
+    "PlayedStep",
+    "Private",
+    "RequestError",
+    "RolloutFailed",
+    "RolloutSummary",
+    "Step",
+    "TaskApp",
+    "TaskappError",
+    "Text",
+    "Trajectory",
+    "__version__",
+    "action",
+]

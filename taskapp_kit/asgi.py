@@ -1,0 +1,40 @@
+"""The wiring: the only file that plugs service, store and front entrance together."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from taskapp_kit.config import Settings, from_environment
+from taskapp_kit.contract.ports import Clock, Store
+from taskapp_kit.declare.taskapp import Exposure, TaskApp
+from taskapp_kit.serve.app import create
+from taskapp_kit.service import Service
+
+
+def build(
+    app: TaskApp,
+    settings: Settings | None = None,
+    *,
+    exposure: Exposure = "public",
+    store: Store | None = None,
+    clock: Clock | None = None,
+) -> FastAPI:
+    """The FastAPI app of a task app. Raises DeclarationError, ConfigError, Unavailable, StoreError.
+
+    settings: from the process environment when absent. store: opened from `settings.store` when absent; nothing is kept
+    when that is absent too (`taskapp serve` has a default of its own).
+    """
+    settings = settings or from_environment()
+    if store is None and settings.store not in (None, "none"):
+        from taskapp_kit.store import open_store
+
+        store = open_store(str(settings.store))
+    service = Service(
+        app,
+        store=store,
+        clock=clock,
+        max_concurrent=settings.max_concurrent,
+        max_time_seconds=settings.max_time_seconds,
+        exposure=exposure,
+    )
+    return create(service, settings, exposure=exposure)

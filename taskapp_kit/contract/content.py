@@ -1,0 +1,227 @@
+"""What an environment shows: text, a JSON object, or a list of text and image blocks.
+
+`plain()` is the one gate through which an author's value becomes recorded data: copied, JSON-able, finite.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Json = Any
+"""None, bool, int, finite float, str, list or dict with str keys, nested. Not expressible for a type checker without cost."""
+
+MAX_DEPTH = 64
+"""Deepest nesting of an observation, an argument or a request body."""
+INT_LIMIT = 2**63
+"""Integers on the wire lie in [-2⁶³, 2⁶³): beyond it other readers of JSON lose digits."""
+
+
+class NotJson(ValueError):
+    """A value cannot be recorded. `path` says where inside it, e.g. `observation.board[3]`."""
+
+    def __init__(self, path: str, found: str) -> None:
+        super().__init__(f"{path} {found}")
+        self.path = path
+        self.found = found
+
+
+class Text:
+    """A block of words in a list observation."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return f"Text({self.text!r})"
+
+
+class Image:
+    """A picture in a list observation: PNG bytes, or an array of shape (H, W, 3) and dtype uint8.
+
+    Nothing is encoded until somebody asks for `png` or `hash`. Raises ValueError for anything else.
+    """
+
+    __slots__ = ("_array", "_hash", "_png", "height", "width")
+
+    def __init__(self, data: Any) -> None:
+        self._hash: str | None = None
+        self._png: bytes | None = None
+        self._array: Any = None
+        if isinstance(data, (bytes, bytearray)):
+            self._png = bytes(data)
+            if self._png[:8] != b"\x89PNG\r\n\x1a\n" or len(self._png) < 24:
+                raise ValueError("Image: the bytes are not a PNG. Give PNG bytes or an HxWx3 uint8 array.")
+            self.width, self.height = struct.unpack(">II", self._png[16:24])
+            return
+        shape = getattr(data, "shape", None)
+        if shape is None or len(shape) != 3 or shape[2] != 3 or str(getattr(data, "dtype", "")) != "uint8":
+            raise ValueError(
+                f"Image: expected PNG bytes or an array of shape (H, W, 3) and dtype uint8, got "
+                f"{type(data).__name__} of shape {shape}."
+            )
+        self._array = data.copy()  # the environment goes on drawing into its own buffer
+        self.height, self.width = int(shape[0]), int(shape[1])
+
+    @property
+    def png(self) -> bytes:
+        """The picture as PNG bytes, encoded on first use."""
+        if self._png is None:
+            raw = self._array.tobytes()
+            stride = self.width * 3
+            rows = b"".join(b"\x00" + raw[y * stride : (y + 1) * stride] for y in range(self.height))
+            header = struct.pack(">IIBBBBB", self.width, self.height, 8, 2, 0, 0, 0)
+            chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 6)), (b"IEND", b""))
+            self._png = b"\x89PNG\r\n\x1a\n" + b"".join(
+                struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+                for name, body in chunks
+            )
+            self._array = None
+        return self._png
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the PNG bytes, hex: the name under which a store keeps the picture once."""
+        if self._hash is None:
+            self._hash = hashlib.sha256(self.png).hexdigest()
+        return self._hash
+
+    def data_url(self) -> str:
+        """The picture as a `data:` address."""
+        return "data:image/png;base64," + base64.b64encode(self.png).decode()
+
+    def __repr__(self) -> str:
+        return f"Image({self.width}x{self.height})"
+
+
+Content = Any
+"""A recorded observation: None, str, JSON dict, or a list of str (text blocks) and Image."""
+
+
+def plain(value: Any, path: str, depth: int = 0) -> Json:
+    """Copies an author's value into plain JSON: numpy and pydantic values become lists, numbers and dicts.
+
+    Raises NotJson, naming the place inside the value, for what is not JSON, not finite, too deep or too large a number.
+    """
+    kind = type(value)
+    if kind is str:
+        if not value.isascii():
+            _utf8(value, path)
+        return value
+    if kind is int:
+        if not -INT_LIMIT <= value < INT_LIMIT:
+            raise NotJson(path, "is an integer beyond 64 bits")
+        return value
+    if kind is float:
+        if value - value != 0.0:  # NaN and both infinities, without a call
+            raise NotJson(path, f"is {value}, which is not a finite number")
+        return value
+    if value is None or kind is bool:
+        return value
+    if depth >= MAX_DEPTH:
+        raise NotJson(path, f"is nested more than {MAX_DEPTH} deep (does it hold itself?)")
+    if isinstance(value, Mapping):
+        result: dict[str, Json] = {}
+        for key, item in value.items():
+            if not isinstance(key, str):
+                key = _key(key, path)
+            result[key] = plain(item, f"{path}.{key}", depth + 1)
+        return result
+    if isinstance(value, (list, tuple)):
+        return [plain(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
+    return _foreign(value, path, depth)
+
+
+def _utf8(value: str, path: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise NotJson(path, "holds a lone surrogate, which is not valid text") from None
+
+
+def _key(key: Any, path: str) -> str:
+    if isinstance(key, (bool, int)):
+        return str(key)
+    raise NotJson(path, f"has the key {key!r} of type {type(key).__name__}; keys are str")
+
+
+def _foreign(value: Any, path: str, depth: int) -> Json:
+    if isinstance(value, str):  # str subclasses and str enums
+        return plain(str.__str__(value), path, depth)
+    if hasattr(value, "model_dump"):
+        return plain(value.model_dump(mode="json"), path, depth)
+    if hasattr(value, "tolist") and hasattr(value, "dtype"):  # numpy arrays and scalars
+        return plain(value.tolist(), path, depth)
+    if hasattr(value, "__dataclass_fields__"):
+        return plain({name: getattr(value, name) for name in value.__dataclass_fields__}, path, depth)
+    inner = getattr(value, "value", None)
+    if inner is not None and hasattr(type(value), "__members__"):  # Enum
+        return plain(inner, path, depth)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):  # subclasses of numbers
+        return plain(int(value) if isinstance(value, int) else float(value), path, depth)
+    raise NotJson(path, f"is a {type(value).__module__}.{type(value).__qualname__}, which is not JSON")
+
+
+def content(value: Any) -> Content:
+    """An author's observation as recorded content. Raises NotJson."""
+    kind = type(value)
+    if kind is str or value is None:
+        return plain(value, "observation")
+    if kind is Text:
+        return plain(value.text, "observation")
+    if kind is Image:
+        return [value]
+    if kind is list and any(isinstance(block, (Text, Image)) for block in value):
+        return [_block(block, index) for index, block in enumerate(value)]
+    result = plain(value, "observation")
+    if isinstance(result, (str, dict)):
+        return result
+    raise NotJson(
+        "observation",
+        f"is a {type(value).__name__}; an observation is a str, a dict, a pydantic model, or a list of Text and Image",
+    )
+
+
+def _block(block: Any, index: int) -> str | Image:
+    if isinstance(block, Image):
+        return block
+    if isinstance(block, Text):
+        return str(plain(block.text, f"observation[{index}].text"))
+    if isinstance(block, str):
+        return str(plain(block, f"observation[{index}]"))
+    raise NotJson(f"observation[{index}]", f"is a {type(block).__name__}; a list observation holds Text and Image")
+
+
+def images(recorded: Content) -> Iterator[Image]:
+    """The pictures in a recorded observation."""
+    if type(recorded) is list:
+        for block in recorded:
+            if isinstance(block, Image):
+                yield block
+
+
+def text_of(recorded: Content) -> str:
+    """The words in a recorded observation; a dict is shown as JSON; pictures are left out."""
+    if isinstance(recorded, str):
+        return recorded
+    if recorded is None:
+        return ""
+    if isinstance(recorded, list):
+        return "\n".join(block for block in recorded if isinstance(block, str))
+    import json
+
+    return json.dumps(recorded, ensure_ascii=False, separators=(", ", ": "))
+
+
+def without_images(recorded: Content) -> Json:
+    """The observation as the digest sees it: one text block alone equals the bare text."""
+    if type(recorded) is list:
+        words = [block for block in recorded if isinstance(block, str)]
+        return words[0] if len(words) == 1 else words
+    return recorded

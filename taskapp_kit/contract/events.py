@@ -1,0 +1,222 @@
+"""Events: the only way in which an episode is told. Numbered from 0 in each rollout; a trajectory is their fold.
+
+started     who plays what: environment, split, seed, config, policy
+observed    the first observation
+called      the policy is asked (its answer follows)
+answered    what it answered: words, tool calls, tokens
+acted       one action goes to the environment
+stepped     what came of it
+limited     a limit was reached: which, and its value
+failed      something broke: boundary and sentence
+ended       status, stop reason, final state (private), metrics
+scored      the scorecard
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar
+
+from taskapp_kit.contract.content import Content, Image, Json
+from taskapp_kit.contract.trajectory import Answer, PlayedStep, Status, ToolCall, Trajectory, Turn
+from taskapp_kit.errors import Boundary
+
+SCHEMA_VERSION = 1
+"""Version of the events' and the stored rows' shape."""
+
+
+@dataclass(slots=True)
+class Started:
+    """The episode's identity: environment, split, seed, config; and the name of the policy."""
+
+    kind: ClassVar[str] = "started"
+    environment: str
+    version: str
+    split: str
+    seed: int
+    config: dict[str, Json]
+    policy: str
+
+
+@dataclass(slots=True)
+class Observed:
+    """The first observation, and the tools of this episode by name."""
+
+    kind: ClassVar[str] = "observed"
+    observation: Content
+    tools: list[str]
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Called:
+    """The policy is asked for turn number `turn`, counted from 0."""
+
+    kind: ClassVar[str] = "called"
+    turn: int
+
+
+@dataclass(slots=True)
+class Answered:
+    """The policy's answer in turn `turn`. A scripted action of the caller has `scripted`."""
+
+    kind: ClassVar[str] = "answered"
+    turn: int
+    answer: Answer
+    seconds: float = 0.0
+    scripted: bool = False
+
+
+@dataclass(slots=True)
+class Acted:
+    """Step number `step` begins: this action, as it was asked for."""
+
+    kind: ClassVar[str] = "acted"
+    step: int
+    tool: str
+    args: Json
+
+
+@dataclass(slots=True)
+class Stepped:
+    """The step is over."""
+
+    kind: ClassVar[str] = "stepped"
+    step: PlayedStep
+
+
+@dataclass(slots=True)
+class Limited:
+    """A limit ended the episode: its name and value, in steps, turns or operations."""
+
+    kind: ClassVar[str] = "limited"
+    limit: str
+    value: float
+
+
+@dataclass(slots=True)
+class Failed:
+    """Something broke. `message` is the kit's sentence, never the exception's own text."""
+
+    kind: ClassVar[str] = "failed"
+    boundary: Boundary
+    code: str
+    message: str
+    error_id: str = ""
+
+
+@dataclass(slots=True)
+class Ended:
+    """The episode is over and the environment closed."""
+
+    kind: ClassVar[str] = "ended"
+    status: Status
+    stop_reason: str
+    final_state: Json = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Scored:
+    """The scorecard as JSON (see `contract.scorecard`)."""
+
+    kind: ClassVar[str] = "scored"
+    scorecard: dict[str, Json]
+
+
+Event = Started | Observed | Called | Answered | Acted | Stepped | Limited | Failed | Ended | Scored
+
+KINDS: dict[str, type[Event]] = {
+    cls.kind: cls for cls in (Started, Observed, Called, Answered, Acted, Stepped, Limited, Failed, Ended, Scored)
+}
+
+
+def fold(events: Iterable[Event]) -> Trajectory:
+    """The trajectory that these events tell. Needs `started` first; raises ValueError otherwise."""
+    told = iter(events)
+    first = next(told, None)
+    if not isinstance(first, Started):
+        raise ValueError(f"an episode's first event is 'started', got {getattr(first, 'kind', None)!r}")
+    trajectory = Trajectory(first.environment, first.version, first.split, first.seed, first.config)
+    turns, steps = trajectory.turns, trajectory.steps
+    for event in told:
+        if isinstance(event, Stepped):
+            steps.append(event.step)
+            turns[-1].steps.append(event.step)
+        elif isinstance(event, Answered):
+            turns.append(Turn(len(turns), event.answer))
+        elif isinstance(event, Observed):
+            trajectory.initial = event.observation
+        elif isinstance(event, Ended):
+            trajectory.status = event.status
+            trajectory.stop_reason = event.stop_reason
+            trajectory.final_state = event.final_state
+            trajectory.metrics = event.metrics
+    return trajectory
+
+
+def to_json(seq: int, event: Event) -> dict[str, Json]:
+    """The event as JSON; pictures become `{"image": hash, …}`, their bytes are kept apart."""
+    body: dict[str, Any] = {"v": SCHEMA_VERSION, "seq": seq, "kind": event.kind}
+    for item in fields(event):
+        value = getattr(event, item.name)
+        if item.name == "observation":
+            value = content_to_json(value)
+        elif isinstance(value, PlayedStep):
+            value = {
+                slot.name: content_to_json(value.observation)
+                if slot.name == "observation"
+                else getattr(value, slot.name)
+                for slot in fields(value)
+            }
+        elif isinstance(value, Answer):
+            value = {key: part for key, part in asdict(value).items() if part not in (None, [], {})}
+        body[item.name] = value
+    return body
+
+
+def from_json(body: dict[str, Any], blobs: dict[str, bytes] | None = None) -> Event:
+    """The event that `to_json` wrote. `blobs` gives the pictures' bytes by hash; without them pictures stay out.
+
+    Raises ValueError for a kind or a schema version that this release does not know.
+    """
+    if body.get("v") != SCHEMA_VERSION or body.get("kind") not in KINDS:
+        raise ValueError(
+            f"event of schema {body.get('v')!r} and kind {body.get('kind')!r}; this release reads schema "
+            f"{SCHEMA_VERSION} and the kinds {', '.join(KINDS)}"
+        )
+    values = {key: value for key, value in body.items() if key not in ("v", "seq", "kind")}
+    if "observation" in values:
+        values["observation"] = content_from_json(values["observation"], blobs)
+    if body["kind"] == "stepped":
+        step = dict(values["step"])
+        step["observation"] = content_from_json(step["observation"], blobs)
+        values["step"] = PlayedStep(**step)
+    if body["kind"] == "answered":
+        answer = dict(values["answer"])
+        answer["tool_calls"] = [ToolCall(**call) for call in answer.get("tool_calls", [])]
+        values["answer"] = Answer(**answer)
+    return KINDS[body["kind"]](**values)
+
+
+def content_to_json(observation: Content) -> Json:
+    """A recorded observation with each picture as `{"image": hash, "width": px, "height": px}`."""
+    if type(observation) is not list:
+        return observation
+    return [
+        {"image": block.hash, "width": block.width, "height": block.height} if isinstance(block, Image) else block
+        for block in observation
+    ]
+
+
+def content_from_json(observation: Json, blobs: dict[str, bytes] | None) -> Content:
+    """The inverse of `content_to_json`; a picture whose bytes are not in `blobs` is left out."""
+    if type(observation) is not list:
+        return observation
+    known = blobs or {}
+    return [
+        Image(known[block["image"]]) if isinstance(block, dict) else block
+        for block in observation
+        if not isinstance(block, dict) or block["image"] in known
+    ]

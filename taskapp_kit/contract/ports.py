@@ -1,0 +1,168 @@
+"""The protocols by which rooms meet without importing each other; `service` joins them."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from taskapp_kit.contract.content import Content, Json
+from taskapp_kit.contract.trajectory import Answer, PlayedStep
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """An action as a policy sees it.
+
+    parameters: JSON Schema of an object. text: takes the assistant's plain words instead of arguments.
+    noop: arguments that change nothing, None if the author named none. sample: the author's own way of drawing
+    arguments, `fn(rng) -> dict`, needed where a field is unbounded.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Json]
+    text: bool = False
+    noop: Mapping[str, Json] | None = None
+    sample: Callable[[random.Random], Any] | None = field(default=None, compare=False)
+
+
+@dataclass(slots=True)
+class View:
+    """What a policy is given when its turn comes: what it reads now, the previous turn's steps, the tools at hand.
+
+    `observation` is the newest one (the first observation in turn 0). `task` is the row, private fields included:
+    only the author's own `gold` policy reads it, and no model ever does.
+    """
+
+    turn: int
+    observation: Content
+    results: Sequence[PlayedStep]
+    tools: Sequence[Tool]
+    task: Any = None
+
+
+@runtime_checkable
+class LocalPolicy(Protocol):
+    """A policy that decides by computing, in the environment's own thread. One object for each rollout."""
+
+    @property
+    def name(self) -> str:
+        """The name under which it was asked for."""
+        ...
+
+    def decide(self, view: View) -> Answer:
+        """The next decision. May raise; the failure's boundary is `policy`."""
+        ...
+
+
+@runtime_checkable
+class RemotePolicy(Protocol):
+    """A policy that decides by asking somebody over a network, on the event loop. One object for each rollout."""
+
+    @property
+    def name(self) -> str:
+        """The name under which it was asked for."""
+        ...
+
+    def ask(self, view: View) -> Awaitable[Answer]:
+        """The next decision. May raise; the failure's boundary is `policy`."""
+        ...
+
+
+Policy = LocalPolicy | RemotePolicy
+
+
+class Clock(Protocol):
+    """Time, so that a test can hold it. Both in seconds."""
+
+    def now(self) -> float:
+        """Unix time."""
+        ...
+
+    def monotonic(self) -> float:
+        """A clock that never goes back; its zero means nothing."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> float:
+        """Unix time, in seconds."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds since some moment."""
+        return time.perf_counter()
+
+
+@dataclass(slots=True)
+class StoredRollout:
+    """A rollout as it is kept. All of it is JSON but `blobs`, the pictures by SHA-256 (hex) of their PNG bytes.
+
+    status: terminated | truncated | failed. events: as `contract.events.to_json` writes them, in order, without private
+    state. private: what only rubrics may read (`{"final_state": …}`). policy: the allow-listed part of `policy.config`.
+    failure: boundary, code, message, error_id of a failed rollout. created_at: unix seconds. seconds: wall time.
+    row_hash: SHA-256 of the task's row, None without rows: the row itself is never kept.
+    """
+
+    rollout_id: str
+    run_id: str
+    created_at: float
+    app: str
+    app_version: str
+    environment: str
+    environment_version: str
+    split: str
+    seed: int
+    config: dict[str, Json]
+    policy: dict[str, Json]
+    mode: str
+    status: str
+    stop_reason: str
+    length: int
+    total_reward: float
+    events: list[dict[str, Json]]
+    spec_hash: str
+    kit_version: str
+    schema_version: int
+    group_id: str | None = None
+    row_hash: str | None = None
+    reward: float | None = None
+    outcome_score: float | None = None
+    events_score: float | None = None
+    digest: str | None = None
+    scorecard: dict[str, Json] | None = None
+    failure: dict[str, Json] | None = None
+    private: dict[str, Json] = field(default_factory=dict)
+    timing: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    key_label: str | None = None
+    blobs: dict[str, bytes] = field(default_factory=dict)
+
+
+class Store(Protocol):
+    """Where rollouts are kept. All calls may come from any task of one event loop; they raise StoreError."""
+
+    async def save(self, rollout: StoredRollout) -> None:
+        """Keeps the rollout. When it returns, the rollout survives a kill -9."""
+        ...
+
+    async def load(self, rollout_id: str) -> StoredRollout | None:
+        """The rollout, without its blobs' bytes; None when there is none."""
+        ...
+
+    async def blob(self, sha256: str) -> bytes | None:
+        """A picture's PNG bytes; None when there is none."""
+        ...
+
+    async def recent(self, limit: int = 50, *, environment: str | None = None) -> list[StoredRollout]:
+        """The newest rollouts first, their `events` left empty."""
+        ...
+
+    async def close(self) -> None:
+        """Finishes what is being written, then lets go of the file or the server."""
+        ...

@@ -1,0 +1,106 @@
+"""What a rollout was worth: per criterion, per rubric, and the reward, which is None when it is undefined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from taskapp_kit.contract.content import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Blend:
+    """The reward's formula: `env · return + event · events_score + outcome · outcome_score`.
+
+    Weights are finite and ≥ 0, and not all 0; checked at freeze and for each request.
+    """
+
+    env: float = 0.0
+    event: float = 0.0
+    outcome: float = 0.0
+
+    def words(self) -> str:
+        """The formula as a person reads it, e.g. `reward = 1 · return + 0.5 · outcome_score`."""
+        parts = [
+            f"{weight:g} · {name}"
+            for weight, name in (
+                (self.env, "return"),
+                (self.event, "events_score"),
+                (self.outcome, "outcome_score"),
+            )
+            if weight
+        ]
+        return "reward = " + " + ".join(parts or ["undefined"])
+
+
+@dataclass(slots=True)
+class CriterionScore:
+    """One criterion of one rollout. `score` None: not applicable, not configured or (weight 0) failed; `error` says which.
+
+    seconds: wall time of the criterion; cost: US dollars spent on it, None when no model was asked.
+    """
+
+    name: str
+    of: str
+    score: float | None
+    weight: float
+    required: bool = False
+    reason: str | None = None
+    seconds: float = 0.0
+    cost: float | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class Scorecard:
+    """A rollout's scores. `outcome_score` in the rubric's scale, `events_score` the sum over steps of Σ score·weight.
+
+    `reward` is None when a part of the formula is undefined (say every outcome criterion was not applicable).
+    """
+
+    criteria: list[CriterionScore] = field(default_factory=list)
+    outcome_score: float | None = None
+    events_score: float | None = None
+    reward: float | None = None
+    formula: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Json]:
+        """As it stands in the response, the store and the `scored` event."""
+        return {
+            "criteria": [
+                {
+                    "name": item.name,
+                    "of": item.of,
+                    "score": item.score,
+                    "weight": item.weight,
+                    "required": item.required,
+                    "reason": item.reason,
+                    "seconds": item.seconds,
+                    "cost": item.cost,
+                    "error": item.error,
+                }
+                for item in self.criteria
+            ],
+            "outcome_score": self.outcome_score,
+            "events_score": self.events_score,
+            "reward": self.reward,
+            "formula": self.formula,
+            "metrics": self.metrics,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSummary:
+    """One finished rollout as an aggregate sees it: the numbers, not the steps."""
+
+    environment: str
+    split: str
+    seed: int
+    status: str
+    length: int
+    total_reward: float
+    reward: float | None
+    outcome_score: float | None
+    events_score: float | None
+    metrics: Mapping[str, float]

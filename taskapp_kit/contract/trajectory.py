@@ -1,0 +1,182 @@
+"""What one episode was: steps, turns, trajectory.
+
+`Step` is what an author's action returns; `PlayedStep` is that step as recorded; a `Turn` is one decision of the policy
+with the steps it led to; a `Trajectory` is the whole, the fold of an episode's events.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import orjson
+
+from taskapp_kit.contract.content import Content, Json, text_of, without_images
+
+Status = Literal["running", "terminated", "truncated", "failed"]
+
+
+@dataclass(slots=True)
+class Step:
+    """What an action returns.
+
+    observation: str, dict, pydantic model or list of Text and Image; None shows nothing.
+    reward: a finite number, or None, which adds nothing (it is not 0.0: an undefined reward stays undefined).
+    terminated: the rules ended the episode. truncated: a limit did.
+    info, metrics: JSON for whoever reads the rollout (never shown to the policy); metrics are numbers, summed over steps.
+    """
+
+    observation: Any = None
+    reward: float | None = None
+    terminated: bool = False
+    truncated: bool = False
+    info: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """An action as the policy asked for it. `id` is the endpoint's own, when it gave one."""
+
+    tool: str
+    args: Json
+    id: str = ""
+
+
+@dataclass(slots=True)
+class PlayedStep:
+    """One action and what came of it. `seconds` is the time inside the environment.
+
+    `refused` is the sentence with which an action was refused (unknown tool, bad arguments, the environment's own no);
+    then `observation` holds that sentence, for the policy reads it. `coerced` counts arguments that were converted.
+    """
+
+    index: int
+    tool: str
+    args: Json
+    observation: Content = None
+    reward: float | None = None
+    terminated: bool = False
+    truncated: bool = False
+    info: dict[str, Json] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    refused: str | None = None
+    coerced: int = 0
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a policy answered when asked: words, tool calls, or both. Token data are as the endpoint gave them."""
+
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    output: str | None = None
+    messages: list[dict[str, Json]] = field(default_factory=list)
+    usage: dict[str, float] = field(default_factory=dict)
+    token_ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    policy_version: str | None = None
+
+
+@dataclass(slots=True)
+class Turn:
+    """One decision of the policy: the messages that were *new* in it, its output, and the steps that followed."""
+
+    index: int
+    answer: Answer
+    steps: list[PlayedStep] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """One episode as it was played; the fold of its events. Authors' rubrics read it.
+
+    initial: the first observation. final_state: the environment's private end state (a database, say), or None.
+    status: terminated | truncated | failed. stop_reason: a word (`environment`, `max_steps`, `max_turns`, `ops`,
+    `max_ops`, or the failure's code). metrics: numbers about the episode, the kit's (`steps`, `turns`,
+    `invalid_actions`, `coerced_arguments`) and the environment's own.
+    """
+
+    environment: str
+    version: str
+    split: str
+    seed: int
+    config: dict[str, Json]
+    initial: Content = None
+    turns: list[Turn] = field(default_factory=list)
+    final_state: Json = None
+    status: Status = "running"
+    stop_reason: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+    steps: list[PlayedStep] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        """Number of steps."""
+        return len(self.steps)
+
+    @property
+    def total_reward(self) -> float:
+        """Sum of the steps' rewards; a reward of None adds nothing."""
+        return float(sum(step.reward for step in self.steps if step.reward is not None))
+
+    @property
+    def answer_text(self) -> str:
+        """The policy's last words, "" if it said none."""
+        for turn in reversed(self.turns):
+            if turn.answer.output:
+                return turn.answer.output
+        return ""
+
+    def actions(self, name: str | None = None) -> list[PlayedStep]:
+        """The steps of the action `name`, or of all actions, in order."""
+        return [step for step in self.steps if name is None or step.tool == name]
+
+    def transcript(self) -> str:
+        """The episode in words, for a judge or a person: observation, action, observation, …"""
+        lines = [f"[start] {text_of(self.initial)}"]
+        for step in self.steps:
+            args = orjson.dumps(step.args).decode() if step.args is not None else ""
+            lines.append(f"[{step.index + 1}] {step.tool} {args}")
+            reward = "" if step.reward is None else f" (reward {step.reward:g})"
+            lines.append(f"{text_of(step.observation)}{reward}")
+        lines.append(f"[{self.status}: {self.stop_reason}]")
+        return "\n".join(lines)
+
+    def digest(self) -> str:
+        """SHA-256 (hex) over canonical JSON of what happened, without pictures, ids, times and configuration.
+
+        Two runs are the same episode iff their digests are equal; a picture more or less changes nothing.
+        """
+        told = {
+            "environment": self.environment,
+            "version": self.version,
+            "split": self.split,
+            "seed": self.seed,
+            "initial": without_images(self.initial),
+            "turns": [
+                [
+                    turn.answer.output,
+                    [
+                        [
+                            step.tool,
+                            step.args,
+                            without_images(step.observation),
+                            step.reward,
+                            step.terminated,
+                            step.truncated,
+                            step.info,
+                            step.metrics,
+                        ]
+                        for step in turn.steps
+                    ],
+                ]
+                for turn in self.turns
+            ],
+            "final_state": self.final_state,
+            "status": self.status,
+            "stop_reason": self.stop_reason,
+        }
+        return hashlib.sha256(orjson.dumps(told, option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -1,0 +1,155 @@
+"""What crosses HTTP: the rollout request and response, names as the Synth AI SDK 0.3.x has them (release 0.3.9).
+
+The wire keeps its own names at this edge only. Unknown keys of a request are ignored, as that SDK does; what we add to
+the response stands at its top level. Field by field: docs/contract.md.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+
+from taskapp_kit.contract.identity import SEED_LIMIT
+
+JsonDict = dict[str, Any]
+Seed = Annotated[StrictInt, Field(ge=0, lt=SEED_LIMIT)]
+Label = Annotated[StrictStr, Field(max_length=512)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class EnvSpec(BaseModel):
+    """Which environment: `env_name` (absent: the app's first), `seed` (absent: one is drawn), `config`."""
+
+    env_id: Label | None = None
+    env_name: Label | None = None
+    config: JsonDict = Field(default_factory=dict)
+    seed: Seed | None = None
+
+
+class StructuredConfig(BaseModel):
+    """JSON Schema of the answer in output mode `structured`."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    json_schema: JsonDict = Field(alias="schema")
+    schema_name: Label = "response"
+    strict: StrictBool = True
+
+
+class PolicySpec(BaseModel):
+    """Which policy: `config.policy`, else `policy_name`, else `config.inference_url`."""
+
+    policy_id: Label | None = None
+    policy_name: Label | None = None
+    config: JsonDict = Field(default_factory=dict)
+    output_mode: Literal["tool_calls", "text", "structured"] = "tool_calls"
+    structured_config: StructuredConfig | None = None
+
+
+class RecordSpec(BaseModel):
+    """What the response carries."""
+
+    trajectories: StrictBool = True
+    logprobs: StrictBool = False
+    value: StrictBool = False
+    return_trace: StrictBool = False
+    trace_format: Literal["compact", "full", "structured"] = "compact"
+
+
+class SafetySpec(BaseModel):
+    """Limits of one rollout: `max_ops` operations (2 per turn) truncate, `max_time_s` seconds are the deadline."""
+
+    max_ops: Annotated[StrictInt, Field(ge=1, le=10_000_000)] = 100_000
+    max_time_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 3600.0
+
+
+class RewardSpec(BaseModel):
+    """The request's own blend, in place of the app's."""
+
+    env: Weight = 0.0
+    event: Weight = 0.0
+    outcome: Weight = 0.0
+
+
+class RolloutRequest(BaseModel):
+    """`POST /rollout`. `run_id` is the caller's label and may repeat; `ops` [] plays until the end or a limit."""
+
+    run_id: Annotated[StrictStr, Field(min_length=1, max_length=512)]
+    env: EnvSpec
+    policy: PolicySpec
+    ops: Annotated[list[StrictStr | JsonDict], Field(max_length=200_000)]
+    record: RecordSpec = Field(default_factory=RecordSpec)
+    on_done: Label = "reset"
+    safety: SafetySpec = Field(default_factory=SafetySpec)
+    training_session_id: Label | None = None
+    synth_base_url: Label | None = None
+    mode: Literal["rl", "eval"]
+    inference_url: Annotated[StrictStr, Field(max_length=4096)] | None = None
+    trace_correlation_id: Label | None = None
+    group_id: Label | None = None
+    reward: RewardSpec | None = None
+
+
+class RolloutStep(BaseModel):
+    """One step: the observation after the action, the action, its reward (null when undefined)."""
+
+    obs: JsonDict
+    tool_calls: list[JsonDict] = Field(default_factory=list)
+    reward: float | None = None
+    done: bool = False
+    truncated: bool | None = None
+    info: JsonDict | None = None
+    output: JsonDict | str | None = None
+    output_mode: str | None = None
+
+
+class RolloutTrajectory(BaseModel):
+    """One episode."""
+
+    env_id: str
+    policy_id: str
+    steps: list[RolloutStep]
+    final: JsonDict | None = None
+    length: int
+    inference_url: str
+    trace: JsonDict | None = None
+    decision_samples: list[JsonDict] | None = None
+    trace_correlation_id: str | None = None
+
+
+class RolloutMetrics(BaseModel):
+    """Numbers: `mean_return` is the sum of step rewards, the two scores come from the rubrics."""
+
+    episode_returns: list[float]
+    mean_return: float
+    num_steps: int
+    num_episodes: int = 0
+    outcome_score: float | None = None
+    events_score: float | None = None
+    details: JsonDict = Field(default_factory=dict)
+
+
+class RolloutResponse(BaseModel):
+    """The answer of `POST /rollout`; the fields from `rollout_id` on are ours."""
+
+    run_id: str
+    trajectories: list[RolloutTrajectory]
+    branches: JsonDict = Field(default_factory=dict)
+    metrics: RolloutMetrics
+    aborted: bool = False
+    ops_executed: int = 0
+    trace_correlation_id: str | None = None
+    trace: JsonDict | None = None
+    pipeline_metadata: JsonDict = Field(default_factory=dict)
+    rollout_id: str
+    status: Literal["terminated", "truncated"]
+    stop_reason: str
+    reward: float | None
+    reward_formula: str
+    digest: str
+    group_id: str | None = None
+    scorecard: JsonDict
+    timing: dict[str, float]
+    usage: dict[str, float]
+    versions: dict[str, str | None]

@@ -1,0 +1,1 @@
+"""The drawing room: what an author writes becomes frozen, checked specs."""

@@ -1,0 +1,183 @@
+"""Finding an author's app: a path, `path:attribute`, `module:attribute`, a bundled name, or an installed plugin."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from taskapp_kit.declare.taskapp import TaskApp
+from taskapp_kit.errors import DiscoveryError
+
+PLUGIN_GROUP = "taskapp_kit.apps"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundled:
+    """An environment that comes with the kit: its name, its file, and the first line of its docstring."""
+
+    name: str
+    file: Path
+    summary: str
+
+
+def find_app(reference: str) -> TaskApp:
+    """The app that `reference` names. Raises DiscoveryError: there is no such thing, or its file failed to import."""
+    path_text, colon, attribute = reference.rpartition(":")
+    if colon and not path_text.endswith((":", "/")) and len(path_text) > 1:
+        target = Path(path_text)
+        if target.exists():
+            return _app_in(_load_file(target), attribute)
+        if not path_text.endswith(".py"):
+            return _app_in(_import_module(path_text), attribute)
+        raise DiscoveryError(
+            f"there is no file {path_text}.", hint="Check the path; it is taken from the working directory."
+        )
+    path = Path(reference)
+    bundled = {item.name: item for item in bundled_apps()}
+    if path.is_file() or (path.is_dir() and reference not in bundled):
+        return _app_in(_load_file(path), None)
+    if reference in bundled:
+        return _app_in(_load_file(bundled[reference].file), None)
+    if reference.endswith(".py") or "/" in reference:
+        raise DiscoveryError(
+            f"there is no file {reference}.", hint="Check the path; it is taken from the working directory."
+        )
+    plugins = {point.name: point for point in importlib.metadata.entry_points(group=PLUGIN_GROUP)}
+    if reference in plugins:
+        loaded = plugins[reference].load()
+        if isinstance(loaded, TaskApp):
+            return loaded
+        raise DiscoveryError(
+            f"plugin {reference!r} ({plugins[reference].value}) is a {type(loaded).__name__}, expected a TaskApp."
+        )
+    known = [*bundled, *plugins]
+    close = difflib.get_close_matches(reference, known, n=1)
+    raise DiscoveryError(
+        f"there is no app {reference!r}: no such file, no bundled app and no plugin of that name. Known: {', '.join(known)}.",
+        hint=f"Did you mean {close[0]!r}?" if close else "Give a path (adder.py), path:attribute, or module:attribute.",
+    )
+
+
+def bundled_root(kind: Literal["environments", "templates"]) -> Path:
+    """Where the bundled environments or templates lie: in the wheel (`_bundled`), else in the checkout."""
+    package = Path(__file__).resolve().parent.parent
+    for root in (package / "_bundled" / kind, package.parent / kind):
+        if root.is_dir():
+            return root
+    raise DiscoveryError(
+        f"the bundled {kind} are missing from this installation ({package}).", hint="Install taskapp-kit again."
+    )
+
+
+def bundled_apps() -> list[Bundled]:
+    """The environments that come with the kit, by name. Nothing of them is imported."""
+    try:
+        root = bundled_root("environments")
+    except DiscoveryError:
+        return []
+    return [
+        Bundled(folder.name, folder / "app.py", _summary(folder / "app.py"))
+        for folder in sorted(root.iterdir())
+        if (folder / "app.py").is_file()
+    ]
+
+
+def _summary(file: Path) -> str:
+    import ast
+
+    docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    return docstring.split("\n", 1)[0]
+
+
+def _load_file(path: Path) -> ModuleType:
+    """Imports a file (or a folder's `app.py`) under a name of its own; a second call gives the same module."""
+    file = (path / "app.py" if path.is_dir() else path).resolve()
+    if not file.is_file():
+        raise DiscoveryError(f"{path} holds no app.py.", hint="Give the file itself, e.g. my_app.py.")
+    if file.suffix != ".py":
+        raise DiscoveryError(f"{path} is not a Python file.", hint="An app is a .py file that makes a TaskApp.")
+    mark = hashlib.sha256(str(file).encode()).hexdigest()[:8]
+    folder = file.parent
+    if (folder / "__init__.py").is_file():  # a package: its files import each other with `from .rules import …`
+        package = f"_taskapp_{folder.name}_{mark}"
+        if package not in sys.modules:
+            _execute(package, folder / "__init__.py", [str(folder)])
+        return _execute(f"{package}.{file.stem}", file)
+    if str(folder) not in sys.path:  # as Python does for a script, so that files beside it can be imported
+        sys.path.insert(0, str(folder))
+    return _execute(f"_taskapp_{file.stem}_{mark}", file)
+
+
+def _execute(name: str, file: Path, search: list[str] | None = None) -> ModuleType:
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=search)
+    assert spec is not None and spec.loader is not None, "a .py file always has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        raise _import_failed(str(file), error) from error
+    return module
+
+
+def _import_module(name: str) -> ModuleType:
+    """Tells "there is no such module" from "your module failed while importing"."""
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise DiscoveryError(
+                f"there is no module {name!r}.", hint="Give a path (adder.py:app) or install the package."
+            ) from None
+        raise _import_failed(name, error) from error
+    except BaseException as error:
+        raise _import_failed(name, error) from error
+
+
+def _import_failed(what: str, error: BaseException) -> DiscoveryError:
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else what
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f"{error.filename}:{error.lineno}"
+    hint = "Mend the file; the app was not made."
+    if isinstance(error, ModuleNotFoundError):
+        hint = f"Install what it imports: pip install {error.name}."
+    return DiscoveryError(
+        f"{what} failed while it was imported, at {where}: {type(error).__name__}: {error}.", hint=hint
+    )
+
+
+def _app_in(module: ModuleType, attribute: str | None) -> TaskApp:
+    where = getattr(module, "__file__", None) or module.__name__
+    found: dict[str, Any] = {name: value for name, value in vars(module).items() if isinstance(value, TaskApp)}
+    if attribute:
+        value = getattr(module, attribute, None)
+        if isinstance(value, TaskApp):
+            return value
+        names = ", ".join(found) or "none"
+        what = "is not there" if value is None else f"is a {type(value).__name__}, not a TaskApp"
+        raise DiscoveryError(f"{where}: {attribute!r} {what}; the task apps in it: {names}.")
+    distinct = {id(value): name for name, value in found.items()}
+    if len(distinct) == 1:
+        return next(iter(found.values()))  # type: ignore[no-any-return]
+    if not found:
+        raise DiscoveryError(f"{where} makes no TaskApp.", hint='Write: app = TaskApp("name", version="1.0.0")')
+    raise DiscoveryError(
+        f"{where} makes several task apps: {', '.join(found)}.", hint=f"Name one: {where}:{next(iter(found))}"
+    )

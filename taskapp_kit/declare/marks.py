@@ -1,0 +1,71 @@
+"""`@action`: a mark on a function, nothing else. Collecting is the app's business, at freeze."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+F = TypeVar("F", bound=Callable[..., Any])
+ATTRIBUTE = "__taskapp_action__"
+
+
+@dataclass(frozen=True, slots=True)
+class ActionMark:
+    """The options given to `@action`."""
+
+    name: str | None = None
+    text: bool = False
+    noop: Mapping[str, Any] | None = None
+    sample: Callable[[random.Random], Any] | None = None
+
+
+@overload
+def action(function: F, /) -> F: ...
+@overload
+def action(
+    *,
+    name: str | None = None,
+    text: bool = False,
+    noop: Mapping[str, Any] | None = None,
+    sample: Callable[[random.Random], Any] | None = None,
+) -> Callable[[F], F]: ...
+def action(
+    function: F | None = None,
+    /,
+    *,
+    name: str | None = None,
+    text: bool = False,
+    noop: Mapping[str, Any] | None = None,
+    sample: Callable[[random.Random], Any] | None = None,
+) -> F | Callable[[F], F]:
+    """Marks a method as an action; returns the method unchanged.
+
+    name: the tool's name, the method's own by default. text: the action takes the assistant's plain words (its one
+    parameter is a str). noop: arguments that change nothing; the `noop` policy plays them. sample: `fn(rng) -> args`,
+    how the `random` policy draws arguments that have no bounds.
+    """
+    mark = ActionMark(name, text, noop, sample)
+
+    def marked(method: F) -> F:
+        setattr(method, ATTRIBUTE, mark)
+        return method
+
+    return marked if function is None else marked(function)
+
+
+def actions_of(cls: type) -> dict[str, tuple[ActionMark, str]]:
+    """The actions of a class: tool name to (mark, method name), base classes first, overrides in their base's place.
+
+    An override without a mark of its own keeps the inherited one; an override with None takes the action away.
+    """
+    marks: dict[str, ActionMark] = {}
+    for base in reversed(cls.__mro__):
+        for attribute, value in vars(base).items():
+            mark = getattr(value, ATTRIBUTE, None)
+            if mark is not None:
+                marks[attribute] = mark
+            elif attribute in marks and value is None:
+                del marks[attribute]
+    return {mark.name or attribute: (mark, attribute) for attribute, mark in marks.items()}

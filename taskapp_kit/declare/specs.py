@@ -1,0 +1,236 @@
+"""The frozen declarations: plain data about what an app holds. Made once, at freeze; nothing changes them afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.digest import json_hash
+from taskapp_kit.contract.ports import Tool
+from taskapp_kit.contract.scorecard import Blend
+from taskapp_kit.declare.signature import Arguments
+from taskapp_kit.declare.tasks import TaskSource
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSpec:
+    """One action: the tool that a policy sees, the method that runs, and how arguments are read.
+
+    wrapped: the one parameter of `step(self, action: Model)`, whose members are the tool's arguments; wrapped_type: Model.
+    """
+
+    tool: Tool
+    method: str
+    arguments: Arguments
+    place: str
+    wrapped: str | None = None
+    wrapped_type: Any = None
+
+    @property
+    def name(self) -> str:
+        """The tool's name."""
+        return self.tool.name
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """One environment.
+
+    splits: name to its seeds (a range, or a list for a callable task source); empty when the seed picks a row. tasks:
+    where rows come from, None without rows. max_steps counts steps, max_turns turns; None is no limit.
+    step_timeout_seconds bounds one step (kept by process isolation). reward_range: lowest and highest reward of a step.
+    baselines: highest acceptable mean reward of `noop`, `random`, `constant`.
+    """
+
+    name: str
+    cls: type
+    description: str
+    version: str
+    place: str
+    config: Arguments
+    actions: Mapping[str, ActionSpec]
+    reset_parameters: tuple[str, ...]
+    splits: Mapping[str, range]
+    tasks: TaskSource | None = None
+    max_steps: int | None = None
+    max_turns: int | None = None
+    step_timeout_seconds: float | None = None
+    isolation: Literal["thread", "process"] = "thread"
+    reward_range: tuple[float, float] | None = None
+    baselines: Mapping[str, float] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    system_prompt: str | None = None
+    has_final_state: bool = False
+    has_actions: bool = False
+    has_close: bool = False
+    has_setup_worker: bool = False
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        """The splits in the order in which they were declared; the first is the default."""
+        return self.tasks.splits if self.tasks is not None else tuple(self.splits)
+
+    @property
+    def text_action(self) -> ActionSpec | None:
+        """The action that takes plain words, if there is one."""
+        return next((action for action in self.actions.values() if action.tool.text), None)
+
+    def declaration(self) -> dict[str, Json]:
+        """What the spec hash covers."""
+        return {
+            "name": self.name,
+            "version": self.version,
+            "config": dict(self.config.schema),
+            "actions": {
+                name: [spec.tool.description, dict(spec.tool.parameters), spec.tool.text]
+                for name, spec in self.actions.items()
+            },
+            "splits": {name: [seeds.start, seeds.stop, seeds.step] for name, seeds in self.splits.items()},
+            "tasks": list(self.tasks.splits) if self.tasks is not None else None,
+            "limits": [self.max_steps, self.max_turns],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CriterionSpec:
+    """One criterion answered by code.
+
+    of: "outcome" (once, on the trajectory) or "events" (for each step). parameters: the names that the function takes.
+    environments: where it applies, None everywhere. weight ≥ 0, 0 is a metric. required: a score of 0 makes the rubric 0.
+    scale: lowest and highest score of an outcome criterion with weight > 0. accumulate False (rubric files of events): the
+    last step's score counts instead of the sum.
+    """
+
+    name: str
+    of: Literal["outcome", "events"]
+    description: str
+    weight: float
+    required: bool
+    environments: tuple[str, ...] | None
+    function: Callable[..., Any]
+    parameters: tuple[str, ...]
+    place: str
+    scale: tuple[float, float] = (0.0, 1.0)
+    accumulate: bool = True
+
+    def applies_to(self, environment: str) -> bool:
+        """True when the criterion scores this environment's rollouts."""
+        return self.environments is None or environment in self.environments
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeSpec:
+    """One criterion that a model is asked about: the docstring is the question, what the function returns is read."""
+
+    name: str
+    description: str
+    weight: float
+    scale: tuple[float, float]
+    samples: int
+    group: bool
+    environments: tuple[str, ...] | None
+    function: Callable[..., Any] | None
+    parameters: tuple[str, ...]
+    place: str
+
+    def applies_to(self, environment: str) -> bool:
+        """True when the judge is asked about this environment's rollouts."""
+        return self.environments is None or environment in self.environments
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySpec:
+    """A policy of the app's own: `fn(observation, rng)`, `gold` may also take `task`."""
+
+    name: str
+    description: str
+    environments: tuple[str, ...] | None
+    function: Callable[..., Any]
+    parameters: tuple[str, ...]
+    place: str
+
+    def applies_to(self, environment: str) -> bool:
+        """True when the policy plays this environment."""
+        return self.environments is None or environment in self.environments
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """A number (or several) about one rollout, outside every score."""
+
+    name: str
+    description: str
+    environments: tuple[str, ...] | None
+    function: Callable[..., Any]
+    parameters: tuple[str, ...]
+    place: str
+
+    def applies_to(self, environment: str) -> bool:
+        """True when the metric is taken of this environment's rollouts."""
+        return self.environments is None or environment in self.environments
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateSpec:
+    """A number (or several) over many rollouts: `fn(rollouts: Sequence[RolloutSummary]) -> float | dict | None`."""
+
+    name: str
+    description: str
+    environments: tuple[str, ...] | None
+    function: Callable[..., Any]
+    place: str
+
+    def applies_to(self, environment: str) -> bool:
+        """True when the aggregate is taken over this environment's rollouts."""
+        return self.environments is None or environment in self.environments
+
+
+@dataclass(frozen=True)
+class AppSpec:
+    """A whole task app, checked. `warnings` are sentences for whoever starts it."""
+
+    name: str
+    version: str
+    description: str
+    environments: Mapping[str, EnvironmentSpec]
+    criteria: Sequence[CriterionSpec]
+    judges: Sequence[JudgeSpec]
+    policies: Sequence[PolicySpec]
+    metrics: Sequence[MetricSpec]
+    aggregates: Sequence[AggregateSpec]
+    reward: Blend | None
+    aggregation: Literal["weighted_sum", "sum", "custom"] = "weighted_sum"
+    system_prompt: str | None = None
+    rollout_function: Callable[..., Any] | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def default_environment(self) -> EnvironmentSpec:
+        """The environment that was declared first."""
+        return next(iter(self.environments.values()))
+
+    def blend_for(self, environment: str) -> Blend:
+        """The reward's formula for an environment: the app's; else the outcome's score if one is defined, else the return."""
+        if self.reward is not None:
+            return self.reward
+        judged = any(
+            item.of == "outcome" and item.weight > 0 and item.applies_to(environment) for item in self.criteria
+        )
+        judged = judged or any(item.weight > 0 and item.applies_to(environment) for item in self.judges)
+        return Blend(outcome=1.0) if judged else Blend(env=1.0)
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 (hex) of the declarations: rows of another hash were scored or played by other rules."""
+        return json_hash(
+            {
+                "app": [self.name, self.version],
+                "environments": [spec.declaration() for spec in self.environments.values()],
+                "criteria": [[c.name, c.of, c.description, c.weight, c.required] for c in self.criteria],
+                "judges": [[j.name, j.description, j.weight, list(j.scale), j.samples] for j in self.judges],
+                "reward": {name: self.blend_for(name).words() for name in self.environments},
+            }
+        )

@@ -1,0 +1,324 @@
+"""`TaskApp`: the object on which an author declares. It only collects; `freeze()` checks everything at once."""
+
+from __future__ import annotations
+
+import os.path
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
+
+from taskapp_kit.contract.scorecard import Blend
+from taskapp_kit.declare.tasks import Rows, TaskSource
+from taskapp_kit.errors import LateRegistration
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from taskapp_kit.declare.specs import AppSpec
+
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
+Names = str | Sequence[str] | None
+Exposure = Literal["public", "local"]
+
+
+@dataclass(slots=True)
+class Declared:
+    """One use of a decorator: what it was, on what, with which options, and where (`file:line`)."""
+
+    kind: str
+    name: str
+    target: Any
+    options: dict[str, Any]
+    place: str
+    environments: Names = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class TaskApp:
+    """A task app: environments, actions, rubrics, judges, policies, declared by decorators that change nothing.
+
+    name: also the service's name on the wire. version: of the app; stored with each rollout. reward: the blend of
+    return, events score and outcome score; by default fixed at freeze (docs/environments.md). system_prompt: what a
+    model is told first; built from the declarations when absent.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        version: str = "1.0.0",
+        description: str = "",
+        reward: Blend | None = None,
+        system_prompt: str | None = None,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.description = description
+        self.reward = reward
+        self.system_prompt = system_prompt
+        frame = sys._getframe(1)
+        self.file = Path(frame.f_code.co_filename)
+        self.place = _place(1)
+        self.declared: list[Declared] = []
+        self._spec: AppSpec | None = None
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"TaskApp({self.name!r}, version={self.version!r})"
+
+    def path(self, name: str | Path) -> Path:
+        """A file beside the author's file; a deploy carries every file that was named so."""
+        path = (self.file.parent / name).resolve()
+        self._declare(Declared("path", str(name), path, {}, _place(1)), again=True)
+        return path
+
+    # -- environments ---------------------------------------------------------------------------------------------
+
+    def environment(
+        self,
+        name: str,
+        *,
+        splits: Mapping[str, range] | None = None,
+        tasks: Mapping[str, Rows] | None = None,
+        row: type | None = None,
+        prompt: str | None = None,
+        max_steps: int | None = None,
+        max_turns: int | None = None,
+        step_timeout_seconds: float | None = None,
+        isolation: Literal["thread", "process"] = "thread",
+        reward_range: tuple[float, float] | None = None,
+        baselines: Mapping[str, float] | None = None,
+        version: str = "1",
+        tags: Sequence[str] = (),
+    ) -> Callable[[C], C]:
+        """Declares the class under `name`; the first declared is the default. Returns the class unchanged.
+
+        splits: name to a range of seeds, disjoint; or tasks: name to rows (a list, a JSONL path, a callable), which the
+        seed indexes. max_steps counts steps, max_turns the policy's turns; both truncate. prompt: the system prompt of
+        this environment.
+        """
+        place = _place(1)
+
+        def decorate(cls: C) -> C:
+            options = {
+                "splits": splits,
+                "tasks": tasks,
+                "row": row,
+                "prompt": prompt,
+                "max_steps": max_steps,
+                "max_turns": max_turns,
+                "step_timeout_seconds": step_timeout_seconds,
+                "isolation": isolation,
+                "reward_range": reward_range,
+                "baselines": baselines,
+                "version": version,
+                "tags": tuple(tags),
+            }
+            self._declare(Declared("environment", name, cls, options, place))
+            return cls
+
+        return decorate
+
+    def tasks(
+        self,
+        name: str,
+        *,
+        row: type | None = None,
+        prompt: str | Callable[[Any], str],
+        version: str = "1",
+        tags: Sequence[str] = (),
+        **splits: Rows,
+    ) -> None:
+        """Declares a single-turn environment: the prompt of a row is shown, the policy's words end the episode.
+
+        prompt: a format string over the row's public fields, or `fn(row) -> str`. Each further keyword is a split:
+        a list of rows, a JSONL path beside the author's file, or a callable.
+        """
+        options = {"row": row, "prompt": prompt, "version": version, "tags": tuple(tags), "tasks": splits}
+        self._declare(Declared("tasks", name, None, options, _place(1)))
+
+    # -- scoring --------------------------------------------------------------------------------------------------
+
+    @overload
+    def rubric(self, function: F, /) -> F: ...
+    @overload
+    def rubric(
+        self,
+        *,
+        of: Literal["outcome", "events"] = "outcome",
+        weight: float = 1.0,
+        required: bool = False,
+        scale: tuple[float, float] = (0, 1),
+        name: str | None = None,
+        environment: Names = None,
+    ) -> Callable[[F], F]: ...
+    def rubric(
+        self,
+        function: Any = None,
+        *,
+        of: Literal["outcome", "events"] = "outcome",
+        weight: float = 1.0,
+        required: bool = False,
+        scale: tuple[float, float] = (0, 1),
+        name: str | None = None,
+        environment: Names = None,
+    ) -> Any:
+        """Declares one criterion; the docstring is its description.
+
+        of="outcome": takes by name any of trajectory, task, config, answer_text; once for each rollout. of="events":
+        `fn(step, trajectory)`, for each step. Both return a float, or None for *not applicable*. weight ≥ 0; 0 only
+        measures. required: a score of 0 makes the whole outcome 0. scale: lowest and highest score of an outcome
+        criterion that weighs something; a score outside is an error, not a number.
+        """
+        return self._decorator(
+            "rubric", function, name, {"of": of, "weight": weight, "required": required, "scale": scale}, environment
+        )
+
+    @overload
+    def judge(self, function: F, /) -> F: ...
+    @overload
+    def judge(
+        self,
+        *,
+        weight: float = 1.0,
+        scale: tuple[float, float] = (0, 1),
+        samples: int = 1,
+        group: bool = False,
+        name: str | None = None,
+        environment: Names = None,
+    ) -> Callable[[F], F]: ...
+    def judge(
+        self,
+        function: Any = None,
+        *,
+        weight: float = 1.0,
+        scale: tuple[float, float] = (0, 1),
+        samples: int = 1,
+        group: bool = False,
+        name: str | None = None,
+        environment: Names = None,
+    ) -> Any:
+        """Declares a criterion that a model answers: the docstring is the question, the return value what it reads."""
+        options = {"weight": weight, "scale": scale, "samples": samples, "group": group}
+        return self._decorator("judge", function, name, options, environment)
+
+    def load_rubric(self, path: str | Path, *, environment: Names = None) -> None:
+        """Declares the criteria of a TOML, YAML or JSON file beside the author's file.
+
+        A criterion whose id is the name of a declared `@app.rubric` takes its weight, description and `required` from
+        the file; any other one is asked of a judge.
+        """
+        place = _place(1)
+        self._declare(Declared("rubric_file", str(path), self.path(path), {}, place, environment))
+
+    # -- policies and numbers -------------------------------------------------------------------------------------
+
+    @overload
+    def policy(self, name: F, /) -> F: ...
+    @overload
+    def policy(self, name: str | None = None, *, environment: Names = None) -> Callable[[F], F]: ...
+    def policy(self, name: Any = None, *, environment: Names = None) -> Any:
+        """Declares a policy of the app's own: `fn(observation, rng) -> {"tool": {args}}` or words.
+
+        "gold" is the example of good play and may also take `task`. An app's policy wins over a built-in of its name.
+        """
+        if callable(name):
+            return self._decorator("policy", name, None, {}, environment)
+        return self._decorator("policy", None, name, {}, environment)
+
+    @overload
+    def metric(self, function: F, /) -> F: ...
+    @overload
+    def metric(self, *, name: str | None = None, environment: Names = None) -> Callable[[F], F]: ...
+    def metric(self, function: Any = None, *, name: str | None = None, environment: Names = None) -> Any:
+        """Declares a number (or a dict of numbers) about one rollout; it takes the same names as an outcome rubric."""
+        return self._decorator("metric", function, name, {}, environment)
+
+    @overload
+    def aggregate(self, function: F, /) -> F: ...
+    @overload
+    def aggregate(self, *, name: str | None = None, environment: Names = None) -> Callable[[F], F]: ...
+    def aggregate(self, function: Any = None, *, name: str | None = None, environment: Names = None) -> Any:
+        """Declares a number (or a dict) over many rollouts: `fn(rollouts: Sequence[RolloutSummary])`."""
+        return self._decorator("aggregate", function, name, {}, environment)
+
+    def rollout(self, function: F) -> F:
+        """Declares the author's own agent loop: `async def play(env, model, task)`. Needs the model client to run."""
+        self._declare(Declared("rollout", function.__name__, function, {}, _place(1)))
+        return function
+
+    # -- what comes of it -----------------------------------------------------------------------------------------
+
+    def freeze(self) -> AppSpec:
+        """Checks every declaration, once; the frozen spec. Raises DeclarationError, which holds all problems."""
+        with self._lock:
+            if self._spec is None:
+                from taskapp_kit.declare.freeze import freeze
+
+                self._spec = freeze(self)
+            return self._spec
+
+    @property
+    def frozen(self) -> bool:
+        """True once the app serves; from then on nothing can be declared."""
+        return self._spec is not None
+
+    def asgi(self, exposure: Exposure = "public") -> FastAPI:
+        """The FastAPI app: `uvicorn adder:app.asgi --factory`. Settings come from the process environment.
+
+        exposure "local" opens the docs and lets loopback model addresses through: for a server bound to loopback only.
+        """
+        from taskapp_kit.asgi import build  # the one sanctioned upward import: see docs/architecture.md
+
+        return build(self, exposure=exposure)
+
+    # -- collecting -----------------------------------------------------------------------------------------------
+
+    def _decorator(
+        self, kind: str, function: Any, name: str | None, options: dict[str, Any], environment: Names
+    ) -> Any:
+        place = _place(2)
+
+        def decorate(target: F) -> F:
+            self._declare(Declared(kind, name or target.__name__, target, options, place, environment))
+            return target
+
+        return decorate if function is None else decorate(function)
+
+    def _declare(self, declared: Declared, *, again: bool = False) -> None:
+        if self._spec is not None and not again:
+            raise LateRegistration(
+                f"{declared.place}: {declared.kind} {declared.name!r} is declared after task app {self.name!r} began "
+                "to serve, so callers before and after would see different apps.",
+                hint="Declare it where the app's file is imported, before asgi(), serve or check.",
+            )
+        self.declared.append(declared)
+
+    def task_source(self, declared: Declared) -> TaskSource:
+        """The rows of a declaration that has them."""
+        return TaskSource(
+            app=self.name,
+            place=declared.place,
+            row=cast("type | None", declared.options["row"]),
+            sources=dict(declared.options["tasks"]),
+            folder=self.file.parent,
+        )
+
+
+def _place(depth: int) -> str:
+    """`file:line` of the caller's caller, as short as the working directory allows."""
+    frame = sys._getframe(depth + 1)
+    return f"{shown_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def shown_path(path: str) -> str:
+    """A path as a person in the working directory would type it."""
+    try:
+        relative = os.path.relpath(path)
+    except ValueError:  # another drive
+        return path
+    return path if relative.startswith("..") else relative

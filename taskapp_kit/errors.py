@@ -1,0 +1,149 @@
+"""Every error that taskapp-kit raises, drawn as a tree.
+
+    TaskappError
+    ├── DeclarationError        the author's file is wrong; holds every Problem with file:line
+    ├── LateRegistration        a decorator was used after the app was frozen
+    ├── DiscoveryError          no app under that name, or the author's file failed while importing
+    ├── ConfigError             a flag, environment variable or file has an unusable value
+    ├── Unavailable             an optional package or a later part of the kit is missing
+    ├── RequestError            the caller's request is wrong (HTTP 422 at the front entrance)
+    ├── Saturated               every place is taken; come back later (HTTP 503)
+    ├── StoreError              the store could not keep or give back a rollout
+    └── RolloutFailed           a rollout broke; exactly one `boundary` says where
+
+    InvalidAction               not a failure: an environment says no, the policy reads why
+
+A sentence says what happened, to what, what was expected and what to do. No message ever holds a key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Boundary = Literal["environment", "policy", "scoring", "timeout", "cancelled"]
+
+
+class TaskappError(Exception):
+    """Root of the family. `hint` is what to do about it, in one sentence; may be empty."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake in an author's file.
+
+    `place` is `file:line` (or the app's name when there is no line), `found` what is wrong there, `expected` what
+    the kit can use, `fix` what to change.
+    """
+
+    place: str
+    found: str
+    expected: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.found}\n    expected: {self.expected}\n    do: {self.fix}"
+
+
+class DeclarationError(TaskappError):
+    """The declarations of one app do not hold together. `problems` lists all of them, in order of place."""
+
+    def __init__(self, app: str, problems: list[Problem]) -> None:
+        self.app = app
+        self.problems = problems
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        lines = "\n".join(f"  {problem}".replace("\n", "\n  ") for problem in problems)
+        super().__init__(f"task app {app!r} has {count}:\n{lines}")
+
+
+class LateRegistration(TaskappError):
+    """Something was declared on an app that already serves: it would exist for some callers only."""
+
+
+class DiscoveryError(TaskappError):
+    """An app could not be found or imported."""
+
+
+class ConfigError(TaskappError):
+    """A setting cannot be used. The message names the setting and where it came from, never a secret's value."""
+
+
+class Unavailable(TaskappError):
+    """Something the caller asked for is not installed or not part of this version. The message names what it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldProblem:
+    """One field of a request: `loc` as in JSON (`("body", "env", "seed")`), a sentence, and a machine-readable type."""
+
+    loc: tuple[str | int, ...]
+    message: str
+    type: str = "value_error"
+
+
+class RequestError(TaskappError):
+    """The caller's request cannot be played. `fields` names each field that is wrong."""
+
+    def __init__(
+        self, message: str, *, fields: tuple[FieldProblem, ...] = (), code: str = "invalid_request", hint: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.fields = fields
+        self.code = code
+
+
+class Saturated(TaskappError):
+    """All places are taken. `retry_after_seconds` is when asking again makes sense."""
+
+    def __init__(self, message: str, *, retry_after_seconds: int = 1) -> None:
+        super().__init__(message, hint=f"Ask again in {retry_after_seconds} s.")
+        self.retry_after_seconds = retry_after_seconds
+
+
+class StoreError(TaskappError):
+    """The store could not be opened, written or read. A rollout that it could not keep is not answered as kept."""
+
+
+@dataclass(slots=True)
+class Failure:
+    """What is recorded of a failed rollout: never the exception's own text, which may hold anything.
+
+    `error_id` is the opaque id under which the log has the traceback. `code` is a stable word, e.g.
+    `environment_raised`, `step_not_json`, `deadline`.
+    """
+
+    boundary: Boundary
+    code: str
+    message: str
+    hint: str = ""
+    error_id: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+class RolloutFailed(TaskappError):
+    """A rollout broke at exactly one boundary; it has no reward. The cause, when there is one, is `__cause__`."""
+
+    def __init__(self, failure: Failure, *, rollout_id: str = "") -> None:
+        super().__init__(failure.message, hint=failure.hint)
+        self.failure = failure
+        self.rollout_id = rollout_id
+
+    @property
+    def boundary(self) -> Boundary:
+        """Where it broke."""
+        return self.failure.boundary
+
+
+class InvalidAction(Exception):
+    """Raised by an author's action to say no: "not in the word list".
+
+    The text goes back to the policy as its next observation, is counted, costs a step, and is no failure.
+    """

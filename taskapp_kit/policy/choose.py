@@ -1,0 +1,104 @@
+"""Which policy acts: `policy.config.policy`; else `policy_name` if known; else the model at `inference_url`; else 422."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.ports import LocalPolicy
+from taskapp_kit.contract.trajectory import Answer
+from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
+from taskapp_kit.errors import FieldProblem, RequestError, Unavailable
+from taskapp_kit.policy.local import (
+    AuthorPolicy,
+    PolicyError,
+    ReplayPolicy,
+    constant_policy,
+    noop_policy,
+    policy_rng,
+    random_policy,
+)
+
+BUILT_IN = ("random", "noop", "constant", "replay")
+
+KEPT_CONFIG = (
+    "policy", "model", "sample", "action", "rollout_id", "temperature", "top_p", "top_k", "max_tokens",
+    "max_completion_tokens", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "stop",
+    "images",
+)  # fmt: skip
+"""The members of `policy.config` that a store keeps, besides the model's address without userinfo and query (but `cid`)."""
+
+
+def policy_names(app: AppSpec, environment: str) -> list[str]:
+    """Every policy that can be named for this environment, the app's own first."""
+    own = [spec.name for spec in app.policies if spec.applies_to(environment)]
+    return own + [name for name in BUILT_IN if name not in own]
+
+
+def chosen_name(
+    app: AppSpec, environment: str, config: Mapping[str, Json], policy_name: str | None, inference_url: str | None
+) -> str:
+    """The policy's name. Raises RequestError listing the names, Unavailable when only a model could act."""
+    names = policy_names(app, environment)
+    asked = config.get("policy")
+    if asked is not None:
+        if asked not in names:
+            raise _unknown(asked, names, ("body", "policy", "config", "policy"))
+        return str(asked)
+    if policy_name in names:
+        return str(policy_name)
+    if inference_url is not None:
+        raise Unavailable(
+            f"no policy is named {policy_name!r}, so the model at policy.config.inference_url would act, and that needs "
+            "the model client, which this version of taskapp-kit does not have.",
+            hint=f"Name one of {', '.join(names)} in policy.config.policy.",
+        )
+    raise _unknown(policy_name, names, ("body", "policy", "policy_name"))
+
+
+def make_policy(
+    app: AppSpec,
+    environment: EnvironmentSpec,
+    name: str,
+    config: Mapping[str, Json],
+    *,
+    split: str,
+    seed: int,
+    answers: Sequence[Answer] | None = None,
+) -> LocalPolicy:
+    """The policy for one rollout. answers: those of the stored rollout, for `replay`. Raises RequestError."""
+    rng = policy_rng(environment.name, split, seed, _sample(config))
+    for spec in app.policies:
+        if spec.name == name and spec.applies_to(environment.name):
+            return AuthorPolicy(spec, rng)
+    if name == "random":
+        return random_policy(environment, rng)
+    if name == "noop":
+        return noop_policy(environment)
+    if name == "replay":
+        return ReplayPolicy(answers or ())
+    try:
+        return constant_policy(config)
+    except PolicyError as error:
+        raise RequestError(
+            error.message, fields=(FieldProblem(("body", "policy", "config", "action"), error.message),)
+        ) from None
+
+
+def _sample(config: Mapping[str, Json]) -> int:
+    sample = config.get("sample", 0)
+    if type(sample) is not int or not 0 <= sample < 2**63:
+        message = f"policy.config.sample is {str(sample)[:80]!r}; expected a whole number from 0."
+        raise RequestError(message, fields=(FieldProblem(("body", "policy", "config", "sample"), message),))
+    return sample
+
+
+def _unknown(asked: object, names: list[str], loc: tuple[str | int, ...]) -> RequestError:
+    close = difflib.get_close_matches(str(asked), names, n=1)
+    found = "no policy is named in the request" if asked is None else f"there is no policy {str(asked)[:80]!r}"
+    message = f"{found}; the policies are {', '.join(names)}."
+    hint = f"Did you mean {close[0]!r}?" if close else ""
+    return RequestError(
+        message, fields=(FieldProblem(loc, message, "unknown_policy"),), code="unknown_policy", hint=hint
+    )

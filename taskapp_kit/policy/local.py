@@ -1,0 +1,191 @@
+"""Policies that decide by computing: random, noop, constant, replay, and an app's own functions."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from taskapp_kit.contract.content import Json, NotJson, plain, without_images
+from taskapp_kit.contract.identity import derived_rng
+from taskapp_kit.contract.ports import Tool, View
+from taskapp_kit.contract.trajectory import Answer, ToolCall
+from taskapp_kit.declare.specs import EnvironmentSpec, PolicySpec
+from taskapp_kit.errors import FieldProblem, RequestError, TaskappError
+from taskapp_kit.policy.sampling import Draw, Unbounded, compile_sampler
+
+
+class PolicyError(TaskappError):
+    """A policy gave something that is no answer. The message says what it gave and what was expected."""
+
+
+def policy_rng(environment: str, split: str, seed: int, sample: int) -> random.Random:
+    """The policy's own stream: never the environment's. `sample` tells the rollouts of one seed apart."""
+    return derived_rng("policy", environment, split, seed, sample)
+
+
+class RandomPolicy:
+    """Each turn: one of the tools, uniformly; then each of its fields, uniformly."""
+
+    name = "random"
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._samplers: dict[str, Draw] = {}
+
+    def decide(self, view: View) -> Answer:
+        """One uniformly drawn action."""
+        tools = view.tools
+        tool = tools[self._rng.randrange(len(tools))] if len(tools) > 1 else tools[0]
+        draw = self._samplers.get(tool.name)
+        if draw is None:
+            draw = self._samplers[tool.name] = sampler_of(tool)
+        return Answer([ToolCall(tool.name, draw(self._rng))])
+
+
+_compiled: dict[int, tuple[Tool, Draw]] = {}
+
+
+def sampler_of(tool: Tool) -> Draw:
+    """How the tool's arguments are drawn: the author's `sample`, else the schema's. Raises Unbounded."""
+    known = _compiled.get(id(tool))
+    if known is not None and known[0] is tool:
+        return known[1]
+    draw = compile_sampler(tool.parameters, tool.name) if tool.sample is None else _author_sampler(tool, tool.sample)
+    if len(_compiled) > 4096:  # tools that an environment makes anew for each episode
+        _compiled.clear()
+    _compiled[id(tool)] = (tool, draw)
+    return draw
+
+
+def _author_sampler(tool: Tool, sample: Callable[[random.Random], Any]) -> Draw:
+    return lambda rng: _arguments(sample(rng), tool)
+
+
+def _arguments(drawn: Any, tool: Tool) -> Json:
+    value = plain(drawn, f"{tool.name}.sample")
+    if tool.text and isinstance(value, str):
+        return {next(iter(tool.parameters.get("properties", {"text": None}))): value}
+    return value
+
+
+def random_policy(environment: EnvironmentSpec, rng: random.Random) -> RandomPolicy:
+    """Raises RequestError when an action of the environment cannot be drawn, naming its place in the author's file."""
+    for action in environment.actions.values():
+        try:
+            sampler_of(action.tool)
+        except Unbounded as error:
+            raise _unavailable(
+                "random", f"action {action.name!r} at {action.place}: {error}",
+                "Give its fields bounds (Literal, Field(ge=, le=), a greatest length), or the action a sampler: "
+                "@action(sample=fn).",
+            ) from None  # fmt: skip
+    return RandomPolicy(rng)
+
+
+class ConstantPolicy:
+    """The same answer in every turn."""
+
+    def __init__(self, name: str, answer: Answer) -> None:
+        self.name = name
+        self._answer = answer
+
+    def decide(self, view: View) -> Answer:
+        """The answer, whatever is seen."""
+        return Answer([ToolCall(call.tool, call.args) for call in self._answer.tool_calls], self._answer.output)
+
+
+def noop_policy(environment: EnvironmentSpec) -> ConstantPolicy:
+    """Plays the action marked `@action(noop={…})`. Raises RequestError when none is."""
+    for action in environment.actions.values():
+        if action.tool.noop is not None:
+            return ConstantPolicy("noop", Answer([ToolCall(action.name, plain(action.tool.noop, "noop"))]))
+    raise _unavailable(
+        "noop", f"environment {environment.name!r} at {environment.place} has no action marked @action(noop={{…}})",
+        "Mark the action that changes nothing, or name another policy.",
+    )  # fmt: skip
+
+
+def constant_policy(config: Mapping[str, Json]) -> ConstantPolicy:
+    """Repeats `policy.config.action`: `{"tool": {args}}`, or words. Raises RequestError when it is absent or neither."""
+    if "action" not in config:
+        raise _unavailable(
+            "constant", "policy.config has no 'action'", 'Give {"action": {"tool": {args}}} or {"action": "words"}.'
+        )
+    return ConstantPolicy("constant", answer_from(config["action"], "policy.config.action"))
+
+
+class ReplayPolicy:
+    """The answers of a stored rollout, in order. Raises PolicyError when the episode goes on after the last."""
+
+    name = "replay"
+
+    def __init__(self, answers: Sequence[Answer]) -> None:
+        self._answers = list(answers)
+
+    def decide(self, view: View) -> Answer:
+        """The next stored answer."""
+        if view.turn >= len(self._answers):
+            raise PolicyError(
+                f"the stored rollout has {len(self._answers)} turns, and the episode asks for turn {view.turn + 1}: it "
+                "is not the same episode.",
+                hint="Replay with the same environment version, split, seed and env.config.",
+            )
+        return self._answers[view.turn]
+
+
+class AuthorPolicy:
+    """An app's `@app.policy` function. It is given the words of the observation (pictures are left out)."""
+
+    def __init__(self, spec: PolicySpec, rng: random.Random) -> None:
+        self.name = spec.name
+        self._function: Callable[..., Any] = spec.function
+        self._wants = spec.parameters
+        self._given: dict[str, Any] = {"rng": rng}
+
+    def decide(self, view: View) -> Answer:
+        """What the function returns, as an answer. Raises whatever it raises, or PolicyError."""
+        given = self._given
+        given["observation"] = without_images(view.observation)
+        given["task"] = view.task
+        returned = self._function(**{name: given[name] for name in self._wants})
+        if inspect.isawaitable(returned):
+            if inspect.iscoroutine(returned):
+                returned.close()
+            raise PolicyError(
+                f"policy {self.name!r} is an async function.",
+                hint="Write it with `def`: it computes, it waits for nobody.",
+            )
+        return answer_from(returned, f"policy {self.name!r}")
+
+
+def answer_from(value: Any, who: str) -> Answer:
+    """`{"tool": {args}}`, a list of them, or words, as an Answer. Raises PolicyError.
+
+    `{"tool": NAME, "args": {…}}` is understood too when no tool could be called `args`.
+    """
+    if isinstance(value, str):
+        return Answer(output=value)
+    if isinstance(value, Mapping) and value:
+        if set(value) == {"tool", "args"} and isinstance(value["tool"], str):
+            return Answer([ToolCall(value["tool"], _plain(value["args"], who))])
+        return Answer([ToolCall(str(tool), _plain(args, who)) for tool, args in value.items()])
+    if isinstance(value, (list, tuple)) and value and all(isinstance(item, Mapping) for item in value):
+        return Answer([call for item in value for call in answer_from(item, who).tool_calls])
+    raise PolicyError(f'{who} gave {str(value)[:80]!r}; expected {{"tool": {{args}}}}, a list of them, or words.')
+
+
+def _plain(args: Any, who: str) -> Json:
+    try:
+        return plain(args if args is not None else {}, "args")
+    except NotJson as error:
+        raise PolicyError(f"{who}: {error}; arguments are JSON.") from None
+
+
+def _unavailable(name: str, why: str, hint: str) -> RequestError:
+    message = f"policy {name!r} is unavailable: {why}."
+    return RequestError(
+        message, hint=hint, code="policy_unavailable",
+        fields=(FieldProblem(("body", "policy", "policy_name"), message, "policy_unavailable"),),
+    )  # fmt: skip

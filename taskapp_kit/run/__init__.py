@@ -1,0 +1,1 @@
+"""The kitchen: one episode of one environment, told as events."""

@@ -1,0 +1,297 @@
+"""`Episode.events()`: one episode as a generator of events.
+
+It does no waiting and knows no network: when it yields `Called`, whoever drives it sends back the policy's `Answer`
+(or throws `PolicyFailed`). So a scripted policy runs in one hop inside a thread, a model is awaited on an event loop
+between two hops, a person answers from a terminal: one generator, several drivers.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Generator, Iterator
+
+from taskapp_kit.contract.content import Content
+from taskapp_kit.contract.events import (
+    Acted,
+    Answered,
+    Called,
+    Ended,
+    Event,
+    Failed,
+    Limited,
+    Observed,
+    Started,
+    Stepped,
+)
+from taskapp_kit.contract.ports import Clock, LocalPolicy, Tool, View
+from taskapp_kit.contract.trajectory import Answer, PlayedStep, Status, ToolCall
+from taskapp_kit.declare.signature import BadArguments
+from taskapp_kit.errors import Boundary, Failure, InvalidAction, RequestError, TaskappError
+from taskapp_kit.run.plan import Control, EpisodePlan
+from taskapp_kit.run.stage import EnvironmentProblem, Stage
+
+log = logging.getLogger("taskapp_kit.run")
+
+Answers = Generator[Event, "Answer | None", None]
+
+
+class PolicyFailed(Exception):
+    """Thrown into an episode by its driver: the policy broke. `__cause__` is how."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class _Over(Exception):
+    """The episode is over: how."""
+
+    def __init__(self, status: Status, stop_reason: str) -> None:
+        self.status = status
+        self.stop_reason = stop_reason
+
+
+class Episode:
+    """One episode. `view` is what the policy may read whenever `Called` was yielded."""
+
+    def __init__(self, plan: EpisodePlan, clock: Clock, control: Control | None = None) -> None:
+        self.plan = plan
+        self.clock = clock
+        self.control = control or Control()
+        self.view = View(0, None, (), (), plan.task)
+        self.ops = 0
+        self.environment_seconds = 0.0
+        self.policy_seconds = 0.0
+        self._steps = 0
+        self._turns = 0
+        self._counts = {"invalid_actions": 0.0, "coerced_arguments": 0.0}
+        self._metrics: dict[str, float] = {}
+        self._tools: dict[str, Tool] = {}
+
+    def events(self) -> Answers:
+        """The events, in order, from `started` to `ended`. The environment is closed whatever happens."""
+        plan = self.plan
+        stage = Stage(plan)
+        spec = plan.environment
+        yield Started(spec.name, spec.version, plan.split, plan.seed, plan.config, plan.policy)
+        status: Status = "failed"
+        stop_reason, final_state = "", None
+        failed: Failed | None = None
+        try:
+            try:
+                yield from self._play(stage)
+            except _Over as over:
+                status, stop_reason = over.status, over.stop_reason
+                final_state = self._timed(stage.final_state)
+        except (GeneratorExit, RequestError):  # nobody reads on; the caller's env.config is wrong
+            raise
+        except BaseException as error:
+            failed = self._failure(error)
+            status, stop_reason = "failed", failed.code
+        finally:
+            closing = self._close(stage)
+        if failed is None and closing is not None:
+            failed, status, stop_reason = closing, "failed", closing.code
+        if failed is not None:
+            yield failed
+        metrics = {"steps": float(self._steps), "turns": float(self._turns), **self._counts, **self._metrics}
+        yield Ended(status, stop_reason, final_state, metrics)
+
+    def _play(self, stage: Stage) -> Answers:
+        plan, clock = self.plan, self.clock
+        began = clock.monotonic()
+        observation = stage.reset()
+        tools = stage.tools()
+        seconds = clock.monotonic() - began
+        self.environment_seconds += seconds
+        self._tools = {tool.name: tool for tool in tools}
+        self.view = View(0, observation, (), tools, plan.task)
+        yield Observed(observation, list(self._tools), seconds)
+        for instruction in plan.instructions():
+            self._stopped()
+            yield from self._limits(2 if instruction == "agent" else 1)
+            if instruction == "agent":
+                self.ops += 2
+                asked = clock.monotonic()
+                answer = yield Called(self._turns)
+                assert answer is not None, "an episode's driver answers `called` with an Answer"
+                seconds = clock.monotonic() - asked
+                self.policy_seconds += seconds
+                yield Answered(self._turns, answer, seconds)
+            else:
+                self.ops += 1
+                answer = Answer([ToolCall(instruction.tool, instruction.args)])
+                yield Answered(self._turns, answer, scripted=True)
+            results: list[PlayedStep] = []
+            for call in self._calls(answer):
+                self._stopped()
+                if plan.max_steps is not None and self._steps >= plan.max_steps:
+                    yield from self._limit("max_steps", plan.max_steps)
+                yield Acted(self._steps, call.tool, call.args)
+                step = self._step(stage, call)
+                results.append(step)
+                observation = step.observation
+                yield Stepped(step)
+                if step.terminated:
+                    self._turns += 1
+                    raise _Over("terminated", "environment")
+                if step.truncated:
+                    self._turns += 1
+                    raise _Over("truncated", "environment")
+            self._turns += 1
+            self.view = View(self._turns, observation, results, tools, plan.task)
+        yield from self._limit("ops", self.ops)
+
+    def _limits(self, cost: int) -> Iterator[Event]:
+        plan = self.plan
+        if plan.max_steps is not None and self._steps >= plan.max_steps:
+            yield from self._limit("max_steps", plan.max_steps)
+        if plan.max_turns is not None and self._turns >= plan.max_turns:
+            yield from self._limit("max_turns", plan.max_turns)
+        if plan.max_ops is not None and self.ops + cost > plan.max_ops:
+            yield from self._limit("max_ops", plan.max_ops)
+
+    def _limit(self, name: str, value: float) -> Iterator[Event]:
+        yield Limited(name, float(value))
+        raise _Over("truncated", name)
+
+    def _stopped(self) -> None:
+        """Ends the episode when the outside asked for it."""
+        if self.control.stop is not None:
+            raise _stop_failure(self.control.stop)
+
+    def _calls(self, answer: Answer) -> list[ToolCall]:
+        """The answer's actions: its tool calls, else its words for the action that takes words, else a call of nothing."""
+        if answer.tool_calls:
+            return answer.tool_calls
+        words = next((tool for tool in self._tools.values() if tool.text), None)
+        if words is not None and answer.output:
+            (parameter,) = self.plan.environment.actions[words.name].arguments.names
+            return [ToolCall(words.name, {parameter: answer.output})]
+        return [ToolCall("", {})]
+
+    def _step(self, stage: Stage, call: ToolCall) -> PlayedStep:
+        """One action in the environment; a refusal is a step whose observation says why."""
+        index = self._steps
+        self._steps += 1
+        if call.tool not in self._tools:
+            return self._refused(index, call, self._unknown(call.tool), 0.0)
+        action = self.plan.environment.actions[call.tool]
+        try:
+            arguments, coerced = action.arguments.read(call.args)
+        except BadArguments as error:
+            return self._refused(index, call, f"{call.tool} was not done: {error}.", 0.0)
+        began = self.clock.monotonic()
+        try:
+            step, observation = stage.act(action, arguments)
+        except InvalidAction as error:
+            return self._refused(index, call, str(error), self._since(began))
+        seconds = self._since(began)
+        if coerced:
+            self._counts["coerced_arguments"] += coerced
+        for name, value in step.metrics.items():
+            self._metrics[name] = self._metrics.get(name, 0.0) + value
+        return PlayedStep(
+            index, call.tool, call.args, observation, step.reward, step.terminated, step.truncated,
+            dict(step.info), dict(step.metrics), seconds, None, coerced,
+        )  # fmt: skip
+
+    def _refused(self, index: int, call: ToolCall, sentence: str, seconds: float) -> PlayedStep:
+        self._counts["invalid_actions"] += 1
+        return PlayedStep(index, call.tool, call.args, sentence, seconds=seconds, refused=sentence)
+
+    def _unknown(self, name: str) -> str:
+        known = ", ".join(self._tools)
+        if not name:
+            return f"Nothing was done: answer with a tool call. The tools are: {known}."
+        where = "in this episode " if name in self.plan.environment.actions else ""
+        return f"Nothing was done: there is no tool {name[:80]!r} {where}here. The tools are: {known}."
+
+    def _since(self, began: float) -> float:
+        seconds = self.clock.monotonic() - began
+        self.environment_seconds += seconds
+        return seconds
+
+    def _timed(self, function: Callable[[], Content]) -> Content:
+        began = self.clock.monotonic()
+        try:
+            return function()
+        finally:
+            self._since(began)
+
+    def _close(self, stage: Stage) -> Failed | None:
+        try:
+            self._timed(stage.close)
+        except BaseException as error:
+            return self._failure(error, "close")
+        finally:
+            self.control.closed.set()
+        return None
+
+    def _failure(self, error: BaseException, where: str = "") -> Failed:
+        """What is told of an exception: its boundary and the kit's sentence; the traceback goes to the log."""
+        cause: BaseException | None = error
+        if isinstance(error, PolicyFailed):
+            failure, cause = error.failure, error.__cause__ or error
+        elif isinstance(error, EnvironmentProblem):
+            failure = Failure("environment", error.code, error.message, "Mend the environment's code.")
+        elif isinstance(error, TaskappError):
+            failure = Failure("environment", "environment_raised", error.message, error.hint)
+        else:
+            named = f"{self.plan.environment.cls.__name__}{'.' + where if where else ''}"
+            failure = Failure("environment", "environment_raised", f"environment {named} raised {type(error).__name__}")
+        failure.error_id = failure.error_id or uuid.uuid4().hex[:12]
+        if self.control.cause is None:
+            self.control.cause = cause
+        if failure.boundary in ("timeout", "cancelled"):
+            log.warning("%s (error_id %s)", failure.message, failure.error_id)
+        else:
+            log.error("%s (error_id %s)", failure.message, failure.error_id, exc_info=cause)
+        return Failed(failure.boundary, failure.code, failure.message, failure.error_id)
+
+
+def policy_failure(name: str, error: BaseException, *, boundary: Boundary = "policy") -> PolicyFailed:
+    """What a driver throws into an episode when the policy raised."""
+    if isinstance(error, TaskappError):
+        failure = Failure(boundary, "policy_raised", error.message, error.hint)
+    else:
+        failure = Failure(boundary, "policy_raised", f"policy {name!r} raised {type(error).__name__}")
+    thrown = PolicyFailed(failure)
+    thrown.__cause__ = error
+    return thrown
+
+
+def _stop_failure(stop: str) -> PolicyFailed:
+    if stop == "timeout":
+        return PolicyFailed(
+            Failure(
+                "timeout",
+                "deadline",
+                "the rollout reached its deadline before the episode ended",
+                "Give safety.max_time_s more seconds, or the environment a limit.",
+            )  # fmt: skip
+        )
+    return PolicyFailed(Failure("cancelled", "cancelled", "the rollout was cancelled before the episode ended"))
+
+
+def drive(episode: Episode, policy: LocalPolicy, tell: Callable[[Event], None]) -> None:
+    """Plays the episode with a policy that decides by computing, all in this thread; each event goes to `tell`."""
+    events = episode.events()
+    try:
+        event = next(events)
+        while True:
+            tell(event)
+            if type(event) is not Called:
+                event = next(events)
+                continue
+            try:
+                answer = policy.decide(episode.view)
+            except Exception as error:
+                event = events.throw(policy_failure(policy.name, error))
+            else:
+                event = events.send(answer)
+    except StopIteration:
+        pass
+    finally:
+        events.close()

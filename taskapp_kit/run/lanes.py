@@ -1,0 +1,187 @@
+"""Threads for environments. All calls on one lane come from one thread; the event loop never runs author's code.
+
+A thread cannot be killed. A job that outlives its deadline by `grace_seconds` is given up: its caller gets LaneHung, its
+lane is quarantined (counted in `hung`) and comes back only if the job ever ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+GRACE_SECONDS = 1.0
+"""How long a job may take to notice that it should stop, before its lane is given up."""
+
+
+class LaneHung(Exception):
+    """The job did not stop when asked: its thread is stuck in the environment's code."""
+
+
+class _Job:
+    __slots__ = ("abandoned", "done", "error", "function", "future", "loop", "result")
+
+    def __init__(self, function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+        self.function = function
+        self.loop = loop
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.done = False
+        self.abandoned = False
+
+    def settle(self) -> None:
+        """On the event loop: hands the outcome to whoever still waits."""
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+class _Thread:
+    """One worker thread with a queue of its own."""
+
+    def __init__(self, number: int, returned: Callable[[_Thread, _Job], None]) -> None:
+        self.inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._returned = returned
+        self.thread = threading.Thread(target=self._work, name=f"taskapp-lane-{number}", daemon=True)
+        self.thread.start()
+
+    def _work(self) -> None:
+        while (job := self.inbox.get()) is not None:
+            try:
+                job.result = job.function()
+            except BaseException as error:
+                job.error = error
+            job.done = True
+            self._returned(self, job)
+
+
+class Lanes:
+    """A pool of threads, at most `size`; made at need, kept for the next job.
+
+    One event loop uses it. `run` is one job in one hop; `open` gives a lane whose calls all run in one thread.
+    """
+
+    def __init__(self, size: int = 64, *, grace_seconds: float = GRACE_SECONDS) -> None:
+        self.size = size
+        self.grace_seconds = grace_seconds
+        self._idle: deque[_Thread] = deque()
+        self._free = asyncio.Semaphore(size)
+        self._made = 0
+        self._lock = threading.Lock()
+        self._hung = 0
+        self._closed = False
+
+    @property
+    def hung(self) -> int:
+        """Threads given up and still stuck."""
+        return self._hung
+
+    async def run(self, function: Callable[[], T], *, seconds: float, stop: Callable[[], None]) -> T:
+        """Runs the job in a thread. After `seconds` calls `stop()`; if that does not end the job, raises LaneHung.
+
+        When the caller is cancelled, `stop()` is called too and the thread returns to the pool once the job ends.
+        """
+        lane = await self.open()
+        try:
+            return await lane.call(function, seconds=seconds, stop=stop)
+        finally:
+            lane.close()
+
+    async def open(self) -> Lane:
+        """A lane of one's own; waits in line when all are taken."""
+        await self._free.acquire()
+        with self._lock:
+            thread = self._idle.pop() if self._idle else None
+            if thread is None:
+                self._made += 1
+        if thread is None:
+            thread = _Thread(self._made, self._job_ended)
+        return Lane(self, thread)
+
+    def close(self) -> None:
+        """Lets idle threads end; busy ones end with their job."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = list(self._idle), deque()
+        for thread in idle:
+            thread.inbox.put(None)
+
+    def _job_ended(self, thread: _Thread, job: _Job) -> None:
+        """In the worker thread."""
+        try:
+            job.loop.call_soon_threadsafe(self._settle, thread, job)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            thread.inbox.put(None)
+
+    def _settle(self, thread: _Thread, job: _Job) -> None:
+        """On the event loop."""
+        job.settle()
+        if job.abandoned:
+            self._hung -= 1
+            self._release(thread)
+
+    def _release(self, thread: _Thread) -> None:
+        with self._lock:
+            if self._closed:
+                thread.inbox.put(None)
+            else:
+                self._idle.append(thread)
+        self._free.release()
+
+    def _give_up(self, job: _Job) -> None:
+        """The thread is busy with a job that nobody waits for; it keeps its seat until the job ends."""
+        job.abandoned = True
+        self._hung += 1
+
+
+class Lane:
+    """One thread, taken from the pool until `close`."""
+
+    def __init__(self, lanes: Lanes, thread: _Thread) -> None:
+        self._lanes = lanes
+        self._thread = thread
+        self._job: _Job | None = None
+        self._open = True
+
+    async def call(self, function: Callable[[], T], *, seconds: float, stop: Callable[[], None]) -> T:
+        """Runs one job in this lane's thread; see `Lanes.run`."""
+        loop = asyncio.get_running_loop()
+        job = _Job(function, loop)
+        self._job = job
+        self._thread.inbox.put(job)
+        timer = loop.call_later(max(0.0, seconds), self._overdue, job, stop)
+        try:
+            return await job.future  # type: ignore[no-any-return]
+        except asyncio.CancelledError:
+            stop()
+            raise
+        finally:
+            timer.cancel()
+
+    def _overdue(self, job: _Job, stop: Callable[[], None]) -> None:
+        stop()
+        job.loop.call_later(self._lanes.grace_seconds, self._stuck, job)
+
+    def _stuck(self, job: _Job) -> None:
+        if not job.done and not job.future.done():
+            job.future.set_exception(LaneHung("the environment's code did not come back"))
+
+    def close(self) -> None:
+        """Gives the thread back; a thread that is still busy comes back by itself when its job ends."""
+        if not self._open:
+            return
+        self._open = False
+        job = self._job
+        if job is not None and not job.done:
+            self._lanes._give_up(job)
+        else:
+            self._lanes._release(self._thread)

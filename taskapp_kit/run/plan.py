@@ -1,0 +1,101 @@
+"""What is to be played: the episode's identity, its limits, and the caller's `ops`, read once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.declare.specs import EnvironmentSpec
+from taskapp_kit.errors import FieldProblem, RequestError
+
+AGENT_WORDS = frozenset({"agent", "policy", "model"})
+ENVIRONMENT_WORDS = frozenset({"env", "environment", "step"})
+
+
+@dataclass(frozen=True, slots=True)
+class Scripted:
+    """An action that the caller applies himself."""
+
+    tool: str
+    args: Json
+
+
+Instruction = Scripted | Literal["agent"]
+
+
+def read_ops(ops: Sequence[Any]) -> tuple[Instruction, ...] | None:
+    """The caller's `ops` as instructions; None (from an empty list) plays until the end or a limit.
+
+    "agent" (policy, model) is one policy turn; "env" (environment, step) is its answer and adds nothing;
+    `{"type": "env", "tool": NAME, "args": {…}}` applies that action. Raises RequestError for anything else.
+    """
+    if not ops:
+        return None
+    result: list[Instruction] = []
+    for index, op in enumerate(ops):
+        word = op if isinstance(op, str) else op.get("type") if isinstance(op, dict) else None
+        if isinstance(op, dict) and "tool" in op and word in ENVIRONMENT_WORDS:
+            if not isinstance(op["tool"], str):
+                raise _bad_op(index, f"names the tool {op['tool']!r}, which is not a string")
+            result.append(Scripted(op["tool"], op.get("args", {})))
+        elif word in AGENT_WORDS:
+            result.append("agent")
+        elif word not in ENVIRONMENT_WORDS:
+            raise _bad_op(index, f"is {str(op)[:80]!r}")
+    return tuple(result)
+
+
+def _bad_op(index: int, found: str) -> RequestError:
+    message = (
+        f'ops[{index}] {found}; expected "agent", "env", an object with that `type`, or '
+        '{"type": "env", "tool": NAME, "args": {…}}'
+    )
+    return RequestError(message, fields=(FieldProblem(("body", "ops", index), message, "unknown_op"),), code="bad_ops")
+
+
+@dataclass(slots=True)
+class EpisodePlan:
+    """Everything that one episode needs. Limits of None do not bind; `max_ops` counts 2 for a turn, 1 for a scripted action.
+
+    config: env.config as the caller gave it; arguments: the constructor's, validated. task: the row, private fields
+    included, None without rows. folder: where the author's file lies, for `context.path`.
+    """
+
+    environment: EnvironmentSpec
+    split: str
+    seed: int
+    config: dict[str, Json]
+    arguments: dict[str, Any]
+    policy: str
+    folder: Path
+    task: Any = None
+    program: tuple[Instruction, ...] | None = None
+    max_turns: int | None = None
+    max_steps: int | None = None
+    max_ops: int | None = None
+    wants_images: bool = True
+
+    def instructions(self) -> Iterator[Instruction]:
+        """The program, or policy turns without end."""
+        if self.program is not None:
+            yield from self.program
+            return
+        while True:
+            yield "agent"
+
+
+@dataclass(slots=True)
+class Control:
+    """How the outside stops an episode, and learns why it broke. Written by one side, read by the other.
+
+    stop: set from outside to "timeout" or "cancelled"; the episode ends before its next step. cause: the exception
+    behind a failure, for the log and for a local caller; it never goes on the wire.
+    """
+
+    stop: Literal["timeout", "cancelled"] | None = None
+    cause: BaseException | None = None
+    closed: threading.Event = field(default_factory=threading.Event)

@@ -1,0 +1,248 @@
+"""One environment instance, and the gate between an author's code and recorded data.
+
+Everything here happens in one thread. Async methods of the author run on an event loop of this instance's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from taskapp_kit.contract.content import Content, Image, Json, NotJson, content, plain
+from taskapp_kit.contract.identity import derived_rng
+from taskapp_kit.contract.ports import Tool
+from taskapp_kit.contract.trajectory import Step
+from taskapp_kit.declare.specs import ActionSpec, EnvironmentSpec
+from taskapp_kit.errors import FieldProblem, RequestError, Unavailable
+from taskapp_kit.run.plan import EpisodePlan
+
+
+class EnvironmentProblem(Exception):
+    """The author's environment gave something that cannot be recorded. `code` is a stable word."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class Context:
+    """What `reset(context)` is given.
+
+    rng: seeded by environment, split and seed. log: a logger of the environment's name. wants_images: False when
+    nobody will look at pictures. path(name): a file beside the author's file.
+    """
+
+    def __init__(self, plan: EpisodePlan) -> None:
+        self.rng = derived_rng("environment", plan.environment.name, plan.split, plan.seed)
+        self.log = logging.getLogger(f"taskapp_kit.environment.{plan.environment.name}")
+        self.wants_images = plan.wants_images
+        self._folder = plan.folder
+
+    def path(self, name: str | Path) -> Path:
+        """A file beside the author's file."""
+        return self._folder / name
+
+    def model(self, role: str) -> NoReturn:
+        """A second model, such as a user simulator. Needs the model client, which this version does not have."""
+        raise Unavailable(
+            f"context.model({role!r}) needs the model client, which this version of taskapp-kit does not have.",
+            hint="Play without a second model for now.",
+        )
+
+
+_prepared: set[type] = set()
+_preparing = threading.Lock()
+
+
+class Stage:
+    """An instance of an author's environment, from construction to `close`."""
+
+    def __init__(self, plan: EpisodePlan) -> None:
+        self.plan = plan
+        self.spec: EnvironmentSpec = plan.environment
+        self._runner: asyncio.Runner | None = None
+        self._last_observation: Any = None
+        self._last_info: Any = None
+        self._instance: Any = None
+
+    def reset(self) -> Content:
+        """Makes the instance and resets it; the first observation."""
+        plan, spec = self.plan, self.spec
+        if spec.has_setup_worker and spec.cls not in _prepared:
+            with _preparing:
+                if spec.cls not in _prepared:
+                    self._finish(spec.cls.setup_worker())  # type: ignore[attr-defined]
+                    _prepared.add(spec.cls)
+        try:
+            self._instance = spec.cls(**plan.arguments)
+        except ValueError as error:  # the author says that the caller's env.config does not fit
+            message = f"environment {spec.name!r} refuses this env.config: {error}."
+            raise RequestError(
+                message, fields=(FieldProblem(("body", "env", "config"), message, "bad_config"),), code="bad_config"
+            ) from error
+        given: dict[str, Any] = {}
+        for name in spec.reset_parameters:
+            if name == "seed":
+                given[name] = plan.seed
+            elif name == "task":
+                given[name] = plan.task
+            elif name == "split":
+                given[name] = plan.split
+            else:
+                given[name] = Context(plan)
+        first = self._finish(self._instance.reset(**given))
+        if isinstance(first, Step):
+            raise EnvironmentProblem(
+                "reset_returned_step", f"{spec.cls.__name__}.reset returned a Step; it returns the first observation"
+            )
+        self._last_observation = first
+        return self._content(first, "reset")
+
+    def tools(self) -> list[Tool]:
+        """The tools of this episode: all actions, or those that the environment's `actions()` names."""
+        spec = self.spec
+        if not spec.has_actions:
+            return [action.tool for action in spec.actions.values()]
+        result = []
+        for item in self._finish(self._instance.actions()):
+            name = str(item if isinstance(item, str) else getattr(item, "name", item))
+            if name not in spec.actions:
+                raise EnvironmentProblem(
+                    "unknown_action",
+                    f"{spec.cls.__name__}.actions() names {name!r}; the actions are {', '.join(spec.actions)}",
+                )
+            result.append(item if isinstance(item, Tool) else spec.actions[name].tool)
+        return result
+
+    def act(self, action: ActionSpec, arguments: dict[str, Any]) -> tuple[Step, Content]:
+        """One action: the author's Step, checked, and its observation as recorded content.
+
+        Raises InvalidAction as the author did, EnvironmentProblem for what cannot be recorded, and whatever the
+        author's code raises.
+        """
+        if action.wrapped is not None:
+            kind = action.wrapped_type
+            arguments = {
+                action.wrapped: kind(**arguments) if hasattr(kind, "model_fields") else arguments[action.wrapped]
+            }
+        returned = self._finish(getattr(self._instance, action.method)(**arguments))
+        step = returned if type(returned) is Step else returned if isinstance(returned, Step) else Step(returned)
+        observation = self._content(step.observation, action.name)
+        self._not_shared("observation", step.observation, self._last_observation, action.name)
+        self._last_observation = step.observation
+        if step.info:
+            self._not_shared("info", step.info, self._last_info, action.name)
+            self._last_info = step.info
+        return self._checked(step, action.name), observation
+
+    def final_state(self) -> Json:
+        """The environment's private end state as JSON, None when it has none."""
+        if not self.spec.has_final_state or self._instance is None:
+            return None
+        state = self._finish(self._instance.final_state())
+        try:
+            return plain(state, "final_state")
+        except NotJson as error:
+            raise EnvironmentProblem("final_state_not_json", f"{self.spec.cls.__name__}.{error}") from None
+
+    def close(self) -> None:
+        """Closes the instance, if it was made, and the event loop of its async methods. Safe to call twice."""
+        instance, self._instance = self._instance, None
+        try:
+            if instance is not None and self.spec.has_close:
+                self._finish(instance.close())
+        finally:
+            if self._runner is not None:
+                self._runner.close()
+                self._runner = None
+
+    # -- the gate -------------------------------------------------------------------------------------------------
+
+    def _finish(self, value: Any) -> Any:
+        """The value itself, or what an async method's coroutine comes to."""
+        if not inspect.isawaitable(value):
+            return value
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner.run(_awaited(value))
+
+    def _content(self, value: Any, where: str) -> Content:
+        try:
+            return content(value)
+        except NotJson as error:
+            raise EnvironmentProblem(
+                "observation_not_json",
+                f"{self.spec.cls.__name__}.{where}: {error}; observations are JSON with finite numbers, or Text and Image",
+            ) from None
+
+    def _not_shared(self, what: str, new: Any, old: Any, where: str) -> None:
+        """The same mutable object at two steps: the record of the first would tell the second's state."""
+        if old is None or isinstance(new, (str, int, float, tuple, Image, type(None))):
+            return
+        if new is old:
+            raise EnvironmentProblem(
+                "shared_object",
+                f"{self.spec.cls.__name__}.{where}: the {what} is the same {type(new).__name__} object as at the step "
+                "before; return a new one at each step (a copy), so that what was seen stays as it was",
+            )
+
+    def _checked(self, step: Step, where: str) -> Step:
+        """The step with plain JSON info, finite numbers and real booleans. Raises EnvironmentProblem."""
+        named = f"{self.spec.cls.__name__}.{where}"
+        reward = step.reward
+        if reward is not None:
+            if type(reward) is not float:
+                reward = _number(reward, f"{named}: the reward")
+            if not math.isfinite(reward):
+                raise EnvironmentProblem("reward_not_finite", f"{named}: the reward is {reward}, not a finite number")
+            bounds = self.spec.reward_range
+            if bounds is not None and not bounds[0] <= reward <= bounds[1]:
+                raise EnvironmentProblem(
+                    "reward_out_of_range",
+                    f"{named}: the reward {reward} lies outside the declared reward_range {bounds[0]} to {bounds[1]}",
+                )
+        for name in ("terminated", "truncated"):
+            flag = getattr(step, name)
+            if type(flag) is not bool and type(flag).__name__ not in ("bool", "bool_"):
+                raise EnvironmentProblem("flag_not_bool", f"{named}: {name} is {flag!r}, expected True or False")
+        info: Mapping[str, Any] = step.info
+        metrics: Mapping[str, float] = step.metrics
+        if info or metrics:
+            try:
+                info = plain(info, "info")
+                metrics = {str(key): _number(value, f"{named}: metric {key!r}") for key, value in metrics.items()}
+            except NotJson as error:
+                raise EnvironmentProblem("info_not_json", f"{named}: {error}") from None
+            if not isinstance(info, dict):
+                raise EnvironmentProblem("info_not_json", f"{named}: info is a {type(info).__name__}, expected a dict")
+        return replace(
+            step,
+            reward=reward,
+            terminated=bool(step.terminated),
+            truncated=bool(step.truncated),
+            info=info,
+            metrics=metrics,
+        )
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def _number(value: Any, what: str) -> float:
+    """A finite float. Raises EnvironmentProblem."""
+    try:
+        number = float(value) if not isinstance(value, (str, Sequence)) else math.nan
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise EnvironmentProblem("not_a_number", f"{what} is {value!r}, expected a finite number")
+    return number

@@ -1,0 +1,223 @@
+"""Criteria answered by code, the outcome's arithmetic, the blend. A score that could not be computed is never a number."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import math
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.scorecard import Blend, CriterionScore, RolloutSummary, Scorecard
+from taskapp_kit.contract.trajectory import Trajectory
+from taskapp_kit.declare.specs import AppSpec, CriterionSpec
+from taskapp_kit.errors import Failure
+
+log = logging.getLogger("taskapp_kit.score")
+
+
+class ScoringFailed(Exception):
+    """A criterion with weight > 0 could not be computed. `failure` says which; `__cause__` is how."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class _BadScore(Exception):
+    """A criterion returned something that is no score."""
+
+
+def score(
+    spec: AppSpec, trajectory: Trajectory, *, task: Any = None, config: Mapping[str, Json] | None = None,
+    blend: Blend | None = None,
+) -> Scorecard:  # fmt: skip
+    """The scorecard of one trajectory.
+
+    task: the row, private fields included. blend: the request's own formula, the app's when absent. Raises
+    ScoringFailed when a criterion with weight > 0 raises or returns no score; with weight 0 the error is recorded
+    beside a null. Runs the author's functions: call it in an environment's thread.
+    """
+    environment = trajectory.environment
+    card = Scorecard()
+    given: dict[str, Any] = {
+        "trajectory": trajectory, "task": task, "config": dict(config or trajectory.config),
+        "answer_text": trajectory.answer_text,
+    }  # fmt: skip
+    outcome: list[CriterionScore] = []
+    events: list[CriterionScore] = []
+    for criterion in spec.criteria:
+        if not criterion.applies_to(environment):
+            continue
+        if criterion.of == "events":
+            events.append(_event_criterion(criterion, trajectory, given))
+        else:
+            outcome.append(_outcome_criterion(criterion, given))
+    for judge in spec.judges:
+        if judge.applies_to(environment):
+            outcome.append(CriterionScore(judge.name, "judge", None, judge.weight, reason="not_configured"))
+    card.criteria = outcome + events
+    card.outcome_score = weighted(outcome, spec.aggregation)
+    weighed = [item for item in events if item.weight > 0]
+    if weighed:
+        scored = [item.score * item.weight for item in weighed if item.score is not None]
+        card.events_score = math.fsum(scored) if scored else None
+    _metrics(spec, environment, given, card)
+    formula = blend or spec.blend_for(environment)
+    card.formula = formula.words()
+    card.reward = blended(formula, trajectory.total_reward, card.events_score, card.outcome_score)
+    return card
+
+
+def weighted(scores: Sequence[CriterionScore], aggregation: str = "weighted_sum") -> float | None:
+    """The outcome: Σ score·weight / Σ weight ("sum": Σ score; "custom": None).
+
+    A score of None leaves both sums; Σ weight = 0 gives None; a `required` criterion that scored 0 makes it 0.
+    """
+    counted = [item for item in scores if item.score is not None and item.weight > 0]
+    if not counted or aggregation == "custom":
+        return None
+    if any(item.required and item.score == 0 for item in counted):
+        return 0.0
+    if aggregation == "sum":
+        return math.fsum(item.score for item in counted if item.score is not None)
+    total = math.fsum(item.weight for item in counted)
+    return math.fsum(item.score * item.weight for item in counted if item.score is not None) / total
+
+
+def blended(blend: Blend, returned: float, events: float | None, outcome: float | None) -> float | None:
+    """`env·return + event·events_score + outcome·outcome_score`; None when a part with weight > 0 is undefined."""
+    total = blend.env * returned
+    for weight, part in ((blend.event, events), (blend.outcome, outcome)):
+        if weight > 0:
+            if part is None:
+                return None
+            total += weight * part
+    return total
+
+
+def aggregates(spec: AppSpec, rollouts: Sequence[RolloutSummary]) -> dict[str, float | dict[str, float] | None]:
+    """The app's aggregates over finished rollouts of one environment. Raises ScoringFailed naming the aggregate."""
+    result: dict[str, float | dict[str, float] | None] = {}
+    names = {item.environment for item in rollouts}
+    for aggregate in spec.aggregates:
+        chosen = [item for item in rollouts if aggregate.applies_to(item.environment)]
+        if not chosen and names:
+            continue
+        try:
+            value = aggregate.function(chosen)
+            result[aggregate.name] = (
+                {str(key): _number(part, (-math.inf, math.inf)) for key, part in value.items()}
+                if isinstance(value, Mapping)
+                else None if value is None else _number(value, (-math.inf, math.inf))
+            )  # fmt: skip
+        except Exception as error:
+            raise _failed(f"aggregate {aggregate.name!r} ({aggregate.place})", error) from error
+    return result
+
+
+def _outcome_criterion(criterion: CriterionSpec, given: Mapping[str, Any]) -> CriterionScore:
+    item = CriterionScore(criterion.name, "outcome", None, criterion.weight, criterion.required)
+    scale = criterion.scale if criterion.weight > 0 else (-math.inf, math.inf)
+
+    def compute() -> float | None:
+        value = _finished(criterion.function(**{name: given[name] for name in criterion.parameters}))
+        return None if value is None else _number(value, scale)
+
+    return _timed(item, criterion, compute)
+
+
+def _event_criterion(criterion: CriterionSpec, trajectory: Trajectory, given: Mapping[str, Any]) -> CriterionScore:
+    """Σ over steps; None when it applied to no step. `accumulate=False` (rubric files): the last one counts."""
+    item = CriterionScore(criterion.name, "events", None, criterion.weight, criterion.required)
+
+    def compute() -> float | None:
+        values: list[float] = []
+        others = {name: given[name] for name in criterion.parameters if name in given}
+        for step in trajectory.steps:
+            if "step" in criterion.parameters:
+                others["step"] = step
+            value = _finished(criterion.function(**others))
+            if value is not None:
+                values.append(_number(value, (-math.inf, math.inf)))
+        if not values:
+            return None if trajectory.steps else 0.0
+        return math.fsum(values) if criterion.accumulate else values[-1]
+
+    return _timed(item, criterion, compute)
+
+
+def _timed(item: CriterionScore, criterion: CriterionSpec, compute: Callable[[], float | None]) -> CriterionScore:
+    began = time.perf_counter()
+    try:
+        item.score = compute()
+        if item.score is None:
+            item.reason = "not_applicable"
+    except Exception as error:
+        if criterion.weight > 0:
+            raise _failed(f"criterion {criterion.name!r} ({criterion.place})", error) from error
+        item.error = _sentence(error)
+        log.warning("criterion %r with weight 0 failed: %s", criterion.name, item.error, exc_info=error)
+    item.seconds = time.perf_counter() - began
+    return item
+
+
+def _metrics(spec: AppSpec, environment: str, given: Mapping[str, Any], card: Scorecard) -> None:
+    """The app's metrics. They weigh nothing, so one that raises is logged and left out, never a number."""
+    for metric in spec.metrics:
+        if not metric.applies_to(environment):
+            continue
+        try:
+            value = _finished(metric.function(**{name: given[name] for name in metric.parameters}))
+            if isinstance(value, Mapping):
+                for key, part in value.items():
+                    if part is not None:
+                        card.metrics[str(key)] = _number(part, (-math.inf, math.inf))
+            elif value is not None:
+                card.metrics[metric.name] = _number(value, (-math.inf, math.inf))
+        except Exception as error:
+            item = CriterionScore(metric.name, "metric", None, 0.0, error=_sentence(error))
+            card.criteria.append(item)
+            log.warning("metric %r (%s) failed: %s", metric.name, metric.place, item.error, exc_info=error)
+
+
+def _finished(value: Any) -> Any:
+    """The value, or what an async criterion's coroutine comes to (on a loop of this thread's own)."""
+    if inspect.isawaitable(value):
+
+        async def awaited() -> Any:
+            return await value
+
+        return asyncio.run(awaited())
+    return value
+
+
+def _number(value: Any, scale: tuple[float, float]) -> float:
+    if isinstance(value, (str, bytes)):
+        raise _BadScore(f"returned {value!r}, expected a number or None")
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise _BadScore(f"returned a {type(value).__name__}, expected a number or None") from None
+    if not math.isfinite(number):
+        raise _BadScore(f"returned {number}, expected a finite number or None")
+    if not scale[0] <= number <= scale[1]:
+        raise _BadScore(f"returned {number:g}, outside its scale {scale[0]:g} to {scale[1]:g}")
+    return number
+
+
+def _sentence(error: Exception) -> str:
+    return str(error) if isinstance(error, _BadScore) else f"raised {type(error).__name__}"
+
+
+def _failed(what: str, error: Exception) -> ScoringFailed:
+    error_id = uuid.uuid4().hex[:12]
+    message = f"{what} {_sentence(error)}, so the rollout has no reward"
+    log.error("%s (error_id %s)", message, error_id, exc_info=error)
+    return ScoringFailed(
+        Failure("scoring", "criterion_failed", message, "Mend the function; what was played is kept.", error_id)
+    )

@@ -1,0 +1,34 @@
+"""Which version this is. pyproject.toml reads `__version__` from here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+__version__ = "0.1.0"
+
+
+def git_commit(file: Path) -> str | None:
+    """The commit (40 hex digits) of the checkout that holds `file`; None outside a checkout. Runs no program."""
+    for folder in file.resolve().parents:
+        git = folder / ".git"
+        if git.is_dir():
+            return _head(git)
+    return None
+
+
+def _head(git: Path) -> str | None:
+    try:
+        head = (git / "HEAD").read_text().strip()
+        if not head.startswith("ref: "):
+            return head if re.fullmatch(r"[0-9a-f]{40}", head) else None
+        reference = head.removeprefix("ref: ")
+        loose = git / reference
+        if loose.is_file():
+            return loose.read_text().strip()
+        for line in (git / "packed-refs").read_text().splitlines():
+            if line.endswith(f" {reference}"):
+                return line.split(" ", 1)[0]
+    except OSError:
+        pass
+    return None
