@@ -15,7 +15,7 @@ scored      the scorecard
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from taskapp_kit.contract.content import Content, Image, Json
@@ -132,6 +132,11 @@ KINDS: dict[str, type[Event]] = {
 }
 
 
+_FIELDS: dict[type[Event], tuple[str, ...]] = {cls: tuple(item.name for item in fields(cls)) for cls in KINDS.values()}
+_STEP_FIELDS = tuple(item.name for item in fields(PlayedStep))
+_ANSWER_FIELDS = tuple(item.name for item in fields(Answer))
+
+
 def fold(events: Iterable[Event]) -> Trajectory:
     """The trajectory that these events tell. Needs `started` first; raises ValueError otherwise."""
     told = iter(events)
@@ -157,23 +162,35 @@ def fold(events: Iterable[Event]) -> Trajectory:
 
 
 def to_json(seq: int, event: Event) -> dict[str, Json]:
-    """The event as JSON; pictures become `{"image": hash, …}`, their bytes are kept apart."""
+    """The event as JSON; pictures become `{"image": hash, …}`, their bytes are kept apart.
+
+    The parts are the event's own objects, not copies.
+    """
     body: dict[str, Any] = {"v": SCHEMA_VERSION, "seq": seq, "kind": event.kind}
-    for item in fields(event):
-        value = getattr(event, item.name)
-        if item.name == "observation":
-            value = content_to_json(value)
-        elif isinstance(value, PlayedStep):
-            value = {
-                slot.name: content_to_json(value.observation)
-                if slot.name == "observation"
-                else getattr(value, slot.name)
-                for slot in fields(value)
-            }
-        elif isinstance(value, Answer):
-            value = {key: part for key, part in asdict(value).items() if part not in (None, [], {})}
-        body[item.name] = value
+    for name in _FIELDS[type(event)]:
+        body[name] = getattr(event, name)
+    if isinstance(event, Observed):
+        body["observation"] = content_to_json(event.observation)
+    elif isinstance(event, Stepped):
+        step = event.step
+        told = {name: getattr(step, name) for name in _STEP_FIELDS}
+        told["observation"] = content_to_json(step.observation)
+        body["step"] = told
+    elif isinstance(event, Answered):
+        body["answer"] = _answer_to_json(event.answer)
     return body
+
+
+def _answer_to_json(answer: Answer) -> dict[str, Json]:
+    """The parts of an answer that are there."""
+    told: dict[str, Json] = {}
+    for name in _ANSWER_FIELDS:
+        part = getattr(answer, name)
+        if part is not None and part != [] and part != {}:
+            told[name] = part
+    if answer.tool_calls:
+        told["tool_calls"] = [{"tool": call.tool, "args": call.args, "id": call.id} for call in answer.tool_calls]
+    return told
 
 
 def from_json(body: dict[str, Any], blobs: dict[str, bytes] | None = None) -> Event:

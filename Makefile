@@ -1,0 +1,58 @@
+# Two commands do everything: `make demo` and `make test`. They need Python 3.11+ with venv, and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
+
+.PHONY: demo test check interop bench docs wheel clean help
+
+help:
+	@echo "make demo     play and score episodes over HTTP; leaves a GIF and a page in out/demo"
+	@echo "make test     lint, types and the test suite"
+	@echo "make interop  the tests against real foreign clients (builds their environments once)"
+	@echo "make bench    measure, and write docs/performance.md"
+
+$(VENV)/core: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "taskapp-kit needs Python 3.11 or newer; run: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
+	@test -x $(BIN)/python || { echo "making a virtual environment in $(VENV) …"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing taskapp-kit …"
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/crafter: $(VENV)/core
+	@echo "installing the Crafter extra …"
+	@$(PIP) -e '.[crafter]'
+	@touch $@
+
+$(VENV)/dev: $(VENV)/core
+	@echo "installing what the tests need …"
+	@$(PIP) -e '.[all,dev]'
+	@touch $@ $(VENV)/crafter
+
+demo: $(VENV)/core
+	@$(BIN)/taskapp rollout examples/adder.py --seed 3 --policy gold --store none
+	@$(MAKE) --no-print-directory $(VENV)/crafter
+	@$(BIN)/python examples/demo.py
+
+test: check
+	$(BIN)/pytest -m "not interop"
+
+check: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+interop: $(VENV)/dev
+	$(BIN)/pytest -m interop
+
+bench: $(VENV)/dev
+	$(BIN)/python -m bench
+
+docs: $(VENV)/dev
+	$(BIN)/python -m taskapp_kit.cli.reference > docs/cli.md
+
+wheel: $(VENV)/dev
+	$(BIN)/python -m build --wheel --outdir dist
+
+clean:
+	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis

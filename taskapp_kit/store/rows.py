@@ -1,0 +1,185 @@
+"""Between a `StoredRollout` and a row of the table `rollouts`."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.events import SCHEMA_VERSION
+from taskapp_kit.contract.ports import StoredRollout
+from taskapp_kit.errors import StoreError
+from taskapp_kit.store.exact import Inexact, exact_float, exact_int, exact_json, exact_text, refuse_keys
+from taskapp_kit.store.schema import COMPRESS_ABOVE_BYTES, ROLLOUTS
+
+COLUMNS: tuple[str, ...] = tuple(column.name for column in ROLLOUTS.columns)
+"""The order of a row's values."""
+
+_TEXTS = (
+    "rollout_id", "run_id", "environment", "split", "mode", "status", "stop_reason", "app", "app_version",
+    "environment_version", "kit_version", "spec_hash",
+)  # fmt: skip
+_OPTIONAL_TEXTS = ("group_id", "row_hash", "key_label", "digest")
+_INTS = ("schema_version", "seed", "length")
+_FLOATS = ("created_at", "total_reward", "seconds")
+_OPTIONAL_FLOATS = ("reward", "outcome_score", "events_score")
+_ALL_TEXTS = _TEXTS + _OPTIONAL_TEXTS
+_ALL_FLOATS = _FLOATS + _OPTIONAL_FLOATS
+_OBJECTS = ("config", "policy", "timing", "private")
+_OPTIONAL_OBJECTS = ("scorecard", "failure")
+_DERIVED = ("policy_name", "model", "failure_boundary", "blob_hashes", "events_encoding")
+_FIELDS = tuple(name for name in COLUMNS if name not in _DERIVED)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A rollout ready to be written.
+
+    values: in the order of `COLUMNS`. blobs: (sha256, bytes) given with it. lacking: pictures that its events show
+    and that were not given, so the store must have them already. size: bytes of events and pictures.
+    """
+
+    rollout_id: str
+    values: tuple[Any, ...]
+    blobs: list[tuple[str, bytes]]
+    lacking: list[str]
+    size: int
+
+
+def to_row(rollout: StoredRollout) -> Row:
+    """The row of `rollout`. Raises StoreError, naming the field, for what would not come back equal or is a key."""
+    try:
+        return _row(rollout)
+    except Inexact as fault:
+        raise StoreError(
+            f"rollout {rollout.rollout_id!r} was not kept: {fault}.",
+            hint="The store keeps JSON exactly or refuses it: finite numbers, 64-bit integers, valid text, str keys.",
+        ) from None
+
+
+def _row(rollout: StoredRollout) -> Row:
+    values: dict[str, Any] = {}
+    for name in _ALL_TEXTS:
+        value = getattr(rollout, name)
+        # The common case without a call.
+        plain = type(value) is str and value.isascii()
+        values[name] = value if plain else exact_text(value, name, optional=name in _OPTIONAL_TEXTS)
+    for name in _INTS:
+        values[name] = exact_int(getattr(rollout, name), name)
+    for name in _ALL_FLOATS:
+        values[name] = exact_float(getattr(rollout, name), name, optional=name in _OPTIONAL_FLOATS)
+    for name in _OBJECTS:
+        values[name] = _object(getattr(rollout, name), name)
+    for name in _OPTIONAL_OBJECTS:
+        value = getattr(rollout, name)
+        values[name] = None if value is None else _object(value, name)
+    if not rollout.rollout_id:
+        raise Inexact("rollout_id is empty")
+    if not 1 <= rollout.schema_version <= SCHEMA_VERSION:
+        raise Inexact(f"schema_version is {rollout.schema_version}, and this release knows 1 to {SCHEMA_VERSION}")
+    refuse_keys(rollout.policy, rollout.rollout_id)
+
+    if type(rollout.events) is not list:
+        raise Inexact(f"events is {type(rollout.events).__name__}, expected a list")
+    events = exact_json(rollout.events, "events")
+    shown = _pictures(rollout.events) if b'"image":' in events else set()
+    blobs = [_blob(name, data) for name, data in rollout.blobs.items()]
+    values["blob_hashes"] = orjson.dumps(sorted(shown | rollout.blobs.keys())).decode()
+    size = len(events) + sum(len(data) for _, data in blobs)
+    values["events_encoding"], values["events"] = _packed(events)
+
+    policy = rollout.policy
+    values["policy_name"] = _word(rollout.events[0].get("policy") if rollout.events else None) or _word(
+        policy.get("policy") or policy.get("policy_name")
+    )
+    values["model"] = _word(policy.get("model"))
+    values["failure_boundary"] = _word(rollout.failure.get("boundary")) if rollout.failure else None
+    lacking = sorted(shown - rollout.blobs.keys())
+    return Row(rollout.rollout_id, tuple([values[name] for name in COLUMNS]), blobs, lacking, size)
+
+
+def _object(value: Any, name: str) -> str:
+    if type(value) is not dict:
+        raise Inexact(f"{name} is {type(value).__name__}, expected a dict")
+    return exact_json(value, name).decode() if value else "{}"
+
+
+def _word(value: Json) -> str | None:
+    """A column that is only searched by: what is not text stays in its JSON column alone."""
+    return value if isinstance(value, str) else None
+
+
+def _packed(events: bytes) -> tuple[str, bytes]:
+    if len(events) <= COMPRESS_ABOVE_BYTES:
+        return "json", events
+    return "zlib", zlib.compress(events, 1)
+
+
+def _pictures(events: Sequence[Json]) -> set[str]:
+    """The hashes of the pictures that recorded observations show."""
+    shown: set[str] = set()
+    for event in events:
+        step = event.get("step")
+        for holder in (event, step if isinstance(step, dict) else {}):
+            observation = holder.get("observation")
+            if type(observation) is list:
+                shown.update(block["image"] for block in observation if isinstance(block, dict) and "image" in block)
+    return shown
+
+
+def _blob(name: str, data: Any) -> tuple[str, bytes]:
+    if not isinstance(data, bytes):
+        raise Inexact(f"the picture {name!r} is {type(data).__name__}, expected bytes")
+    if hashlib.sha256(data).hexdigest() != name:
+        raise Inexact(f"the picture {name!r} has bytes with another SHA-256")
+    return name, data
+
+
+def from_row(values: Sequence[Any], *, with_events: bool = True) -> StoredRollout:
+    """The rollout that `to_row` wrote, its blobs left out. Raises StoreError for a row that cannot be read."""
+    row = dict(zip(COLUMNS, values, strict=True))
+    if row["schema_version"] > SCHEMA_VERSION:
+        raise StoreError(
+            f"rollout {row['rollout_id']!r} has schema version {row['schema_version']}; this release reads up to "
+            f"{SCHEMA_VERSION}.",
+            hint="Upgrade taskapp-kit.",
+        )
+    try:
+        for name in _OBJECTS + _OPTIONAL_OBJECTS:
+            text = row[name]
+            row[name] = {} if text == "{}" else None if text is None else orjson.loads(text)
+        row["events"] = unpacked(row["events_encoding"], row["events"]) if with_events else []
+    except (ValueError, TypeError, zlib.error) as fault:
+        raise StoreError(
+            f"rollout {row['rollout_id']!r} is in the store but cannot be read: {type(fault).__name__}.",
+            hint="The file is damaged; restore it from a copy.",
+        ) from fault
+    return StoredRollout(**{name: row[name] for name in _FIELDS})
+
+
+def unpacked(encoding: str, data: bytes) -> list[dict[str, Json]]:
+    """The events in the column `events`. Raises ValueError or zlib.error."""
+    if encoding not in ("json", "zlib"):
+        raise ValueError(f"unknown encoding {encoding!r}")
+    events: list[dict[str, Json]] = orjson.loads(zlib.decompress(data) if encoding == "zlib" else data)
+    return events
+
+
+def differing(stored: Sequence[Any], new: Sequence[Any]) -> list[str]:
+    """The columns in which two rows say different things; the order of keys and the compression do not count."""
+    one, two = (dict(zip(COLUMNS, values, strict=True)) for values in (stored, new))
+    return [name for name in COLUMNS if name != "events_encoding" and _meaning(name, one) != _meaning(name, two)]
+
+
+def _meaning(name: str, row: dict[str, Any]) -> Any:
+    value = row[name]
+    if name == "events":
+        return orjson.dumps(unpacked(row["events_encoding"], value), option=orjson.OPT_SORT_KEYS)
+    if value is not None and (name in _OBJECTS or name in _OPTIONAL_OBJECTS):
+        return orjson.dumps(orjson.loads(value), option=orjson.OPT_SORT_KEYS)
+    return value

@@ -1,0 +1,143 @@
+"""The tables, and how a file that an older release wrote becomes one of today's. Schema v1.
+
+`rollouts` has a column for all that is filtered or sorted by, JSON text for what is only shown, and the events as one
+blob: JSON, or the same JSON under zlib (level 1) when it is longer than `COMPRESS_ABOVE_BYTES`; `events_encoding` says
+which. The small columns stand first, so that a scan does not have to read the blob.
+`blobs` has each picture once, under the SHA-256 of its bytes; a rollout's pictures are listed in `blob_hashes`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    inspect,
+    select,
+)
+
+from taskapp_kit.errors import StoreError
+
+COMPRESS_ABOVE_BYTES = 4096
+"""Events longer than this as JSON are compressed: about 1 to 6, for some 15 µs at 6 kB."""
+
+METADATA = MetaData()
+
+ROLLOUTS = Table(
+    "rollouts",
+    METADATA,
+    Column("rollout_id", String, primary_key=True),
+    Column("schema_version", Integer, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("run_id", String, nullable=False),
+    Column("group_id", String),
+    Column("environment", String, nullable=False),
+    Column("split", String, nullable=False),
+    Column("seed", BigInteger, nullable=False),
+    Column("row_hash", String),
+    Column("mode", String, nullable=False),
+    Column("status", String, nullable=False),
+    Column("stop_reason", String, nullable=False),
+    Column("failure_boundary", String),
+    Column("length", BigInteger, nullable=False),
+    Column("total_reward", Double, nullable=False),
+    Column("reward", Double),
+    Column("outcome_score", Double),
+    Column("events_score", Double),
+    Column("seconds", Double, nullable=False),
+    Column("policy_name", String),
+    Column("model", String),
+    Column("key_label", String),
+    Column("app", String, nullable=False),
+    Column("app_version", String, nullable=False),
+    Column("environment_version", String, nullable=False),
+    Column("kit_version", String, nullable=False),
+    Column("spec_hash", String, nullable=False),
+    Column("digest", String),
+    Column("config", Text, nullable=False),
+    Column("policy", Text, nullable=False),
+    Column("scorecard", Text),
+    Column("failure", Text),
+    Column("timing", Text, nullable=False),
+    Column("private", Text, nullable=False),
+    Column("blob_hashes", Text, nullable=False),
+    Column("events_encoding", String, nullable=False),
+    Column("events", LargeBinary, nullable=False),
+    Index("rollouts_by_time", "created_at"),
+    Index("rollouts_by_environment", "environment", "created_at"),
+    Index("rollouts_by_run", "run_id"),
+)
+Index(
+    "rollouts_by_group",
+    ROLLOUTS.c.group_id,
+    sqlite_where=ROLLOUTS.c.group_id.is_not(None),
+    postgresql_where=ROLLOUTS.c.group_id.is_not(None),
+)
+
+BLOBS = Table(
+    "blobs",
+    METADATA,
+    Column("sha256", String, primary_key=True),
+    Column("bytes", LargeBinary, nullable=False),
+)
+
+APPLIED = Table(
+    "taskapp_migrations",
+    METADATA,
+    Column("name", String, primary_key=True),
+    Column("applied_at", Double, nullable=False),
+)
+
+Migration = tuple[str, Callable[[Connection], None]]
+
+
+def first_tables(connection: Connection) -> None:
+    """`rollouts` and `blobs`, in the shape that this release has."""
+    METADATA.create_all(connection, tables=[ROLLOUTS, BLOBS])
+
+
+MIGRATIONS: Sequence[Migration] = (("0001_first_tables", first_tables),)
+"""All steps from an empty file to today's schema, oldest first; a name that was released never changes or goes.
+
+The first creates today's shape, so a later step looks first whether its column or table is there already.
+"""
+
+
+def migrate(connection: Connection, place: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
+    """Applies what `connection`'s database has not seen yet, inside the caller's transaction; answers those names.
+
+    Raises StoreError for a database that a newer release has changed, and for one that is not ours at all.
+    `place` is how sentences call it.
+    """
+    tables = set(inspect(connection).get_table_names())
+    if APPLIED.name not in tables:
+        if tables:
+            raise StoreError(
+                f"{place} is a database of something else (it has the table {min(tables)!r} and no record of ours).",
+                hint="Give the store a file of its own.",
+            )
+        METADATA.create_all(connection, tables=[APPLIED])
+    applied = set(connection.execute(select(APPLIED.c.name)).scalars())
+    unknown = sorted(applied - {name for name, _ in migrations})
+    if unknown:
+        raise StoreError(
+            f"{place} was written by a newer taskapp-kit: it has the schema change {unknown[-1]!r}, and this release "
+            f"knows them up to {migrations[-1][0]!r}. Nothing in it was touched.",
+            hint="Upgrade taskapp-kit, or give another store.",
+        )
+    fresh = [(name, step) for name, step in migrations if name not in applied]
+    for name, step in fresh:
+        step(connection)
+        connection.execute(APPLIED.insert().values(name=name, applied_at=time.time()))
+    return [name for name, _ in fresh]

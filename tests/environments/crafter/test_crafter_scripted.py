@@ -1,0 +1,34 @@
+"""The scripted player: good on worlds it has not seen, and a function of the text and the stream alone."""
+
+import random
+from statistics import mean
+
+import pytest
+
+from environments.crafter.names import ACTIONS
+from environments.crafter.rules import CrafterGame
+from environments.crafter.scripted import scripted
+
+
+def play(seed: int, length: int = 10_000) -> CrafterGame:
+    game, rng = CrafterGame(seed, length=length), random.Random(seed)
+    while not game.over:
+        actions = scripted(game.observe(), rng)["interact"]["actions"]
+        assert 1 <= len(actions) <= 8
+        assert set(actions) <= set(ACTIONS)
+        game.interact(actions)
+    return game
+
+
+def test_six_achievements_on_average_on_unseen_worlds() -> None:
+    assert mean(len(play(seed, 500).unlocked) for seed in range(5000, 5025)) >= 6
+
+
+def test_the_same_text_and_stream_give_the_same_answer() -> None:
+    text = CrafterGame(3).observe()
+    assert scripted(text, random.Random(1)) == scripted(text, random.Random(1))
+
+
+def test_what_is_no_observation_is_an_error() -> None:
+    with pytest.raises((ValueError, IndexError, KeyError)):
+        scripted("hello", random.Random(1))

@@ -1,0 +1,8 @@
+"""Makes `stored_samples` importable here and, because they inherit the path, in the child processes of the tests."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

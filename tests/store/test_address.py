@@ -1,0 +1,112 @@
+"""From an address to a store; and what is imported when."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from stored_samples import rollout
+
+from taskapp_kit.errors import ConfigError, Unavailable
+from taskapp_kit.store import open_store
+from taskapp_kit.store.sqlite import SqliteStore
+
+
+def use(url: str) -> str:
+    """Opens, saves, closes; answers with the place."""
+
+    async def run() -> str:
+        store = open_store(url)
+        await store.save(rollout())
+        assert await store.load("r1") == rollout()
+        await store.close()
+        assert isinstance(store, SqliteStore)
+        return store.place
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("form", ["sqlite:///{}", "{}", "SQLITE:///{}", "  {} "])
+def test_a_file_by_url_or_path(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "deep" / "rollouts.db"
+    assert use(form.format(path)) == str(path)
+    assert path.is_file()
+
+
+def test_a_relative_path_is_fixed_when_the_store_is_opened(tmp_path: Path) -> None:
+    old = Path.cwd()
+    try:
+        os.chdir(tmp_path)
+        assert use("sqlite:///.taskapp/rollouts.db") == str(tmp_path / ".taskapp" / "rollouts.db")
+    finally:
+        os.chdir(old)
+
+
+@pytest.mark.parametrize("url", ["memory", "MEMORY", ":memory:", "sqlite://", "sqlite:///:memory:"])
+def test_memory(url: str) -> None:
+    assert use(url) == "memory"
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("", "is empty"),
+        ("none", "Pass None instead of a store"),
+        (
+            "redis://user:hunter2@host/0",
+            "no store is known for addresses that begin with redis://. Known: sqlite:///PATH",
+        ),
+        ("sqlite://rollouts.db", "three slashes"),
+        ("sqlite:///rollouts.db?mode=ro", "no options"),
+    ],
+)
+def test_an_address_that_says_nothing_is_a_config_error(url: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        open_store(url)
+    assert sentence in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
+def test_postgres_is_named_as_not_there_yet(scheme: str) -> None:
+    with pytest.raises(Unavailable, match="not part of this release") as refused:
+        open_store(f"{scheme}://user:hunter2@host/db")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_plugin_brings_its_own_scheme(tmp_path: Path) -> None:
+    (tmp_path / "shelf.py").write_text("def opened(url):\n    return f'shelf opened {url}'\n")
+    installed = tmp_path / "shelf-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: shelf\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text("[taskapp_kit.stores]\nshelf = shelf:opened\n")
+    path = os.pathsep.join([str(tmp_path), *(entry for entry in sys.path if entry)])
+    script = "from taskapp_kit.store import open_store; print(open_store('shelf://here'))"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "shelf opened shelf://here"
+
+
+def test_sqlalchemy_is_imported_when_a_store_is_opened_and_not_before() -> None:
+    script = (
+        "import sys; from taskapp_kit.store import open_store; before = 'sqlalchemy' in sys.modules\n"
+        "open_store('memory'); print(before, 'sqlalchemy' in sys.modules)"
+    )
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["False", "True"]

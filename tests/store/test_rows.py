@@ -1,0 +1,195 @@
+"""A rollout and its row: equal, or refused by name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import replace
+from enum import Enum
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stored_samples import any_rollout, episode, json_values, nested, pictured, png, rollout
+
+from taskapp_kit.contract.ports import StoredRollout
+from taskapp_kit.errors import StoreError
+from taskapp_kit.store.rows import COLUMNS, from_row, to_row
+from taskapp_kit.store.schema import COMPRESS_ABOVE_BYTES
+
+
+def exactly(value: Any) -> Any:
+    """Something that is equal only for equal types, digits, signs of zero and order of keys."""
+    if isinstance(value, dict):
+        return [(key, exactly(item)) for key, item in value.items()]
+    return [exactly(item) for item in value] if isinstance(value, list) else (type(value), repr(value))
+
+
+@settings(max_examples=200, deadline=None)
+@given(any_rollout("r1"))
+def test_what_is_not_refused_comes_back_equal(made: StoredRollout) -> None:
+    back = from_row(to_row(made).values)
+    assert back == replace(made, blobs={})
+    for name in ("config", "private", "events", "scorecard", "failure"):
+        assert exactly(getattr(back, name)) == exactly(getattr(made, name))
+
+
+faults = st.sampled_from(
+    [
+        (float("nan"), "not a finite number"),
+        (float("inf"), "not a finite number"),
+        (2**64, "beyond 64 bits"),
+        (-(2**63) - 1, "beyond 64 bits"),
+        ("a\ud800b", "lone surrogate"),
+        ({"\udfff": 1}, "lone surrogate"),
+        ({1: 2}, "keys are str"),
+        ((1, 2), "builtins.tuple"),
+        ({1, 2}, "builtins.set"),
+        (b"bytes", "builtins.bytes"),
+        (OrderedDict(a=1), "OrderedDict"),
+        (nested(251), "nested more than"),
+    ]
+)
+
+
+@given(faults, st.lists(json_values, max_size=3), st.sampled_from(["config", "private", "events", "scorecard"]))
+def test_what_json_cannot_hold_is_refused_by_name(fault: tuple[Any, str], before: list[Any], name: str) -> None:
+    value, sentence = fault
+    held: Any = {"deep": {"list": [*before, value]}}
+    with pytest.raises(StoreError) as refused:
+        changes: dict[str, Any] = {name: [held] if name == "events" else held}
+        to_row(rollout(**changes))
+    assert sentence in str(refused.value)
+    assert name in str(refused.value)
+    if "nested" not in sentence:
+        assert f"deep.list[{len(before)}]" in str(refused.value)
+
+
+def test_an_object_that_holds_itself_is_refused() -> None:
+    loop: dict[str, Any] = {}
+    loop["me"] = loop
+    with pytest.raises(StoreError, match="nested more than 250 deep"):
+        to_row(rollout(config=loop))
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"reward": float("nan")}, "reward is nan"),
+        ({"total_reward": float("-inf")}, "total_reward is -inf"),
+        ({"total_reward": None}, "total_reward is NoneType"),
+        ({"outcome_score": 2**53 + 1}, "outcome_score is an integer that a float cannot hold"),
+        ({"seed": 2**63}, "seed is an integer beyond 64 bits"),
+        ({"seed": True}, "seed is bool"),
+        ({"length": 1.0}, "length is float"),
+        ({"run_id": "\ud800"}, "run_id holds a lone surrogate"),
+        ({"environment": None}, "environment is NoneType"),
+        ({"rollout_id": ""}, "rollout_id is empty"),
+        ({"schema_version": 2}, "schema_version is 2"),
+        ({"events": ()}, "events is tuple"),
+        ({"config": []}, "config is list"),
+        ({"config": {"colour": Colour.RED}}, "config.colour is a "),
+        ({"blobs": {"0" * 64: b"x"}}, "another SHA-256"),
+        ({"blobs": {hashlib.sha256(b"x").hexdigest(): bytearray(b"x")}}, "expected bytes"),
+    ],
+)
+def test_a_field_of_the_wrong_kind_is_refused_by_name(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(StoreError, match="was not kept") as refused:
+        to_row(rollout(**changes))
+    assert sentence in str(refused.value)
+
+
+def test_only_long_events_are_compressed_and_the_row_says_so() -> None:
+    def column(made: StoredRollout, name: str) -> Any:
+        return to_row(made).values[COLUMNS.index(name)]
+
+    short, long = rollout(events=episode(2)), rollout(events=episode(100))
+    assert column(short, "events_encoding") == "json"
+    assert orjson.loads(column(short, "events")) == short.events
+    assert column(long, "events_encoding") == "zlib"
+    written = len(orjson.dumps(long.events))
+    assert written > COMPRESS_ABOVE_BYTES
+    assert len(column(long, "events")) < written / 4
+
+
+def test_the_columns_to_search_by_are_taken_from_where_they_stand() -> None:
+    made = rollout(
+        policy={"model": "gpt-x", "inference_url": "https://models.example/v1?cid=trace_1"},
+        failure={"boundary": "policy", "code": "unreachable", "message": "…", "error_id": "e1"},
+    )
+    row = dict(zip(COLUMNS, to_row(made).values, strict=True))
+    assert (row["policy_name"], row["model"], row["failure_boundary"]) == ("random", "gpt-x", "policy")
+    row = dict(zip(COLUMNS, to_row(rollout(events=[], policy={"policy": "noop"})).values, strict=True))
+    assert (row["policy_name"], row["model"], row["failure_boundary"]) == ("noop", None, None)
+
+
+def test_pictures_are_listed_by_hash_and_those_not_given_are_called_lacking() -> None:
+    made = pictured("r1", 1, 2)
+    assert to_row(made).lacking == []
+    one, two = (hashlib.sha256(png(shade)).hexdigest() for shade in (1, 2))
+    del made.blobs[two]
+    row = to_row(made)
+    assert row.lacking == [two]
+    assert row.values[COLUMNS.index("blob_hashes")] == orjson.dumps(sorted([one, two])).decode()
+
+
+KEY = "sk-canary-1234567890"
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"api_key": KEY},
+        {"API-Key": KEY},
+        {"x-api-key": KEY},
+        {"openai_api_key": KEY},
+        {"authorization": f"Bearer {KEY}"},
+        {"extra_headers": {"Authorization": KEY}},
+        {"token": KEY},
+        {"judge_password": KEY},
+        {"inference_url": f"https://user:{KEY}@models.example/v1"},
+        {"inference_url": f"https://models.example/v1?key={KEY}"},
+        {"inference_url": f"https://models.example/v1?cid=trace&sig={KEY}"},
+        {"inference_url": f"https://[models.example/{KEY}"},
+    ],
+)
+def test_a_policy_with_a_place_for_keys_is_refused_and_the_key_is_not_told(policy: dict[str, Any]) -> None:
+    with pytest.raises(StoreError, match="keys are never stored") as refused:
+        to_row(rollout(policy=policy))
+    assert next(iter(policy)) in str(refused.value)
+    assert KEY not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"max_tokens": 100, "temperature": 0.5, "model": "gpt-x", "stop": ["\n"], "top_p": 1},
+        {"inference_url": "https://models.example/v1/chat?cid=trace_1"},
+        {"api_key": None, "headers": {}},
+        {"action": {"press": {"key": "up"}}},
+        {"action": "https://who.example/?q=what"},
+        {"actions": [{"token": "x"}]},
+    ],
+)
+def test_a_policy_without_keys_is_kept_as_it_is(policy: dict[str, Any]) -> None:
+    assert from_row(to_row(rollout(policy=policy)).values).policy == policy
+
+
+def test_a_damaged_row_is_told_as_such() -> None:
+    values = list(to_row(rollout(events=episode(100))).values)
+    values[COLUMNS.index("events")] = values[COLUMNS.index("events")][:-20]
+    with pytest.raises(StoreError, match="'r1' is in the store but cannot be read"):
+        from_row(values)
+
+
+def test_a_row_of_a_newer_schema_is_refused() -> None:
+    values = list(to_row(rollout()).values)
+    values[COLUMNS.index("schema_version")] = 99
+    with pytest.raises(StoreError, match="schema version 99; this release reads up to 1"):
+        from_row(values)

@@ -1,0 +1,85 @@
+"""The tables: made, migrated, refused when they are newer or not ours; and listed in the documentation."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, create_engine, inspect, text
+
+from taskapp_kit.errors import StoreError
+from taskapp_kit.store.schema import METADATA, MIGRATIONS, migrate
+from taskapp_kit.store.sqlite import SqliteStore
+
+DOCS = Path(__file__).parents[2] / "docs" / "store.md"
+
+
+def add_flag(connection: Connection) -> None:
+    if "flag" not in {column["name"] for column in inspect(connection).get_columns("rollouts")}:
+        connection.execute(text("ALTER TABLE rollouts ADD COLUMN flag TEXT"))
+
+
+def test_each_migration_runs_once_and_in_order() -> None:
+    with create_engine("sqlite://").connect() as connection:
+        assert migrate(connection, "here") == ["0001_first_tables"]
+        assert migrate(connection, "here") == []
+        later = (*MIGRATIONS, ("0002_flag", add_flag))
+        assert migrate(connection, "here", later) == ["0002_flag"]
+        assert migrate(connection, "here", later) == []
+        assert "flag" in {column["name"] for column in inspect(connection).get_columns("rollouts")}
+        with pytest.raises(StoreError, match=r"newer taskapp-kit.*'0002_flag'.*'0001_first_tables'.*Upgrade"):
+            migrate(connection, "here")
+
+
+def test_a_migrated_file_has_the_tables_that_the_code_uses() -> None:
+    with create_engine("sqlite://").connect() as connection:
+        migrate(connection, "here")
+        found = inspect(connection)
+        assert set(found.get_table_names()) == set(METADATA.tables)
+        for name, table in METADATA.tables.items():
+            assert [column["name"] for column in found.get_columns(name)] == [column.name for column in table.columns]
+            assert {index["name"] for index in found.get_indexes(name)} == {index.name for index in table.indexes}
+
+
+def test_a_newer_file_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.db"
+    SqliteStore(path)._finish()
+    file = sqlite3.connect(path)
+    file.execute("INSERT INTO taskapp_migrations VALUES ('0099_future', 0)")
+    file.commit()
+    file.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=f"{path} was written by a newer taskapp-kit.*Upgrade taskapp-kit"):
+        SqliteStore(path)
+    assert path.read_bytes() == before
+
+
+def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.db"
+    file = sqlite3.connect(path)
+    file.execute("CREATE TABLE customers (name TEXT)")
+    file.commit()
+    with pytest.raises(StoreError, match=r"a database of something else.*'customers'.*a file of its own"):
+        SqliteStore(path)
+    assert file.execute("SELECT name FROM sqlite_master").fetchall() == [("customers",)]
+    file.close()
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("milk, eggs\n" * 100)
+    with pytest.raises(StoreError, match="the file is not a SQLite database"):
+        SqliteStore(path)
+    assert path.read_text() == "milk, eggs\n" * 100
+
+
+def test_the_documentation_names_every_table_and_column() -> None:
+    written = DOCS.read_text()
+    missing = [
+        f"{table.name}.{column.name}"
+        for table in METADATA.tables.values()
+        for column in table.columns
+        if f"`{column.name}`" not in written or f"`{table.name}`" not in written
+    ]
+    assert missing == []
