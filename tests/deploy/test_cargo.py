@@ -1,0 +1,144 @@
+"""Which files travel to a container, and which never do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskapp_kit.deploy import cargo
+from taskapp_kit.deploy.cargo import Target, parse_target
+from taskapp_kit.errors import ConfigError, DiscoveryError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("adder.py", Target("file", "adder.py")),
+        ("games/adder.py:app", Target("file", "games/adder.py", "app")),
+        ("C:\\games\\adder.py", Target("file", "C:\\games\\adder.py")),
+        ("games.adder:app", Target("module", "games.adder", "app")),
+        ("crafter", Target("bundled", "crafter")),
+    ],
+)
+def test_a_target_is_read_by_its_spelling(text: str, expected: Target) -> None:
+    assert parse_target(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "games.adder", "games/adder"])
+def test_an_ambiguous_target_is_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(DiscoveryError, match=r"ending in \.py"):
+        parse_target(text)
+
+
+def test_in_the_container_a_file_lies_in_a_folder_of_its_own() -> None:
+    root = Path("/root")
+    assert cargo.container_address(parse_target("games/random.py:app"), root) == "/root/task_app/random.py:app"
+    assert cargo.container_address(parse_target("games.adder:app"), root) == "games.adder:app"
+    assert cargo.container_address(parse_target("crafter"), root) == "crafter"
+
+
+WORDS = st.text("abcdefghij_-0123456789", min_size=1, max_size=8)
+
+
+@given(before=st.lists(WORDS, max_size=3), dotted=WORDS, after=st.lists(WORDS, max_size=3))
+def test_whatever_lies_in_or_is_a_dot_entry_is_private(before: list[str], dotted: str, after: list[str]) -> None:
+    assert cargo.is_private("/".join([*before, f".{dotted}", *after]))
+
+
+@given(stem=WORDS, suffix=st.sampled_from([".env", ".pem", ".key", ".p12", ".ENV", ".Pem"]))
+def test_key_files_are_private_in_any_case(stem: str, suffix: str) -> None:
+    assert cargo.is_private(f"data/{stem}{suffix}")
+
+
+@given(stem=st.sampled_from(["secrets", "credentials", "api_keys", "keys", "app", "rules"]))
+def test_python_modules_travel_whatever_they_are_called(stem: str) -> None:
+    assert not cargo.is_private(f"{stem}.py")
+    assert cargo.is_private(f".{stem}.py")
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "words/keyboard.txt", "secret_words.txt", "environment.json"])
+def test_ordinary_data_travels(name: str) -> None:
+    assert not cargo.is_private(name)
+
+
+@pytest.fixture
+def author(tmp_path: Path) -> Path:
+    """An author's folder as they are: the app, its data, and what must stay."""
+    (tmp_path / "app.py").write_text("")
+    (tmp_path / "notes.py").write_text("")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.jsonl").write_text("{}\n")
+    (tmp_path / ".env").write_text("ENVIRONMENT_API_KEY=canary")
+    (tmp_path / "data" / "innocent.txt").symlink_to(tmp_path / ".env")
+    return tmp_path
+
+
+def test_of_an_authors_folder_only_the_named_files_travel(author: Path) -> None:
+    kit, own = cargo.trees(parse_target("app.py"), beside=author, data_files=["data/train.jsonl"])
+    assert own == cargo.Tree(author, "task_app", ("app.py", "data/train.jsonl"))
+    assert kit.remote_dir == "taskapp_kit"
+    assert "errors.py" in kit.files and "deploy/cargo.py" in kit.files
+
+
+def test_modules_beside_the_file_travel_when_it_imports_them(author: Path) -> None:
+    (author / "app.py").write_text("import os, rules\nfrom levels.first import MAP\nimport broken\n")
+    (author / "rules.py").write_text("def play():\n    import words\n")
+    (author / "words.py").write_text("import rules\n")
+    (author / "broken.py").write_text("import (\n")
+    (author / "levels").mkdir()
+    for name in ("__init__.py", "first.py", "map.pem"):
+        (author / "levels" / name).write_text("")
+    own = cargo.trees(parse_target("app.py"), beside=author)[1]
+    assert own.files == ("app.py", "broken.py", "levels/__init__.py", "levels/first.py", "rules.py", "words.py")
+
+
+def test_a_file_in_a_package_brings_the_packages_source(author: Path) -> None:
+    (author / "__init__.py").write_text("")
+    own = cargo.trees(parse_target("app.py"), beside=author)[1]
+    assert own.files == ("__init__.py", "app.py", "notes.py")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("data", "folder"),
+        (".", "folder"),
+        ("../app.py", "outside"),
+        ("/etc/hostname", "outside"),
+        ("data/test.jsonl", "no data file"),
+        (".env", "private"),
+        ("data/innocent.txt", "private"),
+    ],
+)
+def test_a_data_file_that_must_not_or_cannot_travel_is_refused(author: Path, name: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as caught:
+        cargo.trees(parse_target("app.py"), beside=author, data_files=[name])
+    assert "canary" not in str(caught.value)
+
+
+def test_the_kits_own_tree_has_every_module_and_nothing_private() -> None:
+    files = cargo.trees(parse_target("taskapp_kit.errors:app"), beside=Path())[0].files
+    modules = {path.relative_to(cargo.KIT_DIR).as_posix() for path in cargo.KIT_DIR.rglob("*.py")}
+    assert modules <= set(files)
+    assert not [name for name in files if cargo.is_private(name) or name.endswith(".pyc")]
+
+
+def test_of_a_package_the_source_travels_and_links_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "my_games"
+    (package / "sub").mkdir(parents=True)
+    for name in ("__init__.py", "sub/__init__.py", "sub/secrets.py", "prod.env", "notes.txt", "words.txt"):
+        (package / name).write_text("")
+    (tmp_path / "elsewhere.py").write_text("")
+    (package / "linked.py").symlink_to(tmp_path / "elsewhere.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = cargo.trees(parse_target("my_games.sub:app"), beside=tmp_path, data_files=["words.txt"])[1]
+    assert own == cargo.Tree(package, "my_games", ("__init__.py", "sub/__init__.py", "sub/secrets.py", "words.txt"))
+
+
+@pytest.mark.parametrize("target", ["missing.py", "no_such_module_here:app", "sys:app", "no-such-environment"])
+def test_an_app_that_is_not_there_is_named(target: str, tmp_path: Path) -> None:
+    with pytest.raises(DiscoveryError, match=target.partition(":")[0]):
+        cargo.trees(parse_target(target), beside=tmp_path)

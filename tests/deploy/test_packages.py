@@ -1,0 +1,74 @@
+"""What a container's Python gets installed, and the package lines that are refused."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import pytest
+
+from taskapp_kit.deploy import packages
+from taskapp_kit.errors import ConfigError
+
+
+def test_requirements_are_pinned_to_what_is_installed_here() -> None:
+    lines = packages.requirements()
+    names = [line.partition("==")[0].partition("[")[0] for line in lines]
+    assert len(names) == len(set(names))
+    assert f"fastapi=={metadata.version('fastapi')}" in lines
+    assert f"pydantic=={metadata.version('pydantic')}" in lines
+    assert not [line for line in lines if line.startswith(("taskapp-kit", "modal", "pytest"))]
+
+
+def test_an_extra_brings_its_packages() -> None:
+    assert "crafter" in packages.known_extras()
+    added = set(packages.requirements(["crafter"])) - set(packages.requirements())
+    assert f"crafter=={metadata.version('crafter')}" in added
+    assert f"numba=={metadata.version('numba')}" in added
+
+
+def test_an_unknown_extra_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="crafter"):
+        packages.requirements(["crofter"])
+
+
+def test_an_authors_package_line_wins_over_ours_and_a_bare_name_is_pinned() -> None:
+    lines = packages.requirements(extra_packages=["Pydantic>=2.5,<3", "numpy", "no-such-package-here"])
+    assert [line for line in lines if line.lower().startswith("pydantic>")] == ["Pydantic>=2.5,<3"]
+    assert not [line for line in lines if line.startswith("pydantic==")]
+    assert f"numpy=={metadata.version('numpy')}" in lines
+    assert "no-such-package-here" in lines  # not installed here: nothing to pin it to
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["mine @ git+https://canary@github.com/me/mine", "mine @ https://me:canary@index.example/mine.whl"],
+)
+def test_an_address_with_a_token_is_refused_and_not_repeated(line: str) -> None:
+    with pytest.raises(ConfigError, match="'mine'") as caught:
+        packages.requirements(extra_packages=[line])
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["--index-url x", "./mine", "mine @ file:///home/me/mine", "https://x.example/a.whl"])
+def test_what_is_no_fetchable_package_is_refused(line: str) -> None:
+    with pytest.raises(ConfigError):
+        packages.requirements(extra_packages=[line])
+
+
+def test_metadata_lines_are_sorted_by_extra() -> None:
+    base, optional = packages.split_metadata(
+        [
+            "pydantic>=2.7",
+            'tomli>=2; python_version < "3.11"',
+            'crafter>=1.8; extra == "crafter"',
+            "numba; (python_version < '3.15') and extra == 'crafter'",
+            'modal; extra == "modal" and sys_platform != "win32"',
+        ],
+        ["crafter", "modal", "empty"],
+    )
+    assert base == ["pydantic>=2.7", 'tomli>=2; python_version < "3.11"']
+    assert optional == {
+        "crafter": ["crafter>=1.8", "numba; (python_version < '3.15')"],
+        "modal": ['modal; sys_platform != "win32"'],
+        "empty": [],
+    }
