@@ -70,7 +70,7 @@ TEMPLATE = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>@@TITLE@@</title>
 <style>
-:root { color-scheme: light dark; --line: #8884; --soft: #8888; --accent: #2a7; }
+:root { color-scheme: light dark; --line: #8884; --soft: #777; --accent: #2a7; }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 62rem; padding: 1rem; font: 15px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.3rem; margin: 0 0 1rem; }
