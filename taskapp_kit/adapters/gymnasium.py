@@ -1,0 +1,291 @@
+"""Gymnasium environments as ours: `app.environment("cartpole", ...)(from_gymnasium("CartPole-v1"))`.
+
+Written against Gymnasium 1.4.0 (`Env.reset(seed, options)`, `Env.step(action) -> observation, reward, terminated,
+truncated, info`); needs the extra `taskapp-kit[gymnasium]`. What it holds to:
+
+- Each episode has an environment of its own; `reset` seeds it and its spaces with the episode's seed, and nothing here
+  touches the process's random state. So the same seed and actions give the same digest, in every process.
+- An action is checked against the space before the environment sees it; what does not fit is an InvalidAction.
+- terminated stays apart from truncated; at a truncation `info["truncated_by"]` names the limit.
+- Nothing is rendered unless the caller's env.config says `image`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+from typing import Any, Literal
+
+from taskapp_kit.adapters.gymnasium_episode import GymnasiumEnvironment
+from taskapp_kit.adapters.spaces import (
+    UnknownSpace,
+    annotation_of,
+    in_words,
+    json_value,
+    kind_of,
+    needs_sampler,
+    sampler_of,
+)
+from taskapp_kit.contract.trajectory import Step
+from taskapp_kit.declare.marks import action
+from taskapp_kit.declare.taskapp import shown_path
+from taskapp_kit.errors import DeclarationError, Problem, Unavailable
+
+
+def from_gymnasium(
+    source: str | Callable[..., Any],
+    *,
+    actions: Sequence[str] | None = None,
+    describe: Callable[..., Any] | None = None,
+    description: str = "",
+    tool: str = "step",
+    noop: Any = None,
+    configurable: Mapping[str, Any] | None = None,
+    reset_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> type[GymnasiumEnvironment]:
+    """A class for `app.environment(...)` that plays a Gymnasium environment.
+
+        app.environment("lake", splits={"train": range(100)})(
+            from_gymnasium("FrozenLake-v1", actions=["left", "down", "right", "up"], is_slippery=False)
+        )
+
+    source: a registered id ("CartPole-v1", "package:Name-v0"), or a callable that makes an environment (a class, a
+    function). options: go to `gymnasium.make` or to the callable. configurable: options that a caller may set in
+    env.config, name to default (bool, int, float, str) or to (annotation, default). reset_options: what
+    `reset(options=...)` is given.
+
+    actions: the names of a Discrete space's values, in order; the tool then takes a name. noop: the action that changes
+    nothing, in the form that the tool takes. tool: the tool's name; description: what the model reads about it.
+
+    describe: `fn(observation)`, and by name any of `info` and `env` (the unwrapped environment); returns words, a list
+    of Text and Image, or anything JSON. Without it the observation is JSON text: "[0.02, -0.01, 0.03, 0.04]". A
+    policy's function reads it with `json.loads`. An array of shape (H, W, 3) and dtype uint8 becomes a picture.
+
+    The class takes `image: bool = False` when the environment can render "rgb_array": a picture then follows the words.
+    It may be subclassed, to add methods or to override `reset` and `step`.
+
+    Raises Unavailable (Gymnasium, or a package that the environment needs, is not installed) and DeclarationError (no
+    such id, an action space without JSON, names that do not fit); one environment is made and closed to see its spaces.
+    """
+    frame = sys._getframe(1)
+    place = (frame.f_code.co_filename, frame.f_lineno)
+    return _Author(source, options, place, str(frame.f_globals.get("__name__", __name__))).write(
+        actions=actions,
+        describe=describe,
+        description=description,
+        tool=tool,
+        noop=noop,
+        configurable=dict(configurable or {}),
+        reset_options=reset_options,
+    )
+
+
+class _Author:
+    """Writes the class, and says what is wrong at the place where `from_gymnasium` stands in somebody's file."""
+
+    def __init__(
+        self, source: str | Callable[..., Any], options: dict[str, Any], place: tuple[str, int], module: str
+    ) -> None:
+        self.source, self.options, self.place, self.module = source, options, place, module
+        self.name = source if isinstance(source, str) else str(getattr(source, "__name__", "environment"))
+        if "render_mode" in options:
+            raise self._wrong(
+                "has render_mode=", "no render_mode", "leave it out: env.config's `image` asks for pictures"
+            )
+
+    def write(
+        self,
+        *,
+        actions: Sequence[str] | None,
+        describe: Callable[..., Any] | None,
+        description: str,
+        tool: str,
+        noop: Any,
+        configurable: dict[str, Any],
+        reset_options: Mapping[str, Any] | None,
+    ) -> type[GymnasiumEnvironment]:
+        """The class."""
+        make = self._maker()
+        defaults = {name: value[1] if isinstance(value, tuple) else value for name, value in configurable.items()}
+        probe = self._probe(make, defaults)
+        space, spec, can_draw = probe.action_space, probe.spec, self._can_draw(probe)
+        about = _about(probe, self.name, told=describe is not None)
+        probe.close()
+        choices = self._choices(space, actions)
+        try:
+            annotation = Literal[tuple(choices)] if choices else annotation_of(space)
+        except UnknownSpace as error:
+            raise self._wrong(
+                f"of {self.name}: {error}", "a space that JSON can carry", "wrap it in a gymnasium.ActionWrapper"
+            ) from None
+        wanted = f"one of {', '.join(choices)}" if choices else in_words(space)
+        act = self._function(lambda self, action: self.step(action), "act", {"action": annotation, "return": Step})
+        act.__doc__ = description or f"Take one step in {self.name}. `action` is {wanted}."
+        mark = action(
+            name=tool,
+            noop=None if noop is None else {"action": noop},
+            sample=sampler_of(space, json_value) if needs_sampler(space) and not choices else None,
+        )
+        members = {
+            "__doc__": about,
+            "__module__": self.module,
+            "__init__": self._constructor(configurable, can_draw),
+            "act": mark(act),
+            "name": self.name,
+            "action_space": space,
+            "_make": staticmethod(make),
+            "_choices": choices,
+            "_describe": None if describe is None else staticmethod(describe),
+            "_describe_also": self._also(describe),
+            "_reset_options": reset_options,
+            "_left_out": set(),
+            "_time_limit": None if spec is None else spec.max_episode_steps,
+        }
+        return type(re.sub(r"\W", "_", self.name.split(":")[-1]), (GymnasiumEnvironment,), members)
+
+    def _maker(self) -> Callable[..., Any]:
+        """`fn(**options) -> Env`, options of the declaration included."""
+        gymnasium, source, options = _gymnasium(), self.source, self.options
+        if isinstance(source, str):
+            # the passive checker repeats, with warnings, what the space check and the recording gate do
+            return lambda **more: gymnasium.make(source, **{"disable_env_checker": True, **options, **more})
+        return lambda **more: source(**{**options, **more})
+
+    def _probe(self, make: Callable[..., Any], options: dict[str, Any]) -> Any:
+        """One environment, to see its spaces."""
+        gymnasium = _gymnasium()
+        try:
+            probe = make(**options)
+        except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+            raise Unavailable(
+                f"{self.name} needs a package that is not installed: {_first_line(error)}.", hint="Install it."
+            ) from error
+        except gymnasium.error.UnregisteredEnv as error:
+            raise self._wrong(
+                f"names {self.name!r}: {_first_line(error)}",
+                "a registered id",
+                "gymnasium.pprint_registry() lists them",
+            ) from error
+        except (TypeError, ValueError, gymnasium.error.Error) as error:
+            raise self._wrong(
+                f"cannot make {self.name}: {_first_line(error)}", "options that it takes", "mend the options"
+            ) from error
+        if not isinstance(probe, gymnasium.Env):
+            raise self._wrong(
+                f"is given {self.name!r}, which made a {type(probe).__name__}", "a gymnasium.Env",
+                "give an id, a class or a function that makes one environment",
+            )  # fmt: skip
+        return probe
+
+    def _can_draw(self, probe: Any) -> bool:
+        """True when the environment can be made with render_mode="rgb_array"."""
+        if "rgb_array" not in (probe.metadata or {}).get("render_modes", []):
+            return False
+        if isinstance(self.source, str):
+            return True
+        parameters = inspect.signature(self.source).parameters.values()
+        return any(item.name == "render_mode" or item.kind is item.VAR_KEYWORD for item in parameters)
+
+    def _choices(self, space: Any, actions: Sequence[str] | None) -> dict[str, int]:
+        """Name to value, {} without names."""
+        if actions is None:
+            return {}
+        count = int(space.n) if kind_of(space) == "Discrete" else None
+        if count is None:
+            raise self._wrong(f"names actions, but those of {self.name} are {space}", "a Discrete space",
+                              "leave actions= out")  # fmt: skip
+        if isinstance(actions, str) or len(set(actions)) != len(actions) or len(actions) != count:
+            raise self._wrong(f"has actions={list(actions)!r}, and {self.name} has {count} actions",
+                              f"{count} different names, in the order of the values", "mend actions=")  # fmt: skip
+        return {str(name): int(space.start) + index for index, name in enumerate(actions)}
+
+    def _also(self, describe: Callable[..., Any] | None) -> tuple[str, ...]:
+        """What `describe` takes besides the observation."""
+        if describe is None:
+            return ()
+        try:
+            parameters = inspect.signature(describe).parameters
+            names = tuple(
+                name
+                for name, item in parameters.items()  # its own defaults stay its own
+                if name in ("info", "env") or (item.default is item.empty and item.kind is not item.VAR_KEYWORD)
+            )
+        except (TypeError, ValueError):  # Python cannot look into some builtins: `str` takes what it is given
+            names = ("observation",) if callable(describe) else ()
+        unknown = [name for name in names[1:] if name not in ("info", "env")]
+        if not names or unknown:
+            raise self._wrong(f"has a describe that takes ({', '.join(names)})", "fn(observation), also info and env",
+                              "name its further parameters `info` and `env`")  # fmt: skip
+        return names[1:]
+
+    def _constructor(self, configurable: dict[str, Any], can_draw: bool) -> FunctionType:
+        """`__init__(self, *, <configurable>, image=False)`: what env.config may hold."""
+        fields: dict[str, tuple[Any, Any]] = {}
+        for name, value in configurable.items():
+            if not isinstance(value, tuple) and type(value) not in (bool, int, float, str):
+                raise self._wrong(
+                    f"has configurable[{name!r}] = {value!r}", "a bool, int, float, str, or (annotation, default)",
+                    "write the annotation: (list[str], [])",
+                )  # fmt: skip
+            fields[name] = value if isinstance(value, tuple) else (type(value), value)
+        if can_draw:
+            fields["image"] = (bool, False)
+        defaults = {name: default for name, (_, default) in fields.items()}
+
+        def __init__(self: GymnasiumEnvironment, **given: Any) -> None:
+            options = {**defaults, **given}
+            image = bool(options.pop("image", False)) if can_draw else False
+            self.open(image, options)
+
+        written: Any = __init__
+        written.__annotations__ = {name: annotation for name, (annotation, _) in fields.items()}
+        written.__signature__ = inspect.Signature(
+            [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+            + [
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+                for name, (annotation, default) in fields.items()
+            ]
+        )
+        constructor: FunctionType = written
+        return constructor
+
+    def _function(self, body: Any, name: str, annotations: dict[str, Any]) -> Any:
+        """A one-line function that says it stands at the author's line: problems and tracebacks point there."""
+        file, line = self.place
+        code = body.__code__.replace(co_filename=file, co_firstlineno=line, co_name=name, co_qualname=name)
+        function = FunctionType(code, body.__globals__, name)
+        function.__annotations__ = annotations
+        return function
+
+    def _wrong(self, found: str, expected: str, fix: str) -> DeclarationError:
+        where = f"{shown_path(self.place[0])}:{self.place[1]}"
+        return DeclarationError(self.name, [Problem(where, f"from_gymnasium {found}", expected, fix)])
+
+
+def _gymnasium() -> Any:
+    """The package. Raises Unavailable naming the extra."""
+    try:
+        import gymnasium
+    except ImportError as error:
+        raise Unavailable(
+            "from_gymnasium needs Gymnasium, which is not installed.", hint="pip install 'taskapp-kit[gymnasium]'"
+        ) from error
+    return gymnasium
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0].rstrip(".")
+
+
+def _about(env: Any, name: str, told: bool) -> str:
+    """The first paragraph of the environment's own docstring; what it shows, unless the author tells it in words."""
+    text = inspect.cleandoc(type(env.unwrapped).__doc__ or "")
+    if text.startswith("#"):
+        text = text.split("## Description", 1)[-1].strip()
+    paragraph = " ".join(text.split("\n\n", 1)[0].split())
+    paragraph = name if not paragraph or paragraph.startswith("#") else paragraph
+    return paragraph if told else f"{paragraph}\n\nObservation: {in_words(env.observation_space)}."

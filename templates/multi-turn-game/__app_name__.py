@@ -1,0 +1,124 @@
+"""__app_title__: open a safe with three dials; each pull of the handle tells how many of them are right."""
+
+import random
+import re
+from itertools import product
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from taskapp_kit import Blend, InvalidAction, PlayedStep, Step, TaskApp, Trajectory, action
+
+DIALS = 3
+
+# The reward is the outcome score plus a little for progress on the way; without `reward=` it would be the first alone.
+app = TaskApp(
+    "__app_name__",
+    version="0.1.0",
+    description="Open a safe by turning dials and pulling the handle.",
+    reward=Blend(outcome=1.0, event=0.1),
+)
+
+
+@app.environment(
+    "__app_name__",
+    splits={"train": range(1000), "test": range(1000, 1200)},  # disjoint, so a seed says which split it is of
+    max_steps=60,  # truncates; running out of pulls terminates
+    baselines={"noop": 0.0, "random": 0.35},  # where idling or chance earn more, the rubrics are at fault
+)
+class Safe:
+    """A safe with three dials. Set every dial to its secret position and pull the handle; you have a few pulls."""
+
+    def __init__(self, positions: Annotated[int, Field(ge=2, le=9)] = 5, pulls: Annotated[int, Field(ge=1)] = 8):
+        # The parameters are env.config: a caller may set them, within these bounds.
+        self.positions, self.pulls_left = positions, pulls
+
+    def reset(self, seed: int) -> str:
+        # All chance comes from the seed, through a generator of our own: the same seed is the same safe anywhere.
+        rng = random.Random(seed)
+        self.secret = [rng.randrange(self.positions) for _ in range(DIALS)]
+        self.dials = [rng.randrange(self.positions) for _ in range(DIALS)]
+        self.pulled: list[str] = []
+        self.best = 0
+        return self.view()
+
+    def view(self) -> str:
+        """What the policy sees. Everything it needs is in the text; nothing of the secret is."""
+        lines = [f"Dials: {shown(self.dials)} (each 0 to {self.positions - 1}). Pulls left: {self.pulls_left}."]
+        return "\n".join(lines + self.pulled)
+
+    @action(noop={"dial": 1, "clicks": 0})  # what the built-in `noop` policy plays
+    def turn(self, dial: Literal[1, 2, 3], clicks: Annotated[int, Field(ge=-8, le=8)]) -> Step:
+        """Turn a dial by some clicks: up if positive, down if negative. A dial stops at its ends."""
+        position = self.dials[dial - 1] + clicks
+        if not 0 <= position < self.positions:
+            # Goes back to the policy as its next observation and costs a step; it is no failure.
+            raise InvalidAction(f"Dial {dial} stands at {self.dials[dial - 1]} and cannot turn by {clicks}.")
+        self.dials[dial - 1] = position
+        return Step(self.view())
+
+    @action
+    def pull(self) -> Step:
+        """Pull the handle. The safe opens, or you hear how many dials are right (not which)."""
+        line = f"Pulled at {shown(self.dials)}: "
+        if any(old.startswith(line) for old in self.pulled):
+            raise InvalidAction(f"You have pulled at {shown(self.dials)} already; turn a dial first.")
+        right = sum(dial == secret for dial, secret in zip(self.dials, self.secret, strict=True))
+        self.pulled.append(f"{line}{right} right.")
+        self.pulls_left -= 1
+        closer, self.best = right > self.best, max(self.best, right)
+        opened = right == DIALS
+        return Step(
+            "The safe is open." if opened else self.view(),
+            reward=1.0 if opened else 0.0,
+            terminated=opened or self.pulls_left == 0,
+            info={"right": right, "closer": closer},  # for rubrics and whoever reads the rollout; no policy sees it
+        )
+
+
+def shown(dials: list[int]) -> str:
+    """Positions as the policy reads them: "2-0-4"."""
+    return "-".join(map(str, dials))
+
+
+# An outcome criterion looks at the finished episode; two of them are averaged by weight.
+@app.rubric(weight=3)
+def opened(trajectory: Trajectory) -> float:
+    """The safe was opened."""
+    return 1.0 if trajectory.total_reward == 1.0 else 0.0
+
+
+@app.rubric(weight=1)
+def frugal(trajectory: Trajectory) -> float:
+    """The safe was opened with few pulls: 1 at the first, 0.9 at the second, and so on."""
+    return max(0.0, 1.1 - 0.1 * pulls(trajectory)) if trajectory.total_reward == 1.0 else 0.0
+
+
+# An events criterion looks at each step; its scores add up.
+@app.rubric(of="events", weight=1)
+def closer(step: PlayedStep) -> float:
+    """A pull had more dials right than any before."""
+    return float(step.info.get("closer", False))
+
+
+@app.metric
+def pulls(trajectory: Trajectory) -> float:
+    """How many times the handle was pulled."""
+    return float(sum(step.refused is None for step in trajectory.actions("pull")))
+
+
+# The example of good play. It reads what any policy reads: the observation (and `rng`, if it names it).
+@app.policy("gold")
+def gold(observation: str) -> dict[str, object]:
+    """Tries a setting that agrees with every pull so far."""
+    now, *tried = [list(map(int, found.split("-"))) for found in re.findall(r"\d(?:-\d)+", observation)]
+    heard = list(map(int, re.findall(r"(\d) right", observation)))
+    highest = int(re.findall(r"0 to (\d)", observation)[0])
+    for setting in product(range(highest + 1), repeat=DIALS):
+        agreed = [sum(a == b for a, b in zip(setting, old, strict=True)) for old in tried]
+        if agreed == heard:
+            break
+    for index, (stands, wanted) in enumerate(zip(now, setting, strict=True)):
+        if stands != wanted:
+            return {"turn": {"dial": index + 1, "clicks": wanted - stands}}
+    return {"pull": {}}
