@@ -1,0 +1,331 @@
+"""Settings: the only place that reads the process environment.
+
+Precedence, first found wins: flag > process environment > `--env-file` (a later file wins) > `.env` in the working
+directory > config file (`taskapp.toml` in the working directory) > default. Each value remembers where it came from;
+`Settings.shown()` is what `--show-config` prints; no secret, nor its length, appears there, in a repr or in an error.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from taskapp_kit.errors import ConfigError
+
+CONFIG_FILE = "taskapp.toml"
+MASK = "(set, hidden)"
+MAX_KEY_BYTES = 512
+
+BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting of a server, checked. Made by `load()` or `from_environment()`; a test may make one directly.
+
+    environment_api_key, environment_api_key_aliases, dev_environment_api_key: any of them opens the door. keys_file: a
+    file with one key a line, re-read when it changes. store: URL of the store or "none", None for the command's own
+    default. max_concurrent: rollouts at once. max_time_seconds: longest time of one rollout. debug_env: whether
+    `/debug/env` exists.
+    cors_origins: web pages that may call, none by default. max_body_bytes: longest request body.
+    sources: setting to where its value came from, in words.
+    """
+
+    environment_api_key: str | None = field(default=None, repr=False)
+    environment_api_key_aliases: tuple[str, ...] = field(default=(), repr=False)
+    dev_environment_api_key: str | None = field(default=None, repr=False)
+    keys_file: Path | None = None
+    store: str | None = field(default=None, repr=False)  # a database URL may hold a password
+    max_concurrent: int = 1024
+    max_time_seconds: float = 3600.0
+    debug_env: bool = False
+    cors_origins: tuple[str, ...] = ()
+    max_body_bytes: int = 4 * 1024 * 1024
+    host: str = "127.0.0.1"
+    port: int = 8001
+    sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    def variable(self, name: str) -> str | None:
+        """Any other variable (a vendor's key, say), from the process environment or an env file; None when empty."""
+        return self.variables.get(name) or None
+
+    def shown(self) -> list[tuple[str, str, str]]:
+        """(setting, value, source) for each setting, in order; a secret's value is a fixed phrase."""
+        rows = []
+        for setting in SETTINGS:
+            value = getattr(self, setting.name)
+            if setting.secret:
+                text = MASK if value else "(not set)"
+            elif isinstance(value, tuple):
+                text = ", ".join(value) or "(none)"
+            elif setting.name == "store" and value is not None:
+                text = _without_password(value)
+            else:
+                text = "(not set)" if value is None else str(value)
+            rows.append((setting.name, text, self.sources.get(setting.name, "default")))
+        return rows
+
+
+class _Wrong(ValueError):
+    """A value cannot be used; the text says what was expected, never the value."""
+
+
+def _key(value: Any) -> str:
+    text = _text(value)
+    if "," in text:
+        raise _Wrong("one key without commas (several keys go into ENVIRONMENT_API_KEY_ALIASES)")
+    if len(text.encode("utf-8", "replace")) > MAX_KEY_BYTES:
+        raise _Wrong(f"a key of at most {MAX_KEY_BYTES} bytes")
+    if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
+        raise _Wrong("a key without control characters or line ends")
+    return text
+
+
+def _keys(value: Any) -> tuple[str, ...]:
+    parts = value if isinstance(value, (list, tuple)) else _text(value).split(",")
+    return tuple(_key(part) for part in parts if str(part).strip())
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _Wrong("text")
+    return value.strip()
+
+
+def _path(value: Any) -> Path:
+    return value if isinstance(value, Path) else Path(_text(value)).expanduser()
+
+
+def _whole(low: int, high: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        wanted = f"a whole number from {low} to {high}"
+        if isinstance(value, bool) or not isinstance(value, (int, str)):
+            raise _Wrong(wanted)
+        text = str(value).strip()
+        if not text.isascii() or not text.isdigit() or len(text) > 18 or not low <= int(text) <= high:
+            raise _Wrong(wanted)
+        return int(text)
+
+    return read
+
+
+def _seconds(value: Any) -> float:
+    try:
+        number = float(value) if not isinstance(value, bool) else math.nan
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 < number <= 86_400:
+        raise _Wrong("a number of seconds above 0 and at most 86400")
+    return number
+
+
+def _switch(value: Any) -> bool:
+    found = value if isinstance(value, bool) else BOOLEANS.get(str(value).strip().lower())
+    if found is None:
+        raise _Wrong("one of " + ", ".join(BOOLEANS))
+    return found
+
+
+def _origins(value: Any) -> tuple[str, ...]:
+    from urllib.parse import urlsplit
+
+    parts = value if isinstance(value, (list, tuple)) else _text(value).split(",")
+    origins = tuple(str(part).strip().rstrip("/") for part in parts if str(part).strip())
+    for origin in origins:
+        address = urlsplit(origin)
+        if origin == "*":
+            continue
+        if (
+            address.scheme not in ("http", "https")
+            or not address.netloc
+            or "@" in origin
+            or address.path
+            or address.query
+        ):
+            raise _Wrong("a comma list of origins such as https://example.org, or *")
+    return origins
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its name here, in `taskapp.toml` and as a flag; its environment variable; how it is read."""
+
+    name: str
+    variable: str
+    read: Callable[[Any], Any]
+    secret: bool = False
+
+
+SETTINGS = (
+    Setting("environment_api_key", "ENVIRONMENT_API_KEY", _key, secret=True),
+    Setting("environment_api_key_aliases", "ENVIRONMENT_API_KEY_ALIASES", _keys, secret=True),
+    Setting("dev_environment_api_key", "DEV_ENVIRONMENT_API_KEY", _key, secret=True),
+    Setting("keys_file", "TASKAPP_KEYS_FILE", _path),
+    Setting("store", "TASKAPP_STORE", _text),
+    Setting("max_concurrent", "TASKAPP_MAX_CONCURRENT", _whole(1, 1_000_000)),
+    Setting("max_time_seconds", "TASKAPP_MAX_TIME_SECONDS", _seconds),
+    Setting("debug_env", "TASKAPP_DEBUG_ENV", _switch),
+    Setting("cors_origins", "TASKAPP_CORS_ORIGINS", _origins),
+    Setting("max_body_bytes", "TASKAPP_MAX_BODY_BYTES", _whole(1024, 2**30)),
+    Setting("host", "TASKAPP_HOST", _text),
+    Setting("port", "TASKAPP_PORT", _whole(0, 65_535)),
+)
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    env_files: Sequence[str | Path] = (),
+    folder: str | Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """The settings of a command. Raises ConfigError naming the setting, its source and what was expected.
+
+    flags: setting to value as the command line gave it; None means not given. env_files: as `--env-file` gave them.
+    folder: where `.env` and `taskapp.toml` are looked for, the working directory when None. environ: the process
+    environment when None.
+    """
+    environ = os.environ if environ is None else environ
+    folder = Path.cwd() if folder is None else Path(folder)
+    named = [(f"--env-file {path}", _env_file(Path(path))) for path in reversed(env_files)]
+    if (folder / ".env").is_file():
+        named.append((".env", _env_file(folder / ".env")))
+    return _settle(flags or {}, environ, named, _config_file(folder / CONFIG_FILE))
+
+
+def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
+    """The settings of an app that somebody else runs (uvicorn, TestClient, Modal): process environment and defaults."""
+    return _settle({}, os.environ if environ is None else environ, [], {})
+
+
+def export(settings: Settings) -> list[str]:
+    """Puts what the env files hold and the process environment lacks into the process environment; the names, sorted.
+
+    An author's environment, and the libraries that it uses, read their variables there.
+    """
+    added = sorted(name for name in settings.variables if name not in os.environ)
+    for name in added:
+        os.environ[name] = settings.variables[name]
+    return added
+
+
+def hand_over(settings: Settings, **more: str) -> None:
+    """Puts every setting under its own variable into the process environment, and `more` beside them.
+
+    A child process whose settings come `from_environment()` then has the same ones, keys included.
+    """
+    export(settings)
+    for setting in SETTINGS:
+        value = getattr(settings, setting.name)
+        if value is None or value == ():
+            os.environ.pop(setting.variable, None)
+        else:
+            os.environ[setting.variable] = ",".join(value) if isinstance(value, tuple) else str(value)
+    os.environ.update(more)
+
+
+def _settle(
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    env_files: Sequence[tuple[str, Mapping[str, str]]],
+    config_file: Mapping[str, Any],
+) -> Settings:
+    known = {setting.name for setting in SETTINGS}
+    unknown = sorted(set(flags) - known)
+    if unknown:
+        raise ConfigError(f"There is no setting {unknown[0]!r}.", hint=_meant(unknown[0], known))
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for setting in SETTINGS:
+        option = "--" + setting.name.replace("_", "-")
+        layers: list[tuple[str, Any]] = [(f"flag {option}", flags.get(setting.name))]
+        layers.append((f"process environment, {setting.variable}", environ.get(setting.variable)))
+        layers += [(f"{source}, {setting.variable}", content.get(setting.variable)) for source, content in env_files]
+        layers.append((f"{CONFIG_FILE}, {setting.name}", config_file.get(setting.name)))
+        for source, value in layers:
+            if value is None or (isinstance(value, str) and not value.strip()):
+                continue  # an empty variable is how a shell or a compose file says "not set"
+            try:
+                values[setting.name] = setting.read(value)
+            except _Wrong as wrong:
+                raise ConfigError(
+                    f"Setting {setting.name} cannot be used ({source}): expected {wrong}.",
+                    hint=f"Change it there, or give {option} or {setting.variable}.",
+                ) from None
+            sources[setting.name] = source
+            break
+    variables: dict[str, str] = {}
+    for _, content in reversed(env_files):
+        variables.update(content)
+    variables.update(environ)
+    return Settings(**values, sources=sources, variables=variables)
+
+
+def _env_file(path: Path) -> dict[str, str]:
+    from dotenv.parser import parse_stream
+
+    values: dict[str, str] = {}
+    try:
+        with path.open(encoding="utf-8-sig") as stream:
+            for binding in parse_stream(stream):
+                if binding.error:
+                    raise ConfigError(
+                        f"{path}:{binding.original.line} is no setting.",
+                        hint="Expected NAME=value, a comment that begins with #, or an empty line.",
+                    )
+                if binding.key is not None and binding.value is not None:
+                    values[binding.key] = binding.value
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error.strerror}).", hint="Give --env-file a file that exists."
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text.", hint="Save the env file as UTF-8.") from None
+    return values
+
+
+def _config_file(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        return {}
+    import tomllib
+
+    try:
+        content = tomllib.loads(path.read_text("utf-8-sig"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}).", hint="Mend it or move it away.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text.", hint="Save it as UTF-8.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}.", hint="Mend that line.") from None
+    open_names = {setting.name for setting in SETTINGS if not setting.secret}
+    for name in content:
+        if name in {setting.name for setting in SETTINGS if setting.secret}:
+            raise ConfigError(
+                f"{path} holds the key {name}; that file is meant to be committed.",
+                hint="Put keys into the process environment, an env file, or a file named by keys_file.",
+            )
+        if name not in open_names:
+            raise ConfigError(f"{path}: there is no setting {name!r}.", hint=_meant(name, open_names))
+    return content
+
+
+def _meant(name: str, known: set[str]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"Did you mean {near[0]}?" if near else "Known settings: " + ", ".join(sorted(known)) + "."
+
+
+def _without_password(url: str) -> str:
+    from urllib.parse import urlsplit
+
+    address = urlsplit(url)
+    if "@" not in address.netloc and not address.query:
+        return url
+    host = address.netloc.rpartition("@")[2]
+    return f"{address.scheme}://{host}{address.path}" + (" (rest hidden)")

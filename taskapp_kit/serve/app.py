@@ -1,0 +1,93 @@
+"""The front entrance as a FastAPI application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskapp_kit.config import Settings
+from taskapp_kit.declare.taskapp import Exposure
+from taskapp_kit.errors import TaskappError
+from taskapp_kit.serve import openapi
+from taskapp_kit.serve.auth import KeyCheck
+from taskapp_kit.serve.documents import openapi_document, page
+from taskapp_kit.serve.errors import error_answer
+from taskapp_kit.serve.keys import Keys
+from taskapp_kit.serve.routes import DEBUG_ROUTES, ROUTES
+from taskapp_kit.serve.routing import Hall, direct_route
+from taskapp_kit.serve.task_info import Description
+from taskapp_kit.service import Service
+
+CORS_HEADERS = ("Authorization", "Content-Type", "Idempotency-Key", "X-API-Key", "X-API-Keys")
+
+
+def create(service: Service, settings: Settings, *, exposure: Exposure = "public") -> FastAPI:
+    """The application that serves `service`. Raises ConfigError when the key file cannot be read.
+
+    exposure: with `local`, `/docs` and `/openapi.json` ask for no key. When the server stops, the service is closed.
+    Other doors may be added to what this returns (`include_router`, `mount`); they stand behind the same key check.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await service.close()
+
+    app = FastAPI(
+        title=service.spec.name,
+        version=service.spec.version,
+        description=service.spec.description,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+        # nothing is exported that was not asked for; a FastAPI older than this argument ignores it
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
+    )
+    hall = Hall(service, settings, _description(service, settings), exposure)
+    routes = [direct_route(spec, hall) for spec in ROUTES + (DEBUG_ROUTES if settings.debug_env else ())]
+    app.router.routes.extend(routes)
+    app.add_route("/openapi.json", openapi_document, include_in_schema=False)
+    app.add_route("/docs", page, include_in_schema=False)
+    openapi.install(app)
+    for kind in (HTTPException, RequestValidationError, TaskappError):
+        app.add_exception_handler(kind, _handle)
+    app.add_middleware(
+        KeyCheck,
+        keys=Keys.of(settings),
+        open_documents=exposure == "local",
+        direct={
+            route.path: (frozenset(route.methods or ()), route.direct) for route in routes if "{" not in route.path
+        },
+    )
+    if settings.cors_origins:
+        # added last, so outermost: a browser asks its preflight question without a key
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=list(CORS_HEADERS),
+            allow_credentials=False,
+        )
+    return app
+
+
+def _description(service: Service, settings: Settings) -> Description:
+    return Description(
+        service.spec,
+        max_time_seconds=service.max_time_seconds,
+        max_concurrent=service.max_concurrent,
+        max_body_bytes=settings.max_body_bytes,
+    )
+
+
+async def _handle(_: Request, error: Exception) -> Response:
+    return error_answer(error)  # type: ignore[return-value]  # an Answer is an ASGI application, all that is asked of it

@@ -1,0 +1,104 @@
+"""Request bodies: headers first, then bytes, counted and timed, then JSON read strictly."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.types import Receive, Scope
+
+from taskapp_kit.serve.errors import Refusal
+from taskapp_kit.serve.strict_json import read_object
+
+ARRIVAL_SECONDS = 10.0
+"""How long a body may take to arrive, in all."""
+THREAD_BYTES = 256 * 1024
+"""A longer body is parsed in a thread, so that the event loop answers others meanwhile."""
+LINGER_SECONDS = 1.0
+"""How long a refused body is still read and dropped before the connection closes."""
+
+CLOSE = [(b"connection", b"close")]
+
+
+class ClientGone(Exception):
+    """The caller hung up; nobody reads an answer."""
+
+
+async def read_json(
+    scope: Scope, receive: Receive, max_bytes: int, arrival_seconds: float = ARRIVAL_SECONDS
+) -> dict[str, Any]:
+    """The body's JSON object. Raises Refusal (408, 413, 415), RequestError (422) or ClientGone.
+
+    A Content-Length beyond `max_bytes` is refused before anything is read; a chunked body when the count passes it.
+    """
+    _check_headers(scope, max_bytes)
+    raw = await _read(receive, max_bytes, arrival_seconds)
+    if len(raw) > THREAD_BYTES:
+        return await asyncio.to_thread(read_object, raw)
+    return read_object(raw)
+
+
+async def drain(receive: Receive, seconds: float = LINGER_SECONDS) -> None:
+    """Reads and drops what still comes: closing on unread bytes would reset the connection, and lose our answer."""
+    try:
+        async with asyncio.timeout(seconds):
+            message = await receive()
+            while message["type"] == "http.request" and message.get("more_body", False):
+                message = await receive()
+    except TimeoutError:
+        pass
+
+
+def _check_headers(scope: Scope, max_bytes: int) -> None:
+    for name, value in scope["headers"]:
+        if name == b"content-type":
+            media = value.split(b";", 1)[0].strip().lower()
+            if media not in (b"application/json", b""):
+                raise Refusal(
+                    "unsupported_content_type",
+                    "The request's Content-Type is not JSON.",
+                    hint="Send Content-Type: application/json, or none.",
+                )
+        elif name == b"content-encoding":
+            raise Refusal(
+                "unsupported_content_encoding",
+                "The request body is encoded; compressed bodies are not read.",
+                hint="Send the JSON as it is, without Content-Encoding.",
+            )
+        elif name == b"content-length" and (len(value) > 12 or not value.isdigit() or int(value) > max_bytes):
+            raise _too_large(max_bytes)
+
+
+def _too_large(max_bytes: int) -> Refusal:
+    return Refusal(
+        "body_too_large",
+        f"The request body is longer than {max_bytes} bytes.",
+        hint="Send less in one request.",
+        headers=CLOSE,
+    )
+
+
+async def _read(receive: Receive, max_bytes: int, arrival_seconds: float) -> bytes:
+    chunks: list[bytes] = []
+    length = 0
+    try:
+        async with asyncio.timeout(arrival_seconds):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                chunk = message.get("body", b"")
+                length += len(chunk)
+                if length > max_bytes:
+                    raise _too_large(max_bytes)
+                if not message.get("more_body", False):
+                    return chunk if not chunks else b"".join([*chunks, chunk])
+                if chunk:
+                    chunks.append(chunk)
+    except TimeoutError:
+        raise Refusal(
+            "body_timeout",
+            f"The request body did not arrive within {arrival_seconds:g} s.",
+            hint="Send it in one go.",
+            headers=CLOSE,
+        ) from None

@@ -1,0 +1,48 @@
+"""`/blobs/{sha256}`: a picture that was too large for a response, by the hash of its bytes."""
+
+from __future__ import annotations
+
+import re
+
+from starlette.requests import Request
+
+from taskapp_kit.serve.answer import Answer
+from taskapp_kit.serve.errors import Refusal
+from taskapp_kit.serve.routing import Hall, RouteSpec
+
+NAME = re.compile(r"[0-9a-f]{64}")
+
+
+async def blob(hall: Hall, request: Request) -> Answer:
+    """PNG bytes. They never change under their hash, so a client may keep them."""
+    name = request.path_params["sha256"]
+    data = await hall.service.blob(name) if NAME.fullmatch(name) else None
+    if data is None:
+        raise Refusal(
+            "not_found",
+            "There is no such picture.",
+            hint="The name is the SHA-256 of the PNG as 64 lower-case hex digits, as an answer gave it.",
+        )
+    return Answer(
+        200,
+        data,
+        [
+            (b"content-type", b"image/png"),
+            (b"cache-control", b"private, max-age=31536000, immutable"),
+            (b"x-content-type-options", b"nosniff"),
+            (b"content-security-policy", b"default-src 'none'"),
+        ],
+    )
+
+
+ROUTE = RouteSpec(
+    "/blobs/{sha256}",
+    "GET",
+    blob,
+    "A picture of an observation",
+    media_type="image/png",
+    failures=(404, 500),
+    parameters=(
+        {"name": "sha256", "in": "path", "required": True, "schema": {"type": "string", "pattern": "^[0-9a-f]{64}$"}},
+    ),
+)

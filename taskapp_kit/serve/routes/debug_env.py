@@ -1,0 +1,22 @@
+"""`/debug/env`: which variables are set. Off unless TASKAPP_DEBUG_ENV is on; never anything of what they hold."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from taskapp_kit.serve.answer import Answer, json_answer
+from taskapp_kit.serve.models import DebugEnv
+from taskapp_kit.serve.routing import Hall, RouteSpec
+
+VARIABLES = ("OPENAI_API_KEY", "GROQ_API_KEY")
+
+
+async def debug_env(hall: Hall, _: Request) -> Answer:
+    """Booleans only."""
+    settings = hall.settings
+    found = {"has_ENVIRONMENT_API_KEY": bool(settings.environment_api_key)}
+    found.update({f"has_{name}": settings.variable(name) is not None for name in VARIABLES})
+    return json_answer(found)
+
+
+ROUTE = RouteSpec("/debug/env", "GET", debug_env, "Which variables are set?", response_model=DebugEnv)

@@ -1,0 +1,17 @@
+"""`/done`: a trainer says that it has finished. Nothing is kept between rollouts, so there is nothing to let go."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from taskapp_kit.serve.answer import Answer, json_answer
+from taskapp_kit.serve.models import Done
+from taskapp_kit.serve.routing import Hall, RouteSpec
+
+
+async def done(hall: Hall, _: Request) -> Answer:
+    """The body is not read."""
+    return json_answer({"ok": True, "service": hall.service.spec.name})
+
+
+ROUTE = RouteSpec("/done", "POST", done, "The trainer has finished", response_model=Done)

@@ -1,0 +1,17 @@
+"""`/health`: in milliseconds, whatever else runs."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from taskapp_kit.serve.answer import Answer, json_answer
+from taskapp_kit.serve.models import Health
+from taskapp_kit.serve.routing import Hall, RouteSpec
+
+
+async def health(hall: Hall, _: Request) -> Answer:
+    """How many rollouts run, how many may."""
+    return json_answer({**hall.service.health(), "auth": {"required": True}})
+
+
+ROUTE = RouteSpec("/health", "GET", health, "Is the server well?", response_model=Health)

@@ -1,0 +1,17 @@
+"""`/info`: the app as a whole."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from taskapp_kit.serve.answer import Answer, json_answer
+from taskapp_kit.serve.models import Info
+from taskapp_kit.serve.routing import Hall, RouteSpec
+
+
+async def info(hall: Hall, _: Request) -> Answer:
+    """The app, its data sets, rubrics, reward formula and limits."""
+    return json_answer(hall.description.info())
+
+
+ROUTE = RouteSpec("/info", "GET", info, "What is served here?", response_model=Info)

@@ -1,0 +1,19 @@
+"""`/`: the only open route. Says that a server is there and which app it serves."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from taskapp_kit.serve.answer import Answer, json_answer
+from taskapp_kit.serve.models import Root
+from taskapp_kit.serve.routing import Hall, RouteSpec
+
+
+async def root(hall: Hall, request: Request) -> Answer:
+    """Needs no key. HEAD gives the headers of `{"status":"ok"}`."""
+    if request.method == "HEAD":
+        return json_answer({"status": "ok"})
+    return json_answer({"status": "ok", "service": hall.service.spec.name})
+
+
+ROUTE = RouteSpec("/", "GET", root, "Is a server there?", response_model=Root, keyed=False)

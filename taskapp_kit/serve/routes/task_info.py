@@ -1,0 +1,124 @@
+"""`/task_info`: the task set, or one TaskInfo for each seed that is asked for."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+
+from taskapp_kit.contract.identity import SEED_LIMIT
+from taskapp_kit.declare.instances import Instance
+from taskapp_kit.declare.specs import EnvironmentSpec
+from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.serve.answer import Answer, json_answer
+from taskapp_kit.serve.models import TaskInfo, Taskset
+from taskapp_kit.serve.routing import Hall, RouteSpec
+
+MAX_SEEDS = 1000
+MAX_QUERY_FIELDS = 2 * MAX_SEEDS
+INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
+
+
+async def task_info(hall: Hall, request: Request) -> Answer:
+    """No seed: `{"taskset": …}`. One seed: one TaskInfo. Several: a list. `seed` and `seeds` both repeat, `seed` first.
+
+    `environment` (or `env_name`) picks another than the first environment, `split` where a row's seed counts.
+    """
+    query = _query(request)
+    environment = _environment(hall, _one(query, "environment", "env_name"))
+    seeds = [
+        _seed(name, text, hall.description.ranges(environment))
+        for name in ("seed", "seeds")
+        for text in query.get(name, [])
+    ]
+    if len(seeds) > MAX_SEEDS:
+        raise _wrong("seeds", f"has {len(seeds)} seeds; one request takes at most {MAX_SEEDS}", "too_many")
+    split = _one(query, "split")
+    if not seeds:
+        if split is not None and split not in environment.split_names:
+            raise _wrong(
+                "split", f"is unknown; {environment.name} has {', '.join(environment.split_names)}", "unknown_split"
+            )
+        return json_answer(hall.description.taskset(environment))
+    found = []
+    for seed in seeds:
+        instance = _instance(hall, environment, split, seed)
+        found.append(hall.description.task(instance.environment, instance.split, instance.seed, instance.task))
+    return json_answer(found[0] if len(found) == 1 else found)
+
+
+def _query(request: Request) -> dict[str, list[str]]:
+    try:
+        pairs = parse_qsl(
+            request.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS
+        )
+    except ValueError:
+        raise _wrong("seeds", f"stands more than {MAX_QUERY_FIELDS} times", "too_many") from None
+    found: dict[str, list[str]] = {}
+    for name, text in pairs:
+        found.setdefault(name, []).append(text)
+    return found
+
+
+def _one(query: dict[str, list[str]], *names: str) -> str | None:
+    given = [(name, text) for name in names for text in query.get(name, [])]
+    if len({text for _, text in given}) > 1:
+        raise _wrong(given[1][0], "is given more than once, with different values", "ambiguous")
+    return given[0][1] if given else None
+
+
+def _environment(hall: Hall, name: str | None) -> EnvironmentSpec:
+    spec = hall.service.spec
+    if name is None:
+        return spec.default_environment
+    if name not in spec.environments:
+        raise _wrong("environment", f"is unknown; this app has {', '.join(spec.environments)}", "unknown_environment")
+    return spec.environments[name]
+
+
+def _instance(hall: Hall, environment: EnvironmentSpec, split: str | None, seed: int) -> Instance:
+    try:
+        return hall.service.instance(environment.name, split, seed)
+    except RequestError as error:  # it names a member of a rollout's body; here it came in the query
+        fields = tuple(
+            FieldProblem(("query", problem.loc[-1]), problem.message, problem.type) for problem in error.fields
+        )
+        raise RequestError(error.message, fields=fields, code=error.code, hint=error.hint) from None
+
+
+def _seed(name: str, text: str, ranges: str) -> int:
+    """Whether the seed lies in a split is for `Service.instance`; what no split can hold is refused here."""
+    if not INTEGER.fullmatch(text):
+        raise _wrong(name, f"is not an integer; the seeds are {ranges}", "int_parsing")
+    if len(text) > 20 or int(text) >= SEED_LIMIT or text.startswith("-"):
+        shown = text if len(text) <= 40 else f"{text[:20]}… ({len(text)} digits)"
+        raise _wrong(name, f"is {shown}, which no split holds; the seeds are {ranges}", "out_of_range")
+    return int(text)
+
+
+def _wrong(name: str, found: str, kind: str) -> RequestError:
+    return RequestError(
+        f"Query parameter {name} {found}.",
+        fields=(FieldProblem(("query", name), found, kind),),
+        code="invalid_query",
+        hint="GET /task_info without parameters lists splits and their seeds.",
+    )
+
+
+SEEDS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": SEED_LIMIT - 1}, "maxItems": MAX_SEEDS}
+ROUTE = RouteSpec(
+    "/task_info",
+    "GET",
+    task_info,
+    "What are the tasks?",
+    response_model=Taskset | TaskInfo | list[TaskInfo],
+    failures=(422,),
+    parameters=(
+        {"name": "seed", "in": "query", "required": False, "schema": SEEDS},
+        {"name": "seeds", "in": "query", "required": False, "schema": SEEDS},
+        {"name": "split", "in": "query", "required": False, "schema": {"type": "string"}},
+        {"name": "environment", "in": "query", "required": False, "schema": {"type": "string"}},
+        {"name": "env_name", "in": "query", "required": False, "schema": {"type": "string"}},
+    ),
+)

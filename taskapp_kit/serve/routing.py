@@ -1,0 +1,114 @@
+"""How a route is declared, and how it is answered without a framework's detour."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pydantic
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from taskapp_kit.config import Settings
+from taskapp_kit.declare.taskapp import Exposure
+from taskapp_kit.serve.answer import Answer
+from taskapp_kit.serve.body import ClientGone, drain
+from taskapp_kit.serve.errors import error_answer, method_not_allowed
+from taskapp_kit.serve.task_info import Description
+from taskapp_kit.service import Service
+
+log = logging.getLogger("taskapp_kit.serve")
+
+
+@dataclass(frozen=True, slots=True)
+class Hall:
+    """What routes work with."""
+
+    service: Service
+    settings: Settings
+    description: Description
+    exposure: Exposure
+
+
+Handler = Callable[[Hall, Request], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSpec:
+    """One route: `answer` is a plain function. The models only document it in OpenAPI.
+
+    method: the verb; a GET of "/" also answers HEAD. parameters: OpenAPI's, for query and path.
+    """
+
+    path: str
+    method: str
+    answer: Handler
+    summary: str
+    request_model: type[pydantic.BaseModel] | None = None
+    response_model: Any = None
+    parameters: tuple[dict[str, Any], ...] = ()
+    failures: tuple[int, ...] = ()
+    keyed: bool = True
+    media_type: str = "application/json"
+
+
+class DirectRoute(APIRoute):
+    """A route that OpenAPI knows and that runs its function at once: nothing is solved or validated a second time."""
+
+    direct: ASGIApp
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        if scope["method"] in (self.methods or ()):
+            await self.direct(scope, receive, send)
+        else:
+            await method_not_allowed(list(self.methods or ()))(scope, receive, send)
+
+
+def direct_route(spec: RouteSpec, hall: Hall) -> DirectRoute:
+    """The route as FastAPI's router takes it."""
+    from taskapp_kit.serve.openapi import documentation
+
+    async def documented(_: Request) -> Response:
+        raise AssertionError("a direct route is answered by its own function")
+
+    methods = [spec.method, "HEAD"] if spec.path == "/" else [spec.method]
+    name = spec.answer.__name__
+    documented.__name__ = name
+    route = DirectRoute(
+        spec.path,
+        documented,
+        methods=methods,
+        name=name,
+        operation_id=name,
+        summary=spec.summary,
+        description=(spec.answer.__doc__ or "").strip(),
+        response_model=None,
+        **documentation(spec),
+    )
+    route.direct = _runner(spec, hall)
+    return route
+
+
+def _runner(spec: RouteSpec, hall: Hall) -> ASGIApp:
+    answer_it = spec.answer
+    where = spec.path
+
+    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            answer = await answer_it(hall, Request(scope, receive))
+        except ClientGone:
+            log.info("client gone route=%s", where)
+            return
+        except Exception as error:
+            answer = error_answer(error, where=where)
+        await answer(scope, receive, send)
+        if answer.closes:
+            await drain(receive)
+            await send({"type": "http.response.body", "body": b""})
+
+    return run

@@ -1,0 +1,168 @@
+"""The application around the routes: redirects, verbs, headers, documents, other origins, other doors."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from fastapi import APIRouter, HTTPException
+from front_door import KEY, Door, app, error_of, opened
+from starlette.testclient import TestClient
+
+from taskapp_kit.config import Settings
+from taskapp_kit.serve.app import create
+from taskapp_kit.service import Service
+
+ROUTES = {
+    "/": "GET", "/health": "GET", "/info": "GET", "/task_info": "GET", "/rollout": "POST", "/done": "POST",
+    "/blobs/" + "0" * 64: "GET",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("verb", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_a_wrong_verb_is_405_with_the_right_ones(door: Door, path: str, verb: str) -> None:
+    if verb == ROUTES[path] or (path, verb) == ("/", "HEAD"):
+        return
+    response = door.client.request(verb, path)
+    assert response.status_code == 405
+    assert response.headers["allow"] == ("GET, HEAD" if path == "/" else ROUTES[path])
+    if verb != "HEAD":
+        assert error_of(response)["code"] == "method_not_allowed"
+
+
+@pytest.mark.parametrize(
+    "path", ["/rollout/", "/health/", "/nothing", "/rollout/x", "/%2Frollout", "/ROLLOUT", "/task_info/0"]
+)
+def test_an_unknown_route_is_404_and_never_a_redirect(door: Door, path: str) -> None:
+    for verb in ("GET", "POST"):
+        response = door.client.request(verb, path, headers={"Host": "evil.example"})
+        assert response.status_code == 404
+        assert error_of(response)["code"] == "not_found"
+        assert "evil.example" not in response.text + str(response.headers)
+
+
+def test_headers_reveal_nothing(door: Door) -> None:
+    for response in (door.stranger.get("/"), door.client.get("/health"), door.stranger.get("/health")):
+        assert set(response.headers) <= {
+            "date", "content-type", "content-length", "cache-control", "x-content-type-options", "www-authenticate",
+        }  # fmt: skip
+        assert response.headers["cache-control"] == "no-store"
+
+
+def test_documents_are_behind_the_key_unless_local(door: Door) -> None:
+    for path in ("/docs", "/openapi.json"):
+        assert door.stranger.get(path).status_code == 401
+        assert door.client.get(path).status_code == 200
+    with opened(exposure="local") as local:
+        for path in ("/docs", "/openapi.json"):
+            assert local.stranger.get(path).status_code == 200
+            assert local.stranger.post(path).status_code == 401
+        assert local.stranger.get("/health").status_code == 401
+
+
+def test_the_page_of_routes_needs_no_network(door: Door) -> None:
+    page = door.client.get("/docs")
+    assert "/rollout" in page.text and "curl" in page.text and "<script" not in page.text
+    assert "http://" not in page.text and "https://" not in page.text
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+def test_openapi_describes_requests_answers_and_errors(door: Door) -> None:
+    document = door.client.get("/openapi.json").json()
+    operation = document["paths"]["/rollout"]["post"]
+    assert operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("/RolloutRequest")
+    answers = operation["responses"]
+    assert answers["200"]["content"]["application/json"]["schema"]["$ref"].endswith("/RolloutResponse")
+    assert {"401", "408", "413", "415", "422", "500", "502", "503", "504"} <= set(answers)
+    assert {"mode", "ops", "env"} <= set(document["components"]["schemas"]["RolloutRequest"]["properties"])
+    assert operation["security"] and document["paths"]["/"]["get"]["security"] == []
+    assert set(document["paths"]) == {"/", "/health", "/info", "/task_info", "/rollout", "/done", "/blobs/{sha256}"}
+    _references_resolve(document, document)
+
+
+def _references_resolve(part: object, document: dict[str, object]) -> None:
+    if isinstance(part, dict):
+        if isinstance(part.get("$ref"), str):
+            found: object = document
+            for name in part["$ref"].removeprefix("#/").split("/"):
+                assert isinstance(found, dict) and name in found, part["$ref"]
+                found = found[name]
+        for inner in part.values():
+            _references_resolve(inner, document)
+    elif isinstance(part, list):
+        for inner in part:
+            _references_resolve(inner, document)
+
+
+PREFLIGHT = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST",
+             "Access-Control-Request-Headers": "x-api-key,content-type"}  # fmt: skip
+
+
+def test_no_other_origin_is_let_in_by_default(door: Door) -> None:
+    assert not [name for name in door.client.get("/health", headers=PREFLIGHT).headers if "access-control" in name]
+    assert door.stranger.options("/rollout", headers=PREFLIGHT).status_code == 401
+
+
+def test_named_origins_are_let_in_without_cookies() -> None:
+    settings = Settings(environment_api_key=KEY, cors_origins=("https://a.example",))
+    with opened(settings) as named:
+        preflight = named.stranger.options("/rollout", headers=PREFLIGHT)
+        assert preflight.status_code == 200
+        assert preflight.headers["access-control-allow-origin"] == "https://a.example"
+        assert "access-control-allow-credentials" not in preflight.headers
+        refused = named.stranger.get("/health", headers={"Origin": "https://a.example"})
+        assert refused.status_code == 401 and refused.headers["access-control-allow-origin"] == "https://a.example"
+        other = named.client.get("/health", headers={"Origin": "https://evil.example"})
+        assert "access-control-allow-origin" not in other.headers
+        assert (
+            named.stranger.options("/rollout", headers={**PREFLIGHT, "Origin": "https://evil.example"}).status_code
+            == 400
+        )
+
+
+def test_another_door_stands_behind_the_same_key_and_errors() -> None:
+    service = Service(app)
+    built = create(service, Settings(environment_api_key=KEY))
+    router = APIRouter()
+
+    @router.get("/other/{number}")
+    def other(number: int) -> dict[str, int]:
+        if number == 1:
+            raise HTTPException(409, detail="sentinel-detail")
+        if number == 2:
+            raise LookupError("sentinel-detail")
+        return {"number": number}
+
+    built.include_router(router)
+    with TestClient(built, headers={"X-API-Key": KEY}) as client:
+        assert client.get("/other/7").json() == {"number": 7}
+        for path, status, code in (("1", 409, "http_409"), ("2", 500, "internal_error"), ("x", 422, "invalid_request")):
+            response = client.get(f"/other/{path}")
+            assert response.status_code == status and error_of(response)["code"] == code
+            assert "sentinel" not in response.text
+        assert client.get("/other/7", headers={"X-API-Key": "wrong"}).status_code == 401
+
+
+def test_it_works_mounted_below_another_path() -> None:
+    from fastapi import FastAPI
+
+    outer = FastAPI()
+    outer.mount("/inner", create(Service(app), Settings(environment_api_key=KEY)))
+    with TestClient(outer) as client:
+        assert client.get("/inner/").json()["status"] == "ok"
+        assert client.get("/inner/health").status_code == 401
+        assert client.get("/inner/health", headers={"X-API-Key": KEY}).json()["healthy"] is True
+
+
+def test_the_service_is_closed_with_the_server() -> None:
+    closed: list[bool] = []
+
+    class Watched(Service):
+        async def close(self) -> None:
+            closed.append(True)
+            await super().close()
+
+    with opened(make=Watched) as door:
+        httpx.get(door.url)
+        assert not closed
+    assert closed == [True]

@@ -1,0 +1,276 @@
+"""Malformed bodies against a real server: each is the caller's error, names the field, and runs nothing."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from typing import Any
+
+import orjson
+import pytest
+from front_door import KEY, RESETS, Door, error_of, opened, read_answer, request_body
+from starlette.types import Message
+
+from taskapp_kit.config import Settings
+from taskapp_kit.serve.body import read_json
+from taskapp_kit.serve.errors import Refusal
+
+GOOD = request_body()
+
+
+def text(**changes: Any) -> bytes:
+    """The good body with some members replaced; `raw_…` values stand as they are."""
+    return json.dumps({**GOOD, **changes}).encode()
+
+
+def spliced(field: str, raw: str) -> bytes:
+    """The good body with one member's value written verbatim."""
+    return json.dumps({**GOOD, field: "@@"}).replace('"@@"', raw).encode()
+
+
+def seeded(raw: str) -> bytes:
+    return json.dumps({**GOOD, "env": {"seed": "@@"}}).replace('"@@"', raw).encode()
+
+
+# name: (body, the field that the answer must name, its type)
+BAD: dict[str, tuple[bytes, list[str | int], str]] = {
+    "empty": (b"", ["body"], "empty_body"),
+    "spaces": (b"   \n ", ["body"], "empty_body"),
+    "null": (b"null", ["body"], "not_an_object"),
+    "number": (b"7", ["body"], "not_an_object"),
+    "string": (b'"x"', ["body"], "not_an_object"),
+    "list": (b"[]", ["body"], "not_an_object"),
+    "true": (b"true", ["body"], "not_an_object"),
+    "brace": (b"{", ["body"], "json_syntax"),
+    "closing brace": (b"}", ["body"], "json_syntax"),
+    "word": (b"hello", ["body"], "json_syntax"),
+    "cut": (text()[:-9], ["body", "mode"], "json_syntax"),
+    "cut in a string": (b'{"run_id": "abc', ["body", "run_id"], "json_syntax"),
+    "trailing word": (text() + b"x", ["body"], "trailing_text"),
+    "two objects": (text() + text(), ["body"], "trailing_text"),
+    "trailing comma": (b'{"a":1,}', ["body"], "json_syntax"),
+    "comma in list": (spliced("ops", "[1,]"), ["body", "ops", 1], "json_syntax"),
+    "no colon": (b'{"a" 1}', ["body", "a"], "json_syntax"),
+    "no value": (b'{"a":}', ["body", "a"], "json_syntax"),
+    "no comma": (b'{"a":1 "b":2}', ["body", "a"], "json_syntax"),
+    "single quotes": (b"{'a':1}", ["body"], "json_syntax"),
+    "bare name": (b"{a:1}", ["body"], "json_syntax"),
+    "comment": (b'{"a":1 /* x */}', ["body", "a"], "json_syntax"),
+    "byte order mark": (b"\xef\xbb\xbf" + text(), ["body"], "byte_order_mark"),
+    "utf-16": (text().decode().encode("utf-16"), ["body"], "json_syntax"),
+    "form": (b"run_id=x&mode=rl", ["body"], "json_syntax"),
+    "invalid utf-8": (b'{"run_id": "\xff\xfe"}', ["body", "run_id"], "invalid_utf8"),
+    "overlong utf-8": (b'{"run_id": "\xc0\xaf"}', ["body", "run_id"], "invalid_utf8"),
+    "raw surrogate": (b'{"run_id": "\xed\xa0\x80"}', ["body", "run_id"], "invalid_utf8"),
+    "invalid utf-8 name": (b'{"\xff": 1}', ["body"], "invalid_utf8"),
+    "lone high surrogate": (spliced("run_id", '"\\ud800"'), ["body", "run_id"], "lone_surrogate"),
+    "lone low surrogate": (spliced("run_id", '"a\\udc00b"'), ["body", "run_id"], "lone_surrogate"),
+    "reversed pair": (spliced("run_id", '"\\ude00\\ud83d"'), ["body", "run_id"], "lone_surrogate"),
+    "surrogate deep": (spliced("env", '{"config":["\\ud800"]}'), ["body", "env", "config", 0], "lone_surrogate"),
+    "control character": (b'{"run_id": "a\x01b"}', ["body", "run_id"], "json_syntax"),
+    "line end in string": (b'{"run_id": "a\nb"}', ["body", "run_id"], "json_syntax"),
+    "bad escape": (spliced("run_id", '"\\x41"'), ["body", "run_id"], "json_syntax"),
+    "short escape": (spliced("run_id", '"\\u12"'), ["body", "run_id"], "json_syntax"),
+    "NaN": (seeded("NaN"), ["body", "env", "seed"], "not_finite"),
+    "Infinity": (seeded("Infinity"), ["body", "env", "seed"], "not_finite"),
+    "-Infinity": (spliced("safety", '{"max_time_s":-Infinity}'), ["body", "safety", "max_time_s"], "not_finite"),
+    "-NaN": (seeded("-NaN"), ["body", "env", "seed"], "not_finite"),
+    "1e999": (spliced("safety", '{"max_time_s":1e999}'), ["body", "safety", "max_time_s"], "not_finite"),
+    "-1e999": (spliced("safety", '{"max_time_s":-1e999}'), ["body", "safety", "max_time_s"], "not_finite"),
+    "2**63": (seeded(str(2**63)), ["body", "env", "seed"], "integer_too_large"),
+    "2**64": (seeded(str(2**64)), ["body", "env", "seed"], "integer_too_large"),
+    "-2**63-1": (seeded(str(-(2**63) - 1)), ["body", "env", "seed"], "integer_too_large"),
+    "10**5000": (seeded("1" + "0" * 5000), ["body", "env", "seed"], "integer_too_large"),
+    "huge in config": (spliced("env", '{"config":{"n":[1,99999999999999999999]}}'), ["body", "env", "config", "n", 1],
+                       "integer_too_large"),
+    "leading zero": (seeded("01"), ["body", "env", "seed"], "json_syntax"),
+    "plus": (seeded("+1"), ["body", "env", "seed"], "json_syntax"),
+    "hex": (seeded("0x10"), ["body", "env", "seed"], "json_syntax"),
+    "dot first": (seeded(".5"), ["body", "env", "seed"], "json_syntax"),
+    "dot last": (seeded("5."), ["body", "env", "seed"], "json_syntax"),
+    "minus alone": (seeded("-"), ["body", "env", "seed"], "json_syntax"),
+    "underscore": (seeded("1_0"), ["body", "env", "seed"], "json_syntax"),
+    "twice": (b'{"mode":"rl","mode":"eval"}', ["body", "mode"], "duplicate_name"),
+    "twice, escaped": (b'{"mode":"rl","\\u006dode":"eval"}', ["body", "mode"], "duplicate_name"),
+    "twice, deep": (spliced("env", '{"config":[{"x":1,"x":1}]}'), ["body", "env", "config", 0, "x"], "duplicate_name"),
+    "twice, hidden by an escaped colon": (b'{"mode":"\\u003a","mode":"\\u003a"}', ["body", "mode"], "duplicate_name"),
+    "twice, hidden behind colons": (b'{"a":"::","mode":1,"mode":"\\u003A"}', ["body", "mode"], "duplicate_name"),
+    "deep list": (spliced("ops", "[" * 65 + "]" * 65), ["body", "ops", 0, 0, 0], "too_deep"),
+    "deep object": (spliced("env", '{"a":' * 65 + "1" + "}" * 65), ["body", "env", "a", "a", "a"], "too_deep"),
+    "very deep": (b'{"ops":' + b"[" * 100_000, ["body", "ops", 0, 0, 0], "too_deep"),
+    "many values": (b'{"ops":[' + b"[]," * 300_000 + b"[]]}", ["body"], "too_many_values"),
+    "run_id missing": (orjson.dumps({k: v for k, v in GOOD.items() if k != "run_id"}), ["body", "run_id"], "missing"),
+    "env missing": (orjson.dumps({k: v for k, v in GOOD.items() if k != "env"}), ["body", "env"], "missing"),
+    "policy missing": (orjson.dumps({k: v for k, v in GOOD.items() if k != "policy"}), ["body", "policy"], "missing"),
+    "ops missing": (orjson.dumps({k: v for k, v in GOOD.items() if k != "ops"}), ["body", "ops"], "missing"),
+    "mode missing": (orjson.dumps({k: v for k, v in GOOD.items() if k != "mode"}), ["body", "mode"], "missing"),
+    "run_id number": (text(run_id=5), ["body", "run_id"], "string_type"),
+    "run_id empty": (text(run_id=""), ["body", "run_id"], "string_too_short"),
+    "run_id long": (text(run_id="x" * 513), ["body", "run_id"], "string_too_long"),
+    "run_id null": (text(run_id=None), ["body", "run_id"], "string_type"),
+    "env list": (text(env=[]), ["body", "env"], "model_type"),
+    "env string": (text(env="counter"), ["body", "env"], "model_type"),
+    "seed string": (seeded('"7"'), ["body", "env", "seed"], "int_type"),
+    "seed float": (seeded("7.0"), ["body", "env", "seed"], "int_type"),
+    "seed bool": (seeded("true"), ["body", "env", "seed"], "int_type"),
+    "seed list": (seeded("[1]"), ["body", "env", "seed"], "int_type"),
+    "seed negative": (seeded("-1"), ["body", "env", "seed"], "greater_than_equal"),
+    "seed out of range": (seeded("12345"), ["body", "env", "seed"], "seed_out_of_range"),
+    "config list": (text(env={"config": []}), ["body", "env", "config"], "dict_type"),
+    "ops object": (text(ops={}), ["body", "ops"], "list_type"),
+    "ops number": (text(ops=[1]), ["body", "ops", 0], "string_type"),
+    "ops too many": (text(ops=["agent"] * 200_001), ["body", "ops"], "too_long"),
+    "mode unknown": (text(mode="train"), ["body", "mode"], "literal_error"),
+    "mode list": (text(mode=["rl"]), ["body", "mode"], "literal_error"),
+    "max_ops zero": (text(safety={"max_ops": 0}), ["body", "safety", "max_ops"], "greater_than_equal"),
+    "max_ops negative": (text(safety={"max_ops": -5}), ["body", "safety", "max_ops"], "greater_than_equal"),
+    "max_ops float": (text(safety={"max_ops": 1.5}), ["body", "safety", "max_ops"], "int_type"),
+    "max_time zero": (text(safety={"max_time_s": 0}), ["body", "safety", "max_time_s"], "greater_than"),
+    "max_time negative": (text(safety={"max_time_s": -1}), ["body", "safety", "max_time_s"], "greater_than"),
+    "max_time huge": (text(safety={"max_time_s": 1e30}), ["body", "safety", "max_time_s"], "less_than_equal"),
+    "record string": (text(record={"trajectories": "yes"}), ["body", "record", "trajectories"], "bool_type"),
+    "trace format": (text(record={"trace_format": "huge"}), ["body", "record", "trace_format"], "literal_error"),
+    "output mode": (text(policy={"output_mode": "speech"}), ["body", "policy", "output_mode"], "literal_error"),
+    "reward negative": (text(reward={"env": -1}), ["body", "reward", "env"], "greater_than_equal"),
+}  # fmt: skip
+
+
+def post(body: bytes, *headers: bytes, length: int | None = None) -> bytes:
+    lines = [b"POST /rollout HTTP/1.1", b"Host: x", b"X-API-Key: " + KEY.encode()]
+    if length is None or length >= 0:
+        lines.append(b"Content-Length: %d" % (len(body) if length is None else length))
+    return b"\r\n".join([*lines, *headers]) + b"\r\n\r\n" + body
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_malformed_body_is_the_callers_error(door: Door, name: str) -> None:
+    body, field, kind = BAD[name]
+    before = RESETS[0]
+    response = door.client.post("/rollout", content=body, headers={"Content-Type": "application/json"})
+    assert response.status_code == 422, response.text[:300]
+    fields = error_of(response)["fields"]
+    assert isinstance(fields, list)
+    assert (field, kind) in [(item["loc"], item["type"]) for item in fields], fields
+    assert len(response.content) < 3000
+    assert RESETS[0] == before
+
+
+def test_the_server_is_well_after_all_that(door: Door) -> None:
+    for name in ("very deep", "many values", "10**5000"):
+        door.client.post("/rollout", content=BAD[name][0])
+    assert door.client.post("/rollout", json=GOOD).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/json", "application/json; charset=utf-8", "Application/JSON", "application/json;a=b", None]
+)
+def test_json_by_its_content_type_or_none(door: Door, kind: str | None) -> None:
+    headers = [] if kind is None else [b"Content-Type: " + kind.encode()]
+    assert door.raw(post(text(), *headers)).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/xml",
+     "application/jsonp", "application/json-seq", "text/json", "json", "application/json, text/plain", "*/*"],
+)  # fmt: skip
+def test_another_content_type_is_415(door: Door, kind: str) -> None:
+    response = door.client.post("/rollout", content=text(), headers={"Content-Type": kind})
+    assert response.status_code == 415
+    assert error_of(response)["code"] == "unsupported_content_type"
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "identity", "gzip, gzip", "", "x"])
+def test_any_content_encoding_is_415(door: Door, coding: str) -> None:
+    response = door.client.post("/rollout", content=text(), headers={"Content-Encoding": coding})
+    assert response.status_code == 415
+    assert error_of(response)["code"] == "unsupported_content_encoding"
+
+
+def test_too_long_by_its_own_word_is_refused_at_once(door: Door) -> None:
+    with socket.create_connection((door.server.host, door.server.port), timeout=5) as connection:
+        connection.sendall(post(b"{", length=5_000_000))
+        began = time.monotonic()
+        answer = read_answer(connection)
+        assert time.monotonic() - began < 0.5, "before the body arrives"
+    assert answer.startswith(b"HTTP/1.1 413") and b"body_too_large" in answer
+
+
+def test_too_long_as_chunks_is_refused_when_the_count_passes(door: Door) -> None:
+    chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
+    answer = door.raw(post(chunk * 80, b"Transfer-Encoding: chunked", length=-1))
+    assert answer.startswith(b"HTTP/1.1 413") and b"body_too_large" in answer
+    assert door.client.get("/health").status_code == 200
+
+
+def test_just_short_enough_passes() -> None:
+    with opened(Settings(environment_api_key=KEY, max_body_bytes=2000)) as small:
+        body = text().ljust(2000)
+        assert small.client.post("/rollout", content=body).status_code == 200
+        refused = small.client.post("/rollout", content=body + b" ")
+        assert refused.status_code == 413 and error_of(refused)["code"] == "body_too_large"
+
+
+@pytest.mark.parametrize("length", [b"-1", b"1e3", b"0x10", b"99999999999999999999999", b"5, 5", b"5 5", b"+5"])
+def test_a_content_length_that_is_none_never_reaches_a_route(door: Door, length: bytes) -> None:
+    before = RESETS[0]
+    answer = door.raw(post(text(), b"Content-Length: " + length, length=-1), seconds=2)
+    assert answer.split(b" ", 2)[1] in (b"400", b"413")
+    assert RESETS[0] == before
+
+
+def test_a_chunked_body_is_read_like_any_other(door: Door) -> None:
+    whole = text()
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in (whole[:7], whole[7:100], whole[100:]))
+    answer = door.raw(post(chunks + b"0\r\n\r\n", b"Transfer-Encoding: chunked", length=-1))
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+def test_a_caller_who_hangs_up_in_the_middle_costs_nothing(door: Door) -> None:
+    before = RESETS[0]
+    for _ in range(20):
+        with socket.create_connection((door.server.host, door.server.port), timeout=5) as connection:
+            connection.sendall(post(text()[:20], length=500))
+    assert door.client.get("/health").json()["in_flight"] == 0
+    assert RESETS[0] == before
+
+
+def _read(messages: list[Message], seconds: float) -> dict[str, Any]:
+    import asyncio
+
+    async def receive() -> Message:
+        if messages:
+            return messages.pop(0)
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    async def main() -> dict[str, Any]:
+        return await read_json({"type": "http", "headers": []}, receive, 1000, arrival_seconds=seconds)
+
+    return asyncio.run(main())
+
+
+def test_a_slow_body_is_408() -> None:
+    first: Message = {"type": "http.request", "body": b'{"a":', "more_body": True}
+    with pytest.raises(Refusal) as caught:
+        _read([first], 0.05)
+    assert caught.value.code == "body_timeout"
+    last: Message = {"type": "http.request", "body": b"1}", "more_body": False}
+    assert _read([dict(first), dict(last)], 5.0) == {"a": 1}
+
+
+@pytest.mark.slow
+def test_a_slow_body_is_408_on_the_wire(door: Door) -> None:
+    with socket.create_connection((door.server.host, door.server.port), timeout=15) as connection:
+        connection.sendall(post(text()[:20], length=500))
+        answer = read_answer(connection)
+    assert answer.startswith(b"HTTP/1.1 408") and b"body_timeout" in answer
+
+
+def test_a_long_body_does_not_hold_up_others(door: Door) -> None:
+    """A body beyond 256 kB is parsed in a thread, and arrives whole."""
+    body = text(ops=["agent", "env"] * 40_000, policy={"config": {"policy": "one"}})
+    assert len(body) > 300_000
+    response = door.client.post("/rollout", content=body)
+    assert response.status_code == 200 and response.json()["metrics"]["num_steps"] > 0

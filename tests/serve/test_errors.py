@@ -1,0 +1,142 @@
+"""Every error has one shape and one status; causes stay in the log under an opaque id."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pydantic
+import pytest
+from starlette.exceptions import HTTPException
+
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.errors import (
+    Boundary,
+    ConfigError,
+    Failure,
+    FieldProblem,
+    RequestError,
+    RolloutFailed,
+    Saturated,
+    StoreError,
+    TaskappError,
+    Unavailable,
+)
+from taskapp_kit.serve.errors import REFUSAL_STATUS, Refusal, error_answer, invalid_request
+
+SECRET = "sentinel-detail"
+
+
+def told(error: BaseException) -> tuple[int, dict[str, Any], dict[str, str]]:
+    answer = error_answer(error, where="/x")
+    body = json.loads(answer.body)
+    assert list(body) == ["detail"] and list(body["detail"]) == ["error"]
+    headers = {name.decode(): value.decode() for name, value in answer.headers}
+    return answer.status, body["detail"]["error"], headers
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (RequestError("wrong"), 422, "invalid_request"),
+        (RequestError("wrong", code="seed_out_of_range"), 422, "seed_out_of_range"),
+        (Unavailable("needs more"), 422, "unavailable"),
+        (Saturated("full"), 503, "saturated"),
+        (StoreError(SECRET), 500, "store_failed"),
+        (ConfigError(SECRET), 500, "internal_error"),
+        (TaskappError(SECRET), 500, "internal_error"),
+        (ValueError(SECRET), 500, "internal_error"),
+        (HTTPException(404), 404, "not_found"),
+        (HTTPException(405, headers={"Allow": "POST"}), 405, "method_not_allowed"),
+        (HTTPException(418, detail=SECRET), 418, "http_418"),
+        *((Refusal(code, "no"), status, code) for code, status in REFUSAL_STATUS.items()),
+    ],
+)  # fmt: skip
+def test_each_error_has_its_status(error: BaseException, status: int, code: str) -> None:
+    found, body, _ = told(error)
+    assert (found, body["code"]) == (status, code)
+    assert SECRET not in json.dumps(body)
+
+
+@pytest.mark.parametrize(
+    ("boundary", "status"),
+    [("environment", 500), ("policy", 502), ("scoring", 500), ("timeout", 504), ("cancelled", 503)],
+)
+def test_each_boundary_has_its_status(boundary: Boundary, status: int, caplog: pytest.LogCaptureFixture) -> None:
+    error = RolloutFailed(Failure(boundary, "it_broke", "It broke.", "Mend it.", "abc123"), rollout_id="r-7")
+    error.__cause__ = ValueError(SECRET)
+    found, body, _ = told(error)
+    assert found == status
+    assert body == {
+        "code": "it_broke", "message": "It broke.", "hint": "Mend it.",
+        "rollout_id": "r-7", "boundary": boundary, "error_id": "abc123",
+    }  # fmt: skip
+    (record,) = caplog.records
+    assert "error_id=abc123" in record.getMessage() and "rollout_id=r-7" in record.getMessage()
+    assert record.exc_info and SECRET in str(record.exc_info[1])
+
+
+def test_what_nobody_expected_is_logged_under_an_opaque_id(caplog: pytest.LogCaptureFixture) -> None:
+    status, body, _ = told(KeyError(SECRET))
+    assert status == 500 and body["error_id"].startswith("err_") and body["error_id"] in body["hint"]
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR and body["error_id"] in record.getMessage() and record.exc_info
+    assert told(KeyError(SECRET))[1]["error_id"] != body["error_id"]
+
+
+def test_saturation_says_when_to_come_back() -> None:
+    assert told(Saturated("full", retry_after_seconds=7))[2]["retry-after"] == "7"
+
+
+def test_a_wrong_verb_says_which_are_right() -> None:
+    _, body, headers = told(HTTPException(405, headers={"Allow": "POST, GET"}))
+    assert headers["allow"] == "GET, POST" and "GET, POST" in body["hint"]
+
+
+def test_fields_are_named_and_bounded() -> None:
+    fields = tuple(FieldProblem(("body", "ops", n), "is wrong") for n in range(500))
+    _, body, _ = told(RequestError("wrong", fields=fields))
+    assert len(body["fields"]) == 50
+    assert body["fields"][3] == {"loc": ["body", "ops", 3], "message": "is wrong", "type": "value_error"}
+
+
+def problems(body: dict[str, Any]) -> dict[tuple[Any, ...], str]:
+    try:
+        RolloutRequest.model_validate(body)
+    except pydantic.ValidationError as error:
+        return {problem.loc: problem.message for problem in invalid_request(error, body).fields}
+    raise AssertionError("the body is valid")
+
+
+def test_validation_speaks_in_our_words_and_repeats_no_input() -> None:
+    found = problems(
+        {
+            "run_id": SECRET * 100,
+            "env": {"seed": SECRET, "config": [SECRET]},
+            "policy": SECRET,
+            "ops": ["agent", 5, None],
+            "mode": SECRET,
+            "safety": {"max_ops": 0, "max_time_s": SECRET},
+            "record": {"trajectories": SECRET},
+            "structured_config": {},
+        }
+    )
+    assert found == {
+        ("body", "run_id"): "should have at most 512 characters",
+        ("body", "env", "seed"): "should be an integer",
+        ("body", "env", "config"): "should be an object",
+        ("body", "policy"): "should be an object",
+        ("body", "ops", 1): "should be a string or an object",
+        ("body", "ops", 2): "should be a string or an object",
+        ("body", "mode"): "should be 'rl' or 'eval'",
+        ("body", "safety", "max_ops"): "should be at least 1",
+        ("body", "safety", "max_time_s"): "should be a number",
+        ("body", "record", "trajectories"): "should be true or false",
+    }
+    assert SECRET not in str(found)
+
+
+def test_what_is_missing_is_said_to_be_missing() -> None:
+    found = problems({"run_id": "x"})
+    assert found == {("body", name): "is missing" for name in ("env", "policy", "ops", "mode")}

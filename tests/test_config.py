@@ -1,0 +1,220 @@
+"""Settings: precedence, sources, what is refused, and that no secret shows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from taskapp_kit.config import MASK, SETTINGS, Settings, export, from_environment, load
+from taskapp_kit.errors import ConfigError
+
+SECRET = "sentinel-Key-41d9aa"
+
+
+def sources(settings: Settings) -> dict[str, str]:
+    return {name: source for name, _, source in settings.shown()}
+
+
+def test_the_nearest_layer_wins_and_is_named(tmp_path: Path) -> None:
+    (tmp_path / "taskapp.toml").write_text("port = 1001\nmax_concurrent = 11\n")
+    (tmp_path / ".env").write_text("TASKAPP_PORT=1002\nTASKAPP_MAX_CONCURRENT=12\n")
+    one, two = tmp_path / "one.env", tmp_path / "two.env"
+    one.write_text("TASKAPP_PORT=1003\n")
+    two.write_text("TASKAPP_PORT=1004\n")
+    layers: list[tuple[dict[str, object], dict[str, str], list[Path], int, str]] = [
+        ({}, {}, [], 1002, ".env, TASKAPP_PORT"),
+        ({}, {}, [one], 1003, f"--env-file {one}, TASKAPP_PORT"),
+        ({}, {}, [one, two], 1004, f"--env-file {two}, TASKAPP_PORT"),
+        ({}, {}, [two, one], 1003, f"--env-file {one}, TASKAPP_PORT"),
+        ({}, {"TASKAPP_PORT": "1005"}, [one, two], 1005, "process environment, TASKAPP_PORT"),
+        ({"port": 1006}, {"TASKAPP_PORT": "1005"}, [one], 1006, "flag --port"),
+    ]
+    for flags, environ, files, port, source in layers:
+        settings = load(flags, env_files=files, folder=tmp_path, environ=environ)
+        assert (settings.port, sources(settings)["port"]) == (port, source)
+    (tmp_path / ".env").unlink()
+    settings = load(folder=tmp_path, environ={})
+    assert (settings.port, sources(settings)["port"]) == (1001, "taskapp.toml, port")
+    assert sources(settings)["host"] == "default"
+
+
+def test_without_anything_the_defaults_hold(tmp_path: Path) -> None:
+    settings = load(folder=tmp_path, environ={})
+    assert settings == Settings() == from_environment({})
+    assert (settings.max_concurrent, settings.max_time_seconds, settings.max_body_bytes) == (1024, 3600.0, 4 * 2**20)
+    assert not settings.debug_env and settings.cors_origins == () and settings.store is None
+
+
+def test_an_app_that_somebody_else_runs_reads_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".env").write_text("TASKAPP_PORT=1002\n")
+    (tmp_path / "taskapp.toml").write_text("port = 1001\n")
+    monkeypatch.chdir(tmp_path)
+    assert from_environment({}).port == 8001
+    assert load(environ={}).port == 1002
+
+
+def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("ENVIRONMENT_API_KEY=from-the-file\n")
+    settings = load(folder=tmp_path, environ={"ENVIRONMENT_API_KEY": "  "})
+    assert settings.environment_api_key == "from-the-file"
+
+
+def test_keys_are_read_and_never_shown(tmp_path: Path) -> None:
+    environ = {
+        "ENVIRONMENT_API_KEY": f" {SECRET} ",
+        "ENVIRONMENT_API_KEY_ALIASES": f"{SECRET}-b, {SECRET}-c,,",
+        "DEV_ENVIRONMENT_API_KEY": f"{SECRET}-d",
+        "TASKAPP_STORE": f"postgresql://user:{SECRET}@db.example/runs?sslpassword={SECRET}",
+        "OPENAI_API_KEY": f"{SECRET}-e",
+    }
+    settings = load(folder=tmp_path, environ=environ)
+    assert settings.environment_api_key == SECRET
+    assert settings.environment_api_key_aliases == (f"{SECRET}-b", f"{SECRET}-c")
+    assert settings.dev_environment_api_key == f"{SECRET}-d"
+    assert settings.variable("OPENAI_API_KEY") == f"{SECRET}-e"
+    assert settings.variable("ABSENT") is None
+    told = repr(settings) + str(settings.shown())
+    assert not [SECRET[i : i + 4] for i in range(len(SECRET) - 3) if SECRET[i : i + 4] in told]
+    assert {text for name, text, _ in settings.shown() if "key" in name and name != "keys_file"} == {MASK}
+    longer = Settings(environment_api_key=SECRET * 3).shown()
+    assert longer[0][1] == MASK, "the length does not show either"
+    assert (
+        "store",
+        "postgresql://db.example/runs (rest hidden)",
+        "process environment, TASKAPP_STORE",
+    ) in settings.shown()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("TASKAPP_PORT", "http", "whole number from 0 to 65535"),
+        ("TASKAPP_PORT", "70000", "whole number from 0 to 65535"),
+        ("TASKAPP_PORT", "-1", "whole number"),
+        ("TASKAPP_PORT", "٣", "whole number"),
+        ("TASKAPP_MAX_CONCURRENT", "0", "whole number from 1"),
+        ("TASKAPP_MAX_CONCURRENT", "1.5", "whole number"),
+        ("TASKAPP_MAX_TIME_SECONDS", "nan", "above 0"),
+        ("TASKAPP_MAX_TIME_SECONDS", "inf", "at most 86400"),
+        ("TASKAPP_MAX_TIME_SECONDS", "0", "above 0"),
+        ("TASKAPP_MAX_TIME_SECONDS", "long", "number of seconds"),
+        ("TASKAPP_DEBUG_ENV", "maybe", "one of 1, true"),
+        ("TASKAPP_MAX_BODY_BYTES", "10", "whole number from 1024"),
+        ("TASKAPP_CORS_ORIGINS", "example.org", "https://example.org"),
+        ("TASKAPP_CORS_ORIGINS", "https://user@example.org", "origins"),
+        ("TASKAPP_CORS_ORIGINS", "https://example.org/path", "origins"),
+        ("ENVIRONMENT_API_KEY", f"{SECRET},other", "ENVIRONMENT_API_KEY_ALIASES"),
+        ("ENVIRONMENT_API_KEY", SECRET * 40, "at most 512"),
+        ("ENVIRONMENT_API_KEY", f"{SECRET}\nother", "control characters"),
+        ("ENVIRONMENT_API_KEY_ALIASES", f"fine,{SECRET * 40}", "at most 512"),
+    ],
+)
+def test_an_unusable_value_names_setting_source_and_what_was_expected(
+    tmp_path: Path, variable: str, value: str, expected: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(folder=tmp_path, environ={variable: value})
+    sentence = str(caught.value)
+    assert variable in sentence and "process environment" in sentence and expected in sentence
+    assert SECRET not in sentence
+
+
+@pytest.mark.parametrize(("text", "value"), [("1", True), ("TRUE", True), ("on", True), ("0", False), ("No", False)])
+def test_switches(text: str, value: bool) -> None:
+    assert from_environment({"TASKAPP_DEBUG_ENV": text}).debug_env is value
+
+
+def test_lists_of_origins() -> None:
+    settings = from_environment({"TASKAPP_CORS_ORIGINS": "https://a.example/, http://localhost:3000"})
+    assert settings.cors_origins == ("https://a.example", "http://localhost:3000")
+
+
+def test_env_files_are_read_as_they_stand(tmp_path: Path) -> None:
+    file = tmp_path / "x.env"
+    file.write_bytes(
+        b"\xef\xbb\xbf# comment\nexport A=plain\nB='single $A'\nC=\"double ${A}\"\nD=$A\nE=\nF = spaced # note\nG\n"
+    )
+    settings = load(env_files=[file], folder=tmp_path, environ={"HOME": "/h"})
+    found = {name: settings.variables.get(name) for name in "ABCDEFG"}
+    assert found == {
+        "A": "plain", "B": "single $A", "C": "double ${A}", "D": "$A", "E": "", "F": "spaced", "G": None,
+    }  # fmt: skip
+    assert settings.variables["HOME"] == "/h"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [(b"A=1\nthis is no setting\n", ":2"), (b"A='open\nB=2\n", ":1"), (b"A=\xff\xfe\n", "UTF-8")],
+)
+def test_a_broken_env_file_names_its_line(tmp_path: Path, content: bytes, expected: str) -> None:
+    file = tmp_path / "x.env"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=expected):
+        load(env_files=[file], folder=tmp_path, environ={})
+
+
+def test_a_missing_env_file_is_an_error_but_a_missing_dot_env_is_not(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(env_files=[tmp_path / "absent.env"], folder=tmp_path, environ={})
+    assert load(folder=tmp_path, environ={}).port == 8001
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("prot = 1\n", "Did you mean port"),
+        ("port = \n", "not TOML"),
+        ('environment_api_key = "sentinel-Key-41d9aa"\n', "meant to be committed"),
+        ('port = "many"\n', "taskapp.toml, port"),
+        ("port = true\n", "whole number"),
+        ("debug_env = 3\n", "one of 1, true"),
+        ("store = 3\n", "expected text"),
+    ],
+)
+def test_a_broken_config_file(tmp_path: Path, content: str, expected: str) -> None:
+    (tmp_path / "taskapp.toml").write_text(content)
+    with pytest.raises(ConfigError, match=expected) as caught:
+        load(folder=tmp_path, environ={})
+    assert SECRET not in str(caught.value)
+
+
+def test_a_config_file_speaks_toml(tmp_path: Path) -> None:
+    (tmp_path / "taskapp.toml").write_text(
+        'port = 9000\ndebug_env = true\ncors_origins = ["https://a.example"]\nmax_time_seconds = 5\nkeys_file = "k"\n'
+    )
+    settings = load(folder=tmp_path, environ={})
+    assert (settings.port, settings.debug_env, settings.cors_origins) == (9000, True, ("https://a.example",))
+    assert (settings.max_time_seconds, settings.keys_file) == (5.0, Path("k"))
+
+
+def test_an_unknown_flag_is_a_mistake_of_ours() -> None:
+    with pytest.raises(ConfigError, match="Did you mean max_concurrent"):
+        load({"max_concurent": 3}, environ={})
+
+
+def test_export_fills_what_is_missing_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "x.env"
+    file.write_text("TASKAPP_TEST_NEW=new\nTASKAPP_TEST_OLD=other\n")
+    monkeypatch.setenv("TASKAPP_TEST_OLD", "old")
+    monkeypatch.delenv("TASKAPP_TEST_NEW", raising=False)
+    settings = load(env_files=[file], folder=tmp_path)
+    try:
+        assert export(settings) == ["TASKAPP_TEST_NEW"]
+        assert (os.environ["TASKAPP_TEST_NEW"], os.environ["TASKAPP_TEST_OLD"]) == ("new", "old")
+    finally:
+        os.environ.pop("TASKAPP_TEST_NEW", None)
+
+
+def test_every_setting_has_a_field_and_a_variable_of_its_own() -> None:
+    assert len({setting.variable for setting in SETTINGS}) == len(SETTINGS)
+    assert [name for name, _, _ in Settings().shown()] == [setting.name for setting in SETTINGS]
+
+
+def test_importing_it_loads_nothing_heavy() -> None:
+    code = "import sys, taskapp_kit.config\nprint(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"pydantic", "dotenv", "fastapi", "tomllib", "difflib", "httpx"} & set(loaded)
