@@ -1,0 +1,216 @@
+"""`taskapp info`: what an app declares, or what its policy reads first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from taskapp_kit.cli.terminal import clean, console, example, print_json
+from taskapp_kit.cli.values import JSON_OBJECT, SEED, is_url
+
+if TYPE_CHECKING:
+    from taskapp_kit.config import Settings
+    from taskapp_kit.declare.taskapp import TaskApp
+
+
+@click.command(epilog=example("taskapp info crafter", "taskapp info adder.py --prompt --seed 3"))
+@click.argument("app", metavar="APP|URL")
+@click.option("--prompt", is_flag=True, help="Print exactly what a policy reads first in one episode.")
+@click.option("--env", "environment", metavar="NAME", help="Only this environment.")
+@click.option("--seed", type=SEED, metavar="S", help="With --prompt: the episode.  [default: the first of its split]")
+@click.option("--split", metavar="NAME", help="With --prompt: the split.")
+@click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="With --prompt: the configuration.")
+@click.option("--key", metavar="K", help="The server's key.  [default: ENVIRONMENT_API_KEY]")
+@click.option("--env-file", "env_files", multiple=True, metavar="F", help="Read settings from this file; may repeat.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with the whole JSON Schemas.")
+def command(  # noqa: PLR0917 - one for each option
+    app: str,
+    prompt: bool,
+    environment: str | None,
+    seed: int | None,
+    split: str | None,
+    env_config: dict[str, Any] | None,
+    key: str | None,
+    env_files: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Show environments, actions, rubrics, reward, splits, limits, configuration and policies."""
+    from taskapp_kit.config import export, load
+
+    settings = load(env_files=env_files)
+    if not prompt and (seed is not None or split is not None or env_config is not None):
+        raise click.UsageError("--seed, --split and --config name an episode; they belong to --prompt.")
+    if is_url(app):
+        if prompt:
+            raise click.UsageError("--prompt plays the reset of an app in this process; give the app, not a URL.")
+        found = _remote(app, key or settings.environment_api_key, environment)
+    else:
+        from taskapp_kit.declare.discovery import find_app
+
+        export(settings)
+        task_app = find_app(app)
+        if prompt:
+            _prompt(task_app, environment, seed, {**(env_config or {}), **({"split": split} if split else {})}, as_json)
+            return
+        found = _local(task_app, settings, environment)
+    if as_json:
+        print_json(found)
+        return
+    from taskapp_kit.cli.curl import curl_lines
+    from taskapp_kit.cli.description import print_description
+
+    print_description(found["info"], found["task_info"], found["unavailable_policies"])
+    out = console()
+    for warning in found["warnings"]:
+        out.print(f"\nWarning: {clean(warning)}", style="yellow")
+    url = app.rstrip("/") if is_url(app) else f"http://{settings.host}:{settings.port}"
+    out.print()
+    out.print("ask it" if is_url(app) else f"ask it, once `taskapp serve {app}` runs", style="bold")
+    for line in curl_lines(url, environment, found["example"]["seed"], found["example"]["policy"]):
+        out.print(line, soft_wrap=True)
+
+
+def _local(app: TaskApp, settings: Settings, wanted: str | None) -> dict[str, Any]:
+    from taskapp_kit.cli.policies import example_policy, policies_of
+    from taskapp_kit.declare.instances import find_environment
+    from taskapp_kit.serve.task_info import Description
+
+    spec = app.freeze()
+    told = Description(
+        spec,
+        max_time_seconds=settings.max_time_seconds,
+        max_concurrent=settings.max_concurrent,
+        max_body_bytes=settings.max_body_bytes,
+    )
+    chosen = [find_environment(spec, wanted)] if wanted is not None else list(spec.environments.values())
+    tasks: dict[str, Any] = {}
+    unavailable: dict[str, dict[str, str]] = {}
+    first: dict[str, Any] = {}
+    for environment in chosen:
+        split = environment.split_names[0]
+        row = environment.tasks.rows(split)[0] if environment.tasks is not None else None
+        seed = 0 if environment.tasks is not None else environment.splits[split][0]
+        tasks[environment.name] = told.task(environment, split, seed, row)
+        policies = policies_of(spec, environment)
+        unavailable[environment.name] = {name: why for name, why in policies.items() if why is not None}
+        first = first or {"seed": seed, "policy": example_policy(policies)}
+    judges = [judge.name for judge in spec.judges]
+    asked = [f"the judges {', '.join(judges)} cannot be asked in this version of taskapp-kit"] if judges else []
+    return {
+        "info": told.info(),
+        "task_info": tasks,
+        "unavailable_policies": unavailable,
+        "warnings": [*spec.warnings, *asked],
+        "example": first,
+    }
+
+
+def _remote(url: str, key: str | None, wanted: str | None) -> dict[str, Any]:
+    from taskapp_kit.cli.remote import Remote, RemoteError
+
+    server = Remote(url, key)
+    info = server.get("/info")
+    try:
+        environments = info.get("environments") or {info["dataset"]["name"]: {"dataset": info["dataset"]}}
+        names = [wanted] if wanted is not None else list(environments)
+        tasks, first = {}, None
+        for name in names:
+            seeds = environments.get(name, {}).get("dataset", {}).get("seeds") or {}
+            seed = next(iter(seeds.values()), [0])[0]
+            tasks[name] = server.get("/task_info", {"seed": str(seed), "environment": name})
+            first = seed if first is None else first
+        policies = next(iter(tasks.values()))["inference"].get("policies") or ["random"]
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise RemoteError(
+            f"{url} describes itself in a way that taskapp-kit does not know ({type(error).__name__}).",
+            hint="Is that the address of a task app served by taskapp-kit?",
+        ) from None
+    example_name = "random" if "random" in policies else policies[0]
+    return {
+        "info": info,
+        "task_info": tasks,
+        "unavailable_policies": {},
+        "warnings": [],
+        "example": {"seed": first or 0, "policy": {"policy": example_name}},
+    }
+
+
+def _prompt(app: TaskApp, wanted: str | None, seed: int | None, config: dict[str, Any], as_json: bool) -> None:
+    """The model client will add the messages around it; what is printed here is the part that exists."""
+    import asyncio
+
+    from taskapp_kit.cli.failure import failure_told, only_authors_log, show_traceback
+    from taskapp_kit.cli.report import observation_words
+    from taskapp_kit.contract.ports import View
+    from taskapp_kit.contract.response import wire_observation
+    from taskapp_kit.contract.wire import RolloutRequest
+    from taskapp_kit.declare.instances import find_environment
+    from taskapp_kit.errors import RolloutFailed
+    from taskapp_kit.service import Service
+
+    spec = app.freeze()
+    environment = find_environment(spec, wanted)
+    if seed is None:
+        split = config.get("split") if config.get("split") in environment.split_names else environment.split_names[0]
+        seed = 0 if environment.tasks is not None else environment.splits[str(split)][0]
+    request = RolloutRequest.model_validate(
+        {
+            "run_id": "cli-prompt",
+            "env": {"env_name": environment.name, "seed": seed, "config": config},
+            "policy": {},
+            "ops": [],
+            "mode": "eval",
+        }
+    )
+    only_authors_log()
+
+    async def look() -> View:
+        service = Service(app, max_concurrent=1, threads=1, exposure="local")
+        try:
+            return await service.first_view(request)
+        finally:
+            await service.close()
+
+    try:
+        view = asyncio.run(look())
+    except RolloutFailed as failed:
+        show_traceback(failed.__cause__)
+        raise failure_told(failed) from failed
+    system = environment.system_prompt or spec.system_prompt
+    tools = [
+        {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters), "text": tool.text}
+        for tool in view.tools
+    ]
+    if as_json:
+        print_json(
+            {
+                "environment": environment.name,
+                "seed": seed,
+                "system_prompt": system,
+                "observation": wire_observation(view.observation),
+                "tools": tools,
+            }
+        )
+        return
+    import orjson
+
+    out = console()
+    if system is not None:
+        out.print("system prompt, as declared", style="bold")
+        out.print(clean(system), soft_wrap=True)
+        out.print()
+    out.print(f"first observation of {environment.name}, seed {seed}", style="bold")
+    out.print(clean(observation_words(view.observation)), soft_wrap=True)
+    for tool in tools:
+        out.print()
+        words = "takes the assistant's plain words" if tool["text"] else "takes arguments"
+        out.print(f"tool {tool['name']} ({words})", style="bold")
+        out.print(clean(str(tool["description"])), soft_wrap=True)
+        out.print(orjson.dumps(tool["parameters"], option=orjson.OPT_INDENT_2).decode(), soft_wrap=True)
+    out.print()
+    out.print(
+        "This is what a policy is given. The messages in which a language model will read it come with the model "
+        "client, which this version does not have.",
+        style="dim",
+    )

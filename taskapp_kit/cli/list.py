@@ -1,0 +1,50 @@
+"""`taskapp list`: what can be named as APP or as a template."""
+
+from __future__ import annotations
+
+import click
+
+from taskapp_kit.cli.terminal import console, example, print_json, table
+
+
+@click.command(epilog=example("taskapp list", "taskapp list --json"))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(as_json: bool) -> None:
+    """List the bundled apps, the installed plugins and the templates."""
+    from importlib.metadata import entry_points
+
+    from taskapp_kit.cli.template import templates
+    from taskapp_kit.declare.discovery import PLUGIN_GROUP, bundled_apps
+
+    found = {
+        "apps": [{"name": item.name, "summary": item.summary} for item in bundled_apps()],
+        "plugins": [
+            {"name": point.name, "summary": point.value}
+            for point in sorted(entry_points(group=PLUGIN_GROUP), key=lambda point: point.name)
+        ],
+        "templates": [{"name": item.name, "summary": item.summary} for item in templates()],
+    }
+    if as_json:
+        print_json(found)
+        return
+    out = console()
+    nothing = {"plugins": f"none installed (entry-point group {PLUGIN_GROUP})"}
+    follows = {
+        "apps": "taskapp info APP",
+        "plugins": "",
+        "templates": "taskapp init NAME --template T",
+    }
+    width = max((len(item["name"]) for items in found.values() for item in items), default=8)
+    for kind, items in found.items():
+        out.print(kind.capitalize(), style="bold", end="")
+        out.print(f"  ({follows[kind]})" if items and follows[kind] else "", style="dim")
+        rows = table("", "")
+        rows.columns[0].min_width = width + 2
+        for item in items:
+            rows.add_row(f"  {item['name']}", item["summary"])
+        if items:
+            out.print(rows)
+        else:
+            out.print(f"  {nothing.get(kind, 'none')}", style="dim")
+        if kind != "templates":
+            out.print()

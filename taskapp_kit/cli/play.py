@@ -1,0 +1,185 @@
+"""`taskapp play`: a person plays an episode in the terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from taskapp_kit.cli.terminal import clean, console, example, flowing, number
+from taskapp_kit.cli.values import JSON_OBJECT, SEED
+
+if TYPE_CHECKING:
+    from taskapp_kit.contract.ports import Tool, View
+    from taskapp_kit.contract.trajectory import Answer
+    from taskapp_kit.declare.specs import EnvironmentSpec
+
+
+@click.command(
+    epilog=example("taskapp play crafter --seed 7", "printf '3\\n3\\n2\\n' | taskapp play adder.py --seed 3")
+)
+@click.argument("app")
+@click.option("--env", "environment", metavar="NAME", help="The environment.  [default: the app's first]")
+@click.option("--seed", type=SEED, metavar="S", help="The episode's seed.  [default: one is drawn]")
+@click.option("--split", metavar="NAME", help="The split to draw from, or whose row the seed counts.")
+@click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="The environment's configuration.")
+@click.option("--env-file", "env_files", multiple=True, metavar="F", help="Read settings from this file; may repeat.")
+def command(  # noqa: PLR0917 - one for each option
+    app: str,
+    environment: str | None,
+    seed: int | None,
+    split: str | None,
+    env_config: dict[str, Any] | None,
+    env_files: tuple[str, ...],
+) -> None:
+    """Play an episode yourself; the scorecard stands at the end.
+
+    Type a tool and its arguments (add {"amount": 2}, or add 2); where there is one tool its arguments are enough (2),
+    and a list takes words (move_left do do). `help` shows the tools, `quit` leaves. Lines may also come from a pipe.
+    """
+    from taskapp_kit.cli.failure import failure_told, only_authors_log, show_traceback
+    from taskapp_kit.cli.person import DAY_SECONDS, play
+    from taskapp_kit.cli.report import print_result
+    from taskapp_kit.config import export, load
+    from taskapp_kit.contract.response import response_body
+    from taskapp_kit.contract.wire import RolloutRequest
+    from taskapp_kit.declare.discovery import find_app
+    from taskapp_kit.declare.instances import find_environment
+    from taskapp_kit.errors import RolloutFailed
+
+    export(load(env_files=env_files))
+    only_authors_log()
+    found = find_app(app)
+    chosen = find_environment(found.freeze(), environment)
+    request = RolloutRequest.model_validate(
+        {
+            "run_id": "cli-play",
+            "env": {
+                "env_name": chosen.name,
+                "seed": seed,
+                "config": {**(env_config or {}), **({"split": split} if split is not None else {})},
+            },
+            "policy": {},
+            "ops": [],
+            "safety": {"max_ops": 10_000_000, "max_time_s": DAY_SECONDS},
+            "mode": "eval",
+        }
+    )
+    terminal = _Terminal(chosen)
+    try:
+        rollout = play(found, request, terminal.turn)
+    except RolloutFailed as failed:
+        show_traceback(failed.__cause__)
+        raise failure_told(failed) from failed
+    terminal.last(rollout.trajectory.turns[-1].steps if rollout.trajectory.turns else [])
+    print_result(response_body(rollout))
+
+
+class _Terminal:
+    """Shows what the person's last action led to, and reads the next one."""
+
+    def __init__(self, environment: EnvironmentSpec) -> None:
+        self._environment = environment
+        self._out = console()
+        self._asks = sys.stdin.isatty()
+        self._shown = 0
+        if self._asks:
+            import contextlib
+
+            with contextlib.suppress(ImportError):
+                import readline  # noqa: F401 - gives input() its line editing and history
+
+    def turn(self, view: View) -> Answer | None:
+        """The person's answer; None when the person leaves."""
+        from taskapp_kit.cli.answers import NotUnderstood, read_line
+        from taskapp_kit.cli.report import observation_words
+
+        if view.turn == 0:
+            self._out.print(clean(observation_words(view.observation)), soft_wrap=True)
+            self._out.print()
+            self._tools(view.tools)
+        else:
+            self.last(view.results)
+        while True:
+            line = self._read()
+            if line is None or line in ("quit", "exit"):
+                return None
+            if line in ("help", "?"):
+                self._tools(view.tools)
+                continue
+            if not line:
+                continue
+            try:
+                answer = read_line(line, view.tools)
+                self._check(answer)
+            except NotUnderstood as error:
+                self._out.print(clean(str(error)), style="yellow")
+                continue
+            return answer
+
+    def last(self, results: Any) -> None:
+        """The steps of the turn that just ended; one that was shown is not shown again."""
+        from taskapp_kit.cli.report import observation_words
+
+        for step in results:
+            if step.index < self._shown:
+                continue
+            self._shown = step.index + 1
+            words = clean(observation_words(step.observation))
+            if words:
+                self._out.print(words, soft_wrap=True, style=self._style(step))
+            if step.reward is not None:
+                self._out.print(f"reward {number(step.reward)}", style="bold" if step.reward else "dim")
+
+    @staticmethod
+    def _style(step: Any) -> str | None:
+        return "yellow" if step.refused is not None else None
+
+    def _check(self, answer: Answer) -> None:
+        """A slip of the fingers is told here, and costs no step. Raises NotUnderstood."""
+        from taskapp_kit.cli.answers import NotUnderstood
+        from taskapp_kit.declare.signature import BadArguments
+
+        for call in answer.tool_calls:
+            action = self._environment.actions.get(call.tool)
+            try:
+                if action is not None:
+                    action.arguments.read(call.args)
+            except BadArguments as error:
+                raise NotUnderstood(f"{call.tool} was not done: {error}.") from None
+
+    def _read(self) -> str | None:
+        """The next line, stripped; None at the end of the input, and for Ctrl-C."""
+        try:
+            if self._asks:
+                return input("> ").strip()
+            line = sys.stdin.readline()
+        except (EOFError, KeyboardInterrupt):
+            self._out.print()
+            return None
+        if not line:
+            return None
+        self._out.print(f"> {clean(line.strip())}")
+        return line.strip()
+
+    def _tools(self, tools: Any) -> None:
+        from taskapp_kit.cli.schema_words import members
+
+        for tool in tools:
+            self._out.print(_signature(tool, members(tool.parameters)), style="bold")
+            self._out.print(flowing(tool.description))
+        self._out.print(f"Type {_hint(tools)}, help, or quit.", style="dim")
+
+
+def _signature(tool: Tool, parts: list[tuple[str, str]]) -> str:
+    return clean(f"{tool.name}({', '.join(f'{name}: {words}' for name, words in parts)})")
+
+
+def _hint(tools: Any) -> str:
+    if len(tools) != 1:
+        return "a tool and its arguments"
+    if tools[0].text:
+        return "your words"
+    fields = list(tools[0].parameters.get("properties", {}).values())
+    return "the words of the list" if len(fields) == 1 and fields[0].get("type") == "array" else "the arguments"

@@ -1,0 +1,143 @@
+"""A rollout on the terminal: its steps as they come, then what it was worth. Reads the wire's answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from taskapp_kit.cli.terminal import clean, console, number, one_line, table
+from taskapp_kit.contract.content import Image, text_of
+
+NUMBER_WIDTH, REWARD_WIDTH = 5, 8
+
+
+class StepLines:
+    """Prints one line for each step: number, action, observation cut to the line, reward."""
+
+    def __init__(self) -> None:
+        self._out = console()
+        rest = max(30, self._out.width - NUMBER_WIDTH - REWARD_WIDTH - 3)
+        self._action = min(36, rest * 2 // 5)
+        self._observation = rest - self._action
+        self._headed = False
+
+    def start(self, observation: str) -> None:
+        """The line of the first observation."""
+        self._print("0", "reset", observation, "")
+
+    def step(self, index: int, tool: str, args: Any, observation: str, reward: float | None, *, refused: bool) -> None:
+        """The line of one step; `index` counts from 0."""
+        action = action_words(tool, args)
+        told = "" if reward is None else f"{reward:.4g}"
+        self._print(str(index + 1), action, observation, told, style="yellow" if refused else "")
+
+    def _print(self, at: str, action: str, observation: str, reward: str, style: str = "") -> None:
+        if not self._headed:
+            self._headed = True
+            self._out.print(self._line("step", "action", "observation", "reward"), style="bold")
+        self._out.print(self._line(at, action, observation, reward), style=style or None, soft_wrap=True)
+
+    def _line(self, at: str, action: str, observation: str, reward: str) -> str:
+        act, seen = one_line(action, self._action), one_line(observation, self._observation)
+        return f"{at:>4}  {act:<{self._action}} {seen:<{self._observation}} {reward:>{REWARD_WIDTH}}".rstrip()
+
+
+def action_words(tool: str, args: Any) -> str:
+    """`add amount=3`; arguments that are no object as JSON; `(no action)` when the policy named no tool."""
+    if not tool:
+        return "(no action)"
+    if isinstance(args, Mapping):
+        return " ".join([tool, *(f"{name}={_value(value)}" for name, value in args.items())])
+    return f"{tool} {_value(args)}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(item, str | int | float) for item in value):
+        return "[" + ", ".join(map(str, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def observation_words(observation: Any) -> str:
+    """A recorded observation in words; a picture is named by its size."""
+    if not isinstance(observation, list):
+        return text_of(observation)
+    return "\n".join(
+        f"[picture {block.width} x {block.height}]" if isinstance(block, Image) else str(block) for block in observation
+    )
+
+
+def wire_words(observation: Any) -> str:
+    """The same from the wire's form."""
+    if isinstance(observation, Mapping):
+        if set(observation) == {"text"}:
+            return str(observation["text"])
+        if set(observation) == {"content"} and isinstance(observation["content"], list):
+            return "\n".join(
+                str(block.get("text", "[picture]")) for block in observation["content"] if isinstance(block, Mapping)
+            )
+    return text_of(observation)
+
+
+def print_steps(body: Mapping[str, Any]) -> None:
+    """The steps of an answer of `POST /rollout`."""
+    lines = StepLines()
+    trajectory = body["trajectories"][0]
+    trace = trajectory.get("trace") or {}
+    lines.start(wire_words(trace.get("initial_observation", {"text": ""})))
+    for index, step in enumerate(trajectory["steps"]):
+        call = (step.get("tool_calls") or [{"tool": "", "args": {}}])[0]
+        refused = bool((step.get("info") or {}).get("refused"))
+        lines.step(index, call["tool"], call["args"], wire_words(step["obs"]), step["reward"], refused=refused)
+
+
+def print_result(body: Mapping[str, Any], *, policy_note: str = "") -> None:
+    """The scorecard with reasons, the reward with its formula, how it ended, what it took."""
+    out = console()
+    trajectory, card, metrics = body["trajectories"][0], body["scorecard"], body["metrics"]
+    meta = body["pipeline_metadata"]
+    out.print()
+    if card["criteria"]:
+        rows = table("criterion", "of", "score", "weight", "", right=("score", "weight"))
+        for item in card["criteria"]:
+            why = item["error"] or item["reason"] or ("required" if item["required"] else "")
+            rows.add_row(item["name"], item["of"], number(item["score"]), number(item["weight"]), clean(why))
+        out.print(rows)
+        out.print()
+    facts = table("", "")
+    reward = number(body["reward"]) + ("" if body["reward"] is not None else " (a part of the formula is undefined)")
+    facts.add_row("reward", f"{reward}   {body['reward_formula']}", style="bold")
+    facts.add_row("parts", _parts(metrics))
+    facts.add_row("ended", f"{body['status']} ({body['stop_reason']}) after {_count(trajectory['length'], 'step')}")
+    details = metrics["details"]
+    seed = f"{meta['environment']}, split {details.get('split', '-')}, seed {meta['seed']}"
+    facts.add_row("episode", seed)
+    facts.add_row("policy", meta["policy"] + (f" ({policy_note})" if policy_note else ""))
+    numbers = {name: value for name, value in details.items() if name not in ("seed", "split", "rubric")}
+    facts.add_row("metrics", _metrics(numbers))
+    timing = body["timing"]
+    parts = ", ".join(f"{name} {timing[name]:.3f}" for name in timing if name != "total")
+    facts.add_row("seconds", f"{timing.get('total', 0.0):.3f} ({parts})")
+    facts.add_row("rollout", str(body["rollout_id"]))
+    facts.add_row("digest", str(body["digest"]))
+    out.print(facts)
+    for warning in meta.get("warnings") or ():
+        console(stderr=True).print(f"Warning: {clean(str(warning))}", style="yellow")
+
+
+def _count(many: int, what: str) -> str:
+    return f"{many} {what}" if many == 1 else f"{many} {what}s"
+
+
+def _metrics(numbers: Mapping[str, Any]) -> str:
+    """Those that are not 0; the others are counted."""
+    told = [f"{clean(str(name))} {number(value)}" for name, value in numbers.items() if value]
+    zero = len(numbers) - len(told)
+    return ", ".join(told + ([_count(zero, "other") + (" is 0" if zero == 1 else " are 0")] if zero else []))
+
+
+def _parts(metrics: Mapping[str, Any]) -> str:
+    named = {"return": "mean_return", "events_score": "events_score", "outcome_score": "outcome_score"}
+    return ", ".join(f"{name} {number(metrics[key])}" for name, key in named.items())

@@ -1,0 +1,192 @@
+"""`taskapp rollout`: one scored episode, here or at a server."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from taskapp_kit.cli.failure import failure_told, only_authors_log, show_traceback
+from taskapp_kit.cli.terminal import console, example, print_json
+from taskapp_kit.cli.values import ACTION, JSON_OBJECT, SEED, is_url
+from taskapp_kit.errors import RequestError, RolloutFailed
+
+if TYPE_CHECKING:
+    from taskapp_kit.config import Settings
+    from taskapp_kit.contract.wire import RolloutRequest
+
+DEADLINE_SECONDS = 3600.0
+
+
+@click.command(
+    epilog=example(
+        "taskapp rollout adder.py --policy gold --seed 3",
+        """taskapp rollout adder.py --action '{"add": {"amount": 3}}' --config '{"high": 30}'""",
+        "taskapp rollout http://127.0.0.1:8001 --policy random --json",
+    )
+)
+@click.argument("app", metavar="APP|URL")
+@click.option("--env", "environment", metavar="NAME", help="The environment.  [default: the app's first]")
+@click.option("--seed", type=SEED, metavar="S", help="The episode's seed.  [default: one is drawn]")
+@click.option("--split", metavar="NAME", help="The split to draw from, or whose row the seed counts.")
+@click.option("--policy", metavar="P", help="Who acts: random, noop, constant, replay, or a policy of the app's.")
+@click.option("--action", type=ACTION, metavar="JSON", help='What `constant` repeats: {"tool": {args}}, or words.')
+@click.option("--policy-config", type=JSON_OBJECT, metavar="JSON", help="Further members of policy.config.")
+@click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="The environment's configuration.")
+@click.option("--ops", type=click.IntRange(1, 200_000), metavar="N", help="Stop after N turns of the policy.")
+@click.option(
+    "--max-time-seconds",
+    type=click.FloatRange(0, 86_400, min_open=True),
+    default=DEADLINE_SECONDS,
+    metavar="T",
+    help="The rollout's deadline; past it the rollout fails.",
+)
+@click.option("--key", metavar="K", help="The server's key.  [default: ENVIRONMENT_API_KEY]")
+@click.option("--env-file", "env_files", multiple=True, metavar="F", help="Read settings from this file; may repeat.")
+@click.option("--store", metavar="URL", help="Keep the rollout: sqlite:///PATH.  [default: none]")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the answer as JSON."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the answer of POST /rollout, and nothing else.")
+def command(  # noqa: PLR0917 - one for each option
+    app: str,
+    environment: str | None,
+    seed: int | None,
+    split: str | None,
+    policy: str | None,
+    action: Any,
+    policy_config: dict[str, Any] | None,
+    env_config: dict[str, Any] | None,
+    ops: int | None,
+    max_time_seconds: float,
+    key: str | None,
+    env_files: tuple[str, ...],
+    store: str | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Play and score one episode, in this process or (with a URL) at a server.
+
+    Without --policy the random policy plays; with --action the constant one.
+    """
+    from taskapp_kit.config import load
+
+    settings = load({"store": store}, env_files=env_files)
+    note = "" if policy or (policy_config or {}).get("policy") else "no --policy was given"
+    chosen = policy or ("constant" if action is not None else "random")
+    given = {"policy": chosen, **(policy_config or {})}
+    if action is not None:
+        given["action"] = action
+    body: dict[str, Any] = {
+        "run_id": f"cli-{uuid.uuid4().hex[:12]}",
+        "env": {"env_name": environment, "seed": seed, "config": dict(env_config or {})},
+        "policy": {"policy_name": given["policy"], "config": given},
+        "ops": ["agent"] * (ops or 0),
+        "safety": {"max_time_s": max_time_seconds},
+        "mode": "eval",
+    }
+    if split is not None:
+        body["env"]["config"]["split"] = split
+    _writable(out)
+    if is_url(app):
+        if store is not None:
+            raise click.UsageError("--store keeps local rollouts; a server has a store of its own.")
+        answer = _remote(app, key or settings.environment_api_key, body, max_time_seconds, quiet=as_json)
+    else:
+        answer = _local(app, settings, body, quiet=as_json, hint=note)
+    if out is not None:
+        import orjson
+
+        out.write_bytes(orjson.dumps(answer, option=orjson.OPT_INDENT_2))
+    if as_json:
+        print_json(answer)
+        return
+    from taskapp_kit.cli.report import print_result
+
+    print_result(answer, policy_note=note)
+    if out is not None:
+        console().print(f"\nWritten to {out}")
+
+
+def _writable(out: Path | None) -> None:
+    """Before a long rollout, not after."""
+    if out is not None and not out.parent.is_dir():
+        raise click.BadParameter(f"there is no directory {out.parent}.", param_hint="--out")
+
+
+def _remote(url: str, key: str | None, body: dict[str, Any], seconds: float, *, quiet: bool) -> dict[str, Any]:
+    from pydantic import ValidationError
+
+    from taskapp_kit.cli.remote import Remote, RemoteError
+    from taskapp_kit.cli.report import print_steps
+    from taskapp_kit.contract.wire import RolloutResponse
+
+    answer: dict[str, Any] = Remote(url, key).post("/rollout", body, timeout_seconds=seconds + 30.0)
+    try:
+        RolloutResponse.model_validate(answer)
+    except ValidationError as error:
+        field = ".".join(map(str, error.errors()[0]["loc"]))
+        raise RemoteError(
+            f"{url} answered with something that is no rollout as taskapp-kit gives it ({field}).",
+            hint="Is that the address of a task app served by taskapp-kit?",
+        ) from None
+    if not quiet:
+        print_steps(answer)
+    return answer
+
+
+def _local(app: str, settings: Settings, body: dict[str, Any], *, quiet: bool, hint: str) -> dict[str, Any]:
+    import asyncio
+
+    from taskapp_kit.config import export
+    from taskapp_kit.contract.response import response_body
+    from taskapp_kit.contract.wire import RolloutRequest
+    from taskapp_kit.declare.discovery import find_app
+
+    export(settings)
+    only_authors_log()
+    found = find_app(app)
+    request = RolloutRequest.model_validate(body)
+    try:
+        played = asyncio.run(_play(found, request, settings, quiet=quiet))
+    except RolloutFailed as failed:
+        show_traceback(failed.__cause__)
+        raise failure_told(failed) from failed
+    except RequestError as error:
+        if error.code == "policy_unavailable" and hint:
+            raise RequestError(
+                error.message, code=error.code, hint=f"Give another --policy (`taskapp info {app}` lists them)."
+            ) from error
+        raise
+    return response_body(played)
+
+
+async def _play(app: Any, request: RolloutRequest, settings: Settings, *, quiet: bool) -> Any:
+    from taskapp_kit.cli.report import StepLines, observation_words
+    from taskapp_kit.contract.events import Event, Observed, Stepped
+    from taskapp_kit.service import Service
+
+    lines = StepLines()
+
+    def tell(event: Event) -> None:
+        if isinstance(event, Observed):
+            lines.start(observation_words(event.observation))
+        elif isinstance(event, Stepped):
+            step = event.step
+            words = observation_words(step.observation)
+            lines.step(step.index, step.tool, step.args, words, step.reward, refused=step.refused is not None)
+
+    store = None
+    if settings.store not in (None, "none"):
+        from taskapp_kit.store import open_store
+
+        store = open_store(str(settings.store))
+    service = Service(
+        app, store=store, max_concurrent=1, max_time_seconds=request.safety.max_time_s, exposure="local", threads=1
+    )
+    try:
+        return await service.rollout(request, tell=None if quiet else tell)
+    finally:
+        await service.close()

@@ -1,0 +1,227 @@
+"""`taskapp serve`: an app behind the front entrance, on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from taskapp_kit.cli.terminal import clean, complain, console, example, table
+from taskapp_kit.errors import ConfigError, TaskappError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from taskapp_kit.config import Settings
+    from taskapp_kit.declare.taskapp import TaskApp
+
+DEFAULT_STORE = "sqlite:///.taskapp/rollouts.db"
+HANDED_APP, HANDED_EXPOSURE, HANDED_LEVEL = "TASKAPP_SERVED_APP", "TASKAPP_SERVED_EXPOSURE", "TASKAPP_SERVED_LOG_LEVEL"
+
+
+@click.command(
+    epilog=example(
+        "taskapp serve adder.py",
+        "taskapp serve crafter --port 8010 --store none",
+        "taskapp serve adder.py --host 0.0.0.0 --env-file production.env",
+    )
+)
+@click.argument("app")
+@click.option("--host", metavar="H", help="The address to listen on.  [default: 127.0.0.1]")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), metavar="P", help="Its port; 0 takes a free one.  [default: 8001]"
+)
+@click.option(
+    "--max-concurrent", type=click.IntRange(1, 1_000_000), metavar="N", help="Rollouts at once.  [default: 1024]"
+)
+@click.option(
+    "--max-time-seconds", type=click.FloatRange(0, 86_400, min_open=True), metavar="T", help="Longest rollout."
+)
+@click.option("--max-body-bytes", type=click.IntRange(1024, 2**30), metavar="N", help="Longest request body.")
+@click.option("--cors-origins", metavar="LIST", help="Web pages that may call, with commas between.  [default: none]")
+@click.option("--debug-env", is_flag=True, default=None, help="Offer /debug/env, which tells whether keys are set.")
+@click.option(
+    "--env-file", "env_files", multiple=True, metavar="F", help="Read settings from this file; a later one wins."
+)
+@click.option("--keys-file", metavar="F", help="A file with one valid key a line, read again when it changes.")
+@click.option("--store", metavar="URL", help=f"Where rollouts are kept, or none.  [default: {DEFAULT_STORE}]")
+@click.option("--reload", is_flag=True, help="Start again whenever a Python file beside the app's changes.")
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="What is logged."
+)
+@click.option("--show-config", is_flag=True, help="Show each setting and where it came from, and do not serve.")
+@click.pass_context
+def command(  # noqa: PLR0917 - one for each option
+    ctx: click.Context,
+    /,
+    app: str,
+    env_files: tuple[str, ...],
+    reload: bool,
+    log_level: str,
+    show_config: bool,
+    **flags: Any,
+) -> None:
+    """Serve an app over HTTP, behind a key.
+
+    A setting is taken from the first of: flag, process environment, --env-file, .env, taskapp.toml, default. On the
+    loopback address a missing key is made and shown once; elsewhere serving without a key is refused. Ctrl-C ends it.
+    """
+    from taskapp_kit.config import load
+
+    settings = load(flags, env_files=env_files)
+    if settings.store is None:
+        settings = dataclasses.replace(settings, store=DEFAULT_STORE)
+    if show_config:
+        _show(settings)
+        return
+    from taskapp_kit.serve.runner import log_to_stderr
+
+    local = _is_loopback(settings.host)
+    settings, minted = _with_key(settings, local=local)
+    log_to_stderr(log_level)
+    try:
+        _serve(app, settings, minted=minted, local=local, reload=reload, log_level=log_level)
+    except KeyboardInterrupt:
+        pass
+    except ConfigError as error:  # the settings were right: the address is taken, the store cannot be used
+        complain(error)
+        ctx.exit(1)
+    click.echo("\nStopped.", err=True)
+
+
+def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, reload: bool, log_level: str) -> None:
+    from taskapp_kit.asgi import build
+    from taskapp_kit.config import export, hand_over
+    from taskapp_kit.declare.discovery import find_app
+    from taskapp_kit.serve.runner import run
+
+    exposure: Any = "local" if local else "public"
+    export(settings)
+    found = find_app(app)
+    found.freeze()
+
+    def announce(url: str) -> None:
+        _banner(found, url, settings, minted=minted, local=local)
+
+    if not reload:
+        served = build(found, settings, exposure=exposure)
+        run(served, host=settings.host, port=settings.port, log_level=log_level, announce=announce)
+        return
+    hand_over(settings, **{HANDED_APP: app, HANDED_EXPOSURE: exposure, HANDED_LEVEL: log_level})
+    run(
+        "taskapp_kit.cli.serve:reload_factory",
+        host=settings.host,
+        port=settings.port,
+        log_level=log_level,
+        factory=True,
+        reload=True,
+        reload_dirs=[str(found.file.resolve().parent)],
+        announce=announce,
+    )
+
+
+def reload_factory() -> FastAPI:
+    """The application, in the child process that `--reload` starts again and again; its settings were handed over.
+
+    An author's mistake is told in one paragraph and ends the child; the next change of a file starts another.
+    """
+    from taskapp_kit.asgi import build
+    from taskapp_kit.config import from_environment
+    from taskapp_kit.declare.discovery import find_app
+    from taskapp_kit.serve.runner import log_to_stderr
+
+    settings = from_environment()
+    log_to_stderr(settings.variable(HANDED_LEVEL) or "info")
+    exposure: Any = settings.variable(HANDED_EXPOSURE) or "public"
+    try:
+        return build(find_app(settings.variable(HANDED_APP) or ""), settings, exposure=exposure)
+    except TaskappError as error:
+        complain(error)
+        raise SystemExit(1) from None
+
+
+def _with_key(settings: Settings, *, local: bool) -> tuple[Settings, str | None]:
+    """Settings that open the door to somebody, and the key that was made for it. Raises ConfigError."""
+    from taskapp_kit.serve.keys import Keys
+
+    if Keys.of(settings).configured():
+        return settings, None
+    if not local:
+        raise ConfigError(
+            f"No key is configured, and {settings.host} can be reached from other machines, so nothing is served.",
+            hint="Set ENVIRONMENT_API_KEY (in the environment or an --env-file), or serve on 127.0.0.1.",
+        )
+    key = secrets.token_urlsafe(24)
+    return dataclasses.replace(settings, environment_api_key=key), key
+
+
+def _is_loopback(host: str) -> bool:
+    """True when nobody but this machine can reach the address. Raises ConfigError for a name that is none."""
+    import ipaddress
+    import socket
+
+    try:
+        found: Sequence[Any] = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        raise ConfigError(f"Host {host[:80]!r} is no address here.", hint="Try --host 127.0.0.1.") from None
+    return all(ipaddress.ip_address(item[4][0].partition("%")[0]).is_loopback for item in found)
+
+
+def _show(settings: Settings) -> None:
+    rows = table("setting", "value", "from")
+    for row in settings.shown():
+        rows.add_row(*map(clean, row))
+    console().print(rows)
+
+
+def _banner(app: TaskApp, url: str, settings: Settings, *, minted: str | None, local: bool) -> None:
+    """What is served, where, how it is scored, how to ask it; a minted key, once."""
+    from taskapp_kit.cli.curl import curl_lines
+    from taskapp_kit.cli.description import reward_words, split_words
+    from taskapp_kit.cli.policies import example_policy, policies_of
+    from taskapp_kit.serve.task_info import Description
+
+    spec = app.freeze()
+    told = Description(
+        spec,
+        max_time_seconds=settings.max_time_seconds,
+        max_concurrent=settings.max_concurrent,
+        max_body_bytes=settings.max_body_bytes,
+    )
+    out = console()
+    out.print(f"{clean(spec.name)} {spec.version} at {url}", style="bold", soft_wrap=True)
+    facts = table("", "")
+    for environment in spec.environments.values():
+        task = told.task(environment, environment.split_names[0], 0)
+        facts.add_row("environment", f"{environment.name}: {split_words(task['dataset'])}")
+        facts.add_row("reward", clean("\n".join(reward_words(task))))
+    kept = next(value for name, value, _ in settings.shown() if name == "store")
+    facts.add_row("store", "none: rollouts are answered and not kept" if kept == "none" else kept)
+    facts.add_row("key", _key_words(settings, minted))
+    if local:
+        facts.add_row("docs", f"{url}/docs")
+    else:
+        facts.add_row("warning", "this address can be reached from other machines; put TLS before it")
+    out.print(facts)
+    out.print()
+    if minted is not None:
+        out.print(f"export ENVIRONMENT_API_KEY={minted}", soft_wrap=True)
+    first = spec.default_environment
+    seed = 0 if first.tasks is not None else first.splits[first.split_names[0]][0]
+    shown = url if local else url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+    for line in curl_lines(shown, None, seed, example_policy(policies_of(spec, first))):
+        out.print(line, soft_wrap=True)
+    out.print("\nCtrl-C stops it.", style="dim")
+
+
+def _key_words(settings: Settings, minted: str | None) -> str:
+    if minted is not None:
+        return "made for this run and shown here only; ENVIRONMENT_API_KEY gives one that stays"
+    if settings.environment_api_key:
+        return f"ENVIRONMENT_API_KEY ({settings.sources.get('environment_api_key', 'given')})"
+    if settings.keys_file:
+        return f"those of {settings.keys_file}"
+    return "configured"

@@ -1,0 +1,99 @@
+"""What every command prints with: a console that shows an author's words as they are, and errors in one paragraph."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from taskapp_kit.errors import ConfigError, DiscoveryError, RequestError, TaskappError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+def example(*lines: str) -> str:
+    """The end of a command's `--help`."""
+    return "\b\n" + ("Example" if len(lines) == 1 else "Examples") + ":\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that takes no word of an author or a server for markup."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def table(*columns: str, right: tuple[str, ...] = (), pad: int = 2) -> Table:
+    """A table without lines: headings and cells, `right` aligned to the right; the first column is not broken."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, padding=(0, pad, 0, 0), show_header=any(columns), header_style="bold")
+    for index, name in enumerate(columns):
+        made.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=index == 0)
+    return made
+
+
+def clean(text: str) -> str:
+    """Text that cannot steer a terminal: control characters but line end and tab are shown as their code."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        letter if letter in "\n\t" or unicodedata.category(letter) not in ("Cc", "Cf") else f"\\x{ord(letter):02x}"
+        for letter in text
+    )
+
+
+def flowing(text: str) -> str:
+    """An author's docstring for a terminal: line ends are undone but between paragraphs, before lists and indents."""
+    lines: list[str] = []
+    for line in clean(text).strip().split("\n"):
+        stripped = line.strip()
+        starts = not stripped or line[:1] in (" ", "\t") or stripped[:2] in ("- ", "* ")
+        if lines and lines[-1] and not starts:
+            lines[-1] += f" {stripped}"
+        else:
+            lines.append(line.rstrip())
+    return "\n".join(lines)
+
+
+def one_line(text: str, width: int) -> str:
+    """Text on one line of at most `width` characters; line ends become ` / `, what is cut leaves an ellipsis."""
+    joined = " / ".join(part.strip() for part in clean(text[: 4 * width + 400]).split("\n") if part.strip())
+    return joined if len(joined) <= width else joined[: max(0, width - 1)] + "…"
+
+
+def number(value: Any) -> str:
+    """A score or a reward for a table: at most six significant digits, `-` for null."""
+    return "-" if value is None else f"{value:.6g}" if isinstance(value, float | int) else str(value)
+
+
+def print_json(value: Any) -> None:
+    """The value on stdout as indented JSON, and nothing else."""
+    import orjson
+
+    click.echo(orjson.dumps(value, default=_mapping, option=orjson.OPT_INDENT_2).decode())
+
+
+def _mapping(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def complain(error: TaskappError) -> None:
+    """The error as one paragraph on stderr."""
+    click.echo(f"Error: {clean(str(error))}", err=True)
+
+
+def exit_status(error: TaskappError) -> int:
+    """2 when the command line, a setting or the request is wrong, else 1 (see `main`)."""
+    told = getattr(error, "exit_status", None)
+    if isinstance(told, int):
+        return told
+    if isinstance(error, DiscoveryError):  # with a cause the author's file was found, and broke
+        return 2 if error.__cause__ is None else 1
+    return 2 if isinstance(error, ConfigError | RequestError) else 1

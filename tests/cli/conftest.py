@@ -1,0 +1,120 @@
+"""Commands as a user runs them: in an empty directory, with no key in the environment."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+ROOT = Path(__file__).parents[2]
+ADDER = str(ROOT / "examples" / "adder.py")
+CAPITALS = str(ROOT / "examples" / "capitals.py")
+SETTINGS = ("ENVIRONMENT_API_KEY", "ENVIRONMENT_API_KEY_ALIASES", "DEV_ENVIRONMENT_API_KEY")
+Run = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def _loggers_as_they_were() -> Iterator[None]:
+    """A command decides where its process logs to; the process of the tests gets its own back."""
+    names = ("taskapp_kit", "taskapp_kit.environment", "uvicorn.error")
+    kept = [(log, log.handlers, log.propagate, log.level) for log in map(logging.getLogger, names)]
+    yield
+    for log, handlers, propagate, level in kept:
+        log.handlers, log.propagate = handlers, propagate
+        log.setLevel(level)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs `taskapp ARGS` in an empty directory, `width` columns wide; stdout and stderr apart."""
+    from taskapp_kit.cli.main import main
+
+    def once(*args: str, width: int = 100, stdin: str | None = None, **variables: str) -> Result:
+        environ: dict[str, str | None] = dict.fromkeys(SETTINGS)
+        environ |= {"COLUMNS": str(width), **variables}
+        before = Path.cwd()
+        os.chdir(tmp_path)
+        try:
+            return CliRunner().invoke(main, list(args), input=stdin, env=environ, prog_name="taskapp")
+        finally:
+            os.chdir(before)
+
+    return once
+
+
+def clean_environ(**variables: str) -> dict[str, str]:
+    return {
+        **{name: value for name, value in os.environ.items() if name not in SETTINGS},
+        "COLUMNS": "100",
+        **variables,
+    }
+
+
+@dataclass
+class Served:
+    """A running `taskapp serve`: its address, the key that it printed (None when it printed none), its files."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    key: str | None
+    folder: Path
+
+    @property
+    def out(self) -> str:
+        return (self.folder / "out.txt").read_text()
+
+    @property
+    def err(self) -> str:
+        return (self.folder / "err.txt").read_text()
+
+
+@contextmanager
+def serving(folder: Path, *args: str, **variables: str) -> Iterator[Served]:
+    """A real `taskapp serve ARGS --port 0`, stopped by SIGINT at the end when it still runs."""
+    with (folder / "out.txt").open("wb") as out, (folder / "err.txt").open("wb") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "taskapp_kit", "serve", *args, "--port", "0"],
+            cwd=folder,
+            stdout=out,
+            stderr=err,
+            env=clean_environ(**variables),
+        )
+    try:
+        text = _wait_for(folder / "out.txt", "Ctrl-C stops it.", process)
+        url = re.search(r" at (http://\S+)", text)
+        key = re.search(r"^export ENVIRONMENT_API_KEY=(\S+)$", text, re.MULTILINE)
+        assert url is not None, text
+        yield Served(process, url[1], key[1] if key else None, folder)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.wait(20)
+
+
+def _wait_for(file: Path, words: str, process: subprocess.Popen[bytes], seconds: float = 30.0) -> str:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        text = file.read_text()
+        if words in text:
+            return text
+        assert process.poll() is None, (file.parent / "err.txt").read_text()
+        time.sleep(0.05)
+    raise AssertionError(f"{words!r} did not appear: {file.read_text()} {(file.parent / 'err.txt').read_text()}")
+
+
+@pytest.fixture(scope="session")
+def adder_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One server of examples/adder.py for the tests that only ask."""
+    with serving(tmp_path_factory.mktemp("adder"), ADDER) as served:
+        yield served

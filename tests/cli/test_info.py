@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .conftest import ADDER, CAPITALS, Run, Served
+
+
+def test_info_tells_what_is_declared(run: Run) -> None:
+    shown = run("info", ADDER, width=80).stdout
+    for words in (
+        "adder 1.0.0",
+        "train 0 to 99 (100 seeds), test 100 to 119 (20 seeds)",
+        "20 steps",
+        "low: integer = 5",
+        "reward = 1 · outcome_score",
+        "the weighted mean of reached (weight 3), brief",
+        "add(amount: 1 | 2 | 3)",
+        "Add `amount` to the total.",
+        "gold, random, constant, replay",
+        "noop is unavailable: ",
+        "@action(noop={…})",
+        "curl -H",
+    ):
+        assert words in shown, words
+
+
+def test_info_says_why_random_cannot_play(run: Run) -> None:
+    shown = run("info", CAPITALS, width=300).stdout
+    assert "random is unavailable: action 'answer' at " in shown
+    assert "It takes the assistant's plain words." in shown
+    assert "train 0 to 1 (2 rows)" in shown
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("app", [ADDER, CAPITALS, "crafter"])
+def test_info_fits_the_terminal(run: Run, app: str, width: int) -> None:
+    told = run("info", app, width=width)
+    assert told.exit_code == 0, told.stderr
+    described = told.stdout.partition("ask it")[0]
+    assert max(map(len, described.splitlines())) <= width
+
+
+def test_info_never_shows_a_private_field(run: Run) -> None:
+    for args in (["info", CAPITALS, "--json"], ["info", CAPITALS], ["info", CAPITALS, "--prompt"]):
+        assert "Paris" not in run(*args).stdout
+
+
+def test_info_as_json_has_the_schemas(run: Run) -> None:
+    told = json.loads(run("info", ADDER, "--json").stdout)
+    (tool,) = told["task_info"]["adder"]["action_space"]["tools"]
+    assert tool["parameters"]["properties"]["amount"]["enum"] == [1, 2, 3]
+    assert list(told["unavailable_policies"]["adder"]) == ["noop"]
+
+
+def test_prompt_is_the_first_observation_and_the_tools(run: Run) -> None:
+    told = json.loads(run("info", ADDER, "--prompt", "--seed", "3", "--json").stdout)
+    assert told["observation"] == {"text": "target 8, total 0"}
+    assert [tool["name"] for tool in told["tools"]] == ["add"]
+    shown = run("info", ADDER, "--prompt", "--seed", "3").stdout
+    assert "target 8, total 0" in shown
+    assert '"enum"' in shown
+    assert "this version does not have" in shown
+
+
+def test_prompt_follows_config_and_split(run: Run) -> None:
+    told = json.loads(run("info", ADDER, "--prompt", "--config", '{"low": 40, "high": 40}', "--json").stdout)
+    assert told["observation"] == {"text": "target 40, total 0"}
+    assert json.loads(run("info", ADDER, "--prompt", "--split", "test", "--json").stdout)["seed"] == 100
+    assert run("info", ADDER, "--prompt", "--config", '{"lou": 1}').exit_code == 2
+    assert run("info", ADDER, "--prompt", "--split", "tset").exit_code == 2
+
+
+def test_a_reset_that_raises_is_shown_with_its_line(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(
+        Path(ADDER).read_text().replace("self.target, self.total =", "1 / 0; self.target, self.total =")
+    )
+    told = run("info", "bad.py", "--prompt")
+    assert told.exit_code == 1
+    assert "ZeroDivisionError" in told.stderr
+    assert 'bad.py", line 18, in reset' in told.stderr
+    assert "boundary environment" in told.stderr
+
+
+def test_info_of_a_server_tells_the_same(run: Run, adder_server: Served) -> None:
+    told = run("info", adder_server.url, "--json", ENVIRONMENT_API_KEY=str(adder_server.key))
+    assert told.exit_code == 0, told.stderr
+    here = json.loads(run("info", ADDER, "--json").stdout)
+    assert json.loads(told.stdout)["task_info"] == here["task_info"]
+    assert json.loads(told.stdout)["info"] == here["info"]
+    shown = run("info", adder_server.url, "--key", str(adder_server.key))
+    assert "add(amount: 1 | 2 | 3)" in shown.stdout
+    assert str(adder_server.key) not in shown.stdout + shown.stderr
+
+
+def test_info_of_a_server_without_its_key(run: Run, adder_server: Served) -> None:
+    told = run("info", adder_server.url)
+    assert told.exit_code == 1
+    assert "refuses a request without a key" in told.stderr
+    assert run("info", adder_server.url, "--prompt").exit_code == 2
+
+
+def test_an_environment_that_is_not_there(run: Run, adder_server: Served) -> None:
+    assert run("info", ADDER, "--env", "ader").exit_code == 2
+    told = run("info", adder_server.url, "--env", "ader", "--key", str(adder_server.key))
+    assert told.exit_code == 2
+    assert "adder" in told.stderr

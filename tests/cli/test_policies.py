@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from taskapp_kit.cli.policies import example_policy, policies_of
+from taskapp_kit.declare.discovery import find_app
+
+from .conftest import ADDER, CAPITALS
+
+
+def test_each_policy_is_there_or_says_why_not() -> None:
+    spec = find_app(ADDER).freeze()
+    found = policies_of(spec, spec.default_environment)
+    assert list(found) == ["gold", "random", "noop", "constant", "replay"]
+    assert [name for name, why in found.items() if why] == ["noop"]
+    assert "@action(noop=" in str(found["noop"])
+
+
+def test_the_example_is_one_that_can_act() -> None:
+    for app, wanted in ((ADDER, {"policy": "random"}), (CAPITALS, {"policy": "constant", "action": "hello"})):
+        spec = find_app(app).freeze()
+        assert example_policy(policies_of(spec, spec.default_environment)) == wanted

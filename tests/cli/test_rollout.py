@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from taskapp_kit.contract.wire import RolloutResponse
+from taskapp_kit.store import open_store
+
+from .conftest import ADDER, CAPITALS, Run, Served
+
+
+def test_steps_scorecard_reward_and_digest_are_shown(run: Run) -> None:
+    told = run("rollout", ADDER, "--policy", "gold", "--seed", "3")
+    assert told.exit_code == 0, told.stderr
+    lines = told.stdout.splitlines()
+    assert lines[0].split() == ["step", "action", "observation", "reward"]
+    assert lines[1].split() == ["0", "reset", "target", "8,", "total", "0"]
+    assert lines[2].split() == ["1", "add", "amount=3", "target", "8,", "total", "3", "0"]
+    assert lines[4].split() == ["3", "add", "amount=2", "target", "8,", "total", "8", "1"]
+    assert re.search(r"^reached +outcome +1 +3", told.stdout, re.MULTILINE)
+    assert re.search(r"^reward +0\.9625 +reward = 1 · outcome_score", told.stdout, re.MULTILINE)
+    assert re.search(r"^ended +terminated \(environment\) after 3 steps", told.stdout, re.MULTILINE)
+    assert re.search(r"^digest +[0-9a-f]{64}\s*$", told.stdout, re.MULTILINE)
+
+
+def test_without_a_policy_random_plays_and_it_says_so(run: Run) -> None:
+    told = run("rollout", ADDER, "--seed", "3")
+    assert told.exit_code == 0
+    assert re.search(r"^policy +random \(no --policy was given\)", told.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_fits_the_terminal(run: Run, width: int) -> None:
+    told = run("rollout", "crafter", "--policy", "scripted", "--seed", "7", "--ops", "6", width=width)
+    assert told.exit_code == 0, told.stderr
+    assert max(map(len, told.stdout.splitlines())) <= width
+
+
+def test_json_is_the_answer_of_the_wire_and_nothing_else(run: Run) -> None:
+    told = run("rollout", ADDER, "--policy", "gold", "--seed", "3", "--json")
+    answer = RolloutResponse.model_validate(json.loads(told.stdout))
+    assert (answer.status, answer.reward) == ("terminated", 0.9625)
+    assert told.stderr == ""
+
+
+def test_out_writes_the_same_answer(run: Run, tmp_path: Path) -> None:
+    told = run("rollout", ADDER, "--policy", "gold", "--seed", "3", "--json", "--out", "answer.json")
+    assert json.loads((tmp_path / "answer.json").read_text()) == json.loads(told.stdout)
+    refused = run("rollout", ADDER, "--out", "nowhere/answer.json")
+    assert refused.exit_code == 2
+    assert "there is no directory nowhere" in refused.stderr
+
+
+@pytest.mark.parametrize("action", ["Paris", '"Paris"'])
+def test_action_makes_the_constant_policy(run: Run, action: str) -> None:
+    told = run("rollout", CAPITALS, "--seed", "0", "--action", action, "--json")
+    assert json.loads(told.stdout)["reward"] == 1.0
+
+
+def test_config_split_and_ops(run: Run) -> None:
+    told = run(
+        "rollout", ADDER, "--split", "test", "--config", '{"low": 90, "high": 90}',
+        "--action", '{"add": {"amount": 1}}', "--ops", "4", "--json",
+    )  # fmt: skip
+    answer = json.loads(told.stdout)
+    assert answer["stop_reason"] == "ops"
+    assert answer["metrics"]["num_steps"] == 4
+    assert answer["metrics"]["details"]["split"] == "test"
+    assert answer["trajectories"][0]["final"]["observation"] == {"text": "target 90, total 4"}
+
+
+def test_an_unavailable_policy_says_what_to_do(run: Run) -> None:
+    told = run("rollout", CAPITALS)
+    assert told.exit_code == 2
+    assert "policy 'random' is unavailable" in told.stderr
+    assert "--policy" in told.stderr
+
+
+def test_an_unknown_policy_is_told_with_the_list(run: Run) -> None:
+    told = run("rollout", ADDER, "--policy", "goold")
+    assert told.exit_code == 2
+    assert "Did you mean 'gold'?" in told.stderr
+
+
+def test_a_step_that_raises_shows_the_authors_lines(run: Run, tmp_path: Path) -> None:
+    text = Path(ADDER).read_text()
+    (tmp_path / "bad.py").write_text(text.replace("self.total += amount", 'self.total += amount\n        {}["total"]'))
+    told = run("rollout", "bad.py", "--policy", "gold", "--seed", "3")
+    assert told.exit_code == 1
+    assert 'bad.py", line 25, in add' in told.stderr
+    assert "KeyError: 'total'" in told.stderr
+    assert "taskapp_kit/run" not in told.stderr
+    last = told.stderr.strip().splitlines()[-1]
+    assert last.startswith("Error: The rollout failed at boundary environment (environment_raised)")
+    assert re.search(r"error id [0-9a-f]+", last)
+    assert "target 8, total 0" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("return 1.0 if trajectory.total_reward == 1.0 else 0.0", "return 1 / 0", "boundary scoring"),
+        ("    target, total = (", "    raise RuntimeError('lost')\n    target, total = (", "boundary policy"),
+    ],
+)
+def test_each_boundary_is_named(run: Run, tmp_path: Path, old: str, new: str, words: str) -> None:
+    (tmp_path / "bad.py").write_text(Path(ADDER).read_text().replace(old, new))
+    told = run("rollout", "bad.py", "--policy", "gold", "--seed", "3")
+    assert told.exit_code == 1
+    assert words in told.stderr
+    assert 'bad.py", line' in told.stderr
+
+
+def test_the_deadline_is_a_failure(run: Run, tmp_path: Path) -> None:
+    text = Path(ADDER).read_text().replace("self.total += amount", "import time; time.sleep(0.2)")
+    (tmp_path / "slow.py").write_text(text)
+    told = run("rollout", "slow.py", "--seed", "3", "--max-time-seconds", "0.1")
+    assert told.exit_code == 1
+    assert "boundary timeout" in told.stderr
+
+
+def test_what_the_author_logs_goes_to_stderr(run: Run, tmp_path: Path) -> None:
+    text = Path(ADDER).read_text()
+    text = text.replace("def reset(self, seed: int) -> str:", "def reset(self, seed: int, context) -> str:")
+    text = text.replace(
+        "        self.target, self.total =",
+        "        context.log.info('seed %d', seed)\n        self.target, self.total =",
+    )
+    (tmp_path / "talks.py").write_text(text)
+    told = run("rollout", "talks.py", "--policy", "gold", "--seed", "3", "--json")
+    assert told.exit_code == 0, told.stderr
+    assert told.stderr.strip() == "INFO taskapp_kit.environment.adder: seed 3"
+    json.loads(told.stdout)
+
+
+def test_a_stored_rollout_replays(run: Run, tmp_path: Path) -> None:
+    first = json.loads(run("rollout", ADDER, "--seed", "3", "--store", "sqlite:///kept.db", "--json").stdout)
+
+    async def stored() -> object:
+        store = open_store(str(tmp_path / "kept.db"))
+        found = await store.load(first["rollout_id"])
+        await store.close()
+        return found
+
+    assert asyncio.run(stored()) is not None
+    again = run(
+        "rollout", ADDER, "--seed", "3", "--store", "sqlite:///kept.db", "--policy", "replay",
+        "--policy-config", json.dumps({"rollout_id": first["rollout_id"]}), "--json",
+    )  # fmt: skip
+    assert json.loads(again.stdout)["digest"] == first["digest"]
+
+
+def test_nothing_is_kept_unless_asked(run: Run, tmp_path: Path) -> None:
+    assert run("rollout", ADDER, "--seed", "3").exit_code == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_plays_the_same_episode(run: Run, adder_server: Served) -> None:
+    key = str(adder_server.key)
+    here = run("rollout", ADDER, "--policy", "gold", "--seed", "3")
+    there = run("rollout", adder_server.url, "--policy", "gold", "--seed", "3", ENVIRONMENT_API_KEY=key)
+    assert there.exit_code == 0, there.stderr
+
+    def comparable(text: str) -> list[str]:
+        return [line for line in text.splitlines() if not line.startswith(("seconds", "rollout "))]
+
+    assert comparable(there.stdout) == comparable(here.stdout)
+    assert key not in there.stdout
+
+
+def test_the_key_may_come_from_a_file_or_a_flag(run: Run, adder_server: Served, tmp_path: Path) -> None:
+    key = str(adder_server.key)
+    (tmp_path / "my.env").write_text(f"ENVIRONMENT_API_KEY={key}\n")
+    asked = ("rollout", adder_server.url, "--seed", "3")
+    assert run(*asked, "--env-file", "my.env").exit_code == 0
+    assert run(*asked, "--key", key).exit_code == 0
+    (tmp_path / ".env").write_text(f"ENVIRONMENT_API_KEY={key}\n")
+    assert run(*asked).exit_code == 0
+
+
+def test_a_server_that_refuses(run: Run, adder_server: Served) -> None:
+    asked = ("rollout", adder_server.url, "--seed", "3")
+    wrong = run(*asked, "--key", "not-the-key-at-all")
+    assert wrong.exit_code == 1
+    assert "refuses the key" in wrong.stderr
+    assert "not-the-key-at-all" not in wrong.stderr
+    seed = run("rollout", adder_server.url, "--seed", "5000", "--key", str(adder_server.key))
+    assert seed.exit_code == 2
+    assert "seed 5000 is outside" in seed.stderr
+
+
+def test_nobody_answers(run: Run) -> None:
+    told = run("rollout", "http://127.0.0.1:9")
+    assert told.exit_code == 1
+    assert "Nothing answers at http://127.0.0.1:9." in told.stderr
+
+
+@pytest.mark.parametrize(
+    "url", ["http://user:secret@127.0.0.1:9", "http://127.0.0.1:9/?key=secret", "http://[", "http://"]
+)
+def test_a_url_is_an_address_alone(run: Run, url: str) -> None:
+    told = run("rollout", url)
+    assert told.exit_code == 2
+    assert "secret" not in told.stderr
+
+
+def test_store_belongs_to_local_rollouts(run: Run, adder_server: Served) -> None:
+    assert run("rollout", adder_server.url, "--store", "sqlite:///x.db").exit_code == 2
