@@ -1,0 +1,360 @@
+"""README and docs are run: what they show is what happens.
+
+A block is told by the words after its opening fence:
+
+    ```python               runs; all of one page share a namespace and a fresh working directory
+    ```python title=x.py    is saved there as x.py, and run (`append`: added to the end of x.py)
+    ```python no-run        does not run here (counted below)
+    ```console run          each `$ ` line runs in one shell of the page; the lines below it are what it prints, in
+                            order, where `…` stands for anything and other lines may come between
+    ```console              is only read (counted below, on the pages that teach)
+
+`$ taskapp serve FILE` runs in the background until the next one; its port is a free one instead of 8001, and
+THE-KEY-THAT-SERVE-PRINTED is the key that it minted.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import runpy
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEACHING = ("README.md", "CONTRIBUTING.md", "docs/tutorial.md", "docs/contract.md", "docs/architecture.md")
+SKIPPED_FOLDERS = {"out", "build", "dist", "node_modules"}
+COMMAND_SECONDS = 60
+SENTINEL = "===block-command-done==="
+KEY_PLACEHOLDER = "THE-KEY-THAT-SERVE-PRINTED"
+FENCE = re.compile(r"^```(\S*)[ \t]*(.*)$")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block. line: number of its first line of text, from 1."""
+
+    page: Path
+    line: int
+    language: str
+    words: str
+    text: str
+
+    @property
+    def title(self) -> str | None:
+        found = re.search(r"title=(\S+)", self.words)
+        return found[1] if found else None
+
+    @property
+    def runs(self) -> bool:
+        if self.language == "python":
+            return "no-run" not in self.words
+        return self.language == "console" and "run" in self.words.split()
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(page: Path) -> list[Block]:
+    found: list[Block] = []
+    opened: tuple[int, str, str] | None = None
+    lines: list[str] = []
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1):
+        fence = FENCE.match(line)
+        if opened is None and fence:
+            opened, lines = (number + 1, fence[1], fence[2]), []
+        elif opened is not None and line.rstrip() == "```":
+            found.append(Block(page, *opened, "\n".join(lines) + "\n"))
+            opened = None
+        else:
+            lines.append(line)
+    assert opened is None, f"{page}: the block at line {opened} is not closed"
+    return found
+
+
+def markdown_files() -> list[Path]:
+    return [
+        path
+        for path in sorted(ROOT.rglob("*.md"))
+        if not any(part.startswith(".") or part in SKIPPED_FOLDERS for part in path.relative_to(ROOT).parts)
+    ]
+
+
+class Shell:
+    """One bash for a page, and the server that it has running."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.key = ""
+        self.folder = folder
+        self.server: int | None = None
+        kept = {name: os.environ[name] for name in ("LANG", "TMPDIR") if name in os.environ}
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        self.process = subprocess.Popen(
+            ["bash", "--norc", "--noprofile"],
+            cwd=folder,
+            env={
+                **kept,
+                "PATH": path,
+                "HOME": str(folder),
+                "TASKAPP_PORT": str(self.port),
+                "NO_COLOR": "1",
+                "COLUMNS": "120",
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, command: str) -> tuple[int, str]:
+        """Exit status and everything printed."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        watchdog = threading.Timer(COMMAND_SECONDS, self.process.kill)
+        watchdog.start()
+        try:
+            self.process.stdin.write(f"{self.here(command)}\n_status=$?; echo; echo {SENTINEL} $_status\n")
+            self.process.stdin.flush()
+            printed: list[str] = []
+            for line in self.process.stdout:
+                if line.startswith(SENTINEL):
+                    return int(line.split()[1]), "".join(printed)
+                printed.append(line)
+        finally:
+            watchdog.cancel()
+        raise AssertionError(f"`{command}` did not end within {COMMAND_SECONDS} s:\n{''.join(printed)}")
+
+    def here(self, text: str) -> str:
+        """The text with this shell's port and key."""
+        return text.replace("127.0.0.1:8001", f"127.0.0.1:{self.port}").replace(KEY_PLACEHOLDER, self.key)
+
+    def serve(self, command: str) -> str:
+        """Starts the server, waits until it answers; what it printed."""
+        self.stop_server()
+        log = self.folder / f"serve-{time.monotonic_ns()}.log"
+        status, printed = self.run(f"{command} >{log} 2>&1 </dev/null & echo pid $!; disown")
+        assert status == 0, printed
+        self.server = int(printed.split("pid ")[1].split()[0])
+        deadline = time.monotonic() + COMMAND_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                os.kill(self.server, 0)
+                if httpx.get(f"http://127.0.0.1:{self.port}/").status_code == 200:
+                    break
+            except httpx.TransportError:
+                time.sleep(0.1)
+            except ProcessLookupError:
+                break
+        text = log.read_text()
+        minted = re.search(r"export ENVIRONMENT_API_KEY=([\w-]{16,})", text)
+        if minted:
+            self.key = minted[1]
+        return text
+
+    def stop_server(self) -> None:
+        if self.server is None:
+            return
+        server, self.server = self.server, None
+        deadline = time.monotonic() + COMMAND_SECONDS
+        try:
+            os.kill(server, 15)
+            while time.monotonic() < deadline:
+                os.kill(server, 0)
+                time.sleep(0.05)
+        except ProcessLookupError:
+            return
+        raise AssertionError("the server did not stop when it was asked to")
+
+    def close(self) -> None:
+        try:
+            self.stop_server()
+        finally:
+            self.process.kill()
+            self.process.communicate()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A fresh working directory; what a block does to this process is undone."""
+    before = Path.cwd(), dict(os.environ), list(sys.path)
+    os.chdir(tmp_path)
+    sys.path.insert(0, str(tmp_path))
+    try:
+        yield tmp_path
+    finally:
+        os.chdir(before[0])
+        os.environ.clear()
+        os.environ.update(before[1])
+        sys.path[:] = before[2]
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+                del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(block.runs for block in blocks(page))], ids=lambda page: page.name
+)
+def test_every_block_of_the_page_runs(page: Path, folder: Path) -> None:
+    found = [block for block in blocks(page) if block.runs]
+    if any(block.language == "console" for block in found) and not (shutil.which("bash") and shutil.which("curl")):
+        pytest.skip("the page's shell blocks need bash and curl")
+    module = ModuleType(f"docs_{page.stem}")
+    sys.modules[module.__name__] = module
+    copy = folder / page.name  # what a traceback and an author's `file:line` point at: the page's own lines
+    copy.write_text(page.read_text(encoding="utf-8"), encoding="utf-8")
+    module.__file__ = str(copy)
+    shell = Shell(folder)
+    try:
+        for block in found:
+            if block.language == "console":
+                run_console(block, shell)
+            elif block.title:
+                file = folder / block.title
+                before = file.read_text(encoding="utf-8") if "append" in block.words.split() else ""
+                file.write_text(before + block.text, encoding="utf-8")
+                if file.suffix == ".py":
+                    runpy.run_path(str(file))
+            else:
+                exec(compile("\n" * (block.line - 1) + block.text, str(copy), "exec"), module.__dict__)
+    finally:
+        shell.close()
+        del sys.modules[module.__name__]
+
+
+def run_console(block: Block, shell: Shell) -> None:
+    for command, expected in commands(block.text):
+        if command.startswith("taskapp serve"):
+            printed = shell.serve(command)
+        else:
+            status, printed = shell.run(command)
+            assert status == 0, f"{block}: `{command}` ended with {status}:\n{printed}"
+        missing = first_missing([shell.here(line) for line in expected], printed)
+        assert missing is None, f"{block}: `{command}` did not print {missing!r} there; it printed:\n{printed}"
+
+
+def commands(text: str) -> list[tuple[str, list[str]]]:
+    """Each `$ ` line, with the lines that a `\\` at its end continues it by, and the lines expected below it."""
+    found: list[tuple[str, list[str]]] = []
+    for line in text.splitlines():
+        if line.startswith("$ "):
+            found.append((line[2:], []))
+        elif found and not found[-1][1] and found[-1][0].endswith("\\"):
+            found[-1] = (f"{found[-1][0]}\n{line}", [])
+        elif found and line.strip():
+            found[-1][1].append(line)
+    return found
+
+
+def first_missing(expected: list[str], printed: str) -> str | None:
+    """The first expected line that does not come in its turn; None when all do."""
+    lines = iter(" ".join(re.sub(r"\x1b\[[0-9;]*m", "", line).split()) for line in printed.splitlines())
+    for line in expected:
+        words = " ".join(line.split())
+        pattern = re.compile(".*".join(map(re.escape, words.split("…"))))
+        if words != "…" and not any(pattern.fullmatch(found) for found in lines):
+            return line
+    return None
+
+
+def test_the_comparison_notices_what_is_not_there() -> None:
+    printed = 'HTTP/1.1 200 OK\ndate: today\n{"healthy":true,"in_flight":0}\n'
+    assert first_missing(["HTTP/1.1 200 OK", "…", '{"healthy":true,…}'], printed) is None
+    assert first_missing(["HTTP/1.1 401 Unauthorized"], printed) == "HTTP/1.1 401 Unauthorized"
+    assert first_missing(['{"healthy":true,…}', "HTTP/1.1 200 OK"], printed) == "HTTP/1.1 200 OK"
+    assert commands("$ a \\\n    b\nout\n$ c\n") == [("a \\\n    b", ["out"]), ("c", [])]
+
+
+def test_few_blocks_are_only_read() -> None:
+    every = [block for page in PAGES for block in blocks(page)]
+    unrun = [str(block) for block in every if block.language in ("python", "py") and not block.runs]
+    assert len(unrun) <= 2, unrun
+    pages = {ROOT / name for name in TEACHING}
+    taught = [
+        block
+        for page in sorted(pages)
+        for block in blocks(page)
+        if block.language in ("console", "bash", "sh", "shell")
+    ]
+    read = [str(block) for block in taught if not block.runs]
+    assert len(read) <= 4, read
+    assert len(taught) - len(read) >= 8, "the teaching pages show their commands in blocks that run"
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    titles = re.findall(r"^#+ +(.*?) *$", text, flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", markdown_files(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    for target in re.findall(r"\]\(<?([^)\s>]+)>?\)", text):
+        if re.match(r"[a-z][a-z0-9+.-]*:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        linked = (page.parent / name).resolve() if name else page
+        assert linked.exists(), f"{page.name} links to {target}, which is not there"
+        if anchor and linked.suffix == ".md":
+            assert anchor in headings(linked), f"{page.name} links to {target}; {linked.name} has no such heading"
+
+
+FOREIGN = re.compile(
+    r"pypi\.org|pythonhosted\.org|npmjs\.org|anaconda\.org|(?:extra-)?index-url|/simple/"
+    r"|(?<![\w.$}~-])/(?:home|root|work|tmp|Users|workspace|mnt)/\w",
+    re.I,
+)
+
+
+@pytest.mark.parametrize("page", markdown_files(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_page_names_a_registry_or_a_machines_path(page: Path) -> None:
+    found = FOREIGN.search(page.read_text(encoding="utf-8"))
+    assert found is None, f"{page.name} holds {found[0] if found else ''!r}"
+
+
+def codes_in(source: str) -> set[str]:
+    """The words that a caller may find under `error.code`, as a module's calls give them."""
+    places = {"Failure": 1, "EnvironmentProblem": 0, "Refusal": 0, "_wrong": 2, "envelope": 1}
+    found: set[str] = set()
+    for call in ast.walk(ast.parse(source)):
+        if not isinstance(call, ast.Call):
+            continue
+        name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+        given: list[ast.expr] = [
+            item.value for item in call.keywords if item.arg == "code" and name in ("RequestError", *places)
+        ]
+        if name in places and len(call.args) > places[name]:
+            given.append(call.args[places[name]])
+        found |= {item.value for item in given if isinstance(item, ast.Constant) and isinstance(item.value, str)}
+    return {code for code in found if re.fullmatch(r"[a-z]+(_[a-z0-9]+)*", code)}
+
+
+def test_the_contract_lists_every_error_code() -> None:
+    modules = [ROOT / "taskapp_kit" / "service.py"]
+    for room in ("run", "score", "policy", "serve", "declare"):
+        modules += sorted((ROOT / "taskapp_kit" / room).rglob("*.py"))
+    # in serve/routes/task_info.py the third word of `_wrong` is a field's type; its code is invalid_query
+    codes = {"invalid_query"}.union(
+        *(codes_in(path.read_text(encoding="utf-8")) for path in modules if path.name != "task_info.py")
+    )
+    codes |= {"invalid_request", "internal_error", "store_failed"}
+    assert len(codes) > 30, codes
+    contract = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
+    assert not {code for code in codes if f"`{code}`" not in contract}
