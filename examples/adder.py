@@ -7,7 +7,7 @@ from taskapp_kit import Step, TaskApp, Trajectory, action
 app = TaskApp("adder", version="1.0.0", description="Reach a target by adding small numbers.")
 
 
-@app.environment("adder", splits={"train": range(100), "test": range(100, 120)}, max_steps=20)
+@app.environment("adder", splits={"train": range(0, 100), "test": range(100, 120)}, max_steps=20)
 class Adder:
     """Reach the target exactly; overshooting ends the episode."""
 

@@ -1,6 +1,5 @@
 """Capitals: a single-turn question set."""
 from pydantic import BaseModel
-
 from taskapp_kit import Private, TaskApp
 
 app = TaskApp("capitals", version="1.0.0")

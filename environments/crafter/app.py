@@ -16,7 +16,7 @@ from taskapp_kit import Blend, Image, PlayedStep, RolloutSummary, Step, TaskApp,
 from taskapp_kit.errors import Unavailable
 
 from .names import ACHIEVEMENTS, ACTIONS, DEFAULT_LENGTH, MAX_ACTIONS_PER_CALL, ActionName
-from .score import crafter_score, ladder, unlocked_share
+from .score import crafter_score, ladder, success_rates, unlocked_share
 from .scripted import scripted
 
 app = TaskApp(
@@ -32,15 +32,17 @@ Actions = Annotated[list[ActionName], Field(min_length=1, max_length=MAX_ACTIONS
 @app.environment(
     "crafter",
     splits={"train": range(1_000_000), "test": range(1_000_000, 1_010_000)},
-    reward_range=(-0.9 * MAX_ACTIONS_PER_CALL, 1.9 * MAX_ACTIONS_PER_CALL),
+    max_steps=DEFAULT_LENGTH,  # a call does at least one game step, so this only ends a policy that is always refused
+    reward_range=(-1.0, MAX_ACTIONS_PER_CALL + 1.0),  # 1.0 for each action that unlocks; health moves by 0.9 at most
     tags=("survival", "multi-turn", "images"),
 )
 class Crafter:
     """You play Crafter. Stay alive and unlock as many of the 22 achievements as you can, each one once.
 
-    You see the 9 by 7 cells around you, your vitals and what you carry. `do` acts on the cell that you face: it gathers,
-    drinks, eats and fights. A move turns you first; it walks only onto grass, sand or a path. Tables, furnaces and tools
-    need what they are made of, and tools need a table (iron tools a furnace too) within one cell of you.
+    You see the 9 by 7 cells around you, your vitals and what you carry. `do` acts on the cell that you face: it
+    gathers, drinks, eats and fights. A move turns you first; it walks only onto grass, sand or a path. Tables,
+    furnaces and tools need what they are made of, and tools need a table (iron tools a furnace too) within one cell
+    of you.
     """
 
     def __init__(
@@ -58,9 +60,9 @@ class Crafter:
         """Loads the game once for each process, and compiles its world generation."""
         _rules().warm_up()
 
-    def reset(self, seed: int, context: Any) -> list[Text | Image]:
-        """A world of its own for each seed."""
-        self.draw = self.image and context.wants_images
+    def reset(self, seed: int, context: Any = None) -> str | list[Text | Image]:
+        """A world of its own for each seed. Without a context (plain Python, no server) pictures are wanted."""
+        self.draw = self.image and (context is None or context.wants_images)
         self.game = _rules().CrafterGame(seed, length=self.length)
         return self._see()
 
@@ -81,11 +83,9 @@ class Crafter:
             },
         )
 
-    def _see(self) -> list[Text | Image]:
-        seen: list[Text | Image] = [Text(self.game.observe())]
-        if self.draw:
-            seen.append(Image(self.game.render(self.image_size)))
-        return seen
+    def _see(self) -> str | list[Text | Image]:
+        text: str = self.game.observe()
+        return [Text(text), Image(self.game.render(self.image_size))] if self.draw else text
 
 
 def _rules() -> Any:
@@ -94,8 +94,8 @@ def _rules() -> Any:
         from . import rules
     except ImportError as error:
         raise Unavailable(
-            f"environment 'crafter' needs the package {error.name}, which is not installed.",
-            hint="Install it: pip install 'taskapp-kit[crafter]'.",
+            f"environment 'crafter' needs the package {error.name}, which is not installed here; install the extra "
+            "that has it: pip install 'taskapp-kit[crafter]'."
         ) from error
     return rules
 
@@ -127,7 +127,7 @@ def depth(trajectory: Trajectory) -> float:
 def progress(trajectory: Trajectory) -> dict[str, float]:
     """Game steps, unique achievements, and 1 or 0 for each achievement by name."""
     names = set(unlocked(trajectory))
-    game_steps = trajectory.steps[-1].info.get("game_step", 0) if trajectory.steps else 0
+    game_steps = sum(len(step.info.get("actions", ())) for step in trajectory.steps)  # a refused call did none
     return {
         "game_steps": float(game_steps),
         "unique_achievements": float(len(names)),
@@ -138,11 +138,9 @@ def progress(trajectory: Trajectory) -> dict[str, float]:
 @app.aggregate(name="crafter")
 def paper_score(rollouts: Sequence[RolloutSummary]) -> dict[str, float]:
     """The Crafter score (percent) over these episodes, and each achievement's success rate (percent)."""
-    count = len(rollouts)
-    rates = {
-        name: 100.0 * sum(item.metrics.get(f"achievement/{name}", 0.0) > 0 for item in rollouts) / count
-        for name in ACHIEVEMENTS
-    }
+    if not rollouts:
+        return {}
+    rates = success_rates([name for name in ACHIEVEMENTS if item.metrics[f"achievement/{name}"]] for item in rollouts)
     return {"score_percent": crafter_score(rates), **{f"success_percent/{name}": rate for name, rate in rates.items()}}
 
 

@@ -72,7 +72,8 @@ def command(  # noqa: PLR0917 - one for each option
 
 
 def _local(app: TaskApp, settings: Settings, wanted: str | None) -> dict[str, Any]:
-    from taskapp_kit.cli.policies import example_policy, policies_of
+    from taskapp_kit.cli.policies import example_policy
+    from taskapp_kit.policy.choose import policies_of
     from taskapp_kit.declare.instances import find_environment
     from taskapp_kit.serve.task_info import Description
 

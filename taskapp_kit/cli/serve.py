@@ -181,7 +181,8 @@ def _banner(app: TaskApp, url: str, settings: Settings, *, minted: str | None, l
     """What is served, where, how it is scored, how to ask it; a minted key, once."""
     from taskapp_kit.cli.curl import curl_lines
     from taskapp_kit.cli.description import reward_words, split_words
-    from taskapp_kit.cli.policies import example_policy, policies_of
+    from taskapp_kit.cli.policies import example_policy
+    from taskapp_kit.policy.choose import policies_of
     from taskapp_kit.serve.task_info import Description
 
     spec = app.freeze()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import random
 from collections.abc import Mapping, Sequence
 
 from taskapp_kit.contract.content import Json
@@ -34,6 +35,22 @@ def policy_names(app: AppSpec, environment: str) -> list[str]:
     """Every policy that can be named for this environment, the app's own first."""
     own = [spec.name for spec in app.policies if spec.applies_to(environment)]
     return own + [name for name in BUILT_IN if name not in own]
+
+
+def policies_of(app: AppSpec, environment: EnvironmentSpec) -> dict[str, str | None]:
+    """Policy to None, or to the sentence why it is unavailable; the app's own first."""
+    own = {spec.name for spec in app.policies if spec.applies_to(environment.name)}
+    found: dict[str, str | None] = {}
+    for name in policy_names(app, environment.name):
+        found[name] = None
+        try:
+            if name == "random" and name not in own:
+                random_policy(environment, random.Random(0))
+            elif name == "noop" and name not in own:
+                noop_policy(environment)
+        except RequestError as error:
+            found[name] = error.message.partition("is unavailable: ")[2] or error.message
+    return found
 
 
 def chosen_name(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import logging
 import socket
@@ -55,6 +56,7 @@ def run(
 
             ChangeReload(config, target=server.run, sockets=[bound]).run()
         else:
+            _spare_the_collector()
             server.run(sockets=[bound])
     finally:
         bound.close()
@@ -82,6 +84,17 @@ def bind(host: str, port: int) -> socket.socket:
         ) from None
     bound.set_inheritable(True)
     return bound
+
+
+def _spare_the_collector() -> None:
+    """What is loaded by now lives as long as the server: the garbage collector need not walk it again and again.
+
+    A rollout makes thousands of objects and few cycles, so younger generations are looked at less often too: a small
+    rollout's CPU fell by a quarter, its p99 by two thirds (docs/performance.md).
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
 
 
 def url_of(host: str, port: int) -> str:

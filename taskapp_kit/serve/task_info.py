@@ -10,10 +10,8 @@ from typing import Any
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.declare.specs import AppSpec, CriterionSpec, EnvironmentSpec, JudgeSpec
+from taskapp_kit.policy.choose import policies_of
 from taskapp_kit.version import __version__
-
-BUILT_IN_POLICIES = ("random", "noop", "constant", "replay")
-
 
 class Description:
     """One app's description, with the server's limits. What does not depend on the seed is built once."""
@@ -34,7 +32,7 @@ class Description:
         return {
             "service": {"task": fixed["task"], "version": self._spec.version},
             "dataset": fixed["dataset"],
-            "rubrics": _rubrics(fixed["rubric"]),
+            "rubrics": _rubrics(fixed["rubric"], self._spec.aggregation),
             "inference": fixed["inference"],
             "limits": fixed["limits"],
             "reward": fixed["reward"],
@@ -46,8 +44,13 @@ class Description:
         }
 
     def taskset(self, environment: EnvironmentSpec) -> dict[str, Json]:
-        """The body of `/task_info` without a seed."""
-        return {"taskset": {**self._environment(environment)["dataset"], "environments": list(self._spec.environments)}}
+        """The body of `/task_info` without a seed: the task set, and what every task has in common.
+
+        The SDK's client reads this answer as a TaskInfo, which its own server does not send.
+        """
+        fixed = self._environment(environment)
+        taskset = {**fixed["dataset"], "environments": list(self._spec.environments)}
+        return {"taskset": taskset, **fixed, "task_metadata": {}}
 
     def ranges(self, environment: EnvironmentSpec) -> str:
         """Each split's seeds in words, e.g. `train 0 to 99; test 100 to 119`."""
@@ -74,7 +77,7 @@ class Description:
     def _build(self, environment: EnvironmentSpec) -> dict[str, Json]:
         spec = self._spec
         blend = spec.blend_for(environment.name)
-        policies = [policy.name for policy in spec.policies if policy.applies_to(environment.name)]
+        policies = policies_of(spec, environment)
         return {
             "task": {
                 "id": spec.name,
@@ -88,7 +91,7 @@ class Description:
             "inference": {
                 "model": None,
                 "inference_url": None,
-                "policies": [*policies, *(name for name in BUILT_IN_POLICIES if name not in policies)],
+                "policies": [name for name, why_not in policies.items() if why_not is None],
             },
             "limits": {
                 "max_turns": environment.max_turns,
@@ -178,7 +181,7 @@ def _judge(item: JudgeSpec) -> dict[str, Json]:
     }
 
 
-def _rubrics(rubric: Mapping[str, Json]) -> dict[str, Json] | None:
+def _rubrics(rubric: Mapping[str, Json], aggregation: str) -> dict[str, Json] | None:
     """The rubric as `/info` tells it: sections with a version and an aggregation; None when nothing is scored."""
     if not any(rubric.values()):
         return None
@@ -190,7 +193,7 @@ def _rubrics(rubric: Mapping[str, Json]) -> dict[str, Json] | None:
             "version": "1",
             "goal_text": goals[kind],
             "criteria": section["criteria"],
-            "aggregation": "weighted_sum",
+            "aggregation": aggregation if kind == "outcome" else "sum",
         }
         for kind, section in rubric.items()
     }

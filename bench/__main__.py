@@ -1,0 +1,74 @@
+"""`make bench`, or `python -m bench [PART…]`: measure and write docs/performance.md (with parts named: print only)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench import crafter_episodes, startup, trivial_rollout
+from bench.processes import ROOT, BenchFailed
+from bench.tables import Table
+
+PARTS: dict[str, Callable[[int, Path], Table]] = {
+    "crafter": crafter_episodes.measure,
+    "trivial": trivial_rollout.measure,
+    "startup": startup.measure,
+}
+REPETITIONS = {"crafter": 3, "trivial": 5, "startup": 5}
+PAGE = ROOT / "docs" / "performance.md"
+INTRODUCTION = """# Performance
+
+Written by `make bench`; do not edit. Every comparison is a ratio from one run on one machine, the contenders taking
+turns; the absolute figures are that machine's and will not be yours. Nothing here is asserted in a test.
+
+Machine: {cores} cores, {architecture}, {system}, Python {python}; load average before the run {load:.1f}.
+"""
+
+
+def machine(load_average: float) -> str:
+    """The page's beginning; no name of the machine."""
+    return INTRODUCTION.format(
+        cores=os.cpu_count(),
+        architecture=platform.machine(),
+        system=platform.system(),
+        python=platform.python_version(),
+        load=load_average,
+    )
+
+
+def main() -> int:
+    """Exit status 1 when a part could not be measured; the page is then left as it was."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the budgets, beside peers.")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"only these, printed: {', '.join(PARTS)}")
+    parser.add_argument("--repetitions", type=int, help="instead of each part's own number")
+    given = parser.parse_args()
+    if unknown := [part for part in given.parts if part not in PARTS]:
+        parser.error(f"there is no part {unknown[0]!r}: choose from {', '.join(PARTS)}")
+    page = [machine(os.getloadavg()[0])]
+    with tempfile.TemporaryDirectory(prefix="taskapp-bench-") as scratch:
+        for part in given.parts or PARTS:
+            begun = time.monotonic()
+            try:
+                table = PARTS[part](given.repetitions or REPETITIONS[part], Path(scratch))
+            except BenchFailed as error:
+                print(f"bench {part}: {error}", file=sys.stderr)
+                return 1
+            print(f"bench {part}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
+            page.append(table.markdown())
+    text = "\n".join(page)
+    if given.parts:
+        print(text)
+    else:
+        PAGE.write_text(text)
+        print(f"Written: {PAGE.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

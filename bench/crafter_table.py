@@ -1,0 +1,170 @@
+"""The random agent through `POST /rollout`, beside the published one: `python -m bench.crafter_table` prints a table.
+
+Exit status 1 when score, mean reward or mean length lies outside its band. A set of seeds has one result: the same
+command prints the same table anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median, stdev
+
+from bench.crafter_server import crafter_server, played, request
+from bench.processes import BenchFailed
+from bench.tables import Table
+from environments.crafter.names import ACHIEVEMENTS
+from environments.crafter.score import crafter_score, success_rates
+
+PUBLISHED_EPISODES = 29_784
+PUBLISHED_COUNTS = {
+    "collect_drink": 2776,
+    "collect_sapling": 14947,
+    "collect_stone": 4,
+    "collect_wood": 7260,
+    "defeat_skeleton": 5,
+    "defeat_zombie": 41,
+    "eat_cow": 112,
+    "eat_plant": 2,
+    "make_wood_pickaxe": 96,
+    "make_wood_sword": 95,
+    "place_plant": 13288,
+    "place_stone": 3,
+    "place_table": 1299,
+    "wake_up": 27878,
+}
+"""Episodes with each achievement; the other eight never. Source: danijar/crafter, scores/crafter_noreward-random.json
+(five runs of one million steps), counted from the file, as are the figures below."""
+PUBLISHED_RATES = {name: 100 * PUBLISHED_COUNTS.get(name, 0) / PUBLISHED_EPISODES for name in ACHIEVEMENTS}
+PUBLISHED_REWARD, PUBLISHED_REWARD_DEVIATION = 1.377, 1.222
+PUBLISHED_LENGTH, PUBLISHED_LENGTH_DEVIATION, PUBLISHED_MEDIAN_LENGTH = 167.86, 44.78, 165
+
+SCORE_BAND, REWARD_BAND, LENGTH_BAND = (1.37, 1.72), (1.17, 1.60), (161.0, 175.0)
+"""Where 300 episodes of the published agent are expected: percent, reward, game steps."""
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One rollout: the sum of its rewards, its game steps, what it unlocked."""
+
+    returned: float
+    game_steps: float
+    unlocked: tuple[str, ...]
+
+
+def episodes(first_seed: int, count: int, in_flight: int, scratch: Path) -> list[Episode]:
+    """Plays them on a server of their own. Raises BenchFailed."""
+    with crafter_server("crafter", scratch) as server:
+        wanted = [request(seed, "random") for seed in range(first_seed, first_seed + count)]
+        answers = played(server, wanted, in_flight)
+    found = []
+    for one in wanted:
+        metrics = answers[one["run_id"]]["metrics"]
+        details = metrics["details"]
+        unlocked = tuple(name for name in ACHIEVEMENTS if details[f"achievement/{name}"])
+        found.append(Episode(metrics["mean_return"], details["game_steps"], unlocked))
+    return found
+
+
+def score(sample: Sequence[Episode]) -> float:
+    """The paper's score of these episodes, percent."""
+    return crafter_score(success_rates(one.unlocked for one in sample))
+
+
+def score_interval(sample: Sequence[Episode]) -> tuple[float, float]:
+    """Bootstrap 95 % interval of the score: RESAMPLES draws of as many episodes, from a fixed stream."""
+    rng = random.Random(0)
+    scores = sorted(score(rng.choices(sample, k=len(sample))) for _ in range(RESAMPLES))
+    return scores[int(0.025 * RESAMPLES)], scores[int(0.975 * RESAMPLES) - 1]
+
+
+def table(sample: Sequence[Episode], first_seed: int) -> tuple[Table, bool]:
+    """The table, and whether all three bands are kept."""
+    count = len(sample)
+    rates = success_rates(one.unlocked for one in sample)
+    returns = [one.returned for one in sample]
+    lengths = [one.game_steps for one in sample]
+    uniques = [float(len(one.unlocked)) for one in sample]
+    low, high = score_interval(sample)
+    seen = score(sample)
+    rows = [
+        ["score, %", f"{seen:.3f} (95 %: {low:.2f} to {high:.2f})", f"{crafter_score(PUBLISHED_RATES):.3f}", ""],
+        _mean_row("mean reward", returns, PUBLISHED_REWARD, PUBLISHED_REWARD_DEVIATION, 3),
+        _mean_row("mean length, game steps", lengths, PUBLISHED_LENGTH, PUBLISHED_LENGTH_DEVIATION, 1),
+        ["median length, game steps", f"{median(lengths):.0f}", f"{PUBLISHED_MEDIAN_LENGTH}", ""],
+        ["unique achievements", _mean(uniques, 3), f"{sum(PUBLISHED_RATES.values()) / 100:.3f}", ""],
+        *(
+            _rate_row(name, rates[name], count)
+            for name in sorted(ACHIEVEMENTS, key=lambda name: -PUBLISHED_RATES[name])
+        ),
+    ]
+    bands = [
+        ("score", seen, SCORE_BAND, 3),
+        ("mean reward", fmean(returns), REWARD_BAND, 3),
+        ("mean length", fmean(lengths), LENGTH_BAND, 1),
+    ]
+    kept = [lowest <= value <= highest for _, value, (lowest, highest), _ in bands]
+    return Table(
+        title="The random agent",
+        header=["", f"POST /rollout, {count} episodes", f"published, {PUBLISHED_EPISODES} episodes", "z"],
+        rows=rows,
+        notes=[
+            (
+                f"Policy `random`, seeds {first_seed} to {first_seed + count - 1}, whole episodes. ± is the standard "
+                "error of the mean or of the rate; z is the difference in standard errors of both sides together. "
+                "z is left out where fewer than 5 successes are expected."
+            ),
+            *(
+                f"{'Inside' if inside else '**Outside**'}: {name} {value:.{digits}f}, band {band[0]:g} to {band[1]:g}."
+                for (name, value, band, digits), inside in zip(bands, kept, strict=True)
+            ),
+        ],
+    ), all(kept)
+
+
+def _mean(values: Sequence[float], digits: int) -> str:
+    return f"{fmean(values):.{digits}f} ± {stdev(values) / math.sqrt(len(values)):.{digits}f}"
+
+
+def _mean_row(name: str, values: Sequence[float], published: float, deviation: float, digits: int) -> list[str]:
+    error = math.hypot(stdev(values) / math.sqrt(len(values)), deviation / math.sqrt(PUBLISHED_EPISODES))
+    z = (fmean(values) - published) / error
+    return [name, _mean(values, digits), f"{published:.{digits}f}", f"{z:+.1f}"]
+
+
+def _rate_row(name: str, rate: float, count: int) -> list[str]:
+    published = PUBLISHED_RATES[name]
+    error = math.sqrt(rate * (100 - rate) / count)
+    expected = math.sqrt(published * (100 - published) * (1 / count + 1 / PUBLISHED_EPISODES))
+    countable = min(published, 100 - published) * count / 100 >= 5
+    z = f"{(rate - published) / expected:+.1f}" if countable else ""
+    return [f"{name}, %", f"{rate:.2f} ± {error:.2f}", f"{published:.2f}", z]
+
+
+def main() -> int:
+    """Exit status: 0 inside the bands, 1 outside one, or no answer."""
+    parser = argparse.ArgumentParser(prog="python -m bench.crafter_table", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--episodes", type=int, default=300)
+    parser.add_argument("--first-seed", type=int, default=1_000_000)
+    parser.add_argument("--in-flight", type=int, default=8)
+    given = parser.parse_args()
+    try:
+        with tempfile.TemporaryDirectory(prefix="taskapp-bench-") as scratch:
+            sample = episodes(given.first_seed, given.episodes, given.in_flight, Path(scratch))
+    except BenchFailed as error:
+        print(error, file=sys.stderr)
+        return 1
+    result, kept = table(sample, given.first_seed)
+    print(result.markdown())
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""Crafter as it is served: answers, refusals and task information over HTTP; and where the game is not installed."""
+
+from __future__ import annotations
+
+import base64
+import io
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from PIL import Image as Picture
+
+from bench.crafter_server import request
+from environments.crafter.app import app
+from taskapp_kit.asgi import build
+from taskapp_kit.config import Settings
+from taskapp_kit.serve.runner import BackgroundServer
+
+ROOT = Path(__file__).resolve().parents[3]
+SEED = 1_000_000
+KEY = "a key of this test"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    with (
+        BackgroundServer(build(app, Settings(environment_api_key=KEY))) as server,
+        httpx.Client(base_url=server.url, headers={"X-API-Key": KEY}, timeout=60) as client,
+    ):
+        yield client
+
+
+def test_a_rollout_over_http_carries_the_picture_and_the_calls(client: httpx.Client) -> None:
+    config = {"image": True, "image_size": 64, "length": 2}
+    answer = client.post("/rollout", json=request(SEED, "scripted", config)).json()
+    (trajectory,) = answer["trajectories"]
+    step = trajectory["steps"][-1]
+    words, picture = step["obs"]["content"]
+    assert words["text"].startswith("step 2 of 2, ")
+    header, encoded = picture["image_url"]["url"].split(",")
+    assert header == "data:image/png;base64"
+    assert Picture.open(io.BytesIO(base64.b64decode(encoded))).size == (64, 64)
+    assert step["truncated"] is True
+    assert step["tool_calls"][0]["tool"] == "interact"
+    assert set(step["info"]) - {"meta", "initial_observation"} == {"actions", "rewards", "unlocked", "game_step"}
+    assert answer["metrics"]["mean_return"] == answer["reward"]
+    assert answer["metrics"]["details"]["game_steps"] == 2
+
+
+def test_text_and_picture_answers_have_one_digest(client: httpx.Client) -> None:
+    plain = client.post("/rollout", json=request(SEED, "random")).json()
+    pictured = client.post("/rollout", json=request(SEED, "random", {"image": True})).json()
+    assert plain["digest"] == pictured["digest"]
+    assert plain["trajectories"][0]["steps"][0]["obs"]["text"].startswith("step 1 of 10000, ")
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "told"),
+    [
+        ({"image_size": 10}, "image_size", "18"),
+        ({"image_size": 1025}, "image_size", "1024"),
+        ({"length": 0}, "length", "1"),
+        ({"length": 10_001}, "length", "10000"),
+        ({"image": "perhaps"}, "image", "boolean"),
+        ({"area": 9}, "area", "no such argument"),
+    ],
+)
+def test_a_wrong_config_is_a_422_that_names_the_field(
+    client: httpx.Client, config: dict[str, Any], field: str, told: str
+) -> None:
+    answer = client.post("/rollout", json=request(SEED, "noop", config))
+    assert answer.status_code == 422
+    error = answer.json()["detail"]["error"]
+    assert error["code"] == "bad_config"
+    assert error["fields"][0]["loc"] == ["body", "env", "config", field]
+    assert told in error["fields"][0]["message"]
+    assert "length, image, image_size" in error["message"]
+
+
+def test_task_info_tells_rubric_data_set_tool_and_limits(client: httpx.Client) -> None:
+    told = client.get("/task_info", params={"seed": SEED}).json()
+    assert told["task_metadata"] == {"seed": SEED, "split": "test"}
+    assert told["dataset"]["splits"] == ["train", "test"]
+    assert told["dataset"]["sizes"] == {"train": 1_000_000, "test": 10_000}
+    outcome = {item["id"]: item for item in told["rubric"]["outcome"]["criteria"]}
+    assert list(outcome) == ["achievements", "depth"]
+    assert outcome["achievements"]["description"].startswith("Share of the 22 achievements")
+    assert [item["id"] for item in told["rubric"]["events"]["criteria"]] == ["first_unlock"]
+    assert [tool["name"] for tool in told["action_space"]["tools"]] == ["interact"]
+    assert told["inference"]["policies"][:2] == ["scripted", "random"]
+    assert told["reward"]["formula"] == "reward = 1 · return"
+    assert told["limits"]["max_steps"] == 10_000
+    config = told["config_schema"]["properties"]
+    assert {name: config[name]["default"] for name in config} == {"length": 10_000, "image": False, "image_size": 144}
+    taskset = client.get("/task_info").json()["taskset"]
+    assert taskset["cardinality"] == 1_010_000
+
+
+# Without the package
+
+WITHOUT_CRAFTER = """
+import asyncio, sys
+
+class NotInstalled:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "crafter":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NotInstalled())
+
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.errors import TaskappError
+from taskapp_kit.service import Service
+
+async def main():
+    service = Service(find_app("crafter"))
+    assert service.instance("crafter", None, 7).split == "train"
+    request = {"run_id": "test", "env": {"env_name": "crafter", "seed": 7}, "policy": {"policy_name": "random"},
+               "ops": [], "mode": "eval"}
+    try:
+        await service.rollout(RolloutRequest.model_validate(request))
+    except TaskappError as error:
+        print(type(error).__name__, error.message, error.hint)
+
+asyncio.run(main())
+"""
+
+
+def test_without_the_package_the_app_is_told_of_and_a_rollout_names_the_extra() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_CRAFTER], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "environment 'crafter' needs the package crafter, which is not installed here; " in done.stdout
+    assert "pip install 'taskapp-kit[crafter]'" in done.stdout

@@ -1,0 +1,203 @@
+"""Virtual environments for peers: other people's packages, pinned, each apart from ours and from one another.
+
+A peer is a file `requirements/<peer>.txt` beside this module. Its environment is built once per content of that file
+and Python version, and reused for ever after:
+
+    python tests/interop/peers.py synth-ai-0.3.9     # builds if need be; the last line is the path of its Python
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+REQUIREMENTS = Path(__file__).parent / "requirements"
+CACHE_VARIABLE = "TASKAPP_PEERS_CACHE"
+MARKER = "peer.json"
+BUILD_TIMEOUT_SECONDS = 1800.0
+
+
+class PeerUnavailable(RuntimeError):
+    """A peer's environment could not be built. The sentence says which, at what, and what to do."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A peer's finished environment. `build_seconds` is what its building took, whenever that was."""
+
+    name: str
+    python: Path
+    built_with: str
+    build_seconds: float
+    reused: bool
+
+
+def cache_directory() -> Path:
+    """Where environments are kept: `TASKAPP_PEERS_CACHE`, else the user's cache directory."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "taskapp-kit" / "peers"
+
+
+def environment_directory(name: str, requirements: Path) -> Path:
+    """`<cache>/<peer>-<hash of pins and Python>`: a changed pin or interpreter is another environment."""
+    seen = requirements.read_bytes() + b"\0" + platform.python_version().encode()
+    return cache_directory() / f"{name}-{hashlib.sha256(seen).hexdigest()[:20]}"
+
+
+def peer(name: str) -> Peer:
+    """The environment of peer `name`, built now if nobody has.
+
+    Raises PeerUnavailable when there is no such peer or its environment cannot be built.
+    """
+    requirements = REQUIREMENTS / f"{name}.txt"
+    if not requirements.is_file():
+        known = ", ".join(sorted(path.stem for path in REQUIREMENTS.glob("*.txt")))
+        raise PeerUnavailable(f"There is no peer {name!r}; known: {known}. Add requirements/{name}.txt with its pins.")
+    directory = environment_directory(name, requirements)
+    if (found := _finished(name, directory)) is not None:
+        return found
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(directory.with_name(directory.name + ".lock"), name):
+        if (found := _finished(name, directory)) is not None:
+            return found  # another process built it while we waited
+        _build(name, requirements, directory)
+    built = _finished(name, directory)
+    if built is None:
+        raise PeerUnavailable(f"The environment of {name} vanished while it was being built: is its cache cleaned?")
+    return Peer(built.name, built.python, built.built_with, built.build_seconds, reused=False)
+
+
+def _python_of(directory: Path) -> Path:
+    return directory / "bin" / "python"
+
+
+def _finished(name: str, directory: Path) -> Peer | None:
+    """The environment in `directory` if its building came to its end (the marker is written last)."""
+    try:
+        marker = json.loads((directory / MARKER).read_text())
+    except FileNotFoundError:
+        return None
+    return Peer(name, _python_of(directory), str(marker["built_with"]), float(marker["build_seconds"]), reused=True)
+
+
+@contextmanager
+def _locked(path: Path, name: str) -> Iterator[None]:
+    """One builder at a time, across processes. The lock dies with its holder, so a crash leaves nothing to clean."""
+    with path.open("w") as handle:
+        deadline = time.monotonic() + BUILD_TIMEOUT_SECONDS
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise PeerUnavailable(
+                        f"Another process has been building the environment of {name} for over "
+                        f"{BUILD_TIMEOUT_SECONDS:.0f} s: end it and try again."
+                    ) from None
+                time.sleep(0.25)
+        yield
+
+
+def _build(name: str, requirements: Path, directory: Path) -> None:
+    """Build in place and mark the end: scripts of a virtual environment name its path, so it cannot be moved.
+
+    What an interrupted build left behind has no marker, counts for nobody, and is removed here. uv first (seconds);
+    when it is absent or fails (it does not read pip's configuration, so it may look in another place), pip.
+    """
+    started = time.monotonic()
+    complaints: list[str] = []
+    for tool, commands in _recipes(requirements, directory):
+        shutil.rmtree(directory, ignore_errors=True)
+        complaint = _run_all(commands)
+        if complaint is None:
+            marker = {"peer": name, "built_with": tool, "build_seconds": round(time.monotonic() - started, 1)}
+            partial = directory / (MARKER + ".partial")
+            partial.write_text(json.dumps(marker))
+            partial.rename(directory / MARKER)
+            return
+        complaints.append(f"with {tool}: {complaint}")
+    shutil.rmtree(directory, ignore_errors=True)
+    raise PeerUnavailable(
+        f"The environment of {name} ({requirements.name}, Python {platform.python_version()}) could not be built "
+        f"{'; '.join(complaints)}. The pins need a package registry, as pip is configured on this machine; "
+        f"build it where there is one, and point {CACHE_VARIABLE} at the result."
+    )
+
+
+def _recipes(requirements: Path, directory: Path) -> Iterator[tuple[str, list[list[str]]]]:
+    python = str(_python_of(directory))
+    if (uv := _uv()) is not None:
+        yield (
+            "uv",
+            [
+                [uv, "venv", "--quiet", "--python", sys.executable, str(directory)],
+                [uv, "pip", "install", "--quiet", "--python", python, "--no-deps", "-r", str(requirements)],
+            ],
+        )
+    yield (
+        "pip",
+        [
+            [sys.executable, "-m", "venv", str(directory)],
+            [python, "-m", "pip", "install", "--quiet", "--no-input", "--no-deps", "-r", str(requirements)],
+        ],
+    )
+
+
+def _uv() -> str | None:
+    """The uv program: on the path, or beside our own Python as the `uv` package."""
+    if (found := shutil.which("uv")) is not None:
+        return found
+    beside = Path(sys.executable).parent / "uv"
+    return str(beside) if importlib.util.find_spec("uv") is not None and beside.is_file() else None
+
+
+def _run_all(commands: list[list[str]]) -> str | None:
+    """None when every command ended well, else the end of what the failing one said."""
+    for command in commands:
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                timeout=BUILD_TIMEOUT_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        if done.returncode != 0:
+            return f"exit {done.returncode}: {(done.stderr or done.stdout).strip()[-600:]}"
+    return None
+
+
+def main() -> int:
+    """Build (or find) one peer; its Python's path is the last line of stdout."""
+    parser = argparse.ArgumentParser(description="Build or find the virtual environment of a peer.")
+    parser.add_argument("peer", help="a file of requirements/, without .txt")
+    try:
+        found = peer(parser.parse_args().peer)
+    except PeerUnavailable as error:
+        print(error, file=sys.stderr)
+        return 1
+    how = "found; its building took" if found.reused else "built in"
+    print(f"{found.name}: {how} {found.build_seconds:.1f} s with {found.built_with}", file=sys.stderr)
+    print(found.python)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
