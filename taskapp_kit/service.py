@@ -10,26 +10,37 @@ import logging
 import random
 import uuid
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from taskapp_kit.contract.addresses import inference_url, stored_url
-from taskapp_kit.contract.content import images
-from taskapp_kit.contract.events import SCHEMA_VERSION, Answered, Event, Failed, Scored, fold, from_json, to_json
-from taskapp_kit.contract.ports import Clock, Store, StoredRollout, SystemClock
+from taskapp_kit.contract.content import Image, images
+from taskapp_kit.contract.events import (
+    SCHEMA_VERSION,
+    Answered,
+    Called,
+    Event,
+    Failed,
+    Scored,
+    Started,
+    fold,
+    from_json,
+    to_json,
+)
+from taskapp_kit.contract.ports import Clock, LocalPolicy, Store, StoredRollout, SystemClock, View
 from taskapp_kit.contract.rollout import Rollout
 from taskapp_kit.contract.scorecard import Blend, RolloutSummary, Scorecard
 from taskapp_kit.contract.trajectory import Answer, Trajectory
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.instances import Instance, find_environment, find_instance, read_config, seed_of_index
-from taskapp_kit.declare.specs import AppSpec
+from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.declare.taskapp import Exposure, TaskApp
 from taskapp_kit.declare.tasks import row_hash
 from taskapp_kit.errors import Failure, FieldProblem, RequestError, RolloutFailed, Saturated, StoreError, Unavailable
 from taskapp_kit.policy.choose import KEPT_CONFIG, chosen_name, make_policy
 from taskapp_kit.run.episode import Episode, drive
-from taskapp_kit.run.lanes import LaneHung, Lanes
+from taskapp_kit.run.lanes import LaneHung, Lanes, NoLane
 from taskapp_kit.run.plan import Control, EpisodePlan, read_ops
 from taskapp_kit.score.scoring import ScoringFailed, aggregates, score
 from taskapp_kit.version import __version__, git_commit
@@ -49,9 +60,20 @@ class _Played:
     events: list[Event]
     trajectory: Trajectory
     scorecard: Scorecard | None = None
+    digest: str | None = None
     failure: Failure | None = None
     cause: BaseException | None = None
     scoring_seconds: float = 0.0
+
+
+class _Nobody:
+    """Holds the policy's place where nothing is decided."""
+
+    name = "nobody"
+
+    def decide(self, view: View) -> Answer:
+        """Never asked."""
+        raise AssertionError(f"nobody decides in turn {view.turn}")
 
 
 class Service:
@@ -90,11 +112,22 @@ class Service:
             "app": self.spec.version,
             "git": git_commit(app.file),
         }
-        for warning in (*self.spec.warnings, *_unasked_judges(self.spec)):
+        self.warnings: tuple[str, ...] = (*self.spec.warnings, *_unasked_judges(self.spec))
+        for warning in self.warnings:
             log.warning("%s", warning)
 
-    async def rollout(self, request: RolloutRequest, *, key_label: str | None = None) -> Rollout:
+    async def rollout(
+        self,
+        request: RolloutRequest,
+        *,
+        key_label: str | None = None,
+        policy: LocalPolicy | None = None,
+        tell: Callable[[Event], None] | None = None,
+    ) -> Rollout:
         """Plays, scores and keeps one rollout.
+
+        policy: acts in place of the one that the request names (a person at a terminal). tell: is given each event as
+        it happens, in the environment's thread; it must not raise.
 
         Raises RequestError (the request is wrong), Unavailable (it needs a part that is not here), Saturated,
         RolloutFailed (something broke; what was played is kept), StoreError (it could not be kept).
@@ -103,21 +136,32 @@ class Service:
             raise Saturated(f"{self.in_flight} rollouts are under way, as many as this server takes at once.")
         self.in_flight += 1
         try:
-            return await self._rollout(request, key_label)
+            return await self._rollout(request, key_label, policy, tell)
         finally:
             self.in_flight -= 1
 
-    async def _rollout(self, request: RolloutRequest, key_label: str | None) -> Rollout:
+    async def _rollout(
+        self,
+        request: RolloutRequest,
+        key_label: str | None,
+        own: LocalPolicy | None,
+        tell: Callable[[Event], None] | None,
+    ) -> Rollout:
         began, created_at = self.clock.monotonic(), self.clock.now()
-        plan, policy, warnings = await self._plan(request)
+        plan, policy, warnings = await self._plan(request, own)
         blend = _blend_of(request)
         rollout_id = uuid.uuid4().hex
         control = Control()
         episode = Episode(plan, self.clock, control)
         events: list[Event] = []
 
+        def told(event: Event) -> None:
+            events.append(event)
+            if tell is not None:
+                tell(event)
+
         def job() -> _Played:
-            drive(episode, policy, events.append)
+            drive(episode, policy, events.append if tell is None else told)
             return self._finish(events, plan, blend, control)
 
         def stop(reason: Literal["timeout", "cancelled"]) -> None:
@@ -126,11 +170,12 @@ class Service:
         seconds = min(request.safety.max_time_s, self.max_time_seconds)
         try:
             played = await self.lanes.run(job, seconds=seconds, stop=lambda: stop("timeout"))
-        except LaneHung:
-            played = self._hung(list(events), control, seconds)
+        except LaneHung as hung:
+            played = self._hung(list(events), plan, control, seconds, began=not isinstance(hung, NoLane))
         except asyncio.CancelledError:
             stop("cancelled")
-            await self._keep_cancelled(request, plan, list(events), rollout_id, created_at, key_label)
+            elapsed = self.clock.monotonic() - began
+            await self._keep_cancelled(request, plan, list(events), rollout_id, created_at, elapsed, key_label)
             raise
         trajectory, card = played.trajectory, played.scorecard
         elapsed = self.clock.monotonic() - began
@@ -143,13 +188,13 @@ class Service:
             ),
             "total": elapsed,
         }
-        digest = trajectory.digest() if played.failure is None else None
+        digest = played.digest
         if card is not None:
             events.append(Scored(card.to_json()))
         if self.store is not None:
             await self.store.save(self._row(request, plan, played, rollout_id, created_at, digest, timing, key_label))
-        elif trajectory.steps or trajectory.initial is not None:
-            self._remember_pictures(trajectory)
+        else:
+            self._remember(_pictures(trajectory))
         if played.failure is not None or card is None or digest is None:
             failure = played.failure or Failure("scoring", "no_scorecard", "the rollout was not scored")
             raise RolloutFailed(failure, rollout_id=rollout_id) from played.cause
@@ -169,8 +214,42 @@ class Service:
             versions={**self._versions, "environment": plan.environment.version},
         )
 
-    async def _plan(self, request: RolloutRequest) -> tuple[EpisodePlan, Any, list[str]]:
-        """Everything that can be wrong with a request is found here, before anything runs."""
+    async def first_view(self, request: RolloutRequest) -> View:
+        """What a policy reads before its first decision: the first observation and the tools. Nothing is played.
+
+        The request's policy is not looked at. Raises RequestError, RolloutFailed (reset broke).
+        """
+        plan, _, _ = await self._plan(request, _Nobody())
+        control = Control()
+        episode = Episode(plan, self.clock, control)
+
+        def job() -> Failed | None:
+            events = episode.events()
+            try:
+                for event in events:
+                    if isinstance(event, Called | Failed):
+                        return event if isinstance(event, Failed) else None
+            finally:
+                events.close()
+            return None
+
+        def stop() -> None:
+            control.stop = "timeout"
+
+        try:
+            failed = await self.lanes.run(job, seconds=self.max_time_seconds, stop=stop)
+        except LaneHung:
+            message = f"reset did not come back within {self.max_time_seconds:g} s"
+            raise RolloutFailed(Failure("timeout", "environment_hung", message)) from None
+        if failed is not None:
+            failure = Failure(failed.boundary, failed.code, failed.message, failed.hint, failed.error_id)
+            raise RolloutFailed(failure) from control.cause
+        return episode.view
+
+    async def _plan(
+        self, request: RolloutRequest, own: LocalPolicy | None = None
+    ) -> tuple[EpisodePlan, LocalPolicy, list[str]]:
+        """Everything that can be wrong with a request is found here, before anything runs. own: acts in any case."""
         spec = find_environment(self.spec, request.env.env_name)
         read = read_config(spec, request.env.config)
         seed = request.env.seed
@@ -185,17 +264,15 @@ class Service:
         instance = find_instance(spec, read.split, seed, self._draw, read.wanted)
         program = read_ops(request.ops)
         config = request.policy.config
-        url = inference_url(config, request.inference_url)
-        name = chosen_name(self.spec, spec.name, config, request.policy.policy_name, url)
-        answers = await self._stored_answers(config) if name == "replay" else None
-        policy = make_policy(self.spec, spec, name, config, split=instance.split, seed=instance.seed, answers=answers)
+        decided = program is None or "agent" in program  # else every action is the caller's own
+        policy = own or (await self._policy(request, spec, instance) if decided else _Nobody())
         plan = EpisodePlan(
             environment=spec,
             split=instance.split,
             seed=instance.seed,
             config=read.given,
             arguments=read.arguments,
-            policy=name,
+            policy=policy.name,
             folder=self.app.file.parent,
             task=instance.task,
             program=program,
@@ -206,29 +283,52 @@ class Service:
         )
         return plan, policy, read.warnings
 
+    async def _policy(self, request: RolloutRequest, spec: EnvironmentSpec, instance: Instance) -> LocalPolicy:
+        config = request.policy.config
+        url = inference_url(config, request.inference_url)
+        name = chosen_name(self.spec, spec.name, config, request.policy.policy_name, url)
+        answers = await self._stored_answers(config) if name == "replay" else None
+        return make_policy(self.spec, spec, name, config, split=instance.split, seed=instance.seed, answers=answers)
+
     def _finish(self, events: list[Event], plan: EpisodePlan, blend: Blend | None, control: Control) -> _Played:
         """In the environment's thread, for criteria are the author's code too."""
         trajectory = fold(events)
         failed = next((event for event in reversed(events) if isinstance(event, Failed)), None)
         if failed is not None:
-            failure = Failure(failed.boundary, failed.code, failed.message, error_id=failed.error_id)
+            failure = Failure(failed.boundary, failed.code, failed.message, failed.hint, failed.error_id)
             return _Played(events, trajectory, failure=failure, cause=control.cause)
+        digest = trajectory.digest()
+        for picture in _pictures(trajectory):
+            _ = picture.hash  # encoded here: the event loop has better things to do
         began = self.clock.monotonic()
         try:
-            card = score(self.spec, trajectory, task=plan.task, config=plan.config, blend=blend)
+            card = score(self.spec, trajectory, task=plan.task, config=plan.arguments, blend=blend)
         except ScoringFailed as error:
-            return _Played(events, trajectory, failure=error.failure, cause=error.__cause__)
-        return _Played(events, trajectory, card, scoring_seconds=self.clock.monotonic() - began)
+            return _Played(events, trajectory, digest=digest, failure=error.failure, cause=error.__cause__)
+        return _Played(events, trajectory, card, digest, scoring_seconds=self.clock.monotonic() - began)
 
-    def _hung(self, events: list[Event], control: Control, seconds: float) -> _Played:
+    def _hung(
+        self, events: list[Event], plan: EpisodePlan, control: Control, seconds: float, *, began: bool
+    ) -> _Played:  # fmt: skip
         """The environment's thread did not come back: what was told so far is kept, the rest is lost to that thread."""
-        message = (
-            f"the environment did not come back within the rollout's deadline of {seconds:g} s; its thread is stuck"
-        )
-        failure = Failure("timeout", "environment_hung", message, "Give the environment's own calls a time limit.")
+        if began:
+            failure = Failure(
+                "timeout", "environment_hung",
+                f"the environment did not come back within the rollout's deadline of {seconds:g} s; its thread is stuck",
+                "Give the environment's own calls a time limit.",
+            )  # fmt: skip
+        else:
+            failure = Failure(
+                "timeout", "no_thread",
+                f"no thread came free within the rollout's deadline of {seconds:g} s, so the episode never began",
+                "Send fewer rollouts at once, or give them more time.",
+            )  # fmt: skip
         failure.error_id = uuid.uuid4().hex[:12]
-        log.error("%s (error_id %s)", message, failure.error_id)
-        events.append(Failed("timeout", failure.code, message, failure.error_id))
+        log.error("%s (error_id %s)", failure.message, failure.error_id)
+        if not events:
+            spec = plan.environment
+            events.append(Started(spec.name, spec.version, plan.split, plan.seed, plan.config, plan.policy))
+        events.append(Failed("timeout", failure.code, failure.message, failure.error_id, failure.hint))
         trajectory = fold(events)
         trajectory.status, trajectory.stop_reason = "failed", failure.code
         return _Played(events, trajectory, failure=failure, cause=control.cause)
@@ -309,12 +409,12 @@ class Service:
             timing=timing,
             seconds=timing["total"],
             key_label=key_label,
-            blobs={picture.hash: picture.png for content in _contents(trajectory) for picture in images(content)},
+            blobs={picture.hash: picture.png for picture in _pictures(trajectory)},
         )
 
     async def _keep_cancelled(
         self, request: RolloutRequest, plan: EpisodePlan, events: list[Event], rollout_id: str, created_at: float,
-        key_label: str | None,
+        elapsed: float, key_label: str | None,
     ) -> None:  # fmt: skip
         """The client is gone: what was played until now is kept as cancelled."""
         if self.store is None or not events:
@@ -324,19 +424,18 @@ class Service:
         trajectory = fold(events)
         trajectory.status, trajectory.stop_reason = "failed", failure.code
         played = _Played(events, trajectory, failure=failure)
-        row = self._row(request, plan, played, rollout_id, created_at, None, {"total": 0.0}, key_label)
+        row = self._row(request, plan, played, rollout_id, created_at, None, {"total": elapsed}, key_label)
         try:
             await asyncio.shield(self.store.save(row))
         except StoreError:
             log.exception("the cancelled rollout %s could not be kept", rollout_id)
 
-    def _remember_pictures(self, trajectory: Trajectory) -> None:
+    def _remember(self, pictures: Sequence[Image]) -> None:
         """Without a store an answer's `/blobs/{hash}` is served from memory."""
-        for content in _contents(trajectory):
-            for picture in images(content):
-                if picture.hash not in self._blobs:
-                    self._blobs[picture.hash] = picture.png
-                    self._blob_bytes += len(picture.png)
+        for picture in pictures:
+            if picture.hash not in self._blobs:
+                self._blobs[picture.hash] = picture.png
+                self._blob_bytes += len(picture.png)
         while self._blob_bytes > BLOB_MEMORY_BYTES:
             _, dropped = self._blobs.popitem(last=False)
             self._blob_bytes -= len(dropped)
@@ -378,8 +477,13 @@ class Service:
             await self.store.close()
 
 
-def _contents(trajectory: Trajectory) -> list[Any]:
-    return [trajectory.initial, *(step.observation for step in trajectory.steps)]
+def _pictures(trajectory: Trajectory) -> list[Image]:
+    """Every picture that was seen, in order."""
+    found = list(images(trajectory.initial))
+    for step in trajectory.steps:
+        if type(step.observation) is list:
+            found.extend(images(step.observation))
+    return found
 
 
 def _usage(trajectory: Trajectory) -> dict[str, float]:

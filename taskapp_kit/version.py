@@ -12,8 +12,8 @@ def git_commit(file: Path) -> str | None:
     """The commit (40 hex digits) of the checkout that holds `file`; None outside a checkout. Runs no program."""
     for folder in file.resolve().parents:
         git = folder / ".git"
-        if git.is_dir():
-            return _head(git)
+        if git.exists():  # a file: a worktree or a submodule, whose commit is not that of the checkout around it
+            return _head(git) if git.is_dir() else None
     return None
 
 

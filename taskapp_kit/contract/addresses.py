@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qs, urlencode
 
 CORRELATION_NAMES = ("cid", "trace_correlation_id", "trace")
 
 
 def inference_url(config: Mapping[str, Any], top_level: str | None) -> str | None:
     """The address that the caller gave, with no password in it: `policy.config.inference_url`, else the top level's."""
-    given = config.get("inference_url", top_level)
-    return without_userinfo(given) if isinstance(given, str) and given else None
+    for given in (config.get("inference_url"), top_level):
+        if isinstance(given, str) and given:
+            return without_userinfo(given)
+    return None
 
 
 def without_userinfo(url: str) -> str:
-    """The address without `user:password@`."""
-    parts = urlsplit(url)
-    if "@" not in parts.netloc:
-        return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.rsplit("@", 1)[1]))
+    """The address without `user:password@`. Takes any text, for a caller may write anything: it never raises."""
+    mark = "://" if "://" in url else "//" if url.startswith("//") else ""  # "": `user:password@host/v1`, no scheme
+    before, slashes, rest = url.partition(mark) if mark else ("", "", url)
+    end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
+    return before + slashes + rest[:end].rpartition("@")[2] + rest[end:]
 
 
 def stored_url(url: str) -> str:
     """The address as a store keeps it: without userinfo and query, but for `cid`."""
-    parts = urlsplit(without_userinfo(url))
-    cid = parse_qs(parts.query).get("cid")
-    return urlunsplit(parts._replace(query=urlencode({"cid": cid[0]}) if cid else "", fragment=""))
+    bare = without_userinfo(url).partition("#")[0]
+    address, _, query = bare.partition("?")
+    cid = parse_qs(query).get("cid")
+    return f"{address}?{urlencode({'cid': cid[0]})}" if cid else address
 
 
 def correlation_id(config: Mapping[str, Any], url: str | None, top_level: str | None) -> str | None:
@@ -37,7 +40,7 @@ def correlation_id(config: Mapping[str, Any], url: str | None, top_level: str | 
         if isinstance(value, str) and value:
             return value
     if url is not None:
-        query = parse_qs(urlsplit(url).query)
+        query = parse_qs(url.partition("#")[0].partition("?")[2])
         for name in CORRELATION_NAMES:
             if query.get(name):
                 return query[name][0]

@@ -127,15 +127,44 @@ def plain(value: Any, path: str, depth: int = 0) -> Json:
     if depth >= MAX_DEPTH:
         raise NotJson(path, f"is nested more than {MAX_DEPTH} deep (does it hold itself?)")
     if isinstance(value, Mapping):
-        result: dict[str, Json] = {}
-        for key, item in value.items():
-            if not isinstance(key, str):
-                key = _key(key, path)
-            result[key] = plain(item, f"{path}.{key}", depth + 1)
-        return result
+        return _members(value, path, depth)
     if isinstance(value, (list, tuple)):
-        return [plain(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
+        result: list[Json] = []
+        for index, item in enumerate(value):
+            kind = type(item)
+            if (
+                (kind is int and -INT_LIMIT <= item < INT_LIMIT)
+                or (kind is str and item.isascii())
+                or (kind is float and item - item == 0.0)
+                or kind is bool
+                or item is None
+            ):
+                result.append(item)  # the common case, without a path that nobody will read
+            else:
+                result.append(plain(item, f"{path}[{index}]", depth + 1))
+        return result
     return _foreign(value, path, depth)
+
+
+def _members(value: Mapping[Any, Any], path: str, depth: int) -> dict[str, Json]:
+    result: dict[str, Json] = {}
+    for key, item in value.items():
+        if type(key) is not str or not key.isascii():
+            key = _key(key, path)
+        if key in result:
+            raise NotJson(path, f"has two keys that are both {key!r} in JSON")
+        kind = type(item)
+        if (
+            (kind is int and -INT_LIMIT <= item < INT_LIMIT)
+            or (kind is str and item.isascii())
+            or (kind is float and item - item == 0.0)
+            or kind is bool
+            or item is None
+        ):
+            result[key] = item
+        else:
+            result[key] = plain(item, f"{path}.{key}", depth + 1)
+    return result
 
 
 def _utf8(value: str, path: str) -> None:
@@ -146,23 +175,32 @@ def _utf8(value: str, path: str) -> None:
 
 
 def _key(key: Any, path: str) -> str:
-    if isinstance(key, (bool, int)):
+    if isinstance(key, str):  # str subclasses and str enums become plain str
+        key = str.__str__(key)
+        _utf8(key, f"{path} (a key)")
         return str(key)
+    if isinstance(key, int):
+        return str(int(key)) if not isinstance(key, bool) else "true" if key else "false"
     raise NotJson(path, f"has the key {key!r} of type {type(key).__name__}; keys are str")
 
 
 def _foreign(value: Any, path: str, depth: int) -> Json:
     if isinstance(value, str):  # str subclasses and str enums
         return plain(str.__str__(value), path, depth)
+    if isinstance(value, type):
+        raise NotJson(path, f"is the class {value.__qualname__} itself, which is not JSON (is there a `()` missing?)")
     if hasattr(value, "model_dump"):
-        return plain(value.model_dump(mode="json"), path, depth)
+        try:
+            dumped = value.model_dump(mode="json")
+        except ValueError as error:  # pydantic's serialization errors are ValueErrors
+            raise NotJson(path, f"is a {type(value).__name__} that pydantic cannot write: {error}") from None
+        return plain(dumped, path, depth)
     if hasattr(value, "tolist") and hasattr(value, "dtype"):  # numpy arrays and scalars
         return plain(value.tolist(), path, depth)
     if hasattr(value, "__dataclass_fields__"):
         return plain({name: getattr(value, name) for name in value.__dataclass_fields__}, path, depth)
-    inner = getattr(value, "value", None)
-    if inner is not None and hasattr(type(value), "__members__"):  # Enum
-        return plain(inner, path, depth)
+    if hasattr(type(value), "__members__"):  # Enum
+        return plain(value.value, path, depth)
     if isinstance(value, (int, float)) and not isinstance(value, bool):  # subclasses of numbers
         return plain(int(value) if isinstance(value, int) else float(value), path, depth)
     raise NotJson(path, f"is a {type(value).__module__}.{type(value).__qualname__}, which is not JSON")
@@ -173,18 +211,19 @@ def content(value: Any) -> Content:
     kind = type(value)
     if kind is str or value is None:
         return plain(value, "observation")
-    if kind is Text:
+    if isinstance(value, Text):
         return plain(value.text, "observation")
-    if kind is Image:
+    if isinstance(value, Image):
         return [value]
-    if kind is list and any(isinstance(block, (Text, Image)) for block in value):
+    if isinstance(value, (list, tuple)) and any(isinstance(block, (Text, Image)) for block in value):
         return [_block(block, index) for index, block in enumerate(value)]
     result = plain(value, "observation")
     if isinstance(result, (str, dict)):
         return result
     raise NotJson(
         "observation",
-        f"is a {type(value).__name__}; an observation is a str, a dict, a pydantic model, or a list of Text and Image",
+        f"is a {type(value).__name__}; an observation is a str, a dict, a pydantic model, or a list of Text and Image "
+        '(a list or a number goes into a dict: {"board": …})',
     )
 
 

@@ -104,6 +104,7 @@ class Failed:
     code: str
     message: str
     error_id: str = ""
+    hint: str = ""
 
 
 @dataclass(slots=True)
@@ -186,7 +187,7 @@ def _answer_to_json(answer: Answer) -> dict[str, Json]:
     told: dict[str, Json] = {}
     for name in _ANSWER_FIELDS:
         part = getattr(answer, name)
-        if part is not None and part != [] and part != {}:
+        if part or (part is not None and name not in ("tool_calls", "messages", "usage")):
             told[name] = part
     if answer.tool_calls:
         told["tool_calls"] = [{"tool": call.tool, "args": call.args, "id": call.id} for call in answer.tool_calls]

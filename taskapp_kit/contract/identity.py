@@ -7,6 +7,7 @@ played before.
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from collections.abc import Mapping
 
@@ -26,7 +27,7 @@ def size(seeds: range) -> int:
 
 
 def overlap(splits: Mapping[str, range]) -> tuple[str, str, int] | None:
-    """Two splits that share a seed, and the seed; None when all are disjoint. No range is listed beyond the smaller one."""
+    """Two splits that share a seed, and the lowest such seed; None when all are disjoint."""
     names = list(splits)
     for index, one in enumerate(names):
         for two in names[index + 1 :]:
@@ -37,9 +38,16 @@ def overlap(splits: Mapping[str, range]) -> tuple[str, str, int] | None:
 
 
 def _shared(one: range, two: range) -> int | None:
-    if abs(one.step) == abs(two.step) == 1:
-        low = max(min(one[0], one[-1]), min(two[0], two[-1]))
-        high = min(max(one[0], one[-1]), max(two[0], two[-1]))
-        return low if low <= high else None
-    small, large = sorted((one, two), key=size)
-    return next((seed for seed in small if seed in large), None)
+    """The lowest seed in both ranges, by arithmetic: the ranges may be long."""
+    if not one or not two:
+        return None
+    (start, step), (other, stride) = ((min(seeds[0], seeds[-1]), abs(seeds.step)) for seeds in (one, two))
+    common = math.gcd(step, stride)
+    if (other - start) % common:
+        return None
+    period = step * stride // common
+    jumps = (other - start) // common * pow(step // common, -1, stride // common) % (stride // common)
+    first = start + jumps * step  # in `one`, and congruent to `two`
+    low = max(start, other)
+    first += -(-max(0, low - first) // period) * period
+    return first if first <= min(max(one[0], one[-1]), max(two[0], two[-1])) else None

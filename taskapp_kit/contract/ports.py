@@ -44,6 +44,17 @@ class View:
     task: Any = None
 
 
+class PolicyStops(Exception):
+    """Raised by a policy that ends the episode here (a person leaves): no failure. It is truncated, and scored.
+
+    stop_reason: the word that the trajectory carries, e.g. `left`.
+    """
+
+    def __init__(self, stop_reason: str) -> None:
+        super().__init__(stop_reason)
+        self.stop_reason = stop_reason
+
+
 @runtime_checkable
 class LocalPolicy(Protocol):
     """A policy that decides by computing, in the environment's own thread. One object for each rollout."""
@@ -54,7 +65,7 @@ class LocalPolicy(Protocol):
         ...
 
     def decide(self, view: View) -> Answer:
-        """The next decision. May raise; the failure's boundary is `policy`."""
+        """The next decision. May raise PolicyStops, or anything else: a failure whose boundary is `policy`."""
         ...
 
 
@@ -88,15 +99,10 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The machine's clock: unix time, and seconds since some moment."""
 
-    def now(self) -> float:
-        """Unix time, in seconds."""
-        return time.time()
-
-    def monotonic(self) -> float:
-        """Seconds since some moment."""
-        return time.perf_counter()
+    now = staticmethod(time.time)
+    monotonic = staticmethod(time.perf_counter)
 
 
 @dataclass(slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import re
 import string
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,14 +15,14 @@ from taskapp_kit.contract.identity import SEED_LIMIT, overlap
 from taskapp_kit.contract.ports import Tool
 from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.contract.trajectory import Step
-from taskapp_kit.declare.marks import action, actions_of
+from taskapp_kit.declare.marks import ATTRIBUTE, ActionMark, action, actions_of
 from taskapp_kit.declare.rubric_file import Aggregation, Criterion, read_rubric_file
 from taskapp_kit.declare.signature import (
     Arguments,
-    Parameter,
     SignatureProblem,
     is_object,
     names_of,
+    needed_names,
     parameters_of,
 )
 from taskapp_kit.declare.specs import (
@@ -46,6 +47,7 @@ RESET_NAMES = ("seed", "task", "split", "context")
 OUTCOME_NAMES = ("trajectory", "task", "config", "answer_text")
 EVENT_NAMES = ("step", "trajectory", "task", "config")
 RESERVED_CONFIG = ("split", "index")
+KIT_METHODS = ("reset", "close", "final_state", "actions", "setup_worker")
 
 
 def freeze(app: TaskApp) -> AppSpec:
@@ -85,12 +87,12 @@ class _Freezer:
                               "async def play(env, model, task)", "write `async def`")  # fmt: skip
         reward = self._blend()
         if self.problems:
-            raise DeclarationError(app.name, sorted(self.problems, key=lambda item: item.place))
+            raise DeclarationError(app.name, sorted(self.problems, key=lambda item: _in_order(item.place)))
         rollout = next((d.target for d in self._all("rollout")), None)
         return AppSpec(
             name=app.name,
             version=app.version,
-            description=app.description or inspect.getdoc(inspect.getmodule(_first_target(app))) or app.name,
+            description=app.description or inspect.cleandoc(app.docstring) or app.name,
             environments=self.environments,
             criteria=tuple(criteria),
             judges=tuple(judges),
@@ -126,6 +128,7 @@ class _Freezer:
                               "with rows the splits are the keys of tasks=")  # fmt: skip
             self.problems.extend(tasks.check())
         self._limits(declared, place)
+        self._hooks(cls)
         if options["isolation"] == "process":
             self.warnings.append(
                 f"{place}: environment {declared.name!r} asks for isolation='process'; this version plays it in a "
@@ -171,6 +174,8 @@ class _Freezer:
         prompt = options["prompt"]
         if isinstance(prompt, str):
             self._prompt_fields(declared, source, prompt)
+        elif not callable(prompt):
+            self._problem(place, f"tasks {declared.name!r} have prompt={prompt!r}", "a str or fn(row) -> str", "mend it")
         if len(self.problems) > before:
             return None
         cls = question_class(declared.name, source, prompt)
@@ -190,9 +195,13 @@ class _Freezer:
         )
 
     def _prompt_fields(self, declared: Declared, source: TaskSource, prompt: str) -> None:
-        names = {
-            name.split(".")[0].split("[")[0] for _, name, _, _ in string.Formatter().parse(prompt) if name is not None
-        }
+        try:
+            names = {name.split(".")[0].split("[")[0] for _, name, _, _ in string.Formatter().parse(prompt) if name is not None}
+        except ValueError as error:
+            self._problem(declared.place, f"the prompt of {declared.name!r} is no format string: {error}",
+                          "{name} for a field of the row, {{ and }} for braces", "double the braces that are text")  # fmt: skip
+            return
+        before = len(self.problems)
         hidden = names & private_fields(source.row)
         if hidden:
             self._problem(declared.place, f"the prompt of {declared.name!r} shows private field {min(hidden)!r}",
@@ -201,6 +210,16 @@ class _Freezer:
         for name in sorted(names - known) if known else ():
             self._problem(declared.place, f"the prompt of {declared.name!r} names {name!r}, which rows do not have",
                           f"one of {', '.join(sorted(known))}", _did_you_mean(name, known))  # fmt: skip
+        for split in source.splits if len(self.problems) == before else ():
+            try:
+                prompt.format(**source.public(next(iter(source.rows(split)))))
+            except (DeclarationError, StopIteration):
+                return  # the rows are wrong, and reported as such
+            except Exception as error:
+                self._problem(declared.place, f"the prompt of {declared.name!r} does not fit row 0 of split {split!r}: "
+                              f"{type(error).__name__}: {error}", "names of the row's public fields; members as {field[name]}",
+                              "mend the prompt or the row")  # fmt: skip
+                return
 
     def _config(self, cls: type, place: str) -> Arguments | None:
         init = cls.__dict__.get("__init__") or next(
@@ -232,7 +251,7 @@ class _Freezer:
             self._problem(place, f"{cls.__name__} has no reset", "def reset(self, seed: int) -> observation",
                           "add reset; it takes by name any of seed, task, split, context")  # fmt: skip
             return ()
-        names = names_of(reset)
+        names = self._names(reset, place, f"{cls.__name__}.reset")
         for name in names:
             if name not in RESET_NAMES:
                 self._problem(_line(reset, place), f"{cls.__name__}.reset takes {name!r}, which nothing gives",
@@ -245,13 +264,22 @@ class _Freezer:
     def _actions(self, cls: type, place: str) -> dict[str, ActionSpec]:
         specs: dict[str, ActionSpec] = {}
         marks = actions_of(cls)
-        for name, (mark, method) in marks.items():
-            function = getattr(cls, method)
-            spec = self._action(name, method, function, mark.text, mark.noop, mark.sample, place)
-            if spec is not None:
-                specs[name] = spec
+        seen: dict[str, str] = {}
+        for name, mark, method in marks:
+            where = _line(getattr(cls, method), place)
+            if method in KIT_METHODS:
+                self._problem(where, f"action {name!r} is the method {method!r}, which the kit calls by itself",
+                              "a method of another name", f"rename the method, and mark it @action(name={name!r})")  # fmt: skip
+            elif name in seen:
+                self._problem(where, f"action {name!r} is declared a second time; the first is at {seen[name]}",
+                              "one declaration for each name", "rename or remove one")  # fmt: skip
+            else:
+                seen[name] = where
+                spec = self._action(name, method, cls, mark, place)
+                if spec is not None:
+                    specs[name] = spec
         if not marks and callable(getattr(cls, "step", None)):
-            spec = self._action("step", "step", cls.step, False, None, None, place)  # type: ignore[attr-defined]
+            spec = self._action("step", "step", cls, ActionMark(), place)
             if spec is not None:
                 specs["step"] = spec
         elif not marks:
@@ -263,10 +291,12 @@ class _Freezer:
                           "at most one", "plain words can go to one action only")  # fmt: skip
         return specs
 
-    def _action(
-        self, name: str, method: str, function: Any, text: bool, noop: Any, sample: Any, place: str
-    ) -> ActionSpec | None:
+    def _action(self, name: str, method: str, cls: type, mark: ActionMark, place: str) -> ActionSpec | None:
+        function = getattr(cls, method)
         where = _line(function, place)
+        text = mark.text
+        noop: Any = mark.noop
+        sample: Any = mark.sample
         description = inspect.getdoc(function) or ""
         if not description:
             self._problem(where, f"action {name!r} has no docstring", "a sentence: it is the tool's description",
@@ -275,12 +305,10 @@ class _Freezer:
             self._problem(where, f"action {name!r} has a name that models' tool calls refuse",
                           "letters, digits, _ and -, at most 64", "give @action(name=...)")  # fmt: skip
         try:
-            parameters = parameters_of(function, skip_first=True)
-            wrapped = None
-            if method == "step" and len(parameters) == 1 and is_object(parameters[0].annotation):
-                wrapped = parameters[0]
-                parameters = _members(parameters[0])
-            arguments = Arguments(name, tuple(parameters))
+            bound = isinstance(inspect.getattr_static(cls, method), (staticmethod, classmethod))
+            parameters = parameters_of(function, skip_first=not bound)
+            whole = method == "step" and len(parameters) == 1 and is_object(parameters[0].annotation)
+            arguments = Arguments(name, tuple(parameters), whole)
             schema = arguments.schema
         except SignatureProblem as error:
             self._problem(where, str(error), "annotated parameters that JSON can carry",
@@ -292,22 +320,50 @@ class _Freezer:
         if noop is not None:
             try:
                 arguments.read(dict(noop))
-            except ValueError as error:
+            except (ValueError, TypeError) as error:
                 self._problem(where, f"noop={noop!r} of action {name!r} does not fit it: {error}",
                               "arguments that the action takes", "mend noop=")  # fmt: skip
         if sample is not None and not callable(sample):
             self._problem(where, f"sample={sample!r} of action {name!r} is not callable", "fn(rng) -> dict",
                           "give a function")  # fmt: skip
         tool = Tool(name, description, schema, text=text, noop=noop, sample=sample)
-        return ActionSpec(tool, method, arguments, where, wrapped.name if wrapped else None,
-                          wrapped.annotation if wrapped else None)  # fmt: skip
+        return ActionSpec(tool, method, arguments, where)
+
+    def _hooks(self, cls: type) -> None:
+        """The optional methods: each is called without arguments."""
+        for name in KIT_METHODS[1:]:
+            hook = getattr(cls, name, None)
+            if hook is None or getattr(hook, ATTRIBUTE, None) is not None or not callable(hook):
+                continue
+            place = _line(hook, "")
+            of_class = isinstance(inspect.getattr_static(cls, name), (staticmethod, classmethod))
+            if name == "setup_worker" and not of_class:
+                self._problem(place, f"{cls.__name__}.setup_worker is not a classmethod",
+                              "it runs once per process, before there is an instance", "put @classmethod above it")  # fmt: skip
+                continue
+            needed = needed_names(hook) if place else ()
+            if needed:
+                self._problem(place, f"{cls.__name__}.{name} takes {needed[0]!r}, which nothing gives", "no parameters",
+                              f"def {name}({'cls' if of_class else 'self'})")  # fmt: skip
+
+    def _names(self, function: Any, place: str, what: str) -> tuple[str, ...]:
+        """Parameter names; a callable that Python cannot look into is a problem."""
+        try:
+            return names_of(function)
+        except (TypeError, ValueError) as error:
+            self._problem(place, f"{what} has no signature to read: {error}", "a plain function", "write a def")
+            return ()
 
     def _splits(self, declared: Declared, place: str) -> dict[str, range]:
-        given = declared.options["splits"]
+        given: Any = declared.options["splits"]
         if declared.options["tasks"] is not None:
             return {}
         if given is None:
             return {"default": range(0, SEED_LIMIT)}
+        if not callable(getattr(given, "items", None)):
+            self._problem(place, f"splits={given!r}", "a mapping from split to range of seeds",
+                          "e.g. splits={\"train\": range(0, 100)}")  # fmt: skip
+            return {}
         result: dict[str, range] = {}
         for name, seeds in given.items():
             ends = (seeds[0], seeds[-1]) if isinstance(seeds, range) and seeds else (-1, -1)
@@ -345,6 +401,10 @@ class _Freezer:
             and bounds[0] <= bounds[1]
         ):
             self._problem(place, f"reward_range={bounds!r}", "(lowest, highest), finite", "mend reward_range")
+        baselines = options["baselines"]
+        if baselines is not None and not (isinstance(baselines, Mapping) and all(map(_is_number, baselines.values()))):
+            self._problem(place, f"baselines={baselines!r}", "a mapping from policy to its highest acceptable mean reward",
+                          'e.g. baselines={"random": 0.2}')  # fmt: skip
 
     # -- scoring --------------------------------------------------------------------------------------------------
 
@@ -358,6 +418,9 @@ class _Freezer:
                           _did_you_mean(str(options["of"]), ("outcome", "events")))  # fmt: skip
         parameters = self._parameters(declared, place, allowed)
         self._weight(declared, place)
+        if options["required"] and options["weight"] == 0:
+            self._problem(place, f"rubric {declared.name!r} is required and has weight 0", "a weight > 0: 0 only measures",
+                          "give it a weight, or drop required=True")  # fmt: skip
         scale = self._scale(declared, place)
         environments = self._environments(declared, place)
         if len(self.problems) > before:
@@ -375,10 +438,10 @@ class _Freezer:
         self._weight(declared, place)
         environments = self._environments(declared, place)
         scale = self._scale(declared, place)
-        if not isinstance(options["samples"], int) or options["samples"] < 1:
+        if type(options["samples"]) is not int or options["samples"] < 1:
             self._problem(place, f"judge {declared.name!r} has samples={options['samples']!r}", "a whole number ≥ 1",
                           "mend samples")  # fmt: skip
-        if not inspect.getdoc(function):
+        if not _own_doc(function):
             self._problem(place, f"judge {declared.name!r} has no docstring", "the question that the model is asked",
                           "write the question as the docstring")  # fmt: skip
         if len(self.problems) > before:
@@ -400,15 +463,20 @@ class _Freezer:
             self.problems.extend(error.problems)
         environments = self._environments(declared, declared.place)
         judges = []
-        by_name = {spec.name: index for index, spec in enumerate(criteria)}
         for entry in entries:
-            if entry.id in by_name:
-                old = criteria[by_name[entry.id]]
-                criteria[by_name[entry.id]] = CriterionSpec(
-                    old.name, old.of, entry.description or old.description, entry.weight, entry.required,
-                    old.environments, old.function, old.parameters, old.place, old.scale, entry.accumulate,
+            own = [
+                at for at, spec in enumerate(criteria)
+                if spec.name == entry.id and _meet(spec.environments, environments)
+            ]  # fmt: skip
+            for at in own:
+                criteria[at] = replace(
+                    criteria[at], description=entry.description or criteria[at].description, weight=entry.weight,
+                    required=entry.required, accumulate=entry.accumulate,
                 )  # fmt: skip
-            else:
+            if not own and not entry.description:
+                self._problem(entry.place, f"criterion {entry.id!r} has no description, and no @app.rubric has its name",
+                              "the question that a judge is asked", "give it a description, or declare the rubric")  # fmt: skip
+            elif not own:
                 judges.append(
                     JudgeSpec(
                         entry.id,
@@ -479,8 +547,9 @@ class _Freezer:
     def _aggregate(self, declared: Declared) -> AggregateSpec | None:
         place = _line(declared.target, declared.place)
         before = len(self.problems)
-        if len(inspect.signature(declared.target).parameters) != 1:
-            self._problem(place, f"aggregate {declared.name!r} takes {names_of(declared.target)}",
+        names = self._names(declared.target, place, f"aggregate {declared.name!r}")
+        if len(names) != 1:
+            self._problem(place, f"aggregate {declared.name!r} takes {', '.join(names) or 'nothing'}",
                           "one parameter: the rollouts' summaries", "def score(rollouts)")  # fmt: skip
         environments = self._environments(declared, place)
         if len(self.problems) > before:
@@ -491,7 +560,9 @@ class _Freezer:
         if not callable(declared.target):
             self._problem(place, f"{declared.kind} {declared.name!r} is {declared.target!r}", "a function", "mend it")
             return ()
-        names = names_of(declared.target)
+        names = self._names(declared.target, place, f"{declared.kind} {declared.name!r}")
+        needed = needed_names(declared.target) if names else ()
+        names = tuple(name for name in names if name in allowed or name in needed)  # its own defaults stay its own
         for name in names:
             if name not in allowed:
                 self._problem(place, f"{declared.kind} {declared.name!r} takes {name!r}, which nothing gives",
@@ -519,11 +590,12 @@ class _Freezer:
     def _duplicates(self) -> None:
         groups = (("environment", "tasks"), ("rubric", "judge"), ("policy",), ("metric",), ("aggregate",), ("rollout",))
         for kinds in groups:
-            seen: dict[str, Declared] = {}
+            seen: dict[str, list[Declared]] = {}
             for declared in self._all(*kinds):
-                name = "@app.rollout" if kinds == ("rollout",) else declared.name
-                first = seen.setdefault(name, declared)
-                if first is not declared:
+                others = seen.setdefault("@app.rollout" if kinds == ("rollout",) else declared.name, [])
+                first = next((o for o in others if _meet(_tuple(o.environments), _tuple(declared.environments))), None)
+                others.append(declared)
+                if first is not None:
                     self._problem(_line(declared.target, declared.place),
                                   f"{declared.kind} {declared.name!r} is declared a second time; the first is at "
                                   f"{_line(first.target, first.place)}",
@@ -557,43 +629,37 @@ def _made(specs: Iterable[T | None]) -> list[T]:
     return [spec for spec in specs if spec is not None]
 
 
-def _members(parameter: Parameter) -> list[Parameter]:
-    """The members of `step(self, action: Model)` become the tool's own arguments."""
-    fields = getattr(parameter.annotation, "model_fields", None)
-    if fields is None:
-        return [parameter]
-    empty = inspect.Parameter.empty
-    return [
-        Parameter(
-            name,
-            info.annotation if not info.metadata else _annotated(info),
-            empty if info.is_required() else info.get_default(call_default_factory=True),
-        )
-        for name, info in fields.items()
-    ]
+def _tuple(names: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    return (names,) if isinstance(names, str) else None if names is None else tuple(names)
 
 
-def _annotated(info: Any) -> Any:
-    from typing import Annotated
+def _meet(one: tuple[str, ...] | None, two: tuple[str, ...] | None) -> bool:
+    """True when two declarations are for a common environment; None is for all."""
+    return one is None or two is None or not set(one).isdisjoint(two)
 
-    annotation: Any = info.annotation
-    for mark in info.metadata:
-        annotation = Annotated[annotation, mark]
-    return annotation
+
+def _in_order(place: str) -> list[tuple[str, int]]:
+    """`app.py:9` before `app.py:10`."""
+    return [(words, int(digits or 0)) for words, digits in re.findall(r"(\D*)(\d*)", place)]
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _own_doc(function: Any) -> str:
+    """The docstring that the author wrote; a callable object's class is not asked for one."""
+    return inspect.cleandoc(getattr(function, "__doc__", None) or "") if hasattr(function, "__code__") else ""
+
+
 def _doc(function: Any, name: str) -> str:
-    return inspect.getdoc(function) or name.replace("_", " ")
+    return _own_doc(function) or name.replace("_", " ")
 
 
 def _line(target: Any, fallback: str) -> str:
     """`file:line` of a function or class; `fallback` when Python does not know."""
     code: CodeType | None = getattr(inspect.unwrap(target) if callable(target) else target, "__code__", None)
-    if code is not None:
+    if code is not None and not code.co_filename.startswith("<"):  # a dataclass's own __init__ has no file
         return f"{shown_path(code.co_filename)}:{code.co_firstlineno}"
     return fallback
 
@@ -601,9 +667,3 @@ def _line(target: Any, fallback: str) -> str:
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"did you mean {close[0]!r}?" if close else "rename it, or declare it"
-
-
-def _first_target(app: TaskApp) -> Any:
-    return next((d.target for d in app.declared if isinstance(d.target, type)), None) or next(
-        (d.target for d in app.declared if callable(d.target)), TaskApp
-    )

@@ -115,9 +115,9 @@ def _fits(row: Any, wanted: Mapping[str, Json]) -> bool:
     row = row_json(row)
     if "difficulty" in wanted and row.get("difficulty") != wanted["difficulty"]:
         return False
-    asked = wanted.get("tags", [])
-    tags = set(row.get("tags") or ())
-    return {asked} <= tags if isinstance(asked, str) else set(asked) <= tags
+    asked, tags = wanted.get("tags", []), row.get("tags") or []
+    tags = [tags] if isinstance(tags, str) else tags
+    return all(tag in tags for tag in ([asked] if isinstance(asked, str) else asked))
 
 
 def _words(wanted: Mapping[str, Json]) -> str:
@@ -151,6 +151,9 @@ def read_config(spec: EnvironmentSpec, config: Mapping[str, Json]) -> ReadConfig
     for name in ("difficulty", "tags"):
         if spec.tasks is not None and name in given and name not in known:
             wanted[name] = given.pop(name)
+    tags = wanted.get("tags", [])
+    if not isinstance(tags, (str, list)) or not all(isinstance(tag, str) for tag in tags):
+        raise _wrong(("env", "config", "tags"), 'tags is a word or a list of words, e.g. ["easy"].', "bad_tags")
     for name in IGNORED_CONFIG:
         if name in given and name not in known:
             del given[name]

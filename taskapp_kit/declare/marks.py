@@ -55,17 +55,17 @@ def action(
     return marked if function is None else marked(function)
 
 
-def actions_of(cls: type) -> dict[str, tuple[ActionMark, str]]:
-    """The actions of a class: tool name to (mark, method name), base classes first, overrides in their base's place.
+def actions_of(cls: type) -> list[tuple[str, ActionMark, str]]:
+    """The actions of a class as (tool name, mark, method name), base classes first, overrides in their base's place.
 
     An override without a mark of its own keeps the inherited one; an override with None takes the action away.
     """
     marks: dict[str, ActionMark] = {}
     for base in reversed(cls.__mro__):
         for attribute, value in vars(base).items():
-            mark = getattr(value, ATTRIBUTE, None)
+            mark = getattr(value, ATTRIBUTE, None) or getattr(getattr(value, "__func__", None), ATTRIBUTE, None)
             if mark is not None:
                 marks[attribute] = mark
             elif attribute in marks and value is None:
                 del marks[attribute]
-    return {mark.name or attribute: (mark, attribute) for attribute, mark in marks.items()}
+    return [(mark.name or attribute, mark, attribute) for attribute, mark in marks.items()]

@@ -95,6 +95,8 @@ def _wrong(entry: Any, where: str, seen: set[str]) -> Problem | None:
     weight = entry.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight) or weight < 0:
         return Problem(where, f"has weight {weight!r}", "a finite number ≥ 0", "mend the weight")
+    if entry.get("required") and weight == 0:
+        return Problem(where, "is required and has weight 0", "a weight > 0: 0 only measures", "give it a weight")
     return None
 
 

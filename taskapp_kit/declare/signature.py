@@ -40,74 +40,123 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of one function, ready to be described and read."""
+    """The arguments of one function, ready to be described and read.
+
+    whole: the one parameter *is* the object (`step(self, action: Model)`): its members are the arguments.
+    """
 
     owner: str
     parameters: tuple[Parameter, ...]
+    whole: bool = False
 
     @cached_property
-    def _model(self) -> Any:
+    def _adapter(self) -> Any:
+        """What validates the object. Fields have neutral names, so that a parameter may be called `copy` or `schema`."""
         import pydantic
+        from pydantic.fields import FieldInfo
 
-        fields: dict[str, Any] = {
-            item.name: (item.annotation, ... if item.default is inspect.Parameter.empty else item.default)
-            for item in self.parameters
-        }
-        return pydantic.create_model(
-            self.owner, __config__=pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields
-        )
+        if self.whole:
+            return pydantic.TypeAdapter(self.parameters[0].annotation)
+        fields: dict[str, Any] = {}
+        for index, item in enumerate(self.parameters):
+            annotation, default = item.annotation, item.default
+            if isinstance(default, FieldInfo):  # `amount: int = Field(1, ge=1)`, as pydantic's users write
+                annotation, default = typing.Annotated[annotation, default], inspect.Parameter.empty
+            told = {} if default is inspect.Parameter.empty else {"default": default}
+            fields[f"a{index}"] = (annotation, pydantic.Field(alias=item.name, **told))
+        config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=False, coerce_numbers_to_str=True)
+        return pydantic.TypeAdapter(pydantic.create_model(self.owner, __config__=config, **fields))
 
     @cached_property
     def schema(self) -> Mapping[str, Json]:
         """JSON Schema of an object with one property for each parameter. Raises SignatureProblem."""
-        import pydantic
-
         try:
-            schema = self._model.model_json_schema()
-        except (
-            pydantic.errors.PydanticUserError,
-            pydantic.errors.PydanticInvalidForJsonSchema,
-            TypeError,
-            NameError,
-        ) as error:
-            first = str(error).split("\n", 1)[0]
-            raise SignatureProblem(f"{self.owner} has a parameter that JSON cannot carry: {first}") from error
-        return typing.cast("dict[str, Json]", _without_titles(schema))
+            schema = _without_titles(self._adapter.json_schema())
+        except Exception as error:  # annotations are the author's code: anything can come out of them
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            told = lines[-1].strip() if lines[0].startswith("Error building") else lines[0]
+            raise SignatureProblem(f"{self.owner} has a parameter that JSON cannot carry: {told}") from error
+        if self._closed:
+            schema.setdefault("additionalProperties", False)
+        return typing.cast("dict[str, Json]", schema)
+
+    @cached_property
+    def _closed(self) -> frozenset[str] | None:
+        """The members of a `whole` model that says nothing about others; it takes no others."""
+        annotation = self.parameters[0].annotation if self.whole else None
+        fields = getattr(annotation, "model_fields", None)
+        if fields is None or getattr(annotation, "model_config", {}).get("extra") is not None:
+            return None
+        return frozenset(
+            name for key, info in fields.items() for name in (key, info.alias, info.validation_alias)
+            if isinstance(name, str)
+        )  # fmt: skip
 
     @property
     def names(self) -> tuple[str, ...]:
         """The parameters' names, in order."""
         return tuple(item.name for item in self.parameters)
 
+    @cached_property
+    def _places(self) -> tuple[tuple[str, str], ...]:
+        return tuple((item.name, f"a{index}") for index, item in enumerate(self.parameters))
+
+    @cached_property
+    def _validate(self) -> Callable[[Any], Any]:
+        return typing.cast("Callable[[Any], Any]", self._adapter.validator.validate_python)
+
     def read(self, given: Json) -> tuple[dict[str, Any], int]:
         """The arguments as Python values, and how many had to be converted. Raises BadArguments."""
-        import pydantic
-
         if not isinstance(given, Mapping):
             raise BadArguments([((), f"expected an object with {self._wanted()}, got {type(given).__name__}")])
-        values = dict(given)
+        values: dict[str, Any] = given if type(given) is dict else dict(given)
+        if self.whole:
+            return self._read_whole(values)
         coerced = 0
-        for _ in range(1 + len(values)):
+        try:
+            model = self._validate(values)
+        except ValueError:
+            model, values, coerced = self._validated(values)
+        fields = model.__dict__
+        result: dict[str, Any] = {}
+        for name, place in self._places:
+            result[name] = read = fields[place]
+            if name in values:
+                value = values[name]
+                kind = type(value)
+                if kind is not type(read) or kind is list or kind is dict:
+                    coerced += _conversions(value, read, (name,))
+        return result, coerced
+
+    def _read_whole(self, values: dict[str, Any]) -> tuple[dict[str, Any], int]:
+        if self._closed is not None:
+            unknown = [name for name in values if name not in self._closed]
+            if unknown:
+                raise BadArguments([((name,), "there is no such argument") for name in unknown])
+        read, values, coerced = self._validated(values)
+        return {self.parameters[0].name: read}, coerced + _conversions(values, read, ())
+
+    def _validated(self, values: dict[str, Any]) -> tuple[Any, dict[str, Any], int]:
+        """The validated object, the values as they were repaired, and how many were."""
+        coerced = 0
+        while True:
             try:
-                model = self._model.__pydantic_validator__.validate_python(values)
-                break
-            except pydantic.ValidationError as error:
-                repaired = _repair_choices(values, error)
-                if repaired is None:
+                return self._validate(values), values, coerced
+            except ValueError as error:  # pydantic's ValidationError, without importing it here
+                values, repaired = _repair_choices(values, error)
+                coerced += repaired
+                if not repaired or coerced > 1000:
                     raise BadArguments(
-                        [(tuple(item["loc"]), _sentence(item)) for item in error.errors(include_url=False)]
-                    ) from None
-                values = repaired
-                coerced += 1
-        else:
-            raise BadArguments([((), f"expected an object with {self._wanted()}")])
-        result = model.__dict__
-        for name, value in values.items():
-            coerced += _conversions(value, result[name], (name,))
-        return dict(result), coerced
+                        [(tuple(item["loc"]), _sentence(item)) for item in _errors(error)]
+                    ) from None  # fmt: skip
 
     def _wanted(self) -> str:
-        return ", ".join(self.names) or "no members"
+        return ", ".join(self.schema.get("properties", ())) or "no members"
+
+
+def _errors(error: Any) -> list[dict[str, Any]]:
+    """A ValidationError's errors."""
+    return typing.cast("list[dict[str, Any]]", error.errors(include_url=False))
 
 
 def _sentence(item: Mapping[str, Any]) -> str:
@@ -120,21 +169,22 @@ def _sentence(item: Mapping[str, Any]) -> str:
     return f"{text[:1].lower()}{text[1:]}"
 
 
-def _repair_choices(values: dict[str, Any], error: Any) -> dict[str, Any] | None:
-    """`"2"` where the choices are 1, 2, 3: pydantic compares choices exactly, models do not. None when nothing helps."""
-    for item in error.errors(include_url=False):
-        if item["type"] not in ("literal_error", "enum") or not isinstance(item["input"], (str, int)):
-            continue
-        if isinstance(item["input"], bool):
+def _repair_choices(values: dict[str, Any], error: Any) -> tuple[dict[str, Any], int]:
+    """`"2"` where the choices are 1, 2, 3: pydantic compares choices exactly, models do not. The count is 0 at a loss."""
+    count = 0
+    for item in _errors(error):
+        given = item["input"]
+        if item["type"] not in ("literal_error", "enum") or type(given) not in (str, int):
             continue
         expected = str(item["ctx"]["expected"])
         for choice in expected.replace(" or ", ", ").split(", "):
-            literal: Any = choice.strip("'") if choice.startswith("'") else _number(choice)
-            if literal is not None and type(literal) is not type(item["input"]) and str(literal) == str(item["input"]):
+            literal: Any = choice[1:-1] if choice[:1] in ("'", '"') else _number(choice)
+            if literal is not None and type(literal) is not type(given) and str(literal) == str(given).strip():
                 repaired = _replaced(values, item["loc"], literal)
                 if repaired is not None:
-                    return typing.cast("dict[str, Any]", repaired)
-    return None
+                    values, count = repaired, count + 1
+                break
+    return values, count
 
 
 def _number(text: str) -> int | None:
@@ -160,26 +210,50 @@ def _replaced(values: Any, path: tuple[str | int, ...], new: Any) -> Any:
 def _conversions(given: Any, read: Any, path: tuple[str | int, ...]) -> int:
     """How many values changed their type on the way. Raises BadArguments for a bool that became a number or words."""
     kind = type(given)
+    if kind is list:
+        return _list_conversions(given, read, path)
+    if kind is dict:
+        members = _members(read)
+        if members is None:
+            return 0
+        in_order = list(members.values())  # keys of dict[int, T] are converted too
+        return sum(
+            _conversions(value, members[key] if key in members else in_order[index], (*path, key))
+            for index, (key, value) in enumerate(given.items())
+            if key in members or len(in_order) == len(given)
+        )
+    if hasattr(type(read), "__members__"):  # an Enum's member: choosing it by its value is no conversion
+        read = read.value
     if kind is type(read):
-        if kind is list and len(given) == len(read):
-            return sum(_conversions(a, b, (*path, i)) for i, (a, b) in enumerate(zip(given, read, strict=True)))
-        if kind is dict:
-            return sum(_conversions(given[key], read[key], (*path, key)) for key in given if key in read)
         return 0
-    if kind is bool and isinstance(read, (int, float)):
-        raise BadArguments([(path, "expected a number, got a boolean")])
+    if kind is bool and isinstance(read, (int, float, str)):
+        raise BadArguments([(path, f"expected {'words' if isinstance(read, str) else 'a number'}, got a boolean")])
     if kind is str:
         return 1 if isinstance(read, (int, float)) else 0
-    if kind is float and isinstance(read, int):
-        return 1
-    if kind is int and isinstance(read, bool):
-        return 1
-    if kind is dict and hasattr(read, "__dict__"):
-        inner = read.__dict__
-        return sum(_conversions(value, inner[key], (*path, key)) for key, value in given.items() if key in inner)
-    if kind is list and isinstance(read, (tuple, list)) and len(given) == len(read):
+    if kind is float:
+        return 1 if isinstance(read, (int, str)) else 0
+    return int(kind is int and isinstance(read, (bool, str)))
+
+
+def _list_conversions(given: list[Any], read: Any, path: tuple[str | int, ...]) -> int:
+    if isinstance(read, (list, tuple)) and len(given) == len(read):
         return sum(_conversions(a, b, (*path, i)) for i, (a, b) in enumerate(zip(given, read, strict=True)))
+    bools = [index for index, item in enumerate(given) if type(item) is bool]
+    if bools and isinstance(read, (set, frozenset)) and not any(type(item) is bool for item in read):
+        raise BadArguments([((*path, bools[0]), "expected a number, got a boolean")])
     return 0
+
+
+def _members(read: Any) -> Mapping[str, Any] | None:
+    """The members of what an object was read as, under the names that the caller used."""
+    if isinstance(read, dict):
+        return read
+    fields = getattr(type(read), "model_fields", None)
+    if fields is not None:
+        own = {name: getattr(read, name) for name in fields}
+        return own | {info.alias: own[name] for name, info in fields.items() if info.alias is not None}
+    names = getattr(type(read), "__dataclass_fields__", None)
+    return None if names is None else {name: getattr(read, name) for name in names}
 
 
 def _without_titles(schema: Any) -> Any:
@@ -204,23 +278,30 @@ def parameters_of(function: Callable[..., Any], *, skip_first: bool) -> list[Par
 
     Every parameter needs an annotation and a name; `*args` and `**kwargs` have neither a schema nor a meaning here.
     """
-    named = f"{function.__qualname__}()"
-    signature = inspect.signature(function)
+    named = f"{getattr(function, '__qualname__', function)}()"
     try:
+        signature = inspect.signature(function)
         hints = typing.get_type_hints(function, include_extras=True)
-    except NameError as error:
+    except Exception as error:  # an annotation is the author's code: it can raise anything
         raise SignatureProblem(f"{named} has an annotation that cannot be resolved: {error}") from error
     found = list(signature.parameters.values())[1 if skip_first else 0 :]
     result = []
     for item in found:
         if item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD):
-            raise SignatureProblem(f"{named} takes *{item.name}; name each parameter")
+            stars = "*" if item.kind is item.VAR_POSITIONAL else "**"
+            raise SignatureProblem(f"{named} takes {stars}{item.name}; name each parameter")
         if item.kind is item.POSITIONAL_ONLY:
             raise SignatureProblem(f"{named} takes {item.name!r} by position only; arguments are given by name")
         if item.name not in hints:
             raise SignatureProblem(f"{named} has no annotation for {item.name!r}")
         result.append(Parameter(item.name, hints[item.name], item.default))
     return result
+
+
+def needed_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of the parameters that have no default, without `self`."""
+    parameters = inspect.signature(function).parameters
+    return tuple(name for name in names_of(function) if parameters[name].default is inspect.Parameter.empty)
 
 
 def names_of(function: Callable[..., Any]) -> tuple[str, ...]:

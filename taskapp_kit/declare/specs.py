@@ -17,17 +17,12 @@ from taskapp_kit.declare.tasks import TaskSource
 
 @dataclass(frozen=True, slots=True)
 class ActionSpec:
-    """One action: the tool that a policy sees, the method that runs, and how arguments are read.
-
-    wrapped: the one parameter of `step(self, action: Model)`, whose members are the tool's arguments; wrapped_type: Model.
-    """
+    """One action: the tool that a policy sees, the method that runs, and how arguments are read."""
 
     tool: Tool
     method: str
     arguments: Arguments
     place: str
-    wrapped: str | None = None
-    wrapped_type: Any = None
 
     @property
     def name(self) -> str:

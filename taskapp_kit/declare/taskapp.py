@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os.path
+import re
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.declare.tasks import Rows, TaskSource
-from taskapp_kit.errors import LateRegistration
+from taskapp_kit.errors import DeclarationError, LateRegistration, Problem
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -62,6 +63,7 @@ class TaskApp:
         self.system_prompt = system_prompt
         frame = sys._getframe(1)
         self.file = Path(frame.f_code.co_filename)
+        self.docstring: str = frame.f_globals.get("__doc__") or ""
         self.place = _place(1)
         self.declared: list[Declared] = []
         self._spec: AppSpec | None = None
@@ -78,9 +80,12 @@ class TaskApp:
 
     # -- environments ---------------------------------------------------------------------------------------------
 
+    @overload
+    def environment(self, name: C, /) -> C: ...
+    @overload
     def environment(
         self,
-        name: str,
+        name: str | None = None,
         *,
         splits: Mapping[str, range] | None = None,
         tasks: Mapping[str, Rows] | None = None,
@@ -94,16 +99,33 @@ class TaskApp:
         baselines: Mapping[str, float] | None = None,
         version: str = "1",
         tags: Sequence[str] = (),
-    ) -> Callable[[C], C]:
+    ) -> Callable[[C], C]: ...
+    def environment(
+        self,
+        name: Any = None,
+        *,
+        splits: Mapping[str, range] | None = None,
+        tasks: Mapping[str, Rows] | None = None,
+        row: type | None = None,
+        prompt: str | None = None,
+        max_steps: int | None = None,
+        max_turns: int | None = None,
+        step_timeout_seconds: float | None = None,
+        isolation: Literal["thread", "process"] = "thread",
+        reward_range: tuple[float, float] | None = None,
+        baselines: Mapping[str, float] | None = None,
+        version: str = "1",
+        tags: Sequence[str] = (),
+    ) -> Any:
         """Declares the class under `name`; the first declared is the default. Returns the class unchanged.
 
-        splits: name to a range of seeds, disjoint; or tasks: name to rows (a list, a JSONL path, a callable), which the
-        seed indexes. max_steps counts steps, max_turns the policy's turns; both truncate. prompt: the system prompt of
+        name: the class's own in small letters (`WordGame`: `word_game`) when absent. splits: name to a range of seeds,
+        disjoint; or tasks: name to rows (a list, a JSONL path, a callable), which the seed indexes. max_steps counts steps, max_turns the policy's turns; both truncate. prompt: the system prompt of
         this environment.
         """
         place = _place(1)
 
-        def decorate(cls: C) -> C:
+        def decorate(cls: C, name: str | None = name) -> C:
             options = {
                 "splits": splits,
                 "tasks": tasks,
@@ -116,12 +138,13 @@ class TaskApp:
                 "reward_range": reward_range,
                 "baselines": baselines,
                 "version": version,
-                "tags": tuple(tags),
+                "tags": _tags(tags),
             }
-            self._declare(Declared("environment", name, cls, options, place))
+            named = name if name is not None else _small(getattr(cls, "__name__", "environment"))
+            self._declare(Declared("environment", named, cls, options, place))
             return cls
 
-        return decorate
+        return decorate(name, None) if isinstance(name, type) else decorate
 
     def tasks(
         self,
@@ -138,7 +161,7 @@ class TaskApp:
         prompt: a format string over the row's public fields, or `fn(row) -> str`. Each further keyword is a split:
         a list of rows, a JSONL path beside the author's file, or a callable.
         """
-        options = {"row": row, "prompt": prompt, "version": version, "tags": tuple(tags), "tasks": splits}
+        options = {"row": row, "prompt": prompt, "version": version, "tags": _tags(tags), "tasks": splits}
         self._declare(Declared("tasks", name, None, options, _place(1)))
 
     # -- scoring --------------------------------------------------------------------------------------------------
@@ -246,10 +269,13 @@ class TaskApp:
         """Declares a number (or a dict) over many rollouts: `fn(rollouts: Sequence[RolloutSummary])`."""
         return self._decorator("aggregate", function, name, {}, environment)
 
-    def rollout(self, function: F) -> F:
+    @overload
+    def rollout(self, function: F, /) -> F: ...
+    @overload
+    def rollout(self) -> Callable[[F], F]: ...
+    def rollout(self, function: Any = None) -> Any:
         """Declares the author's own agent loop: `async def play(env, model, task)`. Needs the model client to run."""
-        self._declare(Declared("rollout", function.__name__, function, {}, _place(1)))
-        return function
+        return self._decorator("rollout", function, None, {}, None)
 
     # -- what comes of it -----------------------------------------------------------------------------------------
 
@@ -282,9 +308,14 @@ class TaskApp:
         self, kind: str, function: Any, name: str | None, options: dict[str, Any], environment: Names
     ) -> Any:
         place = _place(2)
+        if function is not None and not callable(function):  # what stands below would be called by what this returns
+            found = f"@app.{kind}({function!r})"
+            fix = f"write @app.{kind}(name={function!r})" if isinstance(function, str) else "give options by name"
+            raise DeclarationError(self.name, [Problem(place, found, f"@app.{kind}, or its options by name", fix)])
 
         def decorate(target: F) -> F:
-            self._declare(Declared(kind, name or target.__name__, target, options, place, environment))
+            named = name or str(getattr(target, "__name__", type(target).__name__))
+            self._declare(Declared(kind, named, target, options, place, environment))
             return target
 
         return decorate if function is None else decorate(function)
@@ -307,6 +338,15 @@ class TaskApp:
             sources=dict(declared.options["tasks"]),
             folder=self.file.parent,
         )
+
+
+def _small(name: str) -> str:
+    """`WordGame` as `word_game`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def _tags(tags: Sequence[str]) -> tuple[str, ...]:
+    return (tags,) if isinstance(tags, str) else tuple(tags)
 
 
 def _place(depth: int) -> str:

@@ -29,16 +29,40 @@ Private = Annotated[T, PRIVATE]
 
 
 def private_fields(row: type | None) -> frozenset[str]:
-    """The names of a row model's private fields, at its top level."""
-    if row is None:
+    """The names of a row model's private fields: those with the mark anywhere in their annotation.
+
+    `Private[str] | None` is private as a whole. Models inside the row have private fields of their own.
+    """
+    if row is None or not isinstance(row, type):
         return frozenset()
     hints = typing.get_type_hints(row, include_extras=True)
-    return frozenset(
-        name
-        for name, annotation in hints.items()
-        if typing.get_origin(annotation) is Annotated
-        and any(isinstance(mark, PrivateMark) for mark in typing.get_args(annotation)[1:])
-    )
+    return frozenset(name for name, annotation in hints.items() if _marked(annotation))
+
+
+def _marked(annotation: Any) -> bool:
+    if isinstance(annotation, PrivateMark):
+        return True
+    if typing.get_origin(annotation) is typing.Literal:
+        return False
+    return any(_marked(part) for part in typing.get_args(annotation))
+
+
+def _public(value: Any, told: Json, row: type | None = None) -> Json:
+    """`told`, the JSON of `value`, without the private fields of the models in it."""
+    kind = row or type(value)
+    if isinstance(told, dict):
+        fields = hasattr(type(value), "model_fields") or hasattr(type(value), "__dataclass_fields__")
+        hidden = private_fields(kind) if fields or row is not None else frozenset()
+        for name in hidden:  # a model may write itself under other names
+            info = getattr(kind, "model_fields", {}).get(name)
+            hidden |= {str(getattr(info, "alias", name)), str(getattr(info, "serialization_alias", name))}
+        read: Callable[[str], Any] = (lambda name: getattr(value, name, None)) if fields else (
+            lambda name: value.get(name) if isinstance(value, Mapping) else None
+        )  # fmt: skip
+        return {name: _public(read(name), part) for name, part in told.items() if name not in hidden}
+    if isinstance(told, list) and isinstance(value, (list, tuple)) and len(told) == len(value):
+        return [_public(item, part) for item, part in zip(value, told, strict=True)]
+    return told
 
 
 Rows = Sequence[Any] | str | Path | Callable[[], Iterable[Any]]
@@ -91,9 +115,10 @@ class TaskSource:
         return problems
 
     def public(self, row: Any) -> dict[str, Json]:
-        """The row without its private fields, as JSON."""
-        hidden = private_fields(self.row)
-        return {name: value for name, value in row_json(row).items() if name not in hidden}
+        """The row without its private fields, as JSON; models inside it are without theirs."""
+        told = _public(row, row_json(row), self.row)
+        assert isinstance(told, dict), "a row's JSON is an object"
+        return told
 
     def _path(self, source: str | Path) -> Path:
         path = Path(source)
@@ -102,7 +127,12 @@ class TaskSource:
     def _read(self, source: Rows) -> list[Any]:
         if isinstance(source, (str, Path)):
             return self._read_file(self._path(source))
-        rows = list(source() if callable(source) else source)
+        try:
+            rows = list(source() if callable(source) else source)
+        except Exception as error:
+            found = f"raised {type(error).__name__}: {error}" if callable(source) else f"are {source!r}"
+            expected = "a list of rows, a JSONL path, or a callable that gives rows"
+            raise DeclarationError(self.app, [Problem(self.place, f"the rows {found}", expected, "mend them")]) from error
         return self._validated([(f"{self.place} (row {index})", row) for index, row in enumerate(rows)])
 
     def _read_file(self, path: Path) -> list[Any]:
@@ -118,12 +148,16 @@ class TaskSource:
         for number, line in enumerate(path.read_bytes().splitlines(), start=1):
             if not line.strip():
                 continue
+            where = f"{_shown(path)}:{number}"
             try:
-                numbered.append((f"{path}:{number}", orjson.loads(line)))
+                read = orjson.loads(line)
             except orjson.JSONDecodeError as error:
-                problems.append(
-                    Problem(f"{path}:{number}", f"is not JSON ({error})", "one JSON object", "mend the line")
-                )
+                problems.append(Problem(where, f"is not JSON ({error})", "one JSON object", "mend the line"))
+                continue
+            if isinstance(read, dict):
+                numbered.append((where, read))
+            else:
+                problems.append(Problem(where, f"is a {type(read).__name__}", "one JSON object", "mend the line"))
         if problems:
             raise DeclarationError(self.app, problems)
         return self._validated(numbered)
@@ -133,7 +167,12 @@ class TaskSource:
             return [row for _, row in numbered]
         import pydantic
 
-        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(self.row)
+        try:
+            adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(self.row)
+        except Exception as error:  # annotations are the author's code
+            told = str(error).split("\n", 1)[0]
+            problem = Problem(self.place, f"row={self.row!r}: {told}", "a pydantic model or a dataclass", "mend row=")
+            raise DeclarationError(self.app, [problem]) from error
         rows, problems = [], []
         for place, row in numbered:
             try:
@@ -141,12 +180,17 @@ class TaskSource:
             except pydantic.ValidationError as error:
                 first = error.errors(include_url=False)[0]
                 where = ".".join(map(str, first["loc"]))
-                problems.append(
-                    Problem(place, f"{where}: {first['msg']}", f"a {self.row.__name__}", "mend the row or the model")
-                )
+                found = f"{where}: {first['msg']}" if where else str(first["msg"])
+                wanted = getattr(self.row, "__name__", str(self.row))
+                problems.append(Problem(place, found, f"a {wanted}", "mend the row or the model"))
         if problems:
             raise DeclarationError(self.app, problems)
         return rows
+
+
+def _shown(path: Path) -> str:
+    """A path as a person in the working directory would type it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def row_json(row: Any) -> dict[str, Json]:

@@ -37,7 +37,7 @@ class RandomPolicy:
     def decide(self, view: View) -> Answer:
         """One uniformly drawn action."""
         tools = view.tools
-        tool = tools[self._rng.randrange(len(tools))] if len(tools) > 1 else tools[0]
+        tool = self._rng.choice(tools) if len(tools) > 1 else tools[0]
         draw = self._samplers.get(tool.name)
         if draw is None:
             draw = self._samplers[tool.name] = sampler_of(tool)
@@ -147,7 +147,9 @@ class AuthorPolicy:
     def decide(self, view: View) -> Answer:
         """What the function returns, as an answer. Raises whatever it raises, or PolicyError."""
         given = self._given
-        given["observation"] = without_images(view.observation)
+        observation = without_images(view.observation)
+        # a copy: what a policy does to it does not reach the record
+        given["observation"] = observation if isinstance(observation, str) else plain(observation, "")
         given["task"] = view.task
         returned = self._function(**{name: given[name] for name in self._wants})
         if inspect.isawaitable(returned):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,17 +30,21 @@ def compile_sampler(schema: Mapping[str, Json], name: str = "arguments") -> Draw
 def _compile(schema: Mapping[str, Any], name: str, definitions: Mapping[str, Any]) -> Draw:
     if "$ref" in schema:
         target = str(schema["$ref"]).rsplit("/", 1)[-1]
+        if target not in definitions:
+            raise Unbounded(f"{name} ({target}) can hold itself without end")
         return _compile(definitions[target], name, {key: part for key, part in definitions.items() if key != target})
     if "const" in schema:
         constant = schema["const"]
         return lambda rng: constant
     if "enum" in schema:
         choices = list(schema["enum"])
-        return lambda rng: choices[rng.randrange(len(choices))]
+        return lambda rng: rng.choice(choices)
+    if len(schema.get("allOf", ())) == 1:  # a reference with something beside it
+        return _compile(schema["allOf"][0], name, definitions)
     for word in ("anyOf", "oneOf"):
         if word in schema:
             branches = [_compile(branch, name, definitions) for branch in schema[word]]
-            return lambda rng: branches[rng.randrange(len(branches))](rng)
+            return lambda rng: rng.choice(branches)(rng)
     kind = schema.get("type")
     if kind == "boolean":
         return lambda rng: rng.random() < 0.5
@@ -57,12 +62,16 @@ def _compile(schema: Mapping[str, Any], name: str, definitions: Mapping[str, Any
 
 
 def _integers(schema: Mapping[str, Any], name: str) -> Draw:
-    low = schema.get("minimum", schema["exclusiveMinimum"] + 1 if "exclusiveMinimum" in schema else None)
-    high = schema.get("maximum", schema["exclusiveMaximum"] - 1 if "exclusiveMaximum" in schema else None)
-    if low is None or high is None or high - low >= SPAN_LIMIT:
+    lows = [math.ceil(schema["minimum"])] if "minimum" in schema else []
+    lows += [math.floor(schema["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in schema else []
+    highs = [math.floor(schema["maximum"])] if "maximum" in schema else []
+    highs += [math.ceil(schema["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in schema else []
+    if not lows or not highs or min(highs) - max(lows) >= SPAN_LIMIT:
         raise Unbounded(f"{name} (integer) has no lowest and highest value")
-    step = int(schema.get("multipleOf", 1))
-    first, last = -(-int(low) // step), int(high) // step
+    step = max(1, int(schema.get("multipleOf", 1)))
+    first, last = -(-max(lows) // step), min(highs) // step
+    if first > last:
+        raise Unbounded(f"{name} (integer) has no value between its bounds")
     return lambda rng: rng.randint(first, last) * step
 
 
@@ -82,7 +91,21 @@ def _arrays(schema: Mapping[str, Any], name: str, definitions: Mapping[str, Any]
     if high is None:
         raise Unbounded(f"{name} (list) has no greatest length")
     item = _compile(schema.get("items", {}), f"{name}[]", definitions)
+    if schema.get("uniqueItems"):
+        return lambda rng: _distinct(item, rng, rng.randint(low, int(high)))
     return lambda rng: [item(rng) for _ in range(rng.randint(low, int(high)))]
+
+
+def _distinct(item: Draw, rng: random.Random, count: int) -> list[Json]:
+    """`count` different values; fewer when a hundred draws in a row bring nothing new."""
+    drawn: list[Json] = []
+    misses = 0
+    while len(drawn) < count and misses < 100:
+        value = item(rng)
+        misses = misses + 1 if value in drawn else 0
+        if not misses:
+            drawn.append(value)
+    return drawn
 
 
 def _objects(schema: Mapping[str, Any], name: str, definitions: Mapping[str, Any]) -> Draw:
@@ -96,4 +119,7 @@ def _objects(schema: Mapping[str, Any], name: str, definitions: Mapping[str, Any
                 raise
     if not schema.get("properties") and schema.get("additionalProperties") not in (False, None):
         raise Unbounded(f"{name} (object) has no named members")
+    if len(fields) == 1:
+        ((only, drawn),) = fields.items()
+        return lambda rng: {only: drawn(rng)}
     return lambda rng: {key: draw(rng) for key, draw in fields.items()}

@@ -1,8 +1,8 @@
 """`Episode.events()`: one episode as a generator of events.
 
 It does no waiting and knows no network: when it yields `Called`, whoever drives it sends back the policy's `Answer`
-(or throws `PolicyFailed`). So a scripted policy runs in one hop inside a thread, a model is awaited on an event loop
-between two hops, a person answers from a terminal: one generator, several drivers.
+(or throws `PolicyFailed`, or the policy's own `PolicyStops`). So a scripted policy runs in one hop inside a thread, a
+model is awaited on an event loop between two hops, a person answers from a terminal: one generator, several drivers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from taskapp_kit.contract.events import (
     Started,
     Stepped,
 )
-from taskapp_kit.contract.ports import Clock, LocalPolicy, Tool, View
+from taskapp_kit.contract.ports import Clock, LocalPolicy, PolicyStops, Tool, View
 from taskapp_kit.contract.trajectory import Answer, PlayedStep, Status, ToolCall
 from taskapp_kit.declare.signature import BadArguments
 from taskapp_kit.errors import Boundary, Failure, InvalidAction, RequestError, TaskappError
@@ -108,13 +108,21 @@ class Episode:
         self._tools = {tool.name: tool for tool in tools}
         self.view = View(0, observation, (), tools, plan.task)
         yield Observed(observation, list(self._tools), seconds)
+        control, max_steps = self.control, plan.max_steps
         for instruction in plan.instructions():
-            self._stopped()
-            yield from self._limits(2 if instruction == "agent" else 1)
+            if control.stop is not None:
+                raise _stop_failure(control.stop)
+            reached = self._reached(2 if instruction == "agent" else 1)
+            if reached is not None:
+                yield from self._limit(*reached)
             if instruction == "agent":
                 self.ops += 2
                 asked = clock.monotonic()
-                answer = yield Called(self._turns)
+                try:
+                    answer = yield Called(self._turns)
+                except PolicyStops as stops:
+                    self.ops -= 2  # this turn was not taken
+                    yield from self._limit(stops.stop_reason, self._turns)
                 assert answer is not None, "an episode's driver answers `called` with an Answer"
                 seconds = clock.monotonic() - asked
                 self.policy_seconds += seconds
@@ -125,9 +133,10 @@ class Episode:
                 yield Answered(self._turns, answer, scripted=True)
             results: list[PlayedStep] = []
             for call in self._calls(answer):
-                self._stopped()
-                if plan.max_steps is not None and self._steps >= plan.max_steps:
-                    yield from self._limit("max_steps", plan.max_steps)
+                if control.stop is not None:
+                    raise _stop_failure(control.stop)
+                if max_steps is not None and self._steps >= max_steps:
+                    yield from self._limit("max_steps", max_steps)
                 yield Acted(self._steps, call.tool, call.args)
                 step = self._step(stage, call)
                 results.append(step)
@@ -143,23 +152,20 @@ class Episode:
             self.view = View(self._turns, observation, results, tools, plan.task)
         yield from self._limit("ops", self.ops)
 
-    def _limits(self, cost: int) -> Iterator[Event]:
+    def _reached(self, cost: int) -> tuple[str, int] | None:
+        """The limit that leaves no room for a turn or an action of `cost` operations: its name and value."""
         plan = self.plan
         if plan.max_steps is not None and self._steps >= plan.max_steps:
-            yield from self._limit("max_steps", plan.max_steps)
+            return "max_steps", plan.max_steps
         if plan.max_turns is not None and self._turns >= plan.max_turns:
-            yield from self._limit("max_turns", plan.max_turns)
+            return "max_turns", plan.max_turns
         if plan.max_ops is not None and self.ops + cost > plan.max_ops:
-            yield from self._limit("max_ops", plan.max_ops)
+            return "max_ops", plan.max_ops
+        return None
 
     def _limit(self, name: str, value: float) -> Iterator[Event]:
         yield Limited(name, float(value))
         raise _Over("truncated", name)
-
-    def _stopped(self) -> None:
-        """Ends the episode when the outside asked for it."""
-        if self.control.stop is not None:
-            raise _stop_failure(self.control.stop)
 
     def _calls(self, answer: Answer) -> list[ToolCall]:
         """The answer's actions: its tool calls, else its words for the action that takes words, else a call of nothing."""
@@ -186,7 +192,8 @@ class Episode:
         try:
             step, observation = stage.act(action, arguments)
         except InvalidAction as error:
-            return self._refused(index, call, str(error), self._since(began))
+            said = str(error).encode(errors="replace").decode()  # a lone surrogate could not be recorded
+            return self._refused(index, call, said, self._since(began))
         seconds = self._since(began)
         if coerced:
             self._counts["coerced_arguments"] += coerced
@@ -205,8 +212,8 @@ class Episode:
         known = ", ".join(self._tools)
         if not name:
             return f"Nothing was done: answer with a tool call. The tools are: {known}."
-        where = "in this episode " if name in self.plan.environment.actions else ""
-        return f"Nothing was done: there is no tool {name[:80]!r} {where}here. The tools are: {known}."
+        where = "in this episode" if name in self.plan.environment.actions else "here"
+        return f"Nothing was done: there is no tool {name[:80]!r} {where}. The tools are: {known}."
 
     def _since(self, began: float) -> float:
         seconds = self.clock.monotonic() - began
@@ -248,7 +255,7 @@ class Episode:
             log.warning("%s (error_id %s)", failure.message, failure.error_id)
         else:
             log.error("%s (error_id %s)", failure.message, failure.error_id, exc_info=cause)
-        return Failed(failure.boundary, failure.code, failure.message, failure.error_id)
+        return Failed(failure.boundary, failure.code, failure.message, failure.error_id, failure.hint)
 
 
 def policy_failure(name: str, error: BaseException, *, boundary: Boundary = "policy") -> PolicyFailed:
@@ -287,7 +294,9 @@ def drive(episode: Episode, policy: LocalPolicy, tell: Callable[[Event], None]) 
                 continue
             try:
                 answer = policy.decide(episode.view)
-            except Exception as error:
+            except PolicyStops as stops:
+                event = events.throw(stops)
+            except BaseException as error:  # sys.exit() in an author's function must not end the server
                 event = events.throw(policy_failure(policy.name, error))
             else:
                 event = events.send(answer)

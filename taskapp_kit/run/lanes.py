@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -23,8 +24,12 @@ class LaneHung(Exception):
     """The job did not stop when asked: its thread is stuck in the environment's code."""
 
 
+class NoLane(LaneHung):
+    """Every thread was taken until the deadline; the job never began."""
+
+
 class _Job:
-    __slots__ = ("abandoned", "done", "error", "function", "future", "loop", "result")
+    __slots__ = ("abandoned", "counted", "done", "error", "function", "future", "loop", "overdue", "result")
 
     def __init__(self, function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
         self.function = function
@@ -34,13 +39,19 @@ class _Job:
         self.error: BaseException | None = None
         self.done = False
         self.abandoned = False
+        self.counted = False
+        self.overdue = False
 
     def settle(self) -> None:
         """On the event loop: hands the outcome to whoever still waits."""
         if self.future.done():
             return
-        if self.error is not None:
+        if isinstance(self.error, Exception) and not isinstance(self.error, StopIteration):
             self.future.set_exception(self.error)
+        elif self.error is not None:  # sys.exit() in a thread ends neither the loop nor the server
+            told = RuntimeError(f"the job raised {type(self.error).__name__}")
+            told.__cause__ = self.error
+            self.future.set_exception(told)
         else:
             self.future.set_result(self.result)
 
@@ -62,6 +73,7 @@ class _Thread:
                 job.error = error
             job.done = True
             self._returned(self, job)
+            del job  # an idle thread keeps no rollout alive
 
 
 class Lanes:
@@ -88,17 +100,30 @@ class Lanes:
     async def run(self, function: Callable[[], T], *, seconds: float, stop: Callable[[], None]) -> T:
         """Runs the job in a thread. After `seconds` calls `stop()`; if that does not end the job, raises LaneHung.
 
-        When the caller is cancelled, `stop()` is called too and the thread returns to the pool once the job ends.
+        The time in line for a thread counts; NoLane when none came free. When the caller is cancelled, `stop()` is
+        called too and the thread returns to the pool once the job ends.
         """
-        lane = await self.open()
+        if self._free.locked():
+            began = time.monotonic()
+            lane = await self.open(seconds=seconds)
+            seconds -= time.monotonic() - began
+        else:
+            lane = await self.open()
         try:
             return await lane.call(function, seconds=seconds, stop=stop)
         finally:
             lane.close()
 
-    async def open(self) -> Lane:
-        """A lane of one's own; waits in line when all are taken."""
-        await self._free.acquire()
+    async def open(self, *, seconds: float | None = None) -> Lane:
+        """A lane of one's own; waits in line when all are taken, at most `seconds`, then raises NoLane."""
+        if self._free.locked():
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._free.acquire()
+            except TimeoutError:
+                raise NoLane(f"all {self.size} threads were taken for {seconds:g} s") from None
+        else:
+            await self._free.acquire()
         with self._lock:
             thread = self._idle.pop() if self._idle else None
             if thread is None:
@@ -126,7 +151,7 @@ class Lanes:
         """On the event loop."""
         job.settle()
         if job.abandoned:
-            self._hung -= 1
+            self._hung -= job.counted
             self._release(thread)
 
     def _release(self, thread: _Thread) -> None:
@@ -138,9 +163,20 @@ class Lanes:
         self._free.release()
 
     def _give_up(self, job: _Job) -> None:
-        """The thread is busy with a job that nobody waits for; it keeps its seat until the job ends."""
+        """The thread is busy with a job that nobody waits for; it keeps its seat until the job ends.
+
+        One whose caller went away has the grace to notice it, before it counts as hung.
+        """
         job.abandoned = True
-        self._hung += 1
+        if job.overdue:
+            self._count(job)
+        else:
+            job.loop.call_later(self.grace_seconds, self._count, job)
+
+    def _count(self, job: _Job) -> None:
+        if not job.done:
+            job.counted = True
+            self._hung += 1
 
 
 class Lane:
@@ -173,6 +209,7 @@ class Lane:
 
     def _stuck(self, job: _Job) -> None:
         if not job.done and not job.future.done():
+            job.overdue = True
             job.future.set_exception(LaneHung("the environment's code did not come back"))
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.content import Json, NotJson, plain
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
 
@@ -41,7 +41,10 @@ def read_ops(ops: Sequence[Any]) -> tuple[Instruction, ...] | None:
         if isinstance(op, dict) and "tool" in op and word in ENVIRONMENT_WORDS:
             if not isinstance(op["tool"], str):
                 raise _bad_op(index, f"names the tool {op['tool']!r}, which is not a string")
-            result.append(Scripted(op["tool"], op.get("args", {})))
+            try:
+                result.append(Scripted(op["tool"], plain(op.get("args", {}), "args")))
+            except NotJson as error:
+                raise _bad_op(index, f"cannot be applied: {error}") from None
         elif word in AGENT_WORDS:
             result.append("agent")
         elif word not in ENVIRONMENT_WORDS:

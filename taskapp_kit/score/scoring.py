@@ -70,6 +70,8 @@ def score(
     formula = blend or spec.blend_for(environment)
     card.formula = formula.words()
     card.reward = blended(formula, trajectory.total_reward, card.events_score, card.outcome_score)
+    if card.reward is not None and not math.isfinite(card.reward):
+        raise _failed(f"the formula {card.formula!r}", _BadScore(f"came to {card.reward}, beyond all numbers"))
     return card
 
 
@@ -157,7 +159,7 @@ def _timed(item: CriterionScore, criterion: CriterionSpec, compute: Callable[[],
         item.score = compute()
         if item.score is None:
             item.reason = "not_applicable"
-    except Exception as error:
+    except BaseException as error:  # sys.exit() in an author's function must not end the server
         if criterion.weight > 0:
             raise _failed(f"criterion {criterion.name!r} ({criterion.place})", error) from error
         item.error = _sentence(error)
@@ -179,7 +181,7 @@ def _metrics(spec: AppSpec, environment: str, given: Mapping[str, Any], card: Sc
                         card.metrics[str(key)] = _number(part, (-math.inf, math.inf))
             elif value is not None:
                 card.metrics[metric.name] = _number(value, (-math.inf, math.inf))
-        except Exception as error:
+        except BaseException as error:
             item = CriterionScore(metric.name, "metric", None, 0.0, error=_sentence(error))
             card.criteria.append(item)
             log.warning("metric %r (%s) failed: %s", metric.name, metric.place, item.error, exc_info=error)
@@ -201,7 +203,7 @@ def _number(value: Any, scale: tuple[float, float]) -> float:
         raise _BadScore(f"returned {value!r}, expected a number or None")
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise _BadScore(f"returned a {type(value).__name__}, expected a number or None") from None
     if not math.isfinite(number):
         raise _BadScore(f"returned {number}, expected a finite number or None")
@@ -210,11 +212,11 @@ def _number(value: Any, scale: tuple[float, float]) -> float:
     return number
 
 
-def _sentence(error: Exception) -> str:
+def _sentence(error: BaseException) -> str:
     return str(error) if isinstance(error, _BadScore) else f"raised {type(error).__name__}"
 
 
-def _failed(what: str, error: Exception) -> ScoringFailed:
+def _failed(what: str, error: BaseException) -> ScoringFailed:
     error_id = uuid.uuid4().hex[:12]
     message = f"{what} {_sentence(error)}, so the rollout has no reward"
     log.error("%s (error_id %s)", message, error_id, exc_info=error)

@@ -16,6 +16,36 @@ TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\
 TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
+class JoinedWrites:
+    """A transport whose writes of one turn of the event loop leave together."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._pending: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Leaves at the end of this turn, or before anything that ends the connection."""
+        if not self._pending:
+            self._loop.call_soon(self._leave)
+        self._pending.append(data)
+
+    def close(self) -> None:
+        """Closes after what was written."""
+        self._leave()
+        self._transport.close()
+
+    def _leave(self) -> None:
+        if self._pending:
+            data = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
+            self._pending.clear()
+            if not self._transport.is_closing():
+                self._transport.write(data)
+
+
 class BoundedHttp(HttpToolsProtocol):
     """uvicorn's protocol; without these bounds a stranger without a key could hold memory and connections."""
 
@@ -27,7 +57,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A caller connects."""
-        super().connection_made(transport)
+        super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]  # all that is asked of it
         self._head_timer = self.loop.call_later(HEAD_SECONDS, self._late)
 
     def connection_lost(self, exc: Exception | None) -> None:

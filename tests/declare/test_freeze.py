@@ -1,0 +1,390 @@
+"""Every author's mistake gives one report with file:line and what to do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from taskapp_kit import DeclarationError, LateRegistration
+from taskapp_kit.declare.freeze import freeze
+from tests.rollouts import HEADER, app_from, play
+
+GOOD = """
+app = TaskApp("a")
+@app.environment("one")
+class One:
+    \"\"\"One.\"\"\"
+    def reset(self, seed: int) -> str:
+        return "x"
+    @action
+    def go(self, n: Literal[1, 2]) -> Step:
+        \"\"\"Goes.\"\"\"
+        return Step("y", 1.0, True)
+"""
+
+ENV = '''
+app = TaskApp("a")
+@app.environment("one"{options})
+class One:
+    """One."""
+    {members}
+'''
+RESET = "def reset(self, seed: int) -> str: return 'x'"
+GO = '''@action
+    def go(self, n: Literal[1, 2]) -> Step:
+        """Goes."""
+        return Step("y", 1.0, True)'''
+
+
+def env(*members: str, options: str = "", marked: bool = False) -> str:
+    """A file with one environment of these members; `marked`: the decorator's line is the place of the mistake."""
+    text = ENV.replace("{members}", "\n    ".join(members)).replace("{options}", options)
+    return text.replace(")\nclass", ")  # !\nclass", 1) if marked else text
+
+
+# name: (text; each line with a mistake ends in "# !"), a piece of what was found, a piece of what to do
+MISTAKES: dict[str, tuple[str, str, str]] = {
+    "no environment": ('app = TaskApp("a")  # !', "declares no environment", "add @app.environment"),
+    "no reset": (env(GO, marked=True), "One has no reset", "add reset"),
+    "reset with unknown parameter": (
+        env("def reset(self, sede: int) -> str: return 'x'  # !", GO), "takes 'sede'", "did you mean 'seed'?",
+    ),
+    "reset takes task without rows": (
+        env("def reset(self, task: Any) -> str: return 'x'  # !", GO), "takes 'task' but the environment has no rows",
+        "add tasks=",
+    ),
+    "no action": (env(RESET, marked=True), "One has no action", "mark at least one method with @action"),
+    "action without docstring": (
+        env(RESET, "@action  # !\n    def go(self) -> Step: return Step()"), "action 'go' has no docstring",
+        "write a docstring",
+    ),
+    "missing annotation": (
+        env(RESET, '@action  # !\n    def go(self, n) -> Step:\n        """G."""'), "no annotation for 'n'", "annotate each",
+    ),
+    "annotation that JSON cannot carry": (
+        env(RESET, '@action  # !\n    def go(self, n: random.Random) -> Step:\n        """G."""'),
+        "a parameter that JSON cannot carry", "annotate each",
+    ),
+    "annotation that cannot be resolved": (
+        env(RESET, '@action  # !\n    def go(self, n: "Nowhere") -> Step:\n        """G."""'), "cannot be resolved",
+        "annotate each",
+    ),
+    "annotation that does not parse": (
+        env(RESET, '@action  # !\n    def go(self, n: "int |") -> Step:\n        """G."""'), "cannot be resolved",
+        "annotate each",
+    ),
+    "star arguments": (
+        env(RESET, '@action  # !\n    def go(self, **rest: int) -> Step:\n        """G."""'), "takes **rest", "annotate each",
+    ),
+    "positional only": (
+        env(RESET, '@action  # !\n    def go(self, n: int, /) -> Step:\n        """G."""'), "by position only", "annotate",
+    ),
+    "one tool name twice in a class": (
+        env(RESET, GO, '@action(name="go")  # !\n    def other(self) -> Step:\n        """G."""'),
+        "action 'go' is declared a second time; the first is at", "rename or remove one",
+    ),
+    "a tool name that models refuse": (
+        env(RESET, '@action(name="go on!")  # !\n    def go(self) -> Step:\n        """G."""'), "refuse", "@action(name=...)",
+    ),
+    "an action on a method that the kit calls": (
+        env(RESET, '@action  # !\n    def close(self) -> Step:\n        """Shut the door."""'),
+        "which the kit calls by itself", "@action(name='close')",
+    ),
+    "two text actions": (
+        env(RESET, '@action(text=True)\n    def a(self, t: str) -> Step:\n        """G."""',
+            '@action(text=True)\n    def b(self, t: str) -> Step:\n        """G."""', marked=True),
+        "2 actions with text=True (a, b)", "plain words can go to one action only",
+    ),
+    "text action without its str": (
+        env(RESET, '@action(text=True)  # !\n    def a(self, n: int) -> Step:\n        """G."""'), "has text=True",
+        "def answer(self, text: str)",
+    ),
+    "noop that does not fit": (
+        env(RESET, '@action(noop={"n": 9})  # !\n    def go(self, n: Literal[1, 2]) -> Step:\n        """G."""'),
+        "does not fit it", "mend noop=",
+    ),
+    "noop that is no object": (
+        env(RESET, '@action(noop=7)  # !\n    def go(self, n: Literal[1, 2]) -> Step:\n        """G."""'), "does not fit it",
+        "mend noop=",
+    ),
+    "sample that is no function": (
+        env(RESET, '@action(sample=3)  # !\n    def go(self, n: int) -> Step:\n        """G."""'), "is not callable",
+        "give a function",
+    ),
+    "__init__ without annotation": (
+        env("def __init__(self, low=1): pass  # !", RESET, GO), "no annotation for 'low'", "they are env.config",
+    ),
+    "__init__ without default": (
+        env("def __init__(self, low: int): pass  # !", RESET, GO), "no default for 'low'", "give 'low' a default",
+    ),
+    "__init__ takes split": (
+        env("def __init__(self, split: str = 'x'): pass  # !", RESET, GO), "__init__ takes 'split'", "never reach it",
+    ),
+    "close with a parameter": (
+        env(RESET, GO, "def close(self, why: str) -> None: ...  # !"), "One.close takes 'why'", "def close(self)",
+    ),
+    "setup_worker that is no classmethod": (
+        env(RESET, GO, "def setup_worker(self) -> None: ...  # !"), "is not a classmethod", "@classmethod",
+    ),
+    "environment on a function": (
+        'app = TaskApp("a")\n@app.environment("one")\ndef one() -> None: ...  # ?', "is declared on", "above a class",
+    ),
+    "overlapping splits": (
+        env(RESET, GO, options=', splits={"a": range(0, 10), "b": range(9, 12)}', marked=True),
+        "splits 'a' and 'b' overlap: both hold seed 9", "move one range",
+    ),
+    "negative seeds": (
+        env(RESET, GO, options=', splits={"a": range(-1, 3)}', marked=True), "split 'a' is range(-1, 3)", "splits={",
+    ),
+    "an empty split": (env(RESET, GO, options=', splits={"a": range(3, 3)}', marked=True), "split 'a' is range(3, 3)", "e.g."),
+    "splits that are no mapping": (env(RESET, GO, options=", splits=[range(3)]", marked=True), "splits=[range(0, 3)]", "e.g."),
+    "splits that are empty": (env(RESET, GO, options=", splits={}", marked=True), "splits={} is empty", "leave splits= out"),
+    "splits and tasks": (
+        env("def reset(self, task: Any) -> str: return 'x'", GO, options=', splits={"a": range(3)}, tasks={"t": [1]}', marked=True),
+        "has both splits= and tasks=", "the keys of tasks=",
+    ),
+    "max_steps of zero": (env(RESET, GO, options=", max_steps=0", marked=True), "max_steps=0", "mend max_steps"),
+    "max_turns that is a bool": (env(RESET, GO, options=", max_turns=True", marked=True), "max_turns=True", "mend max_turns"),
+    "step timeout that is NaN": (
+        env(RESET, GO, options=", step_timeout_seconds=math.nan", marked=True), "step_timeout_seconds=nan", "mend it",
+    ),
+    "unknown isolation": (
+        env(RESET, GO, options=', isolation="proces"', marked=True), "isolation='proces'", "did you mean 'process'?",
+    ),
+    "reward range upside down": (
+        env(RESET, GO, options=", reward_range=(1, 0)", marked=True), "reward_range=(1, 0)", "mend reward_range",
+    ),
+    "baselines that are no numbers": (
+        env(RESET, GO, options=', baselines={"random": "low"}', marked=True), "baselines=", "e.g. baselines=",
+    ),
+    "duplicate environment": (
+        GOOD + '@app.environment("one")  # ?\nclass Two(One):\n    """Two."""\n', "'one' is declared a second time; the first is at",
+        "rename or remove one",
+    ),
+    "environment without a name": (env(RESET, GO).replace('"one"', '""').replace(")\nclass", ")  # !\nclass"), "has the name ''", "rename it"),
+    "unknown environment in a rubric": (
+        GOOD + '@app.rubric(environment="onne")  # !\ndef r(trajectory): return 1.0', "for environment 'onne', which is not declared",
+        "did you mean 'one'?",
+    ),
+    "rubric parameter that nothing gives": (
+        GOOD + "@app.rubric  # !\ndef r(trajectroy): return 1.0", "takes 'trajectroy', which nothing gives",
+        "did you mean 'trajectory'?",
+    ),
+    "outcome rubric that takes a step": (
+        GOOD + "@app.rubric  # !\ndef r(step): return 1.0", "takes 'step', which nothing gives", "rename it",
+    ),
+    "weight below zero": (GOOD + "@app.rubric(weight=-1)  # !\ndef r(trajectory): return 1.0", "weight=-1", "a penalty is"),
+    "weight NaN": (GOOD + "@app.rubric(weight=math.nan)  # !\ndef r(trajectory): return 1.0", "weight=nan", "0 only measures"),
+    "weight infinite": (GOOD + "@app.rubric(weight=math.inf)  # !\ndef r(trajectory): return 1.0", "weight=inf", "0 only measures"),
+    "weight that is words": (GOOD + "@app.rubric(weight='1')  # !\ndef r(trajectory): return 1.0", "weight='1'", "0 only measures"),
+    "required without weight": (
+        GOOD + "@app.rubric(weight=0, required=True)  # !\ndef r(trajectory): return 1.0", "required and has weight 0",
+        "drop required=True",
+    ),
+    "unknown kind of rubric": (
+        GOOD + "@app.rubric(of='event')  # !\ndef r(trajectory): return 1.0", "of='event'", "did you mean 'events'?",
+    ),
+    "scale upside down": (
+        GOOD + "@app.rubric(scale=(1, 0))  # !\ndef r(trajectory): return 1.0", "scale=(1, 0)", "mend scale",
+    ),
+    "duplicate rubric": (
+        GOOD + "@app.rubric\ndef r(trajectory): return 1.0\n@app.rubric(name='r')  # !\ndef s(trajectory): return 1.0",
+        "'r' is declared a second time; the first is at", "rename or remove one",
+    ),
+    "rubric and judge of one name": (
+        GOOD + "@app.rubric\ndef r(trajectory): return 1.0\n@app.judge(name='r', weight=0)  # !\ndef s(trajectory):\n    'Good?'",
+        "judge 'r' is declared a second time", "rename or remove one",
+    ),
+    "judge without a question": (
+        GOOD + "@app.judge(weight=0)  # !\ndef j(trajectory): return ''", "has no docstring", "write the question",
+    ),
+    "judge with no samples": (
+        GOOD + "@app.judge(weight=0, samples=0)  # !\ndef j(trajectory):\n    'Good?'", "samples=0", "mend samples",
+    ),
+    "policy that takes what it must not": (
+        GOOD + "@app.policy('mine')  # !\ndef p(observation, rng, task): return {}", "takes 'task', which nothing gives", "rename it",
+    ),
+    "metric that takes what nothing gives": (
+        GOOD + "@app.metric  # !\ndef m(trajektory): return 1", "takes 'trajektory'", "did you mean 'trajectory'?",
+    ),
+    "aggregate of two": (
+        GOOD + "@app.aggregate  # !\ndef g(rollouts, more): return 1", "takes rollouts, more", "def score(rollouts)",
+    ),
+    "rollout that does not await": (
+        GOOD + "@app.rollout  # !\ndef play(env, model, task): ...", "needs an async function", "write `async def`",
+    ),
+    "two rollout functions": (
+        GOOD + "@app.rollout\nasync def play(env, model, task): ...\n@app.rollout()  # !\nasync def other(env, model, task): ...",
+        "is declared a second time", "rename or remove one",
+    ),
+    "blend of nothing": (GOOD.replace('TaskApp("a")', 'TaskApp("a", reward=Blend())  # !'), "reward=Blend(", "e.g. Blend(env=1.0)"),
+    "blend with NaN": (
+        GOOD.replace('TaskApp("a")', 'TaskApp("a", reward=Blend(env=math.nan))  # !'), "reward=Blend(", "e.g. Blend",
+    ),
+    "private field in a prompt": (
+        'app = TaskApp("a")\nclass Row(BaseModel):\n    q: str\n    a: Private[str]\n'
+        'app.tasks("t", row=Row, prompt="{q} {a}", train=[Row(q="1", a="2")])  # !',
+        "shows private field 'a'", "take it out of the prompt",
+    ),
+    "optional private field in a prompt": (
+        'app = TaskApp("a")\nclass Row(BaseModel):\n    q: str\n    a: Private[str] | None = None\n'
+        'app.tasks("t", row=Row, prompt="{q} {a}", train=[Row(q="1", a="2")])  # !',
+        "shows private field 'a'", "take it out of the prompt",
+    ),
+    "prompt with a field that rows do not have": (
+        'app = TaskApp("a")\nclass Row(BaseModel):\n    question: str\n'
+        'app.tasks("t", row=Row, prompt="{questoin}", train=[Row(question="1")])  # !',
+        "names 'questoin', which rows do not have", "did you mean 'question'?",
+    ),
+    "prompt with single braces": (
+        'app = TaskApp("a")\napp.tasks("t", prompt="Say } now", train=[{"q": 1}])  # !', "is no format string", "double the braces",
+    ),
+    "prompt that does not fit the rows": (
+        'app = TaskApp("a")\napp.tasks("t", prompt="{q.text}", train=[{"q": 1}])  # !', "does not fit row 0 of split 'train'",
+        "mend the prompt",
+    ),
+    "prompt that is no prompt": (
+        'app = TaskApp("a")\napp.tasks("t", prompt=3, train=[{"q": 1}])  # !', "have prompt=3", "mend it",
+    ),
+    "tasks without a split": ('app = TaskApp("a")\napp.tasks("t", prompt="x")  # !', "has no split", "add train="),
+    "tasks without rows": ('app = TaskApp("a")\napp.tasks("t", prompt="x", train=[])  # !', "split 'train' has no rows", "add rows"),
+    "rows that raise": (
+        'app = TaskApp("a")\napp.tasks("t", prompt="x", train=lambda: 1 / 0)  # !', "the rows raised ZeroDivisionError", "mend them",
+    ),
+    "a row file that is not there": (
+        'app = TaskApp("a")\napp.tasks("t", prompt="x", train="no.jsonl")  # !', "there is no file", "check the path",
+    ),
+    "a rubric file that is not there": (GOOD + 'app.load_rubric("no.toml")', "cannot be read", "check the path"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_reported_with_its_place_and_what_to_do(name: str, tmp_path: Path) -> None:
+    source, found, fix = MISTAKES[name]
+    app = app_from(tmp_path, source)
+    with pytest.raises(DeclarationError) as caught:
+        app.freeze()
+    file = tmp_path / "app.py"
+    marked = [f"{file}:{number}" for number, line in enumerate(file.read_text().splitlines(), 1) if "# !" in line]
+    told = [problem for problem in caught.value.problems if found in problem.found]
+    assert told, [problem.found for problem in caught.value.problems]
+    assert fix in told[0].fix, told[0]
+    assert all(problem.expected for problem in caught.value.problems)
+    if marked:
+        assert {re.sub(r" \(row \d+\)$", "", problem.place) for problem in caught.value.problems} == set(marked)
+        assert marked[0] in str(caught.value)
+    else:
+        assert str(tmp_path) in told[0].place
+
+
+def test_many_mistakes_are_told_at_once_in_the_order_of_their_lines(tmp_path: Path) -> None:
+    source = GOOD + "\n".join(f"@app.rubric(weight=-{i})  # {i}\ndef r{i}(trajectory): return 1.0" for i in range(1, 6))
+    source += "\n@app.policy('p')\ndef p(obs): return {}\n"
+    with pytest.raises(DeclarationError) as caught:
+        app_from(tmp_path, source).freeze()
+    problems = caught.value.problems
+    lines = [int(problem.place.rsplit(":", 1)[1]) for problem in problems]
+    assert len(problems) == 6
+    assert lines == sorted(lines)
+    assert lines[0] < 100 and "6 problems" in str(caught.value)
+    assert str(caught.value).count("\n    do: ") + str(caught.value).count("\n      do: ") == 6
+
+
+def test_the_order_is_by_number_not_by_letter(tmp_path: Path) -> None:
+    source = "app = TaskApp('a')\n" + "\n".join(f"app.tasks('t{i}', prompt='x', train=[])" for i in range(12))
+    with pytest.raises(DeclarationError) as caught:
+        app_from(tmp_path, source, header="from taskapp_kit import TaskApp\n").freeze()
+    lines = [int(problem.place.rsplit(":", 1)[1]) for problem in caught.value.problems]
+    assert lines == list(range(3, 15))
+
+
+def test_a_good_file_freezes_once_and_late_registration_says_why(tmp_path: Path) -> None:
+    app = app_from(tmp_path, GOOD)
+    spec = app.freeze()
+    assert app.freeze() is spec
+    assert app.frozen
+    with pytest.raises(LateRegistration) as caught:
+
+        @app.rubric
+        def late(trajectory: object) -> float:
+            return 1.0
+
+    line = late_line()
+    assert f"test_freeze.py:{line}" in str(caught.value)
+    assert "began to serve" in str(caught.value) and "before asgi()" in caught.value.hint
+    assert not spec.criteria
+
+
+def late_line() -> int:
+    text = Path(__file__).read_text().splitlines()
+    return next(number for number, line in enumerate(text, 1) if line.strip() == "@app.rubric")
+
+
+def test_a_failed_freeze_can_be_mended(tmp_path: Path) -> None:
+    app = app_from(tmp_path, "app = TaskApp('a')\n")
+    with pytest.raises(DeclarationError):
+        app.freeze()
+    app.tasks("t", prompt="{q}", train=[{"q": "1"}])
+    assert freeze(app).environments.keys() == {"t"}
+
+
+def test_one_name_may_serve_two_environments_apart(tmp_path: Path) -> None:
+    source = GOOD + (
+        '@app.environment("two")\nclass Two(One):\n    """Two."""\n'
+        '@app.policy("gold", environment="one")\ndef g1(observation): return {"go": {"n": 1}}\n'
+        '@app.policy("gold", environment="two")\ndef g2(observation): return {"go": {"n": 2}}\n'
+        '@app.rubric(name="won", environment="one")\ndef w1(trajectory): return 1.0\n'
+        '@app.rubric(name="won", environment="two")\ndef w2(trajectory): return 0.5\n'
+    )
+    app = app_from(tmp_path, source)
+    one, two = play(app, "gold", env_name="one"), play(app, "gold", env_name="two")
+    assert [step.args for step in one.trajectory.steps + two.trajectory.steps] == [{"n": 1}, {"n": 2}]
+    assert (one.scorecard.reward, two.scorecard.reward) == (1.0, 0.5)
+    app = app_from(tmp_path, source + '@app.policy("gold")\ndef g3(observation): return {}\n', name="again.py")
+    with pytest.raises(DeclarationError, match="'gold' is declared a second time"):
+        app.freeze()
+
+
+def test_a_rubrics_own_defaults_stay_its_own(tmp_path: Path) -> None:
+    source = GOOD + (
+        "for name in ('a', 'b'):\n    @app.rubric(name=name)\n"
+        "    def r(trajectory, name=name): return 1.0 if name == 'a' else 0.0\n"
+    )
+    card = play(app_from(tmp_path, source)).scorecard
+    assert {item.name: item.score for item in card.criteria} == {"a": 1.0, "b": 0.0}
+
+
+def test_an_unbounded_field_makes_random_unavailable_and_names_the_line(tmp_path: Path) -> None:
+    from taskapp_kit import RequestError
+
+    source = env(RESET, '@action  # !\n    def go(self, word: str) -> Step:\n        """G."""\n        return Step("", 0, True)')
+    app = app_from(tmp_path, source)
+    with pytest.raises(RequestError) as caught:
+        play(app, "random")
+    line = next(n for n, text in enumerate((tmp_path / "app.py").read_text().splitlines(), 1) if "# !" in text)
+    assert f"{tmp_path}/app.py:{line}" in caught.value.message and "go.word (string)" in caught.value.message
+    assert "@action(sample=fn)" in caught.value.hint
+
+
+def test_the_description_is_the_apps_or_the_files_docstring(tmp_path: Path) -> None:
+    tasks = "app = TaskApp('a'{})\napp.tasks('t', prompt='x', train=[{{}}])\n"
+    one = app_from(tmp_path, tasks.format(""), header='"""Of the file."""\n' + HEADER, name="one.py")
+    two = app_from(tmp_path, tasks.format(", description='Of the app.'"), name="two.py")
+    three = app_from(tmp_path, tasks.format(""), name="three.py")
+    assert [app.freeze().description for app in (one, two, three)] == ["Of the file.", "Of the app.", "a"]
+
+
+def test_process_isolation_is_accepted_with_a_warning(tmp_path: Path) -> None:
+    spec = app_from(tmp_path, env(RESET, GO, options=', isolation="process"')).freeze()
+    assert "isolation='process'" in spec.warnings[0] and "app.py:" in spec.warnings[0]
+
+
+def test_the_spec_hash_follows_the_rules_and_not_the_place(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    one = app_from(tmp_path, GOOD).freeze().hash
+    assert one == app_from(tmp_path / "b", "\n\n" + GOOD).freeze().hash
+    changed = {GOOD.replace("Goes.", "Runs."), GOOD.replace("[1, 2]", "[1, 2, 3]"), GOOD.replace('"one"', '"one", max_steps=3')}
+    hashes = {app_from(tmp_path, text, name=f"c{i}.py").freeze().hash for i, text in enumerate(sorted(changed))}
+    assert len(hashes | {one}) == 4

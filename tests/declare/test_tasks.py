@@ -1,0 +1,230 @@
+"""Rows: where they come from, how they are checked, what of them is private."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field
+
+from taskapp_kit import DeclarationError, Private, RequestError, TaskApp
+from taskapp_kit.contract.response import response_body
+from taskapp_kit.declare.tasks import TaskSource, private_fields, row_hash, row_json
+from tests.rollouts import app_from, play
+
+SECRET = "sentinel-secret"
+
+
+class Hint(BaseModel):
+    shown: str
+    hidden: Private[str] = SECRET
+
+
+class Row(BaseModel):
+    question: str
+    answer: Private[str] = SECRET
+    maybe: Private[str] | None = SECRET
+    aliased: Private[str] = Field(SECRET, serialization_alias="written")
+    hints: list[Hint] = []
+    difficulty: str = "easy"
+    tags: list[str] = []
+
+
+@dataclasses.dataclass
+class Plain:
+    question: str
+    answer: Private[str] = SECRET
+
+
+def source(row: type | None = None, **splits: Any) -> TaskSource:
+    return TaskSource("app", "app.py:3", row, splits, Path.cwd())
+
+
+def test_private_fields_are_found_wherever_the_mark_stands() -> None:
+    assert private_fields(Row) == {"answer", "maybe", "aliased"}
+    assert private_fields(Plain) == {"answer"}
+    assert private_fields(dict) == private_fields(None) == frozenset()
+
+
+def test_the_public_row_has_nothing_private_at_any_depth() -> None:
+    rows = source(Row, train=[Row(question="q", hints=[Hint(shown="s"), Hint(shown="t")])])
+    public = rows.public(rows.rows("train")[0])
+    assert public == {
+        "question": "q", "hints": [{"shown": "s"}, {"shown": "t"}], "difficulty": "easy", "tags": [],
+    }  # fmt: skip
+    assert SECRET not in json.dumps(public)
+    assert source(Plain).public(Plain("q")) == {"question": "q"}
+    assert source().public({"question": "q"}) == {"question": "q"}
+
+
+def test_rows_come_from_a_list_a_callable_or_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"question": "a"}\n\n{"question": "é", "answer": "x"}\n', encoding="utf-8")
+    calls = []
+
+    def made() -> Any:
+        calls.append(1)
+        yield {"question": "c"}
+
+    rows = TaskSource("app", "app.py:3", Row, {"l": [{"question": "b"}], "f": "rows.jsonl", "c": made}, tmp_path)
+    assert [row.question for row in rows.rows("f")] == ["a", "é"]
+    assert [row.question for row in rows.rows("l") + rows.rows("c") + rows.rows("c")] == ["b", "c", "c"]
+    assert calls == [1]
+    assert rows.files == [file]
+    assert rows.splits == ("l", "f", "c")
+    assert rows.check() == []
+
+
+def test_a_bad_file_says_line_by_line_what_is_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"question": "a"}\n{"question": \n[1]\n{"question": 3, "hints": [{"shown": 1}]}\n{}\n')
+    problems = TaskSource("app", "app.py:3", Row, {"train": file}, tmp_path).check()
+    assert [problem.place.rsplit(":", 1)[1] for problem in problems] == ["2", "3"]
+    assert "is not JSON" in problems[0].found
+    assert "is a list" in problems[1].found
+    file.write_text('{"question": "a"}\n{"question": 3}\n{}\n')
+    problems = TaskSource("app", "app.py:3", Row, {"train": file}, tmp_path).check()
+    assert [problem.place for problem in problems] == [f"{file}:2", f"{file}:3"]
+    assert problems[0].found.startswith("question: ")
+    assert problems[1].found == "question: Field required"
+    assert problems[1].expected == "a Row"
+
+
+def test_a_bad_row_in_a_list_is_named_by_its_number() -> None:
+    problems = source(Row, train=[{"question": "a"}, {"question": None}]).check()
+    assert [problem.place for problem in problems] == ["app.py:3 (row 1)"]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ([], "has no rows"),
+        (7, "the rows are 7"),
+        (lambda: 1 / 0, "the rows raised ZeroDivisionError"),
+        ("none.jsonl", "there is no file"),
+    ],
+)
+def test_what_are_no_rows(given: Any, found: str) -> None:
+    (problem,) = source(train=given).check()
+    assert found in problem.found
+    assert problem.place == "app.py:3"
+
+
+def test_a_row_type_that_is_none() -> None:
+    (problem,) = source(type("Odd", (), {}), train=[1]).check()
+    assert "row=" in problem.found
+
+
+def test_the_hash_is_of_the_whole_row_and_of_nothing_else() -> None:
+    one = Row(question="q")
+    assert row_hash(one) == row_hash(Row(question="q")) == row_hash(row_json(one))
+    assert len({row_hash(one), row_hash(Row(question="r")), row_hash(Row(question="q", answer="y"))}) == 3
+    assert row_json(5) == {"row": 5}
+
+
+ROWS = f"""
+app = TaskApp("q")
+class Row(BaseModel):
+    question: str
+    answer: Private[str] = "{SECRET}"
+    difficulty: str = "easy"
+    tags: list[str] = []
+app.tasks("q", row=Row, prompt="{{question}}?", train=[
+    Row(question="a"), Row(question="b", difficulty="hard"), Row(question="c", difficulty="hard", tags=["x", "y"]),
+], test=[Row(question="t")])
+@app.rubric
+def right(answer_text, task): return float(answer_text == task.answer)
+@app.policy("gold")
+def gold(task): return task.answer
+"""
+
+
+def test_the_private_answer_reaches_rubric_and_gold_and_nothing_else(tmp_path: Path) -> None:
+    app = app_from(tmp_path, ROWS)
+    rollout = play(app, "constant", action=SECRET[:5], seed=1, record={"return_trace": True})
+    assert rollout.scorecard.reward == 0.0
+    assert rollout.trajectory.initial == "b?"
+    assert SECRET not in json.dumps(response_body(rollout))
+    gold = play(app, "gold", seed=1)
+    assert gold.scorecard.reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("config", "questions"),
+    [
+        ({}, {"a?", "b?", "c?"}),
+        ({"difficulty": "hard"}, {"b?", "c?"}),
+        ({"tags": "x"}, {"c?"}),
+        ({"tags": ["x", "y"], "difficulty": "hard"}, {"c?"}),
+        ({"split": "test"}, {"t?"}),
+        ({"index": 2}, {"c?"}),
+        ({"index": 0, "split": "test"}, {"t?"}),
+    ],
+)
+def test_requests_choose_among_the_rows(config: dict[str, Any], questions: set[str], tmp_path: Path) -> None:
+    app = app_from(tmp_path, ROWS)
+    seen = {play(app, "constant", action="?", config=config).trajectory.initial for _ in range(12)}
+    assert seen <= questions
+    assert len(questions) > 1 or seen == questions
+
+
+@pytest.mark.parametrize(
+    ("config", "seed", "loc", "words"),
+    [
+        ({}, 3, "seed", "rows 0 to 2"),
+        ({"split": "test"}, 1, "seed", "rows 0 to 0"),
+        ({"index": 9}, None, "seed", "rows 0 to 2"),
+        ({"difficulty": "hard"}, 0, "seed", "row 0 of split 'train' does not have difficulty hard"),
+        ({"difficulty": "none"}, None, "config", "no row of split 'train' has difficulty none"),
+        ({"tags": "z"}, None, "config", "no row"),
+        ({"tags": 5}, None, "tags", "a word or a list of words"),
+        ({"tags": [{"a": 1}]}, None, "tags", "a word or a list of words"),
+        ({"split": "tset"}, None, "split", "it has train, test"),
+        ({"split": 3}, None, "split", "split is a name"),
+        ({"index": -1}, None, "index", "whole number from 0"),
+        ({"index": True}, None, "index", "whole number from 0"),
+        ({"index": 1}, 0, "seed", "name two episodes"),
+        ({"colour": 1}, None, "colour", "takes none"),
+    ],
+)
+def test_a_request_for_no_row_names_its_field(
+    config: dict[str, Any], seed: int | None, loc: str, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        play(app_from(tmp_path, ROWS), "constant", action="?", config=config, seed=seed)
+    assert words in caught.value.message
+    assert caught.value.fields[0].loc[-1] == loc
+    assert SECRET not in str(caught.value)
+
+
+def test_an_environment_may_have_rows_too(tmp_path: Path) -> None:
+    app = app_from(tmp_path, """
+    app = TaskApp("a")
+    @app.environment("e", tasks={"train": [{"n": 1}, {"n": 2}]}, version="7")
+    class Env:
+        '''Env.'''
+        def reset(self, task: dict, split: str, seed: int) -> str: return f"{split} {seed} {task['n']}"
+        @action
+        def go(self) -> Step:
+            '''Go.'''
+            return Step("", terminated=True)
+    """)  # fmt: skip
+    assert play(app, seed=1).trajectory.initial == "train 1 2"
+    assert play(app, seed=1).versions["environment"] == "7"
+
+
+def test_a_declaration_with_bad_rows_is_reported_at_freeze(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text("{}\nnope\n")
+    app = app_from(tmp_path, 'app = TaskApp("a")\napp.tasks("t", prompt="x", train="train.jsonl", test="test.jsonl")\n')
+    with pytest.raises(DeclarationError) as caught:
+        app.freeze()
+    assert {problem.place for problem in caught.value.problems} == {f"{tmp_path}/train.jsonl:2", f"{tmp_path}/app.py:7"}
+
+
+def test_rows_can_be_declared_in_this_process() -> None:
+    app = TaskApp("here")
+    app.tasks("here", prompt=lambda row: f"{row['a']}!", train=[{"a": 1}])
+    assert play(app, "constant", action="x").trajectory.initial == "1!"

@@ -1,0 +1,51 @@
+"""What the core's tests share: an app from a text, a request, a rollout played in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from taskapp_kit import TaskApp
+from taskapp_kit.contract.rollout import Rollout
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.service import Service
+
+HEADER = """import dataclasses, enum, math, random
+from typing import Annotated, Any, Literal, Optional
+import pydantic
+from pydantic import BaseModel, Field
+from taskapp_kit import Blend, Image, InvalidAction, Private, Step, TaskApp, Text, Trajectory, action
+"""
+
+
+def app_from(folder: Path, source: str, *, header: str = HEADER, name: str = "app.py") -> TaskApp:
+    """The app that a file with this text makes."""
+    file = folder / name
+    file.write_text(header + textwrap.dedent(source), encoding="utf-8")
+    return find_app(str(file))
+
+
+def a_request(policy: str | None = "random", **given: Any) -> RolloutRequest:
+    """A request; `seed`, `config`, `env_name` go to env, `action`, `policy_config` to the policy, the rest to the top."""
+    env = {name: given.pop(name) for name in ("seed", "config", "env_name", "env_id") if name in given}
+    config = dict(given.pop("policy_config", {}))
+    if "action" in given:
+        config["action"] = given.pop("action")
+    body = {"run_id": "r", "mode": "rl", "ops": [], "env": env, "policy": {"policy_name": policy, "config": config}}
+    return RolloutRequest.model_validate({**body, **given})
+
+
+def play(app: TaskApp, policy: str | None = "random", **given: Any) -> Rollout:
+    """One rollout on a service of its own; raises what `Service.rollout` raises."""
+
+    async def once() -> Rollout:
+        service = Service(app)
+        try:
+            return await service.rollout(a_request(policy, **given))
+        finally:
+            await service.close()
+
+    return asyncio.run(once())
