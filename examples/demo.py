@@ -54,7 +54,9 @@ def main() -> int:
         refused = httpx.get(f"{server.url}/health").status_code
         with httpx.Client(base_url=server.url, headers={"X-API-Key": key}, timeout=120) as client:
             health = client.get("/health")
-            console.print(f"serving at {server.url} (without a key: {refused}, with the minted key: {health.status_code})")
+            console.print(
+                f"serving at {server.url} (without a key: {refused}, with the minted key: {health.status_code})"
+            )
             answers = play_all(client, given.episodes)
             show_policies(answers)
             best = max(answers["scripted"], key=lambda answer: float(answer["reward"]))

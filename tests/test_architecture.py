@@ -64,12 +64,12 @@ TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 
 def allowed(room: str, other: str) -> bool:
-    if room == other or other in GROUND and room not in GROUND:
+    if room == other or (other in GROUND and room not in GROUND):
         return True
     if room in WINGS:
         return other in WINGS[room] | GROUND
     if other in WINGS:
-        return other == "client" and LAYERS[room] >= 6 or room == "cli"
+        return (other == "client" and LAYERS[room] >= 6) or room == "cli"
     if any({room, other} <= group for group in APART):
         return False
     return LAYERS[other] <= LAYERS[room]
@@ -126,7 +126,9 @@ def test_one_upward_import_is_sanctioned_and_it_stands_in_taskapp_asgi() -> None
         if room_of(path) == "declare":
             for node in ast.walk(tree):
                 if isinstance(node, ast.FunctionDef):
-                    found += [node.name for name, _ in imports_of(node) if name.split(".")[:2] == ["taskapp_kit", "asgi"]]
+                    found += [
+                        node.name for name, _ in imports_of(node) if name.split(".")[:2] == ["taskapp_kit", "asgi"]
+                    ]
     assert set(found) == {"asgi"}
 
 
@@ -144,18 +146,24 @@ def test_only_config_reads_the_environment() -> None:
             continue
         for node in ast.walk(tree):
             name = node.attr if isinstance(node, ast.Attribute) else node.name if isinstance(node, ast.alias) else ""
-            assert name not in ("environ", "getenv", "environb", "putenv"), f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+            assert name not in ("environ", "getenv", "environb", "putenv"), (
+                f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+            )
 
 
 def test_nothing_dangerous() -> None:
     for path, tree in TREES.items():
         where = path.relative_to(ROOT)
         for name, line in imports_of(tree):
-            assert name.split(".")[0] not in ("pickle", "marshal", "shelve", "dill", "cloudpickle"), f"{where}:{line} imports {name}"
+            assert name.split(".")[0] not in ("pickle", "marshal", "shelve", "dill", "cloudpickle"), (
+                f"{where}:{line} imports {name}"
+            )
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
-                assert called not in ("eval", "exec", "compile", "os.system", "__import__"), f"{where}:{node.lineno} calls {called}"
+                assert called not in ("eval", "exec", "compile", "os.system", "__import__"), (
+                    f"{where}:{node.lineno} calls {called}"
+                )
                 assert not called.endswith("yaml.load"), f"{where}:{node.lineno} calls {called}"
                 shell = next((word.value for word in node.keywords if word.arg == "shell"), None)
                 assert not (isinstance(shell, ast.Constant) and shell.value), f"{where}:{node.lineno} uses a shell"
@@ -219,7 +227,12 @@ def test_what_a_module_promises_is_there(name: str) -> None:
 
 def test_the_exported_names_are_exactly_all() -> None:
     tree = TREES[PACKAGE / "__init__.py"]
-    imported = {alias.asname or alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    imported = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
     assert imported == set(taskapp_kit.__all__)
     assert list(taskapp_kit.__all__) == sorted(taskapp_kit.__all__)
     namespace: dict[str, object] = {}

@@ -43,7 +43,9 @@ def test_a_declaration_error_lists_each_problem_with_place_expected_and_fix() ->
 
 
 def test_a_request_error_names_fields() -> None:
-    error = RequestError("Bad seed.", fields=(FieldProblem(("body", "env", "seed"), "negative", "range"),), code="bad_seed")
+    error = RequestError(
+        "Bad seed.", fields=(FieldProblem(("body", "env", "seed"), "negative", "range"),), code="bad_seed"
+    )
     assert error.fields[0].loc == ("body", "env", "seed")
     assert (error.code, RequestError("x").code) == ("bad_seed", "invalid_request")
 

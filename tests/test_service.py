@@ -154,7 +154,9 @@ def test_a_rollout_from_request_to_result(app: TaskApp) -> None:
     assert rollout.versions["environment"] == "5"
     assert rollout.trajectory.version == "5"
     timing = rollout.timing
-    assert timing["total"] == pytest.approx(sum(timing[part] for part in ("environment", "policy", "scoring", "framework")))
+    assert timing["total"] == pytest.approx(
+        sum(timing[part] for part in ("environment", "policy", "scoring", "framework"))
+    )
     again = fold(event for event in rollout.events if event.kind != "scored")
     assert again == rollout.trajectory
 
@@ -180,7 +182,9 @@ async def seeds_of(service: Service, count: int) -> set[int]:
 
 def test_rollouts_side_by_side_do_not_touch_each_other(app: TaskApp) -> None:
     async def work(service: Service) -> list[Any]:
-        return await asyncio.gather(*(service.rollout(a_request("noop", seed=seed % 10, config={"slow": 0.002})) for seed in range(30)))
+        return await asyncio.gather(
+            *(service.rollout(a_request("noop", seed=seed % 10, config={"slow": 0.002})) for seed in range(30))
+        )
 
     rollouts = serving(app, work, threads=8)
     assert [rollout.trajectory.initial for rollout in rollouts] == [f"seed {seed % 10}" for seed in range(30)]
@@ -231,7 +235,12 @@ def test_a_failure_is_kept_told_and_logged_with_one_id(
     assert SECRET in caplog.text
     assert failure.error_id in caplog.text
     assert stored.status == "failed"
-    assert stored.failure == {"boundary": boundary, "code": code, "message": failure.message, "error_id": failure.error_id}
+    assert stored.failure == {
+        "boundary": boundary,
+        "code": code,
+        "message": failure.message,
+        "error_id": failure.error_id,
+    }
     assert stored.reward is None
     assert stored.scorecard is None
     assert isinstance(caught.value.__cause__, RuntimeError)
@@ -339,7 +348,12 @@ def test_what_is_kept(app: TaskApp) -> None:
     request = a_request("noop", seed=1, policy_config=config, group_id="g")
     rollout = serving(app, lambda service: service.rollout(request, key_label="blue"), store=shelf)
     stored = shelf.rollouts[rollout.rollout_id]
-    assert stored.policy == {"name": "noop", "model": "m", "temperature": 0.5, "inference_url": "https://host/v1?cid=c1"}
+    assert stored.policy == {
+        "name": "noop",
+        "model": "m",
+        "temperature": 0.5,
+        "inference_url": "https://host/v1?cid=c1",
+    }
     assert SECRET not in json.dumps([stored.policy, stored.events, stored.scorecard])
     assert stored.private == {"final_state": {"db": SECRET}}
     assert (stored.key_label, stored.group_id, stored.split, stored.seed) == ("blue", "g", "train", 1)
@@ -366,7 +380,9 @@ def test_a_stored_rollout_can_be_replayed(app: TaskApp) -> None:
     shelf = Shelf()
 
     async def work(service: Service) -> tuple[Any, Any]:
-        first = await service.rollout(a_request("constant", seed=3, action=[{"go": {"words": "a"}}, {"go": {"words": "b"}}]))
+        first = await service.rollout(
+            a_request("constant", seed=3, action=[{"go": {"words": "a"}}, {"go": {"words": "b"}}])
+        )
         config = {"rollout_id": first.rollout_id}
         return first, await service.rollout(a_request("replay", seed=3, policy_config=config))
 
@@ -458,7 +474,12 @@ def test_a_judge_that_only_measures_warns_once_at_start(app: TaskApp, caplog: py
 def test_health_and_instances_and_aggregates(app: TaskApp) -> None:
     async def work(service: Service) -> None:
         health = service.health()
-        assert (health["healthy"], health["capacity"], health["in_flight"], health["hung_threads"]) == (True, 1024, 0, 0)
+        assert (health["healthy"], health["capacity"], health["in_flight"], health["hung_threads"]) == (
+            True,
+            1024,
+            0,
+            0,
+        )
         assert service.instance(None, None, 3).split == "train"
         with pytest.raises(RequestError, match="seed 99 is outside the seeds of environment 'e': train 0 to 9"):
             service.instance(None, None, 99)

@@ -70,9 +70,7 @@ class Noise:
         return values
 
 
-def _fill_points(  # noqa: PLR0917 - compiled, so positional
-    xs: Floats, ys: Floats, z: int, values: Floats, permutation: Any, gradients: Any
-) -> None:
+def _fill_points(xs: Floats, ys: Floats, z: int, values: Floats, permutation: Any, gradients: Any) -> None:
     for index in range(xs.size):
         values[index] = _noise3(xs[index], ys[index], z, permutation, gradients)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--key", metavar="K", help="The server's key.  [default: ENVIRONMENT_API_KEY]")
 @click.option("--env-file", "env_files", multiple=True, metavar="F", help="Read settings from this file; may repeat.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the whole JSON Schemas.")
-def command(  # noqa: PLR0917 - one for each option
+def command(
     app: str,
     prompt: bool,
     environment: str | None,
@@ -73,8 +73,8 @@ def command(  # noqa: PLR0917 - one for each option
 
 def _local(app: TaskApp, settings: Settings, wanted: str | None) -> dict[str, Any]:
     from taskapp_kit.cli.policies import example_policy
-    from taskapp_kit.policy.choose import policies_of
     from taskapp_kit.declare.instances import find_environment
+    from taskapp_kit.policy.choose import policies_of
     from taskapp_kit.serve.task_info import Description
 
     spec = app.freeze()

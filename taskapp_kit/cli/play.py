@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--split", metavar="NAME", help="The split to draw from, or whose row the seed counts.")
 @click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="The environment's configuration.")
 @click.option("--env-file", "env_files", multiple=True, metavar="F", help="Read settings from this file; may repeat.")
-def command(  # noqa: PLR0917 - one for each option
+def command(
     app: str,
     environment: str | None,
     seed: int | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+
 def example_policy(policies: dict[str, str | None]) -> dict[str, str]:
     """A `policy.config` that can be tried at once: random, else the app's own, else constant words."""
     for name in ("random", *policies):

@@ -50,7 +50,7 @@ DEADLINE_SECONDS = 3600.0
     "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the answer as JSON."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answer of POST /rollout, and nothing else.")
-def command(  # noqa: PLR0917 - one for each option
+def command(
     app: str,
     environment: str | None,
     seed: int | None,

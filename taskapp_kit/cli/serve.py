@@ -54,7 +54,7 @@ HANDED_APP, HANDED_EXPOSURE, HANDED_LEVEL = "TASKAPP_SERVED_APP", "TASKAPP_SERVE
 )
 @click.option("--show-config", is_flag=True, help="Show each setting and where it came from, and do not serve.")
 @click.pass_context
-def command(  # noqa: PLR0917 - one for each option
+def command(
     ctx: click.Context,
     /,
     app: str,

@@ -121,7 +121,8 @@ def _execute(name: str, file: Path, search: list[str] | None = None) -> ModuleTy
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=search)
-    assert spec is not None and spec.loader is not None, "a .py file always has a loader"
+    assert spec is not None, "a .py file always has a spec"
+    assert spec.loader is not None, "and a loader"
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

@@ -175,7 +175,9 @@ class _Freezer:
         if isinstance(prompt, str):
             self._prompt_fields(declared, source, prompt)
         elif not callable(prompt):
-            self._problem(place, f"tasks {declared.name!r} have prompt={prompt!r}", "a str or fn(row) -> str", "mend it")
+            self._problem(
+                place, f"tasks {declared.name!r} have prompt={prompt!r}", "a str or fn(row) -> str", "mend it"
+            )
         if len(self.problems) > before:
             return None
         cls = question_class(declared.name, source, prompt)
@@ -196,7 +198,11 @@ class _Freezer:
 
     def _prompt_fields(self, declared: Declared, source: TaskSource, prompt: str) -> None:
         try:
-            names = {name.split(".")[0].split("[")[0] for _, name, _, _ in string.Formatter().parse(prompt) if name is not None}
+            names = {
+                name.split(".")[0].split("[")[0]
+                for _, name, _, _ in string.Formatter().parse(prompt)
+                if name is not None
+            }
         except ValueError as error:
             self._problem(declared.place, f"the prompt of {declared.name!r} is no format string: {error}",
                           "{name} for a field of the row, {{ and }} for braces", "double the braces that are text")  # fmt: skip
@@ -359,7 +365,7 @@ class _Freezer:
         if declared.options["tasks"] is not None:
             return {}
         if given is None:
-            return {"default": range(0, SEED_LIMIT)}
+            return {"default": range(SEED_LIMIT)}
         if not callable(getattr(given, "items", None)):
             self._problem(place, f"splits={given!r}", "a mapping from split to range of seeds",
                           "e.g. splits={\"train\": range(0, 100)}")  # fmt: skip
@@ -489,7 +495,7 @@ class _Freezer:
                         None,
                         (),
                         entry.place,
-                    )  # fmt: skip
+                    )
                 )
         return criteria, judges
 

@@ -120,8 +120,8 @@ class TaskApp:
         """Declares the class under `name`; the first declared is the default. Returns the class unchanged.
 
         name: the class's own in small letters (`WordGame`: `word_game`) when absent. splits: name to a range of seeds,
-        disjoint; or tasks: name to rows (a list, a JSONL path, a callable), which the seed indexes. max_steps counts steps, max_turns the policy's turns; both truncate. prompt: the system prompt of
-        this environment.
+        disjoint; or tasks: name to rows (a list, a JSONL path, a callable), which the seed indexes. max_steps counts
+        steps, max_turns the policy's turns; both truncate. prompt: the system prompt of this environment.
         """
         place = _place(1)
 

@@ -132,7 +132,9 @@ class TaskSource:
         except Exception as error:
             found = f"raised {type(error).__name__}: {error}" if callable(source) else f"are {source!r}"
             expected = "a list of rows, a JSONL path, or a callable that gives rows"
-            raise DeclarationError(self.app, [Problem(self.place, f"the rows {found}", expected, "mend them")]) from error
+            raise DeclarationError(
+                self.app, [Problem(self.place, f"the rows {found}", expected, "mend them")]
+            ) from error
         return self._validated([(f"{self.place} (row {index})", row) for index, row in enumerate(rows)])
 
     def _read_file(self, path: Path) -> list[Any]:

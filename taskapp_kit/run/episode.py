@@ -277,7 +277,7 @@ def _stop_failure(stop: str) -> PolicyFailed:
                 "deadline",
                 "the rollout reached its deadline before the episode ended",
                 "Give safety.max_time_s more seconds, or the environment a limit.",
-            )  # fmt: skip
+            )
         )
     return PolicyFailed(Failure("cancelled", "cancelled", "the rollout was cancelled before the episode ended"))
 

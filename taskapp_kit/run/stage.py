@@ -138,7 +138,11 @@ class Stage:
         given = step.observation
         observation = self._content(given, action.name)
         if type(given) is not str and given is not None:
-            if given is self._last_observation and type(observation) is not str and not isinstance(given, (tuple, Image)):
+            if (
+                given is self._last_observation
+                and type(observation) is not str
+                and not isinstance(given, (tuple, Image))
+            ):
                 raise self._shared("observation", given, action.name)
             self._last_observation = given
         if step.info:
@@ -209,7 +213,11 @@ class Stage:
             and not step.metrics
             and (reward is None or self.spec.reward_range is None)
         ):
-            return step if type(step.info) is dict is type(step.metrics) else Step(None, reward, step.terminated, step.truncated)
+            return (
+                step
+                if type(step.info) is dict is type(step.metrics)
+                else Step(None, reward, step.terminated, step.truncated)
+            )
         named = f"{self.spec.cls.__name__}.{where}"
         if reward is not None:
             if type(reward) is not float:

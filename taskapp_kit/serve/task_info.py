@@ -13,6 +13,7 @@ from taskapp_kit.declare.specs import AppSpec, CriterionSpec, EnvironmentSpec, J
 from taskapp_kit.policy.choose import policies_of
 from taskapp_kit.version import __version__
 
+
 class Description:
     """One app's description, with the server's limits. What does not depend on the seed is built once."""
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from taskapp_kit.cli.policies import example_policy
-from taskapp_kit.policy.choose import policies_of
 from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.policy.choose import policies_of
 
 from .conftest import ADDER, CAPITALS
 

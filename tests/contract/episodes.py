@@ -8,7 +8,19 @@ import numpy as np
 from hypothesis import strategies as st
 
 from taskapp_kit.contract.content import Image
-from taskapp_kit.contract.events import Acted, Answered, Called, Ended, Event, Failed, Limited, Observed, Scored, Started, Stepped
+from taskapp_kit.contract.events import (
+    Acted,
+    Answered,
+    Called,
+    Ended,
+    Event,
+    Failed,
+    Limited,
+    Observed,
+    Scored,
+    Started,
+    Stepped,
+)
 from taskapp_kit.contract.trajectory import Answer, PlayedStep, ToolCall
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -36,7 +48,9 @@ ANSWER = st.builds(
 def episodes(draw: st.DrawFn) -> list[Event]:
     """The events of one episode, `started` to `scored`."""
     split = draw(TEXT)
-    events: list[Event] = [Started(draw(TEXT), draw(TEXT), split, draw(st.integers(0, 2**63 - 1)), draw(OBJECT), draw(TEXT))]
+    events: list[Event] = [
+        Started(draw(TEXT), draw(TEXT), split, draw(st.integers(0, 2**63 - 1)), draw(OBJECT), draw(TEXT))
+    ]
     events.append(Observed(draw(CONTENT), draw(st.lists(TEXT, max_size=2)), draw(NUMBER)))
     count = 0
     for turn in range(draw(st.integers(0, 3))):

@@ -18,7 +18,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, RootModel
 
-from taskapp_kit.contract.content import MAX_DEPTH, Image, NotJson, Text, content, images, plain, text_of, without_images
+from taskapp_kit.contract.content import (
+    MAX_DEPTH,
+    Image,
+    NotJson,
+    Text,
+    content,
+    images,
+    plain,
+    text_of,
+    without_images,
+)
 
 
 class Suit(enum.Enum):
@@ -220,7 +230,16 @@ def test_an_image_is_encoded_late_and_keeps_what_was_drawn() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"GIF89a", b"\x89PNG\r\n\x1a\n", "x", None, 3, np.zeros((2, 2), np.uint8), np.zeros((2, 2, 4), np.uint8), np.zeros((2, 2, 3))],
+    [
+        b"GIF89a",
+        b"\x89PNG\r\n\x1a\n",
+        "x",
+        None,
+        3,
+        np.zeros((2, 2), np.uint8),
+        np.zeros((2, 2, 4), np.uint8),
+        np.zeros((2, 2, 3)),
+    ],
     ids=lambda item: repr(item)[:20],
 )
 def test_what_is_no_image(data: Any) -> None:

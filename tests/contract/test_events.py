@@ -40,7 +40,11 @@ def same(one: Any, two: Any) -> bool:
 
 
 def contents(events: list[Event]) -> list[Any]:
-    return [e.observation if isinstance(e, Observed) else e.step.observation for e in events if isinstance(e, Observed | Stepped)]
+    return [
+        e.observation if isinstance(e, Observed) else e.step.observation
+        for e in events
+        if isinstance(e, Observed | Stepped)
+    ]
 
 
 @given(episodes())
@@ -74,7 +78,9 @@ def test_a_trajectory_is_the_fold_of_its_events(events: list[Event]) -> None:
     assert (trajectory.environment, trajectory.split, trajectory.seed) == (first.environment, first.split, first.seed)
     assert trajectory.steps == [event.step for event in events if isinstance(event, Stepped)]
     assert [step for turn in trajectory.turns for step in turn.steps] == trajectory.steps
-    assert [turn.answer for turn in trajectory.turns] == [event.answer for event in events if isinstance(event, Answered)]
+    assert [turn.answer for turn in trajectory.turns] == [
+        event.answer for event in events if isinstance(event, Answered)
+    ]
     assert (trajectory.status, trajectory.stop_reason, trajectory.final_state) == (
         ended.status, ended.stop_reason, ended.final_state,
     )  # fmt: skip
@@ -95,7 +101,18 @@ def test_an_unknown_event_is_refused_by_name(body: dict[str, Any]) -> None:
 
 
 def test_every_kind_is_known() -> None:
-    assert list(KINDS) == ["started", "observed", "called", "answered", "acted", "stepped", "limited", "failed", "ended", "scored"]
+    assert list(KINDS) == [
+        "started",
+        "observed",
+        "called",
+        "answered",
+        "acted",
+        "stepped",
+        "limited",
+        "failed",
+        "ended",
+        "scored",
+    ]
 
 
 def test_a_dict_that_looks_like_a_picture_stays_a_dict() -> None:

@@ -46,6 +46,8 @@ def test_a_stream_depends_on_every_part_and_its_type() -> None:
 @pytest.mark.parametrize("seed", ["0", "1"])
 def test_a_stream_is_the_same_in_every_process(seed: str) -> None:
     code = "from taskapp_kit.contract.identity import derived_rng; print(derived_rng('policy', 'e', 'train', 7, 0).random())"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed})
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}
+    )
     assert float(ran.stdout) == derived_rng("policy", "e", "train", 7, 0).random()
     assert random.Random(7).random() != float(ran.stdout)

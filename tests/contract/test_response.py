@@ -71,7 +71,12 @@ def test_one_wire_step_for_each_step(app: TaskApp) -> None:
     assert trajectory["trace"]["initial_observation"] == {"text": "start"}
     assert (trajectory["env_id"], trajectory["policy_id"]) == ("e", "constant")
     metrics = body["metrics"]
-    assert (metrics["mean_return"], metrics["episode_returns"], metrics["num_steps"], metrics["num_episodes"]) == (1.0, [1.0], 3, 1)
+    assert (metrics["mean_return"], metrics["episode_returns"], metrics["num_steps"], metrics["num_episodes"]) == (
+        1.0,
+        [1.0],
+        3,
+        1,
+    )
     assert metrics["outcome_score"] == 0.25
     assert metrics["events_score"] is None
     assert metrics["details"]["rubric"]["per_criterion"] == {"r": {"score": 0.25, "weight": 1.0, "required": False}}

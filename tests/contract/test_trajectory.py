@@ -23,10 +23,20 @@ def sample(**changes: Any) -> Trajectory:
         PlayedStep(2, "say", {"text": "hé"}, {"k": [1]}, -0.25, terminated=True),
     ]
     turns = [
-        Turn(0, Answer([ToolCall("go", {"n": 1}, "id1"), ToolCall("go", {"n": 2}, "id2")], usage={"tokens": 3}), steps[:2]),
+        Turn(
+            0,
+            Answer([ToolCall("go", {"n": 1}, "id1"), ToolCall("go", {"n": 2}, "id2")], usage={"tokens": 3}),
+            steps[:2],
+        ),
         Turn(1, Answer(output="hé"), steps[2:]),
     ]
-    values: dict[str, Any] = {"initial": "start", "turns": turns, "steps": steps, "status": "terminated", "stop_reason": "environment"}
+    values: dict[str, Any] = {
+        "initial": "start",
+        "turns": turns,
+        "steps": steps,
+        "status": "terminated",
+        "stop_reason": "environment",
+    }
     return Trajectory("e", "1", "train", 7, {"x": 1}, **{**values, **changes})
 
 

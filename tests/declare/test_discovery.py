@@ -33,14 +33,18 @@ def test_a_folder_that_is_a_package_imports_its_own_files(tmp_path: Path) -> Non
     (tmp_path / "game").mkdir()
     (tmp_path / "game" / "__init__.py").write_text("")
     (tmp_path / "game" / "rules.py").write_text('NAME = "ruled"\n')
-    (tmp_path / "game" / "app.py").write_text("from taskapp_kit import TaskApp\nfrom .rules import NAME\napp = TaskApp(NAME)\n")
+    (tmp_path / "game" / "app.py").write_text(
+        "from taskapp_kit import TaskApp\nfrom .rules import NAME\napp = TaskApp(NAME)\n"
+    )
     assert find_app(str(tmp_path / "game")).name == "ruled"
 
 
 def test_a_file_imports_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "beside_the_app.py").write_text('NAME = "beside"\n')
-    (tmp_path / "app.py").write_text("from taskapp_kit import TaskApp\nfrom beside_the_app import NAME\napp = TaskApp(NAME)\n")
+    (tmp_path / "app.py").write_text(
+        "from taskapp_kit import TaskApp\nfrom beside_the_app import NAME\napp = TaskApp(NAME)\n"
+    )
     assert find_app(str(tmp_path / "app.py")).name == "beside"
 
 

@@ -359,7 +359,9 @@ def test_a_rubrics_own_defaults_stay_its_own(tmp_path: Path) -> None:
 def test_an_unbounded_field_makes_random_unavailable_and_names_the_line(tmp_path: Path) -> None:
     from taskapp_kit import RequestError
 
-    source = env(RESET, '@action  # !\n    def go(self, word: str) -> Step:\n        """G."""\n        return Step("", 0, True)')
+    source = env(
+        RESET, '@action  # !\n    def go(self, word: str) -> Step:\n        """G."""\n        return Step("", 0, True)'
+    )
     app = app_from(tmp_path, source)
     with pytest.raises(RequestError) as caught:
         play(app, "random")
@@ -385,6 +387,10 @@ def test_the_spec_hash_follows_the_rules_and_not_the_place(tmp_path: Path) -> No
     (tmp_path / "b").mkdir()
     one = app_from(tmp_path, GOOD).freeze().hash
     assert one == app_from(tmp_path / "b", "\n\n" + GOOD).freeze().hash
-    changed = {GOOD.replace("Goes.", "Runs."), GOOD.replace("[1, 2]", "[1, 2, 3]"), GOOD.replace('"one"', '"one", max_steps=3')}
+    changed = {
+        GOOD.replace("Goes.", "Runs."),
+        GOOD.replace("[1, 2]", "[1, 2, 3]"),
+        GOOD.replace('"one"', '"one", max_steps=3'),
+    }
     hashes = {app_from(tmp_path, text, name=f"c{i}.py").freeze().hash for i, text in enumerate(sorted(changed))}
     assert len(hashes | {one}) == 4

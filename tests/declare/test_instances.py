@@ -111,7 +111,9 @@ def test_the_index_counts_in_the_split(spec: AppSpec) -> None:
 
 
 def test_the_config_is_read_leniently_and_split_and_index_never_reach_the_constructor(spec: AppSpec) -> None:
-    read = read_config(spec.environments["adder"], {"split": "test", "index": 1, "low": "7", "step_rewards": {}, "difficulty": 1})
+    read = read_config(
+        spec.environments["adder"], {"split": "test", "index": 1, "low": "7", "step_rewards": {}, "difficulty": 1}
+    )
     assert (read.split, read.index, read.given) == ("test", 1, {"low": "7"})
     assert read.arguments == {"low": 7, "mode": "a", "words": []}
     assert len(read.warnings) == 2
@@ -128,7 +130,9 @@ def test_the_config_is_read_leniently_and_split_and_index_never_reach_the_constr
         ({"words": ["a", 1, {}]}, 2, "valid string"),
     ],
 )
-def test_a_wrong_config_names_the_member_and_the_known_ones(spec: AppSpec, config: dict[str, Any], loc: Any, words: str) -> None:
+def test_a_wrong_config_names_the_member_and_the_known_ones(
+    spec: AppSpec, config: dict[str, Any], loc: Any, words: str
+) -> None:
     with pytest.raises(RequestError) as caught:
         read_config(spec.environments["adder"], config)
     assert words in caught.value.message
@@ -152,4 +156,3 @@ def test_a_value_error_in_the_constructor_is_the_callers(tmp_path: Path) -> None
         play(app_from(tmp_path, SOURCE), config={"low": 101})
     assert caught.value.message == "environment 'adder' refuses this env.config: low is above 100."
     assert caught.value.fields[0].loc == ("body", "env", "config")
-

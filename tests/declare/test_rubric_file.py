@@ -60,7 +60,9 @@ def test_the_same_rubric_in_each_form(suffix: str, tmp_path: Path) -> None:
         ("reached", "There.", 2.5, True, True),
         ("paid", "paid", 1.0, False, False),
     ]
-    assert [(judge.name, judge.description, judge.weight) for judge in spec.judges] == [("style", "Is it elegant?", 0.0)]
+    assert [(judge.name, judge.description, judge.weight) for judge in spec.judges] == [
+        ("style", "Is it elegant?", 0.0)
+    ]
 
 
 def test_without_accumulate_the_last_event_counts(tmp_path: Path) -> None:

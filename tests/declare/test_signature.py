@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
-from taskapp_kit.declare.signature import Arguments, BadArguments, SignatureProblem, is_object, names_of, needed_names, parameters_of
+from taskapp_kit.declare.signature import (
+    Arguments,
+    BadArguments,
+    SignatureProblem,
+    is_object,
+    names_of,
+    needed_names,
+    parameters_of,
+)
 
 
 class Colour(enum.Enum):
@@ -101,7 +109,9 @@ READ = [
 
 
 @pytest.mark.parametrize(("annotation", "value", "expected", "coerced"), READ, ids=lambda item: str(item)[:40])
-def test_an_argument_is_read_and_conversions_are_counted(annotation: Any, value: Any, expected: Any, coerced: int) -> None:
+def test_an_argument_is_read_and_conversions_are_counted(
+    annotation: Any, value: Any, expected: Any, coerced: int
+) -> None:
     got, count = read(annotation, value)
     assert got == expected
     assert type(got) is type(expected)
@@ -167,7 +177,9 @@ def of(function: Any) -> Arguments:
 
 
 def test_the_schema_is_an_object_without_titles_with_bounds_and_defaults() -> None:
-    def act(n: Annotated[int, Field(ge=1, le=3, description="How far.")], title: str = "x", c: Colour = Colour.RED) -> None: ...
+    def act(
+        n: Annotated[int, Field(ge=1, le=3, description="How far.")], title: str = "x", c: Colour = Colour.RED
+    ) -> None: ...
 
     assert of(act).schema == {
         "type": "object",
@@ -255,7 +267,9 @@ def test_a_whole_model_keeps_its_descriptions_its_validators_and_its_closed_door
         arguments.read({"a": True})
 
 
-@pytest.mark.parametrize("kind", [int, str, list[int], Literal[1], Optional[Point], Point | Pair, Annotated[int, Field(ge=1)]])
+@pytest.mark.parametrize(
+    "kind", [int, str, list[int], Literal[1], Optional[Point], Point | Pair, Annotated[int, Field(ge=1)]]
+)
 def test_what_is_no_object(kind: Any) -> None:
     assert not is_object(kind)
 
@@ -291,7 +305,9 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_whatever_a_model_sends_is_read_or_refused_and_nothing_else(value: Any) -> None:
-    def act(self: Any, n: int, c: Colour, p: Point, u: int | list[str] = 0, d: dict[int, float] | None = None) -> None: ...
+    def act(
+        self: Any, n: int, c: Colour, p: Point, u: int | list[str] = 0, d: dict[int, float] | None = None
+    ) -> None: ...
 
     arguments = Arguments("act", tuple(parameters_of(act, skip_first=True)))
     base = {"n": 1, "c": "red", "p": {"x": 1}}

@@ -223,7 +223,11 @@ def test_tags_may_be_one_word() -> None:
 
 
 def test_the_places_are_of_the_authors_lines(tmp_path: Path) -> None:
-    app = app_from(tmp_path, "app = TaskApp('a')\n\napp.tasks('t', prompt='x', train=[{}])\n", header="from taskapp_kit import TaskApp\n")
+    app = app_from(
+        tmp_path,
+        "app = TaskApp('a')\n\napp.tasks('t', prompt='x', train=[{}])\n",
+        header="from taskapp_kit import TaskApp\n",
+    )
     assert app.place == f"{tmp_path}/app.py:2"
     assert app.declared[0].place == f"{tmp_path}/app.py:4"
     assert repr(app) == "TaskApp('a', version='1.0.0')"

@@ -44,7 +44,9 @@ def test_the_names_are_the_apps_own_first(spec: AppSpec) -> None:
         ({}, "gold", None, "gold"),
     ],
 )
-def test_which_policy_acts(spec: AppSpec, config: dict[str, Any], name: str | None, url: str | None, chosen: str) -> None:
+def test_which_policy_acts(
+    spec: AppSpec, config: dict[str, Any], name: str | None, url: str | None, chosen: str
+) -> None:
     assert chosen_name(spec, "t", config, name, url) == chosen
 
 
@@ -59,7 +61,9 @@ def test_which_policy_acts(spec: AppSpec, config: dict[str, Any], name: str | No
     ],
     ids=repr,
 )
-def test_an_unknown_policy_lists_the_names(spec: AppSpec, config: dict[str, Any], name: str | None, loc: Any, words: str) -> None:
+def test_an_unknown_policy_lists_the_names(
+    spec: AppSpec, config: dict[str, Any], name: str | None, loc: Any, words: str
+) -> None:
     with pytest.raises(RequestError) as caught:
         chosen_name(spec, "t", config, name, None)
     assert words in caught.value.message

@@ -36,7 +36,9 @@ class Two:
 
 def app_of(cls: type = Two, **options: Any) -> TaskApp:
     app = TaskApp("a")
-    app.environment("e", **{"max_steps": 10, "splits": {"train": range(1000), "test": range(1000, 2000)}, **options})(cls)
+    app.environment("e", **{"max_steps": 10, "splits": {"train": range(1000), "test": range(1000, 2000)}, **options})(
+        cls
+    )
     return app
 
 
@@ -98,7 +100,11 @@ def test_noop_constant_and_what_they_need() -> None:
     assert actions(app_of(), "noop") == [("one", {"n": 1})] * 10
     assert actions(app_of(), "constant", action={"two": {}}) == [("two", {})] * 10
     assert actions(app_of(), "constant", action={"tool": "one", "args": {"n": 2}}) == [("one", {"n": 2})] * 10
-    assert actions(app_of(), "constant", action=[{"two": {}}, {"one": {"n": 3}}])[:3] == [("two", {}), ("one", {"n": 3}), ("two", {})]
+    assert actions(app_of(), "constant", action=[{"two": {}}, {"one": {"n": 3}}])[:3] == [
+        ("two", {}),
+        ("one", {"n": 3}),
+        ("two", {}),
+    ]
     assert actions(app_of(), "constant", action={"two": None}) == [("two", {})] * 10
 
     class Plain:

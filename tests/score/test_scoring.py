@@ -109,7 +109,12 @@ def scored(app: TaskApp, **given: Any) -> Rollout:
 
 def test_without_a_rubric_the_reward_is_the_return() -> None:
     card = scored(app_with()).scorecard
-    assert (card.reward, card.outcome_score, card.events_score, card.formula) == (6.0, None, None, "reward = 1 · return")
+    assert (card.reward, card.outcome_score, card.events_score, card.formula) == (
+        6.0,
+        None,
+        None,
+        "reward = 1 · return",
+    )
 
 
 def test_with_an_outcome_rubric_it_is_the_outcome_and_a_metric_does_not_count() -> None:
@@ -201,7 +206,9 @@ BAD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_criterion_that_weighs_something_and_fails_fails_the_rollout(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_criterion_that_weighs_something_and_fails_fails_the_rollout(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     value, words = BAD[name]
     app = app_with()
 
@@ -380,5 +387,11 @@ def test_an_aggregate_that_breaks_names_itself() -> None:
 
 def test_the_summary_of_a_rollout() -> None:
     told = scored(app_with()).summary()
-    assert (told.environment, told.length, told.total_reward, told.reward, told.status) == ("e", 3, 6.0, 6.0, "terminated")
+    assert (told.environment, told.length, told.total_reward, told.reward, told.status) == (
+        "e",
+        3,
+        6.0,
+        6.0,
+        "terminated",
+    )
     assert told.metrics["steps"] == 3.0
