@@ -29,7 +29,7 @@ def app_from(folder: Path, source: str, *, header: str = HEADER, name: str = "ap
 
 
 def a_request(policy: str | None = "random", **given: Any) -> RolloutRequest:
-    """A request; `seed`, `config`, `env_name` go to env, `action`, `policy_config` to the policy, the rest to the top."""
+    """A request: `seed`, `config`, `env_name` go to env; `action`, `policy_config` to the policy; the rest to the top."""
     env = {name: given.pop(name) for name in ("seed", "config", "env_name", "env_id") if name in given}
     config = dict(given.pop("policy_config", {}))
     if "action" in given:

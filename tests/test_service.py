@@ -38,7 +38,7 @@ class Shelf:
     async def save(self, rollout: StoredRollout) -> None:
         if self.full:
             raise StoreError("the shelf is full.")
-        orjson.dumps(rollout.events)
+        orjson.dumps(list(rollout.events))
         self.rollouts[rollout.rollout_id] = rollout
         self.blobs.update(rollout.blobs)
 
@@ -342,9 +342,12 @@ def test_a_cancelled_rollout_stops_closes_and_is_kept(app: TaskApp, gate: str) -
 def test_what_is_kept(app: TaskApp) -> None:
     shelf = Shelf()
     config = {
-        "inference_url": "https://user:pw@host/v1?cid=c1&key=k", "api_key": SECRET, "temperature": 0.5, "model": "m",
+        "inference_url": "https://user:pw@host/v1?cid=c1&key=k",
+        "api_key": SECRET,
+        "temperature": 0.5,
+        "model": "m",
         "extra_headers": {"Authorization": SECRET},
-    }  # fmt: skip
+    }
     request = a_request("noop", seed=1, policy_config=config, group_id="g")
     rollout = serving(app, lambda service: service.rollout(request, key_label="blue"), store=shelf)
     stored = shelf.rollouts[rollout.rollout_id]
@@ -354,7 +357,7 @@ def test_what_is_kept(app: TaskApp) -> None:
         "temperature": 0.5,
         "inference_url": "https://host/v1?cid=c1",
     }
-    assert SECRET not in json.dumps([stored.policy, stored.events, stored.scorecard])
+    assert SECRET not in json.dumps([stored.policy, list(stored.events), stored.scorecard])
     assert stored.private == {"final_state": {"db": SECRET}}
     assert (stored.key_label, stored.group_id, stored.split, stored.seed) == ("blue", "g", "train", 1)
     assert (stored.digest, stored.reward, stored.status) == (rollout.digest, 1.0, "truncated")
@@ -432,9 +435,13 @@ def test_a_request_whose_every_action_is_scripted_needs_no_policy(app: TaskApp) 
 def test_a_wrong_request_runs_nothing(app: TaskApp) -> None:
     shelf = Shelf()
     for wrong in (
-        {"seed": 10}, {"env_name": "f"}, {"config": {"colour": 1}}, {"config": {"split": "test"}}, {"ops": ["jump"]},
+        {"seed": 10},
+        {"env_name": "f"},
+        {"config": {"colour": 1}},
+        {"config": {"split": "test"}},
+        {"ops": ["jump"]},
         {"config": {"index": 1}, "seed": 2},
-    ):  # fmt: skip
+    ):
         with pytest.raises(RequestError) as caught:
             serving(app, lambda service, wrong=wrong: service.rollout(a_request("noop", **wrong)), store=shelf)
         assert caught.value.fields
@@ -496,7 +503,7 @@ def test_events_are_told_as_they_happen(app: TaskApp) -> None:
     told: list[str] = []
     serving(app, lambda service: service.rollout(a_request("noop"), tell=lambda event: told.append(event.kind)))
     assert told[0] == "started"
-    assert told[-1] == "ended"
+    assert told[-2:] == ["ended", "scored"]
     assert told.count("stepped") == 3
 
 

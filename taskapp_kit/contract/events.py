@@ -14,9 +14,11 @@ scored      the scorecard
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
+
+import orjson
 
 from taskapp_kit.contract.content import Content, Image, Json
 from taskapp_kit.contract.trajectory import Answer, PlayedStep, Status, ToolCall, Trajectory, Turn
@@ -192,6 +194,55 @@ def _answer_to_json(answer: Answer) -> dict[str, Json]:
     if answer.tool_calls:
         told["tool_calls"] = [{"tool": call.tool, "args": call.args, "id": call.id} for call in answer.tool_calls]
     return told
+
+
+class EncodedEvents(Sequence[dict[str, Json]]):
+    """Events as a JSON array (`text`, UTF-8): a sequence of objects for who looks, bytes for who only passes them on."""
+
+    __slots__ = ("_read", "text")
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+        self._read: list[dict[str, Json]] | None = None
+
+    def _events(self) -> list[dict[str, Json]]:
+        if self._read is None:
+            self._read = orjson.loads(self.text)
+        return self._read
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._events()[index]
+
+    def __len__(self) -> int:
+        return len(self._events())
+
+    def __eq__(self, other: object) -> bool:
+        return self._events() == (other._events() if isinstance(other, EncodedEvents) else other)
+
+    __hash__ = None  # type: ignore[assignment]  # like the list that it stands for
+
+
+def encode(events: Sequence[Event]) -> EncodedEvents:
+    """The events as `to_json` tells them, without the environment's private end state.
+
+    What an event holds went through `content.plain` or came from JSON, so it is written without a second look.
+    """
+    lines = []
+    for seq, event in enumerate(events):
+        if isinstance(event, Ended) and event.final_state is not None:
+            event = replace(event, final_state=None)
+        written = orjson.dumps(event, default=_picture)
+        comma = b"," if len(written) > 2 else b""
+        lines.append(
+            b'{"v":%d,"seq":%d,"kind":"%s"%s' % (SCHEMA_VERSION, seq, event.kind.encode(), comma) + written[1:]
+        )
+    return EncodedEvents(b"[" + b",".join(lines) + b"]")
+
+
+def _picture(value: Any) -> Json:
+    if isinstance(value, Image):
+        return {"image": value.hash, "width": value.width, "height": value.height}
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def from_json(body: dict[str, Any], blobs: dict[str, bytes] | None = None) -> Event:

@@ -131,7 +131,7 @@ class StoredRollout:
     stop_reason: str
     length: int
     total_reward: float
-    events: list[dict[str, Json]]
+    events: Sequence[dict[str, Json]]
     spec_hash: str
     kit_version: str
     schema_version: int

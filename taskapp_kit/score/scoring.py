@@ -65,13 +65,15 @@ def score(
     weighed = [item for item in events if item.weight > 0]
     if weighed:
         scored = [item.score * item.weight for item in weighed if item.score is not None]
-        card.events_score = math.fsum(scored) if scored else None
+        card.events_score = _total(scored) if scored else None
     _metrics(spec, environment, given, card)
     formula = blend or spec.blend_for(environment)
     card.formula = formula.words()
     card.reward = blended(formula, trajectory.total_reward, card.events_score, card.outcome_score)
-    if card.reward is not None and not math.isfinite(card.reward):
-        raise _failed(f"the formula {card.formula!r}", _BadScore(f"came to {card.reward}, beyond all numbers"))
+    parts = {"outcome_score": card.outcome_score, "events_score": card.events_score, card.formula: card.reward}
+    for name, value in parts.items():
+        if value is not None and not math.isfinite(value):
+            raise _failed(name, _BadScore(f"came to {value}, beyond all numbers"))
     return card
 
 
@@ -86,9 +88,19 @@ def weighted(scores: Sequence[CriterionScore], aggregation: str = "weighted_sum"
     if any(item.required and item.score == 0 for item in counted):
         return 0.0
     if aggregation == "sum":
-        return math.fsum(item.score for item in counted if item.score is not None)
-    total = math.fsum(item.weight for item in counted)
-    return math.fsum(item.score * item.weight for item in counted if item.score is not None) / total
+        return _total([item.score for item in counted if item.score is not None])
+    heaviest = max(item.weight for item in counted)
+    unit = 1.0 if 1e-100 < heaviest < 1e100 else heaviest  # beyond it products and sums leave the range of floats
+    total = math.fsum(item.weight / unit for item in counted)
+    return math.fsum(item.score * (item.weight / unit) for item in counted if item.score is not None) / total
+
+
+def _total(values: Sequence[float]) -> float:
+    """The exact sum; infinite when it leaves the range of floats."""
+    try:
+        return math.fsum(values)
+    except OverflowError:
+        return math.inf
 
 
 def blended(blend: Blend, returned: float, events: float | None, outcome: float | None) -> float | None:

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.events import SCHEMA_VERSION
+from taskapp_kit.contract.events import SCHEMA_VERSION, EncodedEvents
 from taskapp_kit.contract.ports import StoredRollout
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.exact import Inexact, exact_float, exact_int, exact_json, exact_text, refuse_keys
@@ -84,9 +84,12 @@ def _row(rollout: StoredRollout) -> Row:
         raise Inexact(f"schema_version is {rollout.schema_version}, and this release knows 1 to {SCHEMA_VERSION}")
     refuse_keys(rollout.policy, rollout.rollout_id)
 
-    if type(rollout.events) is not list:
+    if isinstance(rollout.events, EncodedEvents):
+        events = rollout.events.text
+    elif type(rollout.events) is list:
+        events = exact_json(rollout.events, "events")
+    else:
         raise Inexact(f"events is {type(rollout.events).__name__}, expected a list")
-    events = exact_json(rollout.events, "events")
     shown = _pictures(rollout.events) if b'"image":' in events else set()
     blobs = [_blob(name, data) for name, data in rollout.blobs.items()]
     values["blob_hashes"] = orjson.dumps(sorted(shown | rollout.blobs.keys())).decode()
@@ -94,9 +97,7 @@ def _row(rollout: StoredRollout) -> Row:
     values["events_encoding"], values["events"] = _packed(events)
 
     policy = rollout.policy
-    values["policy_name"] = _word(rollout.events[0].get("policy") if rollout.events else None) or _word(
-        policy.get("policy") or policy.get("policy_name")
-    )
+    values["policy_name"] = _word(policy.get("name") or policy.get("policy") or policy.get("policy_name"))
     values["model"] = _word(policy.get("model"))
     values["failure_boundary"] = _word(rollout.failure.get("boundary")) if rollout.failure else None
     lacking = sorted(shown - rollout.blobs.keys())

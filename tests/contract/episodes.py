@@ -27,8 +27,9 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBER = st.floats(-1e6, 1e6)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | NUMBER | TEXT,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=6,
-)  # fmt: skip
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
 OBJECT = st.dictionaries(TEXT, JSON, max_size=3)
 PICTURE = st.integers(0, 255).map(lambda shade: Image(np.full((2, 2, 3), shade, np.uint8)))
 CONTENT = st.none() | TEXT | OBJECT | st.lists(TEXT | PICTURE, min_size=1, max_size=3)
@@ -60,10 +61,19 @@ def episodes(draw: st.DrawFn) -> list[Event]:
             tool, args = draw(TEXT), draw(OBJECT)
             events.append(Acted(count, tool, args))
             step = PlayedStep(
-                count, tool, args, draw(CONTENT), draw(st.none() | NUMBER), draw(st.booleans()), draw(st.booleans()),
-                draw(OBJECT), draw(st.dictionaries(TEXT, NUMBER, max_size=2)), draw(NUMBER), draw(st.none() | TEXT),
+                count,
+                tool,
+                args,
+                draw(CONTENT),
+                draw(st.none() | NUMBER),
+                draw(st.booleans()),
+                draw(st.booleans()),
+                draw(OBJECT),
+                draw(st.dictionaries(TEXT, NUMBER, max_size=2)),
+                draw(NUMBER),
+                draw(st.none() | TEXT),
                 draw(st.integers(0, 3)),
-            )  # fmt: skip
+            )
             events.append(Stepped(step))
             count += 1
     if draw(st.booleans()):

@@ -70,16 +70,38 @@ class Pair(collections.namedtuple("Pair", "a b")):
 
 
 PLAIN: list[tuple[Any, Any]] = [
-    (None, None), (True, True), (3, 3), (0.5, 0.5), ("é", "é"), ((1, "a"), [1, "a"]), (Own("x"), "x"),
-    (np.float32(0.5), 0.5), (np.float64(0.5), 0.5), (np.int64(3), 3), (np.bool_(True), True), (np.str_("x"), "x"),
-    (np.arange(4).reshape(2, 2), [[0, 1], [2, 3]]), (np.array(7), 7), (np.array(["a"]), ["a"]),
-    (Suit.HEART, "heart"), (Suit.NONE, None), (Suit.PAIR, [1, 2]), (Word.A, "a"), (Rank.ONE, 1),
-    (Board(), {"cells": [1], "when": "2024-01-02"}), (RootModel[list[int]]([1]), [1]),
-    (Place(1, Place(2)), {"x": 1, "y": {"x": 2, "y": None}}), (Pair(1, 2), [1, 2]),
-    ({1: "a", True: "b"} if False else {1: "a"}, {"1": "a"}), ({True: 1}, {"true": 1}), ({Word.A: 1}, {"a": 1}),
-    ({Own("k"): 1}, {"k": 1}), (MappingProxyType({"a": 1}), {"a": 1}), (collections.OrderedDict(a=1), {"a": 1}),
+    (None, None),
+    (True, True),
+    (3, 3),
+    (0.5, 0.5),
+    ("é", "é"),
+    ((1, "a"), [1, "a"]),
+    (Own("x"), "x"),
+    (np.float32(0.5), 0.5),
+    (np.float64(0.5), 0.5),
+    (np.int64(3), 3),
+    (np.bool_(True), True),
+    (np.str_("x"), "x"),
+    (np.arange(4).reshape(2, 2), [[0, 1], [2, 3]]),
+    (np.array(7), 7),
+    (np.array(["a"]), ["a"]),
+    (Suit.HEART, "heart"),
+    (Suit.NONE, None),
+    (Suit.PAIR, [1, 2]),
+    (Word.A, "a"),
+    (Rank.ONE, 1),
+    (Board(), {"cells": [1], "when": "2024-01-02"}),
+    (RootModel[list[int]]([1]), [1]),
+    (Place(1, Place(2)), {"x": 1, "y": {"x": 2, "y": None}}),
+    (Pair(1, 2), [1, 2]),
+    ({1: "a", True: "b"} if False else {1: "a"}, {"1": "a"}),
+    ({True: 1}, {"true": 1}),
+    ({Word.A: 1}, {"a": 1}),
+    ({Own("k"): 1}, {"k": 1}),
+    (MappingProxyType({"a": 1}), {"a": 1}),
+    (collections.OrderedDict(a=1), {"a": 1}),
     ({"a": [{"b": (np.int8(1),)}]}, {"a": [{"b": [1]}]}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("value", "expected"), PLAIN, ids=lambda item: repr(item)[:40])
@@ -103,17 +125,39 @@ HOLDS_ITSELF: list[Any] = []
 HOLDS_ITSELF.append(HOLDS_ITSELF)
 
 REFUSED: list[tuple[Any, str]] = [
-    (math.nan, "v is nan"), (math.inf, "v is inf"), (-math.inf, "v is -inf"), (np.float32("nan"), "v is nan"),
-    (np.array([1.0, np.inf]), "v[1] is inf"), ({"a": [1, {"b": math.nan}]}, "v.a[1].b is nan"),
-    (2**63, "beyond 64 bits"), (-(2**63) - 1, "beyond 64 bits"), ([2**64], "v[0] is an integer beyond 64 bits"),
-    ("\ud800", "lone surrogate"), ({"\ud800": 1}, "lone surrogate"), ({"a": "\udfff"}, "v.a holds a lone surrogate"),
-    ({1, 2}, "v is a builtins.set"), (frozenset(), "frozenset"), (b"x", "bytes"), (bytearray(b"x"), "bytearray"),
-    (object(), "v is a builtins.object"), (1j, "complex"), (decimal.Decimal(1), "Decimal"), (datetime.date(2024, 1, 1), "date"),
-    (lambda: 1, "function"), (Board, "the class Board itself"), (Place, "the class Place itself"), (Suit, "the class Suit itself"),
-    (Odd(thing=object()), "is a Odd that pydantic cannot write"), ({(1, 2): 3}, "keys are str"), ({None: 1}, "keys are str"),
-    ({1: "a", "1": "b"}, "two keys that are both '1'"), (HOLDS_ITSELF, "nested more than"), ((i for i in "ab"), "generator"),
-    (Image(b"\x89PNG\r\n\x1a\n" + b"\0" * 24), "Image"), (RootModel[float](math.nan), "nan"),
-]  # fmt: skip
+    (math.nan, "v is nan"),
+    (math.inf, "v is inf"),
+    (-math.inf, "v is -inf"),
+    (np.float32("nan"), "v is nan"),
+    (np.array([1.0, np.inf]), "v[1] is inf"),
+    ({"a": [1, {"b": math.nan}]}, "v.a[1].b is nan"),
+    (2**63, "beyond 64 bits"),
+    (-(2**63) - 1, "beyond 64 bits"),
+    ([2**64], "v[0] is an integer beyond 64 bits"),
+    ("\ud800", "lone surrogate"),
+    ({"\ud800": 1}, "lone surrogate"),
+    ({"a": "\udfff"}, "v.a holds a lone surrogate"),
+    ({1, 2}, "v is a builtins.set"),
+    (frozenset(), "frozenset"),
+    (b"x", "bytes"),
+    (bytearray(b"x"), "bytearray"),
+    (object(), "v is a builtins.object"),
+    (1j, "complex"),
+    (decimal.Decimal(1), "Decimal"),
+    (datetime.date(2024, 1, 1), "date"),
+    (lambda: 1, "function"),
+    (Board, "the class Board itself"),
+    (Place, "the class Place itself"),
+    (Suit, "the class Suit itself"),
+    (Odd(thing=object()), "is a Odd that pydantic cannot write"),
+    ({(1, 2): 3}, "keys are str"),
+    ({None: 1}, "keys are str"),
+    ({1: "a", "1": "b"}, "two keys that are both '1'"),
+    (HOLDS_ITSELF, "nested more than"),
+    ((i for i in "ab"), "generator"),
+    (Image(b"\x89PNG\r\n\x1a\n" + b"\0" * 24), "Image"),
+    (RootModel[float](math.nan), "nan"),
+]
 
 
 @pytest.mark.parametrize(("value", "words"), REFUSED, ids=lambda item: repr(item)[:40])
@@ -137,9 +181,14 @@ def test_the_depth_is_bounded() -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=20,
-)  # fmt: skip
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
 
 
 @given(JSON)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -20,6 +21,7 @@ from taskapp_kit.contract.events import (
     Stepped,
     content_from_json,
     content_to_json,
+    encode,
     fold,
     from_json,
     to_json,
@@ -82,8 +84,10 @@ def test_a_trajectory_is_the_fold_of_its_events(events: list[Event]) -> None:
         event.answer for event in events if isinstance(event, Answered)
     ]
     assert (trajectory.status, trajectory.stop_reason, trajectory.final_state) == (
-        ended.status, ended.stop_reason, ended.final_state,
-    )  # fmt: skip
+        ended.status,
+        ended.stop_reason,
+        ended.final_state,
+    )
 
 
 def test_an_episode_begins_with_started() -> None:
@@ -126,3 +130,23 @@ def test_a_dict_that_looks_like_a_picture_stays_a_dict() -> None:
 def test_an_answer_stores_only_what_it_has() -> None:
     assert to_json(0, Answered(0, Answer(output="", token_ids=[])))["answer"] == {"output": "", "token_ids": []}
     assert to_json(0, Answered(0, Answer()))["answer"] == {}
+
+
+@given(episodes())
+@settings(max_examples=60, deadline=None)
+def test_encoded_events_say_what_to_json_says_but_for_the_private_end_state(events: list[Event]) -> None:
+    encoded = encode(events)
+    read = [from_json(event, {image.hash: image.png for image in pictures(events)}) for event in encoded]
+    public = [replace(event, final_state=None) if isinstance(event, Ended) else event for event in events]
+    assert same(read, public)
+    assert [(event["seq"], event["kind"], event["v"]) for event in encoded] == [
+        (seq, event.kind, SCHEMA_VERSION) for seq, event in enumerate(events)
+    ]
+    assert encoded == [orjson.loads(text) for text in map(orjson.dumps, encoded)]
+    assert len(encoded) == len(events)
+
+
+def pictures(events: list[Event]) -> list[Image]:
+    seen = [event.observation for event in events if isinstance(event, Observed)]
+    seen += [event.step.observation for event in events if isinstance(event, Stepped)]
+    return [image for content in seen for image in images(content)]

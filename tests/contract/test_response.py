@@ -160,7 +160,9 @@ def test_observations_on_the_wire() -> None:
 
 
 def test_pictures_stand_in_the_answer_up_to_two_megabytes_then_by_name(tmp_path: Path) -> None:
-    app = app_from(tmp_path, """
+    app = app_from(
+        tmp_path,
+        """
     import numpy
     app = TaskApp("a")
     @app.environment("e", max_steps=4)
@@ -171,7 +173,8 @@ def test_pictures_stand_in_the_answer_up_to_two_megabytes_then_by_name(tmp_path:
         def look(self) -> Step:
             '''Look.'''
             return Step([Text("see"), Image(numpy.random.default_rng().integers(0, 256, (500, 500, 3), dtype=numpy.uint8))])
-    """)  # fmt: skip
+    """,
+    )
     rollout = play(app)
     body = response_body(rollout)
     RolloutResponse.model_validate(body)

@@ -58,9 +58,15 @@ def test_an_undefined_reward_adds_nothing() -> None:
 
 def test_the_transcript_is_the_episode_in_words() -> None:
     assert sample().transcript().splitlines() == [
-        "[start] start", '[1] go {"n":1}', "one (reward 0.5)", '[2] go {"n":2}', "", '[3] say {"text":"hé"}',
-        '{"k": [1]} (reward -0.25)', "[terminated: environment]",
-    ]  # fmt: skip
+        "[start] start",
+        '[1] go {"n":1}',
+        "one (reward 0.5)",
+        '[2] go {"n":2}',
+        "",
+        '[3] say {"text":"hé"}',
+        '{"k": [1]} (reward -0.25)',
+        "[terminated: environment]",
+    ]
 
 
 def test_a_step_is_made_with_defaults_of_its_own() -> None:
@@ -75,13 +81,18 @@ SAME: dict[str, Trajectory] = {
     "a text block": sample(initial=["start"]),
     "tokens, ids, seconds": sample(
         turns=[
-            Turn(0, Answer([ToolCall("go", {"n": 1}, "other")], usage={"tokens": 9}), [
-                dataclasses.replace(sample().steps[0], seconds=9.0, coerced=3), sample().steps[1],
-            ]),
+            Turn(
+                0,
+                Answer([ToolCall("go", {"n": 1}, "other")], usage={"tokens": 9}),
+                [
+                    dataclasses.replace(sample().steps[0], seconds=9.0, coerced=3),
+                    sample().steps[1],
+                ],
+            ),
             Turn(1, Answer(output="hé", token_ids=[1], logprobs=[0.1], policy_version="v2"), sample().steps[2:]),
         ]
     ),
-}  # fmt: skip
+}
 
 
 def test_what_leaves_the_digest_as_it_was() -> None:
@@ -97,12 +108,26 @@ def with_step(**changes: Any) -> Trajectory:
 
 def test_what_changes_the_digest() -> None:
     others = [
-        sample(initial="other"), sample(status="truncated"), sample(stop_reason="x"), sample(final_state={"db": 1}), sample(turns=[]),
-        dataclasses.replace(sample(), seed=8), dataclasses.replace(sample(), split="test"), dataclasses.replace(sample(), version="2"),
-        dataclasses.replace(sample(), environment="f"), with_step(args={"n": 3}), with_step(tool="x"), with_step(reward=0.25),
-        with_step(reward=None), with_step(observation="other"), with_step(info={"a": 2}), with_step(metrics={"m": 1.0}),
-        with_step(terminated=True), with_step(truncated=True), sample(turns=[sample().turns[0], Turn(1, Answer(output="x"), sample().steps[2:])]),
-    ]  # fmt: skip
+        sample(initial="other"),
+        sample(status="truncated"),
+        sample(stop_reason="x"),
+        sample(final_state={"db": 1}),
+        sample(turns=[]),
+        dataclasses.replace(sample(), seed=8),
+        dataclasses.replace(sample(), split="test"),
+        dataclasses.replace(sample(), version="2"),
+        dataclasses.replace(sample(), environment="f"),
+        with_step(args={"n": 3}),
+        with_step(tool="x"),
+        with_step(reward=0.25),
+        with_step(reward=None),
+        with_step(observation="other"),
+        with_step(info={"a": 2}),
+        with_step(metrics={"m": 1.0}),
+        with_step(terminated=True),
+        with_step(truncated=True),
+        sample(turns=[sample().turns[0], Turn(1, Answer(output="x"), sample().steps[2:])]),
+    ]
     digests = {item.digest() for item in others}
     assert len(digests) == len(others)
     assert sample().digest() not in digests

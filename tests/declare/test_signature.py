@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import random
-from typing import Annotated, Any, Literal, Optional
+from typing import Annotated, Any, Literal
 
 import pydantic
 import pytest
@@ -85,8 +85,8 @@ READ = [
     (Literal["a b", "c, d"], "c, d", "c, d", 0),
     (Literal[True], True, True, 0),
     (list[Literal[1, 2]], ["1", 2, "2", "1"], [1, 2, 2, 1], 3),
-    (Optional[Literal[1, 2]], "2", 2, 1),
-    (Optional[int], None, None, 0),
+    (Literal[1, 2] | None, "2", 2, 1),
+    (int | None, None, None, 0),
     (Colour, "red", Colour.RED, 0),
     (Level, 2, Level.HIGH, 0),
     (Level, "2", Level.HIGH, 1),
@@ -154,9 +154,23 @@ def test_an_argument_is_refused_in_a_sentence_that_names_it(annotation: Any, val
 
 
 SHADOWS = (
-    "copy", "json", "schema", "dict", "model_config", "model_fields", "model_dump", "construct", "validate", "_hidden", "fields",
-    "register", "class_", "a0", "given", "name",
-)  # fmt: skip
+    "copy",
+    "json",
+    "schema",
+    "dict",
+    "model_config",
+    "model_fields",
+    "model_dump",
+    "construct",
+    "validate",
+    "_hidden",
+    "fields",
+    "register",
+    "class_",
+    "a0",
+    "given",
+    "name",
+)
 
 
 @pytest.mark.parametrize("name", SHADOWS)
@@ -268,7 +282,7 @@ def test_a_whole_model_keeps_its_descriptions_its_validators_and_its_closed_door
 
 
 @pytest.mark.parametrize(
-    "kind", [int, str, list[int], Literal[1], Optional[Point], Point | Pair, Annotated[int, Field(ge=1)]]
+    "kind", [int, str, list[int], Literal[1], Point | None, Point | Pair, Annotated[int, Field(ge=1)]]
 )
 def test_what_is_no_object(kind: Any) -> None:
     assert not is_object(kind)
@@ -299,8 +313,9 @@ def test_numbers_mean_the_same_however_they_are_written(values: list[Any]) -> No
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=8,
-)  # fmt: skip
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
 
 
 @given(JSON)

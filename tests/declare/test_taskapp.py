@@ -142,7 +142,9 @@ def test_decorators_return_what_they_were_given() -> None:
 
 
 def test_every_decorator_works_bare_and_called(tmp_path: Path) -> None:
-    spec = app_from(tmp_path, """
+    spec = app_from(
+        tmp_path,
+        """
     app = TaskApp("a")
     @app.environment
     class WordGame:
@@ -173,12 +175,20 @@ def test_every_decorator_works_bare_and_called(tmp_path: Path) -> None:
     def g1(rollouts): return 1
     @app.aggregate()
     def g2(rollouts): return 1
-    """).freeze()  # fmt: skip
+    """,
+    ).freeze()
     assert list(spec.environments) == ["word_game", "other"]
     assert spec.default_environment.max_steps is None
     assert [item.name for item in (*spec.criteria, *spec.policies, *spec.metrics, *spec.aggregates)] == [
-        "r1", "r2", "p1", "p2", "m1", "m2", "g1", "g2",
-    ]  # fmt: skip
+        "r1",
+        "r2",
+        "p1",
+        "p2",
+        "m1",
+        "m2",
+        "g1",
+        "g2",
+    ]
 
 
 def test_a_name_in_a_wrong_place_is_told_at_once() -> None:

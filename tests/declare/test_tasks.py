@@ -53,8 +53,11 @@ def test_the_public_row_has_nothing_private_at_any_depth() -> None:
     rows = source(Row, train=[Row(question="q", hints=[Hint(shown="s"), Hint(shown="t")])])
     public = rows.public(rows.rows("train")[0])
     assert public == {
-        "question": "q", "hints": [{"shown": "s"}, {"shown": "t"}], "difficulty": "easy", "tags": [],
-    }  # fmt: skip
+        "question": "q",
+        "hints": [{"shown": "s"}, {"shown": "t"}],
+        "difficulty": "easy",
+        "tags": [],
+    }
     assert SECRET not in json.dumps(public)
     assert source(Plain).public(Plain("q")) == {"question": "q"}
     assert source().public({"question": "q"}) == {"question": "q"}
@@ -201,7 +204,9 @@ def test_a_request_for_no_row_names_its_field(
 
 
 def test_an_environment_may_have_rows_too(tmp_path: Path) -> None:
-    app = app_from(tmp_path, """
+    app = app_from(
+        tmp_path,
+        """
     app = TaskApp("a")
     @app.environment("e", tasks={"train": [{"n": 1}, {"n": 2}]}, version="7")
     class Env:
@@ -211,7 +216,8 @@ def test_an_environment_may_have_rows_too(tmp_path: Path) -> None:
         def go(self) -> Step:
             '''Go.'''
             return Step("", terminated=True)
-    """)  # fmt: skip
+    """,
+    )
     assert play(app, seed=1).trajectory.initial == "train 1 2"
     assert play(app, seed=1).versions["environment"] == "7"
 

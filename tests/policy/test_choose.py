@@ -1,4 +1,4 @@
-"""Which policy acts: `policy.config.policy`; else `policy_name` if known; else the model; else 422 listing the names."""
+"""Which policy acts: the config's, else the named one if known, else the model, else 422 listing the names."""
 
 from __future__ import annotations
 

@@ -52,8 +52,11 @@ def test_random_is_reproducible_and_its_stream_is_named_by_environment_split_see
     one = actions(app, seed=3)
     assert one == actions(app, seed=3) == actions(app, seed=3, policy_config={"sample": 0})
     others = [
-        actions(app, seed=4), actions(app, seed=1003), actions(app, seed=3, policy_config={"sample": 1}), actions(app, seed=3, env_name="f"),
-    ]  # fmt: skip
+        actions(app, seed=4),
+        actions(app, seed=1003),
+        actions(app, seed=3, policy_config={"sample": 1}),
+        actions(app, seed=3, env_name="f"),
+    ]
     assert all(other != one for other in others)
     streams = {policy_rng(*parts).random() for parts in itertools.product("ef", ("train", "test"), (0, 1), (0, 1))}
     assert len(streams) == 16
@@ -123,7 +126,7 @@ def test_noop_constant_and_what_they_need() -> None:
     assert "has no action marked @action(noop={…})" in caught.value.message
     assert "test_local.py:" in caught.value.message
     assert caught.value.code == "policy_unavailable"
-    with pytest.raises(RequestError, match="policy.config has no 'action'"):
+    with pytest.raises(RequestError, match=r"policy\.config has no 'action'"):
         play(app_of(), "constant")
 
 
@@ -226,7 +229,7 @@ def test_what_an_answer_may_be(value: Any, expected: Answer) -> None:
 
 @pytest.mark.parametrize("value", [None, 3, {}, [], [3], {"a": {"x": object()}}, {"a": {"x": math.inf}}], ids=repr)
 def test_what_is_no_answer(value: Any) -> None:
-    with pytest.raises(PolicyError, match="^it"):
+    with pytest.raises(PolicyError, match=r"^it"):
         answer_from(value, "it")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import random
-from typing import Annotated, Any, Literal, Optional
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given
@@ -65,7 +65,7 @@ def uniform(values: list[Any], choices: list[Any]) -> bool:
         (Literal["only"], ["only"]),
         (Colour, ["red", "blue"]),
         (bool, [True, False]),
-        (Optional[Literal[1]], [1, None]),
+        (Literal[1] | None, [1, None]),
         (Annotated[int, Field(ge=1, le=6)], [1, 2, 3, 4, 5, 6]),
         (Annotated[int, Field(gt=0, lt=4)], [1, 2, 3]),
         (Annotated[int, Field(ge=0, le=10, multiple_of=5)], [0, 5, 10]),

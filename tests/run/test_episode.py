@@ -122,7 +122,7 @@ def test_whatever_breaks_is_a_failure_of_the_environment_and_it_is_closed(
 
 
 def test_a_value_error_of_the_constructor_is_the_callers(app: TaskApp) -> None:
-    with pytest.raises(RequestError, match="refuses this env.config: that config is wrong"):
+    with pytest.raises(RequestError, match=r"refuses this env\.config: that config is wrong"):
         play(app, "noop", config={"breaks": "init_value"})
 
 
@@ -147,13 +147,25 @@ LIMITS: list[tuple[dict[str, Any], str, str, int, int]] = [
     ({"ops": ["policy", {"type": "model"}, "environment"]}, "truncated", "ops", 2, 4),
     ({"ops": ["agent"] * 9}, "truncated", "max_steps", 5, 10),
     ({"ops": [{"type": "env", "tool": "add", "args": {"n": 7}}, "agent"]}, "truncated", "ops", 2, 3),
-    ({"ops": [{"type": "env", "tool": "add", "args": {"n": 3}}] * 2, "config": {"end": 3}}, "terminated", "environment", 1, 1),
+    (
+        {"ops": [{"type": "env", "tool": "add", "args": {"n": 3}}] * 2, "config": {"end": 3}},
+        "terminated",
+        "environment",
+        1,
+        1,
+    ),
     ({"safety": {"max_ops": 4}}, "truncated", "max_ops", 2, 4),
     ({"safety": {"max_ops": 5}}, "truncated", "max_ops", 2, 4),
     ({"safety": {"max_ops": 1}}, "truncated", "max_ops", 0, 0),
-    ({"ops": [{"type": "env", "tool": "add", "args": {"n": 1}}] * 4, "safety": {"max_ops": 3}}, "truncated", "max_ops", 3, 3),
+    (
+        {"ops": [{"type": "env", "tool": "add", "args": {"n": 1}}] * 4, "safety": {"max_ops": 3}},
+        "truncated",
+        "max_ops",
+        3,
+        3,
+    ),
     ({"env_name": "turns"}, "truncated", "max_turns", 3, 6),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("given", "status", "reason", "steps", "ops"), LIMITS, ids=repr)
@@ -315,11 +327,14 @@ asyncio.run(main())
 def test_the_digest_is_the_same_in_every_process_with_and_without_pictures() -> None:
     printed = [
         subprocess.run(
-            [sys.executable, "-c", DIGESTS], capture_output=True, text=True, check=True,
+            [sys.executable, "-c", DIGESTS],
+            capture_output=True,
+            text=True,
+            check=True,
             env={**os.environ, "PYTHONHASHSEED": seed},
         ).stdout.split()
         for seed in ("0", "7")
-    ]  # fmt: skip
+    ]
     assert printed[0] == printed[1]
     assert printed[0][0::2] == printed[0][1::2], "image on or off"
     assert len(set(printed[0])) == 3, "different seeds differ"

@@ -30,10 +30,22 @@ def test_ops_are_read(ops: list[Any], program: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "op", ["walk", "", {"type": "walk"}, {}, {"tool": "add"}, {"type": "env", "tool": 3}, {"type": 3}, 3, None,
-           {"type": "env", "tool": "add", "args": {"n": math.nan}}, {"type": "env", "tool": "add", "args": {"n": 2**70}}],
+    "op",
+    [
+        "walk",
+        "",
+        {"type": "walk"},
+        {},
+        {"tool": "add"},
+        {"type": "env", "tool": 3},
+        {"type": 3},
+        3,
+        None,
+        {"type": "env", "tool": "add", "args": {"n": math.nan}},
+        {"type": "env", "tool": "add", "args": {"n": 2**70}},
+    ],
     ids=repr,
-)  # fmt: skip
+)
 def test_a_wrong_op_is_named_by_its_place(op: Any) -> None:
     with pytest.raises(RequestError) as caught:
         read_ops(["agent", op])

@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import logging
 import math
-from typing import Annotated, Any, Literal, Optional
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
@@ -267,7 +267,7 @@ def stepping(kind: Any) -> TaskApp:
         (dict[str, int], {"a": 1}, "dict {'a': 1}"),
         (Literal["up", "down"], {"action": "up"}, "str up"),
         (int, {"action": "3"}, "int 3"),
-        (Optional[Move], {"action": {"dx": 1}}, "Move dx=1 dy=0"),
+        (Move | None, {"action": {"dx": 1}}, "Move dx=1 dy=0"),
         (list[int], {"action": [1]}, "list [1]"),
     ],
 )
@@ -466,7 +466,7 @@ def test_saying_no_costs_a_step_and_is_no_failure() -> None:
 
     ops = [{"type": "env", "tool": "guess", "args": {"word": word}} for word in ("abc", "toolong", "yes")]
     trajectory = play(app_of(Env), ops=ops).trajectory
-    assert [step.observation for step in trajectory.steps][0] == "abc is not in the word list"
+    assert trajectory.steps[0].observation == "abc is not in the word list"
     assert trajectory.steps[1].observation.startswith("guess was not done: word: string should match pattern")
     assert [step.reward for step in trajectory.steps] == [None, None, 1.0]
     assert trajectory.metrics["invalid_actions"] == 2.0

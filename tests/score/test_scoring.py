@@ -262,6 +262,23 @@ def test_a_scale_of_ones_own_and_none_for_metrics() -> None:
     assert scored(app).scorecard.reward == -5.0
 
 
+def test_weights_at_the_ends_of_the_range() -> None:
+    assert weighted([item(0.5, 5e-324)]) == 0.5
+    assert weighted([item(1.0, 1.7e308), item(0.5, 1.7e308)]) == 0.75
+
+
+def test_events_beyond_all_numbers_are_no_score() -> None:
+    app = app_with()
+
+    @app.rubric(of="events", weight=1e308)
+    def huge(step: Any) -> float:
+        return 10.0
+
+    with pytest.raises(RolloutFailed, match="events_score came to inf, beyond all numbers") as caught:
+        scored(app)
+    assert caught.value.boundary == "scoring"
+
+
 def test_a_reward_beyond_all_numbers_is_no_reward() -> None:
     app = app_with(reward=Blend(env=1e308))
     with pytest.raises(RolloutFailed, match="beyond all numbers"):
@@ -290,12 +307,15 @@ def test_numpy_bools_and_async_criteria() -> None:
 
 
 def test_a_criterion_reads_what_it_names(tmp_path: Path) -> None:
-    app = app_from(tmp_path, """
+    app = app_from(
+        tmp_path,
+        """
     app = TaskApp("a")
     app.tasks("t", prompt="{q}", train=[{"q": "x", "a": "y"}])
     @app.rubric
     def r(answer_text, task, config, trajectory): return (answer_text, task["a"], config, trajectory.length) == ("y", "y", {}, 1)
-    """)  # fmt: skip
+    """,
+    )
     assert play(app, "constant", action="y").scorecard.reward == 1.0
 
 
@@ -353,8 +373,18 @@ def test_an_unasked_judge_is_null_and_says_so() -> None:
 
 
 def summary(**given: Any) -> RolloutSummary:
-    values = {"environment": "e", "split": "s", "seed": 0, "status": "terminated", "length": 1, "total_reward": 1.0, "reward": 1.0,
-              "outcome_score": None, "events_score": None, "metrics": {}}  # fmt: skip
+    values = {
+        "environment": "e",
+        "split": "s",
+        "seed": 0,
+        "status": "terminated",
+        "length": 1,
+        "total_reward": 1.0,
+        "reward": 1.0,
+        "outcome_score": None,
+        "events_score": None,
+        "metrics": {},
+    }
     return RolloutSummary(**{**values, **given})
 
 

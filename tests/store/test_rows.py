@@ -120,7 +120,7 @@ def test_only_long_events_are_compressed_and_the_row_says_so() -> None:
 
 def test_the_columns_to_search_by_are_taken_from_where_they_stand() -> None:
     made = rollout(
-        policy={"model": "gpt-x", "inference_url": "https://models.example/v1?cid=trace_1"},
+        policy={"name": "random", "model": "gpt-x", "inference_url": "https://models.example/v1?cid=trace_1"},
         failure={"boundary": "policy", "code": "unreachable", "message": "…", "error_id": "e1"},
     )
     row = dict(zip(COLUMNS, to_row(made).values, strict=True))

@@ -1,0 +1,124 @@
+"""From a request to a plan: everything that can be wrong with a request is found here, before anything runs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from taskapp_kit.contract.addresses import inference_url
+from taskapp_kit.contract.ports import LocalPolicy, View
+from taskapp_kit.contract.scorecard import Blend
+from taskapp_kit.contract.trajectory import Answer
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.declare.instances import Instance, find_environment, find_instance, read_config, seed_of_index
+from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
+from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.policy.choose import chosen_name, make_policy
+from taskapp_kit.run.plan import EpisodePlan, read_ops
+
+
+class Nobody:
+    """Holds the policy's place where nothing is decided."""
+
+    name = "nobody"
+
+    def decide(self, view: View) -> Answer:
+        """Never asked."""
+        raise AssertionError(f"nobody decides in turn {view.turn}")
+
+
+@dataclass(slots=True)
+class Planned:
+    """A request, understood. blend: its own formula, None for the app's. warnings: what was accepted and ignored."""
+
+    request: RolloutRequest
+    plan: EpisodePlan
+    policy: LocalPolicy
+    blend: Blend | None
+    warnings: list[str]
+
+
+class Planner:
+    """Reads requests against one app. folder: where the author's file lies."""
+
+    def __init__(self, spec: AppSpec, folder: Path) -> None:
+        self.spec = spec
+        self.folder = folder
+        self._draw = random.SystemRandom()
+
+    def plan(
+        self, request: RolloutRequest, *, own: LocalPolicy | None = None, answers: Sequence[Answer] | None = None
+    ) -> Planned:
+        """The plan of a request. own: acts in any case. answers: of the stored rollout, for `replay`.
+
+        Raises RequestError naming the field, Unavailable for a part that is not here.
+        """
+        spec = find_environment(self.spec, request.env.env_name)
+        read = read_config(spec, request.env.config)
+        seed = request.env.seed
+        if read.index is not None:
+            at = seed_of_index(spec, read.split, read.index)
+            if seed is not None and seed != at:
+                message = f"env.seed {seed} and env.config.index {read.index} (seed {at}) name two episodes."
+                raise RequestError(
+                    message, fields=(FieldProblem(("body", "env", "seed"), message),), hint="Give one of them."
+                )
+            seed = at
+        instance = find_instance(spec, read.split, seed, self._draw, read.wanted)
+        program = read_ops(request.ops)
+        config = request.policy.config
+        decided = program is None or "agent" in program  # else every action is the caller's own
+        policy = own or (self._policy(request, spec, instance, answers) if decided else Nobody())
+        plan = EpisodePlan(
+            environment=spec,
+            split=instance.split,
+            seed=instance.seed,
+            config=read.given,
+            arguments=read.arguments,
+            policy=policy.name,
+            folder=self.folder,
+            task=instance.task,
+            program=program,
+            max_turns=spec.max_turns,
+            max_steps=spec.max_steps,
+            max_ops=request.safety.max_ops,
+            wants_images=config.get("images") is not False,
+        )
+        return Planned(request, plan, policy, _blend_of(request), read.warnings)
+
+    def instance(self, environment: str | None, split: str | None, seed: int) -> Instance:
+        """The instance of a seed. Raises RequestError."""
+        return find_instance(find_environment(self.spec, environment), split, seed, self._draw)
+
+    def policy_name(self, request: RolloutRequest) -> str:
+        """The name of the policy that the request asks for. Raises RequestError, Unavailable."""
+        spec = find_environment(self.spec, request.env.env_name)
+        config = request.policy.config
+        url = inference_url(config, request.inference_url)
+        return chosen_name(self.spec, spec.name, config, request.policy.policy_name, url)
+
+    def _policy(
+        self, request: RolloutRequest, spec: EnvironmentSpec, instance: Instance, answers: Sequence[Answer] | None
+    ) -> LocalPolicy:
+        return make_policy(
+            self.spec,
+            spec,
+            self.policy_name(request),
+            request.policy.config,
+            split=instance.split,
+            seed=instance.seed,
+            answers=answers,
+        )
+
+
+def _blend_of(request: RolloutRequest) -> Blend | None:
+    """The request's own formula. Raises RequestError when all its weights are 0."""
+    asked = request.reward
+    if asked is None:
+        return None
+    if not (asked.env or asked.event or asked.outcome):
+        message = "reward has only weights of 0, so no reward would be defined."
+        raise RequestError(message, fields=(FieldProblem(("body", "reward"), message),), hint="Give one weight > 0.")
+    return Blend(asked.env, asked.event, asked.outcome)
