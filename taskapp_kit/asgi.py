@@ -36,5 +36,6 @@ def build(
         max_concurrent=settings.max_concurrent,
         max_time_seconds=settings.max_time_seconds,
         exposure=exposure,
+        workers=settings.workers,
     )
     return create(service, settings, exposure=exposure)

@@ -20,6 +20,9 @@ CONFIG_FILE = "taskapp.toml"
 MASK = "(set, hidden)"
 MAX_KEY_BYTES = 512
 
+SERVER_ONLY = ("ENVIRONMENT_API_KEY", "DEV_ENVIRONMENT_API_KEY")
+"""Variables whose names begin so hold keys to the door; who plays environments has no use for them."""
+
 BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -29,8 +32,8 @@ class Settings:
 
     environment_api_key, environment_api_key_aliases, dev_environment_api_key: any of them opens the door. keys_file: a
     file with one key a line, re-read when it changes. store: URL of the store or "none", None for the command's own
-    default. max_concurrent: rollouts at once. max_time_seconds: longest time of one rollout. debug_env: whether
-    `/debug/env` exists.
+    default. max_concurrent: rollouts at once. workers: processes that play them, 0 for threads of the server's own.
+    max_time_seconds: longest time of one rollout. debug_env: whether `/debug/env` exists.
     cors_origins: web pages that may call, none by default. max_body_bytes: longest request body.
     sources: setting to where its value came from, in words.
     """
@@ -41,6 +44,7 @@ class Settings:
     keys_file: Path | None = None
     store: str | None = field(default=None, repr=False)  # a database URL may hold a password
     max_concurrent: int = 1024
+    workers: int = 0
     max_time_seconds: float = 3600.0
     debug_env: bool = False
     cors_origins: tuple[str, ...] = ()
@@ -168,6 +172,7 @@ SETTINGS = (
     Setting("keys_file", "TASKAPP_KEYS_FILE", _path),
     Setting("store", "TASKAPP_STORE", _text),
     Setting("max_concurrent", "TASKAPP_MAX_CONCURRENT", _whole(1, 1_000_000)),
+    Setting("workers", "TASKAPP_WORKERS", _whole(0, 256)),
     Setting("max_time_seconds", "TASKAPP_MAX_TIME_SECONDS", _seconds),
     Setting("debug_env", "TASKAPP_DEBUG_ENV", _switch),
     Setting("cors_origins", "TASKAPP_CORS_ORIGINS", _origins),
@@ -227,6 +232,16 @@ def hand_over(settings: Settings, **more: str) -> None:
         else:
             os.environ[setting.variable] = ",".join(value) if isinstance(value, tuple) else str(value)
     os.environ.update(more)
+
+
+def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The process environment for a child that plays author's code: without the server's keys and its store's address."""
+    environ = os.environ if environ is None else environ
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(SERVER_ONLY) and name not in ("TASKAPP_KEYS_FILE", "TASKAPP_STORE")
+    }
 
 
 def _settle(

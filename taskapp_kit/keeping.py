@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from taskapp_kit.contract.addresses import inference_url, stored_url
-from taskapp_kit.contract.events import SCHEMA_VERSION, encode
+from taskapp_kit.contract.events import SCHEMA_VERSION, EncodedEvents
 from taskapp_kit.contract.ports import StoredRollout
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.declare.tasks import row_hash
+from taskapp_kit.outcome import Outcome
 from taskapp_kit.planning import Planned
-from taskapp_kit.playing import Played
 from taskapp_kit.policy.choose import KEPT_CONFIG
 from taskapp_kit.version import __version__
 
@@ -21,7 +21,8 @@ PICTURE_MEMORY_BYTES = 64 * 1024 * 1024
 def stored_rollout(
     spec: AppSpec,
     planned: Planned,
-    played: Played,
+    outcome: Outcome,
+    events: EncodedEvents,
     *,
     rollout_id: str,
     created_at: float,
@@ -31,7 +32,7 @@ def stored_rollout(
 ) -> StoredRollout:
     """The row of a rollout. Of `policy.config` an allow-list, of the task a hash, of the end state the private column."""
     request, plan = planned.request, planned.plan
-    trajectory, card, failure = played.trajectory, played.scorecard, played.failure
+    card, failure = outcome.scorecard, outcome.failure
     config = request.policy.config
     kept = {name: config[name] for name in KEPT_CONFIG if name in config}
     kept["name"] = plan.policy
@@ -45,18 +46,18 @@ def stored_rollout(
         created_at=created_at,
         app=spec.name,
         app_version=spec.version,
-        environment=trajectory.environment,
-        environment_version=trajectory.version,
-        split=trajectory.split,
-        seed=trajectory.seed,
+        environment=outcome.environment,
+        environment_version=outcome.version,
+        split=outcome.split,
+        seed=outcome.seed,
         config=plan.config,
         policy=kept,
         mode=request.mode,
-        status="failed" if failure is not None else trajectory.status,
-        stop_reason=trajectory.stop_reason,
-        length=trajectory.length,
-        total_reward=trajectory.total_reward,
-        events=encode(played.events),
+        status=outcome.status,
+        stop_reason=outcome.stop_reason,
+        length=outcome.length,
+        total_reward=outcome.total_reward,
+        events=events,
         spec_hash=spec.hash,
         kit_version=__version__,
         schema_version=SCHEMA_VERSION,
@@ -64,7 +65,7 @@ def stored_rollout(
         reward=card.reward if card is not None else None,
         outcome_score=card.outcome_score if card is not None else None,
         events_score=card.events_score if card is not None else None,
-        digest=played.digest,
+        digest=outcome.digest,
         scorecard=card.to_json() if card is not None else None,
         failure=None
         if failure is None
@@ -74,7 +75,7 @@ def stored_rollout(
             "message": failure.message,
             "error_id": failure.error_id,
         },
-        private={"final_state": trajectory.final_state} if trajectory.final_state is not None else {},
+        private={"final_state": outcome.final_state} if outcome.final_state is not None else {},
         timing=timing,
         seconds=timing["total"],
         key_label=key_label,

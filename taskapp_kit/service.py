@@ -1,6 +1,6 @@
 """The hall: one rollout from request to kept result. Composes the rooms; knows no HTTP.
 
-request -> planning (environment, seed, config, policy) -> playing (in a thread: play, fold, score) -> keeping -> Rollout
+request -> planning (environment, seed, config, policy) -> playing (in a thread or a worker: play, fold, score) -> keeping
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from taskapp_kit.contract.events import Answered, Called, Event, Failed, from_json
+from taskapp_kit.contract.events import Answered, Called, EncodedEvents, Event, Failed, encode, from_json
 from taskapp_kit.contract.ports import Clock, LocalPolicy, Store, StoredRollout, SystemClock, View
-from taskapp_kit.contract.rollout import Rollout
+from taskapp_kit.contract.response import with_timing
+from taskapp_kit.contract.rollout import Rollout, Story
 from taskapp_kit.contract.scorecard import RolloutSummary
-from taskapp_kit.contract.trajectory import Answer, Trajectory
+from taskapp_kit.contract.trajectory import Answer
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.instances import Instance
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.declare.taskapp import Exposure, TaskApp
 from taskapp_kit.errors import Failure, FieldProblem, RequestError, RolloutFailed, Saturated, StoreError, Unavailable
+from taskapp_kit.foreman import Foreman, Lost, Told
 from taskapp_kit.keeping import PictureMemory, stored_rollout
+from taskapp_kit.outcome import Outcome
 from taskapp_kit.planning import Nobody, Planned, Planner
 from taskapp_kit.playing import Played, given_up, play
 from taskapp_kit.run.episode import Episode
@@ -38,23 +41,39 @@ HUNG_LIMIT = 8
 
 
 @dataclass(slots=True)
-class _Finished:
-    """What comes back from the environment's thread: the rollout, and what is made of it there for the store.
+class _Course:
+    """A rollout on its way: what is known of it before it is played. began: on the service's monotonic clock."""
 
-    pictures: PNG bytes by hash, encoded in that thread; the row holds them when there is a store.
+    rollout_id: str
+    planned: Planned
+    created_at: float
+    began: float
+    key_label: str | None
+
+
+@dataclass(slots=True)
+class _Finished:
+    """What comes back from where it was played: the rollout, and what is made of it there for the store.
+
+    pictures: PNG bytes by hash; the row holds them when there is a store. body: the answer, when it was written there.
     """
 
-    played: Played
+    outcome: Outcome
+    story: Story
     timing: dict[str, float]
     row: StoredRollout | None
     pictures: dict[str, bytes]
+    cause: BaseException | None = None
+    body: bytes | None = None
 
 
 class Service:
     """Plays and scores rollouts of one app. Make it and use it on one event loop; call `close` at the end.
 
     store: where rollouts are kept, None keeps nothing. max_concurrent: rollouts under way at once; one more is refused
-    (Saturated). max_time_seconds: the server's own deadline for a rollout.
+    (Saturated). max_time_seconds: the server's own deadline for a rollout. threads: so many rollouts play at once in
+    this process. workers: processes that play rollouts in place of those threads, 0 for none. An environment with
+    isolation="process" is always played in a process that does nothing else meanwhile.
     """
 
     def __init__(
@@ -67,6 +86,7 @@ class Service:
         max_time_seconds: float = 3600.0,
         exposure: Exposure = "public",
         threads: int = 64,
+        workers: int = 0,
     ) -> None:
         self.app = app
         self.spec: AppSpec = app.freeze()
@@ -78,6 +98,9 @@ class Service:
         self.exposure = exposure
         self.planner = Planner(self.spec, app.file.parent)
         self.lanes = Lanes(threads)
+        self.workers = workers
+        isolated = any(environment.isolation == "process" for environment in self.spec.environments.values())
+        self.foreman = Foreman(app, self.spec, workers=workers) if workers or isolated else None
         self.in_flight = 0
         self._pictures = PictureMemory()
         self._versions: dict[str, str | None] = {
@@ -93,6 +116,14 @@ class Service:
         for warning in self.warnings:
             log.warning("%s", warning)
 
+    async def start(self) -> None:
+        """Starts the worker processes and waits until they are ready; without this the first rollout does.
+
+        Those for isolation="process" alone start when they are needed. Raises Unavailable.
+        """
+        if self.foreman is not None and self.workers:
+            await self.foreman.start()
+
     async def rollout(
         self,
         request: RolloutRequest,
@@ -100,11 +131,13 @@ class Service:
         key_label: str | None = None,
         policy: LocalPolicy | None = None,
         tell: Callable[[Event], None] | None = None,
+        written: bool = False,
     ) -> Rollout:
         """Plays, scores and keeps one rollout.
 
-        policy: acts in place of the one that the request names (a person at a terminal). tell: is given each event as
-        it happens, in the environment's thread; it must not raise.
+        policy: acts in place of the one that the request names (a person at a terminal), always in this process. tell:
+        is given each event as it happens, in the environment's thread, or on the event loop when a worker process plays
+        (`ended` then holds no end state); it must not raise. written: `Rollout.body` is wanted; a worker fills it.
 
         Raises RequestError (the request is wrong), Unavailable (it needs a part that is not here), Saturated,
         RolloutFailed (something broke; what was played is kept), StoreError (it could not be kept).
@@ -113,7 +146,7 @@ class Service:
             raise Saturated(f"{self.in_flight} rollouts are under way, as many as this server takes at once.")
         self.in_flight += 1
         try:
-            return await self._rollout(request, key_label, policy, tell)
+            return await self._rollout(request, key_label, policy, tell, written)
         finally:
             self.in_flight -= 1
 
@@ -123,80 +156,133 @@ class Service:
         key_label: str | None,
         own: LocalPolicy | None,
         tell: Callable[[Event], None] | None,
+        written: bool,
     ) -> Rollout:
         began, created_at = self.clock.monotonic(), self.clock.now()
         answers = None if own is not None else await self._replayed(request)
         planned = self.planner.plan(request, own=own, answers=answers)
-        rollout_id = uuid.uuid4().hex
-        control = Control()
-        events: list[Event] = []
-
-        def finish(played: Played) -> _Finished:
-            timing = _timing(played.seconds, self.clock.monotonic() - began)
-            pictures = played.pictures()
-            row = None
-            if self.store is not None:
-                row = stored_rollout(
-                    self.spec,
-                    planned,
-                    played,
-                    rollout_id=rollout_id,
-                    created_at=created_at,
-                    timing=timing,
-                    pictures=pictures,
-                    key_label=key_label,
-                )
-            return _Finished(played, timing, row, pictures)
-
-        def stop(reason: Literal["timeout", "cancelled"]) -> None:
-            control.stop = control.stop or reason
-
+        course = _Course(uuid.uuid4().hex, planned, created_at, began, key_label)
         seconds = min(request.safety.max_time_s, self.max_time_seconds)
-        try:
-            finished = await self.lanes.run(
-                lambda: finish(play(self.spec, planned, self.clock, control, events, tell)),
-                seconds=seconds,
-                stop=lambda: stop("timeout"),
-            )
-        except LaneHung as hung:
-            finished = finish(given_up(planned, list(events), _hung(seconds, began=not isinstance(hung, NoLane))))
-        except asyncio.CancelledError:
-            stop("cancelled")
-            await self._keep_cancelled(finish, planned, list(events))
-            raise
-        played = finished.played
+        isolated = planned.plan.environment.isolation == "process"
+        if own is None and self.foreman is not None and (self.workers or isolated):
+            finished = await self._in_a_worker(self.foreman, course, answers, seconds, tell, written)
+        else:
+            finished = await self._in_a_thread(course, seconds, tell)
         if self.store is not None and finished.row is not None:
             await self.store.save(finished.row)
         else:
             self._pictures.keep(finished.pictures)
-        if played.failure is not None:
-            raise RolloutFailed(played.failure, rollout_id=rollout_id) from played.cause
-        assert played.scorecard is not None, "what did not fail was scored"
-        assert played.digest is not None, "and has a digest"
-        return Rollout(
-            rollout_id=rollout_id,
-            request=request,
+        outcome = finished.outcome
+        if outcome.failure is not None:
+            raise RolloutFailed(outcome.failure, rollout_id=course.rollout_id) from finished.cause
+        return outcome.rollout(
+            planned,
+            finished.story,
+            rollout_id=course.rollout_id,
             created_at=created_at,
-            trajectory=played.trajectory,
-            events=played.events,
-            scorecard=played.scorecard,
-            digest=played.digest,
-            policy=planned.plan.policy,
-            ops_executed=played.ops,
-            warnings=planned.warnings,
+            versions=self._versions,
             timing=finished.timing,
-            usage=_usage(played.trajectory),
-            versions={**self._versions, "environment": planned.plan.environment.version},
+            body=finished.body,
         )
 
-    async def _keep_cancelled(
-        self, finish: Callable[[Played], _Finished], planned: Planned, events: list[Event]
-    ) -> None:
-        """The client is gone: what was played until now is kept as cancelled."""
-        if self.store is None or not events:
+    async def _in_a_thread(
+        self, course: _Course, seconds: float, tell: Callable[[Event], None] | None
+    ) -> _Finished:  # fmt: skip
+        control = Control()
+        events: list[Event] = []
+
+        def stop(reason: Literal["timeout", "cancelled"]) -> None:
+            control.stop = control.stop or reason
+
+        try:
+            return await self.lanes.run(
+                lambda: self._finish(course, play(self.spec, course.planned, self.clock, control, events, tell)),
+                seconds=seconds,
+                stop=lambda: stop("timeout"),
+            )
+        except LaneHung as hung:
+            failure = _hung(seconds, began=not isinstance(hung, NoLane))
+            return self._finish(course, given_up(course.planned, list(events), failure))
+        except asyncio.CancelledError:
+            stop("cancelled")
+            if events:
+                await self._keep_cancelled(course, list(events))
+            raise
+
+    async def _in_a_worker(
+        self,
+        foreman: Foreman,
+        course: _Course,
+        answers: Sequence[Answer] | None,
+        seconds: float,
+        tell: Callable[[Event], None] | None,
+        written: bool,
+    ) -> _Finished:
+        told = Told(tell)
+        try:
+            outcome, body = await foreman.play(
+                course.planned,
+                told,
+                answers=answers,
+                rollout_id=course.rollout_id,
+                created_at=course.created_at,
+                versions=self._versions,
+                seconds=seconds,
+                written=written,
+                live=tell is not None,
+            )
+        except Lost as lost:
+            return self._finish(course, given_up(course.planned, told.events(), lost.failure))
+        except asyncio.CancelledError:
+            await self._keep_cancelled(course, told.events())
+            raise
+        timing = self._timing(course, outcome)
+        events = told.encoded()
+        story = Story.encoded(events, told.pictures, outcome.final_state)
+        row = None if self.store is None else self._row(course, outcome, events, told.pictures, timing)
+        whole = None if body is None else with_timing(body, timing)
+        return _Finished(outcome, story, timing, row, told.pictures, body=whole)
+
+    def _finish(self, course: _Course, played: Played) -> _Finished:
+        """What is made of a rollout that was played or given up in this process."""
+        outcome = Outcome.of(played)
+        timing = self._timing(course, outcome)
+        pictures = played.pictures()
+        row = None if self.store is None else self._row(course, outcome, encode(played.events), pictures, timing)
+        return _Finished(outcome, Story(played.events, played.trajectory), timing, row, pictures, played.cause)
+
+    def _row(
+        self,
+        course: _Course,
+        outcome: Outcome,
+        events: EncodedEvents,
+        pictures: dict[str, bytes],
+        timing: dict[str, float],
+    ) -> StoredRollout:
+        return stored_rollout(
+            self.spec,
+            course.planned,
+            outcome,
+            events,
+            rollout_id=course.rollout_id,
+            created_at=course.created_at,
+            timing=timing,
+            pictures=pictures,
+            key_label=course.key_label,
+        )
+
+    def _timing(self, course: _Course, outcome: Outcome) -> dict[str, float]:
+        """Seconds in environment, policy and scoring; what is left of the total is the framework's, waiting included."""
+        total = self.clock.monotonic() - course.began
+        seconds = outcome.seconds
+        return {**seconds, "framework": max(0.0, total - sum(seconds.values())), "total": total}
+
+    async def _keep_cancelled(self, course: _Course, events: list[Event]) -> None:
+        """The client is gone: what was told until now is kept as cancelled."""
+        if self.store is None:
             return
         failure = Failure("cancelled", "cancelled", "the client went away before the rollout ended")
-        row = finish(given_up(planned, events, failure)).row
+        row = self._finish(course, given_up(course.planned, events, failure)).row
         assert row is not None, "there is a store"
         try:
             await asyncio.shield(self.store.save(row))
@@ -277,6 +363,7 @@ class Service:
             "in_flight": self.in_flight,
             "capacity": self.max_concurrent,
             "hung_threads": self.lanes.hung,
+            **({} if self.foreman is None else {"workers": self.foreman.health()}),
         }
 
     def instance(self, environment: str | None, split: str | None, seed: int) -> Instance:
@@ -291,24 +378,12 @@ class Service:
             raise RolloutFailed(error.failure) from error.__cause__
 
     async def close(self) -> None:
-        """Lets idle threads go and closes the store."""
+        """Ends worker processes, lets idle threads go and closes the store."""
+        if self.foreman is not None:
+            await self.foreman.close()
         self.lanes.close()
         if self.store is not None:
             await self.store.close()
-
-
-def _timing(seconds: dict[str, float], total: float) -> dict[str, float]:
-    """Seconds in environment, policy and scoring; what is left of the total is the framework's, waiting included."""
-    return {**seconds, "framework": max(0.0, total - sum(seconds.values())), "total": total}
-
-
-def _usage(trajectory: Trajectory) -> dict[str, float]:
-    """Tokens over all turns, as the endpoint counted them."""
-    total: dict[str, float] = {}
-    for turn in trajectory.turns:
-        for name, count in turn.answer.usage.items():
-            total[name] = total.get(name, 0.0) + count
-    return total
 
 
 def _hung(seconds: float, *, began: bool) -> Failure:

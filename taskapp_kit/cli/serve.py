@@ -26,6 +26,7 @@ HANDED_APP, HANDED_EXPOSURE, HANDED_LEVEL = "TASKAPP_SERVED_APP", "TASKAPP_SERVE
     epilog=example(
         "taskapp serve adder.py",
         "taskapp serve crafter --port 8010 --store none",
+        "taskapp serve crafter --workers 2",
         "taskapp serve adder.py --host 0.0.0.0 --env-file production.env",
     )
 )
@@ -36,6 +37,12 @@ HANDED_APP, HANDED_EXPOSURE, HANDED_LEVEL = "TASKAPP_SERVED_APP", "TASKAPP_SERVE
 )
 @click.option(
     "--max-concurrent", type=click.IntRange(1, 1_000_000), metavar="N", help="Rollouts at once.  [default: 1024]"
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(0, 256),
+    metavar="N",
+    help="Processes that play rollouts; 0 plays them in threads of the server.  [default: 0]",
 )
 @click.option(
     "--max-time-seconds", type=click.FloatRange(0, 86_400, min_open=True), metavar="T", help="Longest rollout."

@@ -180,11 +180,11 @@ def to_json(seq: int, event: Event) -> dict[str, Json]:
         told["observation"] = content_to_json(step.observation)
         body["step"] = told
     elif isinstance(event, Answered):
-        body["answer"] = _answer_to_json(event.answer)
+        body["answer"] = answer_to_json(event.answer)
     return body
 
 
-def _answer_to_json(answer: Answer) -> dict[str, Json]:
+def answer_to_json(answer: Answer) -> dict[str, Json]:
     """The parts of an answer that are there."""
     told: dict[str, Json] = {}
     for name in _ANSWER_FIELDS:
@@ -194,6 +194,11 @@ def _answer_to_json(answer: Answer) -> dict[str, Json]:
     if answer.tool_calls:
         told["tool_calls"] = [{"tool": call.tool, "args": call.args, "id": call.id} for call in answer.tool_calls]
     return told
+
+
+def answer_from_json(body: dict[str, Any]) -> Answer:
+    """The inverse of `answer_to_json`."""
+    return Answer(**{**body, "tool_calls": [ToolCall(**call) for call in body.get("tool_calls", [])]})
 
 
 class EncodedEvents(Sequence[dict[str, Json]]):
@@ -227,16 +232,21 @@ def encode(events: Sequence[Event]) -> EncodedEvents:
 
     What an event holds went through `content.plain` or came from JSON, so it is written without a second look.
     """
-    lines = []
-    for seq, event in enumerate(events):
-        if isinstance(event, Ended) and event.final_state is not None:
-            event = replace(event, final_state=None)
-        written = orjson.dumps(event, default=_picture)
-        comma = b"," if len(written) > 2 else b""
-        lines.append(
-            b'{"v":%d,"seq":%d,"kind":"%s"%s' % (SCHEMA_VERSION, seq, event.kind.encode(), comma) + written[1:]
-        )
-    return EncodedEvents(b"[" + b",".join(lines) + b"]")
+    return joined([encode_one(seq, event) for seq, event in enumerate(events)])
+
+
+def encode_one(seq: int, event: Event) -> bytes:
+    """One event as `encode` writes it, without the environment's private end state."""
+    if isinstance(event, Ended) and event.final_state is not None:
+        event = replace(event, final_state=None)
+    written = orjson.dumps(event, default=_picture)
+    comma = b"," if len(written) > 2 else b""
+    return b'{"v":%d,"seq":%d,"kind":"%s"%s' % (SCHEMA_VERSION, seq, event.kind.encode(), comma) + written[1:]
+
+
+def joined(pieces: Sequence[bytes]) -> EncodedEvents:
+    """Encoded events, one or several (with commas between) in each piece, as one sequence."""
+    return EncodedEvents(b"[" + b",".join(pieces) + b"]")
 
 
 def _picture(value: Any) -> Json:
@@ -263,9 +273,7 @@ def from_json(body: dict[str, Any], blobs: dict[str, bytes] | None = None) -> Ev
         step["observation"] = content_from_json(step["observation"], blobs)
         values["step"] = PlayedStep(**step)
     if body["kind"] == "answered":
-        answer = dict(values["answer"])
-        answer["tool_calls"] = [ToolCall(**call) for call in answer.get("tool_calls", [])]
-        values["answer"] = Answer(**answer)
+        values["answer"] = answer_from_json(values["answer"])
     return KINDS[body["kind"]](**values)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from taskapp_kit.contract.content import Json
 
@@ -88,6 +89,11 @@ class Scorecard:
             "formula": self.formula,
             "metrics": self.metrics,
         }
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> Scorecard:
+        """The inverse of `to_json`."""
+        return cls(**{**body, "criteria": [CriterionScore(**item) for item in body["criteria"]]})
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.metadata
 import importlib.util
 import sys
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -37,7 +39,7 @@ def find_app(reference: str) -> TaskApp:
         if target.exists():
             return _app_in(_load_file(target), attribute)
         if not path_text.endswith(".py"):
-            return _app_in(_import_module(path_text), attribute)
+            return _app_in(_import_module(path_text), attribute, importable=True)
         raise DiscoveryError(
             f"there is no file {path_text}.", hint="Check the path; it is taken from the working directory."
         )
@@ -55,6 +57,7 @@ def find_app(reference: str) -> TaskApp:
     if reference in plugins:
         loaded = plugins[reference].load()
         if isinstance(loaded, TaskApp):
+            loaded.reference = f"{plugins[reference].module}:{plugins[reference].attr}"
             return loaded
         raise DiscoveryError(
             f"plugin {reference!r} ({plugins[reference].value}) is a {type(loaded).__name__}, expected a TaskApp."
@@ -164,19 +167,63 @@ def _import_failed(what: str, error: BaseException) -> DiscoveryError:
     )
 
 
-def _app_in(module: ModuleType, attribute: str | None) -> TaskApp:
+def reference_of(app: TaskApp) -> str:
+    """What `find_app` finds this app by in another process that has the same working directory and `sys.path`.
+
+    Raises DiscoveryError when no module's global holds it: an app made inside a function, say.
+    """
+    if app.reference is not None:
+        return app.reference
+    for module in list(sys.modules.values()):
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            if value is app:
+                file = getattr(module, "__file__", None)
+                if _is_importable(module):
+                    return f"{module.__name__}:{name}"
+                if file is not None:
+                    return f"{Path(file).resolve()}:{name}"
+    raise DiscoveryError(
+        f"another process cannot find task app {app.name!r} ({app.place}): no module has it under a name.",
+        hint="Make it at the top of a file, app = TaskApp(...), not inside a function.",
+    )
+
+
+def _is_importable(module: ModuleType) -> bool:
+    """An import of its name elsewhere gives this module's file."""
+    folders: Sequence[str] | None = None
+    spec = None
+    parts = module.__name__.split(".")
+    for count in range(1, len(parts) + 1):
+        try:
+            spec = importlib.machinery.PathFinder.find_spec(".".join(parts[:count]), folders)
+        except (ImportError, ValueError):
+            return False
+        if spec is None:
+            return False
+        folders = spec.submodule_search_locations
+    file = getattr(module, "__file__", None)
+    return spec is not None and file is not None and spec.origin == file
+
+
+def _app_in(module: ModuleType, attribute: str | None, *, importable: bool = False) -> TaskApp:
+    """The app in a module, which then knows what it is found by."""
     where = getattr(module, "__file__", None) or module.__name__
     found: dict[str, Any] = {name: value for name, value in vars(module).items() if isinstance(value, TaskApp)}
+    holder = module.__name__ if importable else where
     if attribute:
         value = getattr(module, attribute, None)
         if isinstance(value, TaskApp):
+            value.reference = f"{holder}:{attribute}"
             return value
         names = ", ".join(found) or "none"
         what = "is not there" if value is None else f"is a {type(value).__name__}, not a TaskApp"
         raise DiscoveryError(f"{where}: {attribute!r} {what}; the task apps in it: {names}.")
     distinct = {id(value): name for name, value in found.items()}
     if len(distinct) == 1:
-        return next(iter(found.values()))  # type: ignore[no-any-return]
+        (name,) = distinct.values()
+        app: TaskApp = found[name]
+        app.reference = f"{holder}:{name}"
+        return app
     if not found:
         raise DiscoveryError(f"{where} makes no TaskApp.", hint='Write: app = TaskApp("name", version="1.0.0")')
     raise DiscoveryError(

@@ -129,11 +129,6 @@ class _Freezer:
             self.problems.extend(tasks.check())
         self._limits(declared, place)
         self._hooks(cls)
-        if options["isolation"] == "process":
-            self.warnings.append(
-                f"{place}: environment {declared.name!r} asks for isolation='process'; this version plays it in a "
-                "thread, so a hang or a crash in it is not contained"
-            )
         if len(self.problems) > before or config is None:
             return None
         return EnvironmentSpec(

@@ -65,6 +65,8 @@ class TaskApp:
         self.file = Path(frame.f_code.co_filename)
         self.docstring: str = frame.f_globals.get("__doc__") or ""
         self.place = _place(1)
+        self.reference: str | None = None
+        """What `declare.discovery.find_app` found it by, for other processes; None when something else imported it."""
         self.declared: list[Declared] = []
         self._spec: AppSpec | None = None
         self._lock = threading.Lock()

@@ -62,6 +62,23 @@ _prepared: set[type] = set()
 _preparing = threading.Lock()
 
 
+def prepare(spec: EnvironmentSpec) -> None:
+    """Runs the environment's `setup_worker`, when it has one, once for each process that it succeeds in."""
+    if not spec.has_setup_worker or spec.cls in _prepared:
+        return
+    with _preparing:
+        if spec.cls in _prepared:
+            return
+        returned = spec.cls.setup_worker()  # type: ignore[attr-defined]
+        if inspect.isawaitable(returned):
+            with asyncio.Runner() as runner:
+                runner.run(_awaited(returned))
+        # what was loaded stays for good: no full collection need walk through it (Crafter: 12 % of its CPU)
+        gc.collect()
+        gc.freeze()
+        _prepared.add(spec.cls)
+
+
 class Stage:
     """An instance of an author's environment, from construction to `close`."""
 
@@ -76,14 +93,7 @@ class Stage:
     def reset(self) -> Content:
         """Makes the instance and resets it; the first observation."""
         plan, spec = self.plan, self.spec
-        if spec.has_setup_worker and spec.cls not in _prepared:
-            with _preparing:
-                if spec.cls not in _prepared:
-                    self._finish(spec.cls.setup_worker())  # type: ignore[attr-defined]
-                    # what was loaded stays for good: no full collection need walk through it (Crafter: 12 % of its CPU)
-                    gc.collect()
-                    gc.freeze()
-                    _prepared.add(spec.cls)
+        prepare(spec)
         try:
             self._instance = spec.cls(**plan.arguments)
         except ValueError as error:  # the author says that the caller's env.config does not fit

@@ -37,8 +37,11 @@ def create(service: Service, settings: Settings, *, exposure: Exposure = "public
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        await service.close()
+        try:
+            await service.start()
+            yield
+        finally:
+            await service.close()
 
     app = FastAPI(
         title=service.spec.name,

@@ -37,18 +37,21 @@ async def rollout(hall: Hall, request: Request) -> Answer:
         raise invalid_request(error, body) from None
     label = request.scope.get(LABEL)
     began = time.perf_counter()
-    played = await _while_connected(hall.service.rollout(wanted, key_label=label), request)
-    answered = response_body(played)
-    RolloutResponse.__pydantic_validator__.validate_python(answered)  # our fault, if it does not: 500
-    answer = json_answer(answered)
+    played = await _while_connected(hall.service.rollout(wanted, key_label=label, written=True), request)
+    if played.body is not None:
+        answer = Answer(200, played.body)
+    else:
+        answered = response_body(played)
+        RolloutResponse.__pydantic_validator__.validate_python(answered)  # our fault, if it does not: 500
+        answer = json_answer(answered)
     if log.isEnabledFor(logging.INFO):
         log.info(
             "rollout rollout_id=%s environment=%s seed=%s steps=%d status=%s reward=%s policy=%s key=%s seconds=%.4f",
             played.rollout_id,
-            played.trajectory.environment,
-            played.trajectory.seed,
-            played.trajectory.length,
-            played.trajectory.status,
+            played.numbers.environment,
+            played.numbers.seed,
+            played.numbers.length,
+            played.numbers.status,
             played.scorecard.reward,
             played.policy,
             label,

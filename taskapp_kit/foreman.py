@@ -1,0 +1,273 @@
+"""Rollouts that are played in worker processes: sends each one there, keeps what is told of it, says how it was lost.
+
+The workers' program is `worker.py`, the pool of processes `run/processes.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import orjson
+
+from taskapp_kit.config import child_environment
+from taskapp_kit.contract.events import EncodedEvents, Event, answer_to_json, from_json, joined
+from taskapp_kit.contract.trajectory import Answer
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.declare.discovery import reference_of
+from taskapp_kit.declare.specs import AppSpec
+from taskapp_kit.declare.taskapp import TaskApp
+from taskapp_kit.errors import DiscoveryError, Failure, FieldProblem, RequestError, Saturated, Unavailable
+from taskapp_kit.outcome import Outcome
+from taskapp_kit.planning import Planned
+from taskapp_kit.run.frames import BadFrame, Frame
+from taskapp_kit.run.processes import (
+    JobHung,
+    JobLost,
+    JobRaised,
+    NeverBegan,
+    Processes,
+    StartFailed,
+    WorkerDied,
+)
+
+log = logging.getLogger("taskapp_kit.service")
+
+ISOLATED_AT_ONCE = 4
+"""At least so many rollouts with isolation="process" run at once, each in a process of its own; further ones wait."""
+
+
+class Lost(Exception):
+    """A rollout that no worker brought to an end; `failure` says how."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Told:
+    """What a worker told of one rollout so far. listener: is given each event, on the event loop; it must not raise.
+
+    The events that a listener gets carry no private end state.
+    """
+
+    def __init__(self, listener: Callable[[Event], None] | None = None) -> None:
+        self.pictures: dict[str, bytes] = {}
+        self._listener = listener
+        self._pieces: list[bytes] = []
+
+    def take(self, frame: Frame, blob: bytes) -> int:
+        """The events and pictures of a frame; how many bytes of its blob they were."""
+        used: int = frame["text"]
+        piece = blob[:used]
+        for name, size in frame["pictures"]:
+            self.pictures[name] = blob[used : used + size]
+            used += size
+        if piece:
+            self._pieces.append(piece)
+            if self._listener is not None:
+                for told in orjson.loads(b"[%s]" % piece):
+                    self._listener(from_json(told, self.pictures))
+        return used
+
+    def encoded(self) -> EncodedEvents:
+        """The events so far, as bytes."""
+        return joined(self._pieces)
+
+    def events(self) -> list[Event]:
+        """The events so far."""
+        return [from_json(told, self.pictures) for told in self.encoded()]
+
+
+class Foreman:
+    """The workers of one app. Use it on one event loop, in a thread that lives as long as the service.
+
+    workers: processes that many rollouts share. Environments with isolation="process" get one for each rollout besides.
+    """
+
+    def __init__(self, app: TaskApp, spec: AppSpec, *, workers: int) -> None:
+        self.app = app
+        self.workers = workers
+        isolated = any(environment.isolation == "process" for environment in spec.environments.values())
+        self.places = max(ISOLATED_AT_ONCE, workers, 2 * (os.cpu_count() or 1)) if isolated else 0
+        self._pool: Processes | None = None
+        self._starting = asyncio.Lock()
+        self._closed = False
+
+    async def start(self) -> Processes:
+        """The pool, its shared processes ready. Raises Unavailable with the sentence of the process that could not start."""
+        if self._pool is None:
+            async with self._starting:
+                if self._pool is None:
+                    self._pool = await self._started()
+        return self._pool
+
+    async def _started(self) -> Processes:
+        if self._closed:
+            raise Saturated("the server is closing.")
+        try:
+            reference = reference_of(self.app)
+        except DiscoveryError as error:
+            raise Unavailable(f"worker processes cannot play: {error.message}", hint=error.hint) from None
+        folders = os.pathsep.join(sys.path)
+        pool = Processes(
+            ["-m", "taskapp_kit.worker", reference, folders],
+            environment=child_environment(),
+            shared=self.workers,
+            exclusive=self.places,
+        )
+        try:
+            await pool.start()
+        except StartFailed as error:
+            raise Unavailable(f"{error.reason}.", hint="The server's log has what the process printed.") from None
+        return pool
+
+    async def play(
+        self,
+        planned: Planned,
+        told: Told,
+        *,
+        answers: Sequence[Answer] | None,
+        rollout_id: str,
+        created_at: float,
+        versions: dict[str, str | None],
+        seconds: float,
+        written: bool,
+        live: bool,
+    ) -> tuple[Outcome, bytes | None]:
+        """One rollout in a worker; the answer's bytes but for the timing when `written` asks for them.
+
+        told: is filled meanwhile, also when this raises. seconds: the deadline, time in line included. live: each event
+        is told at once. Raises RequestError (the constructor refuses env.config), Lost, Saturated, Unavailable.
+        """
+        pool = await self.start()
+        spec = planned.plan.environment
+        job: Frame = {
+            "request": _settled(planned),
+            "answers": None if answers is None else [answer_to_json(answer) for answer in answers],
+            "rollout_id": rollout_id,
+            "created_at": created_at,
+            "versions": versions,
+            "written": written,
+            "live": live,
+        }
+
+        def tell(frame: Frame, blob: bytes) -> None:
+            told.take(frame, blob)
+
+        try:
+            frame, blob = await pool.run(
+                job,
+                exclusive=spec.isolation == "process",
+                seconds=seconds,
+                step_seconds=spec.step_timeout_seconds,
+                tell=tell,
+            )
+        except NeverBegan as error:
+            if self._closed:
+                raise Saturated("the server is closing.") from None
+            raise Lost(_never_began(error, seconds)) from None
+        except JobLost as error:
+            raise Lost(_lost(error, seconds, spec.step_timeout_seconds)) from None
+        except (BadFrame, TypeError, ValueError) as error:
+            message = f"the request cannot be sent to a worker process: {error}."
+            raise RequestError(message, fields=(FieldProblem(("body",), message),)) from None
+        if "refused" in frame:
+            raise _refused(frame["refused"])
+        used = told.take(frame, blob)
+        return Outcome.from_json(frame["outcome"]), blob[used:] if frame["body"] else None
+
+    def health(self) -> dict[str, int]:
+        """Worker processes alive, and since the start: replaced, killed by us, and hung rollouts."""
+        if self._pool is None:
+            return {"alive": 0, "replaced": 0, "killed": 0, "hung": 0, "waiting": 0}
+        counted = self._pool.counters()
+        return {
+            "alive": counted["alive"],
+            "replaced": counted["replaced"],
+            "killed": counted["killed"],
+            "hung": counted["hung"],
+            "waiting": counted["waiting"],
+        }
+
+    async def close(self, grace_seconds: float = 0.0) -> None:
+        """Ends the processes; rollouts still under way are cancelled after the grace."""
+        self._closed = True
+        async with self._starting:
+            if self._pool is not None:
+                await self._pool.close(grace_seconds)
+
+
+def _settled(planned: Planned) -> dict[str, Any]:
+    """The request with split and seed settled, so that a worker plays the episode that was planned here."""
+    request, plan = planned.request, planned.plan
+    body = RolloutRequest.model_dump(request, exclude_unset=True)
+    env = body.setdefault("env", {})
+    env["seed"] = plan.seed
+    env["config"] = {**env.get("config", {}), "split": plan.split}
+    return body
+
+
+def _refused(told: dict[str, Any]) -> RequestError:
+    fields = tuple(FieldProblem(tuple(loc), message, kind) for loc, message, kind in told["fields"])
+    return RequestError(told["message"], fields=fields, code=told["code"], hint=told["hint"])
+
+
+def _never_began(error: NeverBegan, seconds: float) -> Failure:
+    return _logged(
+        Failure(
+            "timeout",
+            "no_thread",
+            f"no worker process had a free place within the rollout's deadline of {seconds:g} s, so the episode never "
+            "began",
+            "Send fewer rollouts at once, or give them more time.",
+        ),
+        error,
+    )
+
+
+def _lost(error: JobLost, seconds: float, step_seconds: float | None) -> Failure:
+    """The failure of a rollout whose worker died, was killed, gave it up or could not start."""
+    hung_in = error.hung_in if isinstance(error, JobHung) else None
+    if isinstance(error, WorkerDied):
+        hung_in = error.killed_for if error.killed_for in ("step", "deadline") else None
+        if error.killed_for in ("cancelled", "closing"):
+            return _logged(Failure("cancelled", "cancelled", "the rollout was cancelled: the server closed"), error)
+    if hung_in == "step":
+        failure = Failure(
+            "timeout",
+            "step_timeout",
+            f"one step took longer than the environment's step_timeout_seconds of {step_seconds:g} s",
+            "Mend the environment, or give it more seconds for a step.",
+        )
+    elif hung_in == "deadline":
+        failure = Failure(
+            "timeout",
+            "deadline",
+            f"the environment did not come back within the rollout's deadline of {seconds:g} s",
+            "Give the environment's own calls a time limit.",
+        )
+    elif isinstance(error, WorkerDied):
+        failure = Failure(
+            "environment", "worker_died", f"the worker process died while it played: {error.reason}",
+            "The server's log has what the process said.",
+        )  # fmt: skip
+    elif isinstance(error, StartFailed):
+        failure = Failure("environment", "worker_start_failed", error.reason, "The server's log has what it said.")
+    else:
+        failure = Failure(
+            "environment", "worker_failed", f"the worker process could not tell of the rollout: {error.reason}"
+        )
+    return _logged(failure, error)
+
+
+def _logged(failure: Failure, error: JobLost) -> Failure:
+    failure.error_id = uuid.uuid4().hex[:12]
+    detail = f"\n{error.frame.get('traceback')}" if isinstance(error, JobRaised) else ""
+    log.error("%s: %s (error_id %s)%s", failure.message, error.reason, failure.error_id, detail)
+    return failure

@@ -1,0 +1,191 @@
+"""The program of a worker process: `python -m taskapp_kit.worker REFERENCE FOLDERS FD`; `foreman.py` starts it.
+
+REFERENCE is what `find_app` finds the app by, FOLDERS what the front's `sys.path` has (joined by `os.pathsep`), FD the
+socket. A job is one rollout; its frame holds the request (split and seed settled), `answers` for a replay, `rollout_id`,
+`created_at`, `versions`, whether the answer is to be `written`, and whether each event is to be told `live`.
+
+Told meanwhile: `{"text": n, "pictures": [[hash, n], …]}`, the blob being encoded events and PNG bytes in that order. The
+last frame has those too, and `outcome` and `body` (bytes of the answer, at the blob's end); or `refused`, a RequestError.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from taskapp_kit.contract.content import images
+from taskapp_kit.contract.events import Event, Observed, answer_from_json, encode_one
+from taskapp_kit.contract.rollout import Story
+from taskapp_kit.errors import RequestError
+from taskapp_kit.run.frames import Frame, Job, serve_jobs
+
+if TYPE_CHECKING:
+    from taskapp_kit.contract.ports import Clock
+    from taskapp_kit.declare.specs import AppSpec
+    from taskapp_kit.planning import Planner
+    from taskapp_kit.run.plan import Control
+
+TELL_SECONDS = 0.05
+"""Before a step, events older than this are told, so that they are kept when the step crashes or hangs."""
+TELL_BYTES = 64 * 1024
+"""So many bytes of events and pictures are told at once."""
+
+
+def main(reference: str, folders: str, fd: str) -> None:
+    """Plays the front's rollouts until the front is gone."""
+    worker = Worker(reference, folders.split(os.pathsep))
+    serve_jobs(int(fd), worker.play, worker.load)
+
+
+class Worker:
+    """One app in this process. `load` once, then `play` in any thread."""
+
+    spec: AppSpec
+    planner: Planner
+    clock: Clock
+
+    def __init__(self, reference: str, folders: list[str]) -> None:
+        self.reference = reference
+        self.folders = folders
+
+    def load(self) -> None:
+        """Imports the app and prepares its environments. Raises DiscoveryError, DeclarationError."""
+        import gc
+        import logging
+
+        logging.basicConfig(
+            level=logging.INFO, format="%(asctime)s %(levelname)s [worker %(process)d] %(message)s", stream=sys.stderr
+        )
+        known = set(sys.path)
+        sys.path += [folder for folder in self.folders if folder not in known]
+        import taskapp_kit.contract.response
+        import taskapp_kit.contract.wire
+        import taskapp_kit.outcome  # noqa: F401  # what `play` needs, loaded before the first job
+        from taskapp_kit.contract.ports import SystemClock
+        from taskapp_kit.declare.discovery import find_app
+        from taskapp_kit.planning import Planner
+        from taskapp_kit.run.stage import prepare
+
+        app = find_app(self.reference)
+        self.spec = app.freeze()
+        self.planner = Planner(self.spec, app.file.parent)
+        self.clock = SystemClock()
+        for environment in self.spec.environments.values():
+            try:
+                prepare(environment)
+            except Exception:  # its rollouts try again, and fail by themselves; the other environments are sound
+                logging.getLogger("taskapp_kit.run").exception("setup_worker of environment %r", environment.name)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(10_000, 20, 50)  # as the server does: a rollout makes many objects and few cycles
+
+    def play(self, job: Job) -> tuple[Frame, bytes]:
+        """One rollout, as the module's docstring says."""
+        from taskapp_kit.contract.response import write_body
+        from taskapp_kit.contract.wire import RolloutRequest
+        from taskapp_kit.outcome import Outcome
+        from taskapp_kit.playing import play
+        from taskapp_kit.run.plan import Control
+
+        frame = job.frame
+        request = RolloutRequest.model_validate(frame["request"])
+        answers = frame["answers"]
+        control = Control()
+        telling = Telling(job, control, live=frame["live"])
+        try:
+            planned = self.planner.plan(
+                request, answers=None if answers is None else [answer_from_json(answer) for answer in answers]
+            )
+            played = play(self.spec, planned, self.clock, control, [], telling)
+        except RequestError as error:
+            return {"refused": refusal(error)}, b""
+        outcome, body = Outcome.of(played), b""
+        if frame["written"] and played.failure is None:
+            rollout = outcome.rollout(
+                planned,
+                Story(played.events, played.trajectory),
+                rollout_id=frame["rollout_id"],
+                created_at=frame["created_at"],
+                versions=frame["versions"],
+            )
+            body = write_body(rollout) or b""
+        told, pieces = telling.rest()
+        told["outcome"] = outcome.to_json()
+        told["body"] = len(body)
+        return told, b"".join((*pieces, body))
+
+
+class Telling:
+    """Encodes the events of one rollout as they happen, tells them in time, and says where a step begins and ends."""
+
+    def __init__(self, job: Job, control: Control, *, live: bool) -> None:
+        self._job = job
+        self._control = control
+        self._live = live
+        self._seq = 0
+        self._lines: list[bytes] = []
+        self._pictures: dict[str, bytes] = {}
+        self._known: set[str] = set()
+        self._bytes = 0
+        self._told_at = time.monotonic()
+
+    def __call__(self, event: Event) -> None:
+        """Is given each event, in the rollout's thread."""
+        kind = event.kind
+        if kind == "stepped":
+            self._job.step_ends()
+        if self._control.stop is None:
+            self._control.stop = self._job.stopped
+        if kind in ("observed", "stepped"):
+            self._see(event)
+        line = encode_one(self._seq, event)
+        self._seq += 1
+        self._lines.append(line)
+        self._bytes += len(line)
+        if self._live or (kind == "acted" and self._due()):
+            self._tell()
+        if kind == "acted":
+            self._job.step_begins()
+
+    def rest(self) -> tuple[Frame, list[bytes]]:
+        """What was not told yet: a frame, and its blob in pieces."""
+        text = b",".join(self._lines)
+        pictures = list(self._pictures.items())
+        self._lines, self._pictures, self._bytes = [], {}, 0
+        frame: Frame = {"text": len(text), "pictures": [[name, len(png)] for name, png in pictures]}
+        return frame, [text, *(png for _, png in pictures)]
+
+    def _due(self) -> bool:
+        """Before a step: whether what happened until now should leave this process first."""
+        return self._job.exclusive or self._bytes > TELL_BYTES or time.monotonic() - self._told_at > TELL_SECONDS
+
+    def _tell(self) -> None:
+        frame, pieces = self.rest()
+        self._job.tell(frame, b"".join(pieces))
+        self._told_at = time.monotonic()
+
+    def _see(self, event: Event) -> None:
+        observation = event.observation if isinstance(event, Observed) else event.step.observation  # type: ignore[union-attr]
+        if type(observation) is not list:
+            return
+        for picture in images(observation):
+            if picture.hash not in self._known:
+                self._known.add(picture.hash)
+                self._pictures[picture.hash] = picture.png
+                self._bytes += len(picture.png)
+
+
+def refusal(error: RequestError) -> Frame:
+    """A RequestError as JSON."""
+    return {
+        "message": error.message,
+        "hint": error.hint,
+        "code": error.code,
+        "fields": [[list(item.loc), item.message, item.type] for item in error.fields],
+    }
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])
