@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from taskapp_kit.config import MASK, SETTINGS, Settings, export, from_environment, load
+from taskapp_kit.config import MASK, SETTINGS, Settings, child_environment, export, from_environment, load
 from taskapp_kit.errors import ConfigError
 
 SECRET = "sentinel-Key-41d9aa"
@@ -218,3 +218,16 @@ def test_importing_it_loads_nothing_heavy() -> None:
     code = "import sys, taskapp_kit.config\nprint(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"pydantic", "dotenv", "fastapi", "tomllib", "difflib", "httpx"} & set(loaded)
+
+
+def test_a_child_gets_the_environment_without_keys_and_store() -> None:
+    environ = {
+        "PATH": "/bin",
+        "ENVIRONMENT_API_KEY": "k",
+        "ENVIRONMENT_API_KEY_ALIASES": "k",
+        "DEV_ENVIRONMENT_API_KEY": "k",
+        "TASKAPP_KEYS_FILE": "f",
+        "TASKAPP_STORE": "postgresql://u:p@h/d",
+        "OPENAI_API_KEY": "the author's own",
+    }
+    assert child_environment(environ) == {"PATH": "/bin", "OPENAI_API_KEY": "the author's own"}

@@ -237,9 +237,7 @@ def test_a_refused_config_is_the_callers_mistake(hostile: TaskApp, tmp_path: Pat
 def test_observations_of_fifty_megabytes(hostile: TaskApp) -> None:
     async def work(service: Service) -> None:
         for environment in ("shared", "alone"):
-            request = a_request(
-                "noop", env_name=environment, config={"breaks": "large", "at": 9}, ops=["agent"] * 2
-            )
+            request = a_request("noop", env_name=environment, config={"breaks": "large", "at": 9}, ops=["agent"] * 2)
             rollout = await service.rollout(request, written=True)
             assert len(rollout.trajectory.steps[0].observation) == 50_000_000
             assert rollout.body is not None
@@ -311,9 +309,7 @@ def test_a_worker_has_the_environment_but_none_of_the_servers_keys(
 
     async def work(service: Service) -> None:
         for environment in ("shared", "alone"):
-            rollout = await service.rollout(
-                a_request("noop", env_name=environment, config={"breaks": "keys", "at": 9})
-            )
+            rollout = await service.rollout(a_request("noop", env_name=environment, config={"breaks": "keys", "at": 9}))
             seen = rollout.trajectory.steps[0].observation
             assert "AUTHORS_OWN" in seen["environment"]
             assert not [name for name in seen["environment"] if "API_KEY" in name or name.startswith("TASKAPP_")]

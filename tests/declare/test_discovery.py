@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 
 import pytest
 
-from taskapp_kit.declare.discovery import bundled_apps, bundled_root, find_app
+from taskapp_kit.declare.discovery import bundled_apps, bundled_root, find_app, reference_of
+from taskapp_kit.declare.taskapp import TaskApp
 from taskapp_kit.errors import DiscoveryError
 
 ONE = 'from taskapp_kit import TaskApp\napp = TaskApp("one")\nnumber = 3\n'
@@ -126,3 +128,37 @@ def test_an_unknown_name_lists_the_known_and_says_did_you_mean() -> None:
     with pytest.raises(DiscoveryError) as caught:
         find_app("zzzzzz")
     assert "path:attribute" in caught.value.hint
+
+
+def test_what_an_app_is_found_by_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "found_by_path.py").write_text(ONE)
+    (tmp_path / "found_by_name.py").write_text(ONE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = find_app(str(tmp_path / "found_by_path.py"))
+    assert reference_of(path) == f"{tmp_path}/found_by_path.py:app"
+    assert find_app(reference_of(path)) is path
+    named = find_app("found_by_name:app")
+    assert reference_of(named) == "found_by_name:app"
+
+
+def test_an_app_that_something_else_imported_is_found_in_its_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "imported_by_uvicorn.py").write_text(ONE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("imported_by_uvicorn")
+    assert reference_of(module.app) == "imported_by_uvicorn:app"
+    spec = importlib.util.spec_from_file_location("no_such_name_on_the_path", tmp_path / "imported_by_uvicorn.py")
+    assert spec is not None
+    assert spec.loader is not None
+    alias = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(alias)
+    monkeypatch.setitem(sys.modules, alias.__name__, alias)
+    assert reference_of(alias.app) == f"{tmp_path}/imported_by_uvicorn.py:app"
+
+
+def test_an_app_that_no_module_has_cannot_be_found_elsewhere() -> None:
+    with pytest.raises(
+        DiscoveryError, match=r"another process cannot find task app 'hidden' \(.*test_discovery.py:\d+"
+    ):
+        reference_of(TaskApp("hidden"))
