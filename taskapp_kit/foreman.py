@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import sys
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -96,15 +97,19 @@ class Foreman:
         isolated = any(environment.isolation == "process" for environment in spec.environments.values())
         self.places = max(ISOLATED_AT_ONCE, workers, 2 * (os.cpu_count() or 1)) if isolated else 0
         self._pool: Processes | None = None
-        self._starting = asyncio.Lock()
+        self._starting: asyncio.Task[Processes] | None = None
         self._closed = False
 
     async def start(self) -> Processes:
-        """The pool, its shared processes ready. Raises Unavailable with the sentence of the process that could not start."""
+        """The pool, its shared processes ready. Raises Unavailable with the sentence of the process that could not start.
+
+        A caller that is cancelled meanwhile does not end the start: others may wait for it.
+        """
         if self._pool is None:
-            async with self._starting:
-                if self._pool is None:
-                    self._pool = await self._started()
+            if self._starting is None or self._starting.done():
+                self._starting = asyncio.create_task(self._started())
+                self._starting.add_done_callback(_looked_at)
+            self._pool = await asyncio.shield(self._starting)
         return self._pool
 
     async def _started(self) -> Processes:
@@ -145,6 +150,7 @@ class Foreman:
         told: is filled meanwhile, also when this raises. seconds: the deadline, time in line included. live: each event
         is told at once. Raises RequestError (the constructor refuses env.config), Lost, Saturated, Unavailable.
         """
+        began = time.monotonic()
         pool = await self.start()
         spec = planned.plan.environment
         job: Frame = {
@@ -164,7 +170,7 @@ class Foreman:
             frame, blob = await pool.run(
                 job,
                 exclusive=spec.isolation == "process",
-                seconds=seconds,
+                seconds=seconds - (time.monotonic() - began),
                 step_seconds=spec.step_timeout_seconds,
                 tell=tell,
             )
@@ -198,9 +204,16 @@ class Foreman:
     async def close(self, grace_seconds: float = 0.0) -> None:
         """Ends the processes; rollouts still under way are cancelled after the grace."""
         self._closed = True
-        async with self._starting:
-            if self._pool is not None:
-                await self._pool.close(grace_seconds)
+        if self._starting is not None:
+            await asyncio.wait((self._starting,))
+            if self._starting.exception() is None:
+                await self._starting.result().close(grace_seconds)
+
+
+def _looked_at(task: asyncio.Task[Processes]) -> None:
+    """Whoever waited may have gone; asyncio need not complain of an error that nobody took."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _settled(planned: Planned) -> dict[str, Any]:

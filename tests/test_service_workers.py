@@ -422,3 +422,16 @@ def test_a_closed_service_refuses(hostile: TaskApp) -> None:
             await service.rollout(a_request("noop"))
 
     serving(hostile, work, workers=1)
+
+
+def test_a_caller_who_goes_while_the_processes_start_leaves_none_behind(hostile: TaskApp) -> None:
+    async def work(service: Service) -> None:
+        task = asyncio.create_task(service.rollout(a_request("noop")))
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await fine(service, "shared")
+        assert service.health()["workers"]["alive"] <= 2
+
+    serving(hostile, work, workers=1)
