@@ -94,7 +94,8 @@ class Remote:
         if told.get("boundary"):
             ids = f"rollout {told.get('rollout_id', '-')}, error id {told.get('error_id', '-')}; see the server's log"
             return RemoteError(
-                f"The rollout failed at boundary {told['boundary']} ({code}): {_sentence(message)} {hint} ({ids})"
+                f"The rollout failed at boundary {told['boundary']} ({code}): {_sentence(message)}",
+                hint=f"{hint} ({ids})".strip(),
             )
         fields = "".join(f"\n  {'.'.join(map(str, item['loc']))}: {item['message']}" for item in _fields(told, message))
         return RemoteError(

@@ -138,11 +138,11 @@ class ReplayPolicy:
 class AuthorPolicy:
     """An app's `@app.policy` function. It is given the words of the observation (pictures are left out)."""
 
-    def __init__(self, spec: PolicySpec, rng: random.Random) -> None:
+    def __init__(self, spec: PolicySpec, rng: Callable[[], random.Random]) -> None:
         self.name = spec.name
         self._function: Callable[..., Any] = spec.function
         self._wants = spec.parameters
-        self._given: dict[str, Any] = {"rng": rng}
+        self._given: dict[str, Any] = {"rng": rng()} if "rng" in spec.parameters else {}
 
     def decide(self, view: View) -> Answer:
         """What the function returns, as an answer. Raises whatever it raises, or PolicyError."""

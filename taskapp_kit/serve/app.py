@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.taskapp import Exposure
@@ -28,6 +29,22 @@ from taskapp_kit.service import Service
 CORS_HEADERS = ("Authorization", "Content-Type", "Idempotency-Key", "X-API-Key", "X-API-Keys")
 
 
+class FrontEntrance(FastAPI):
+    """FastAPI behind a gate: the key check (and CORS) stand before its whole stack, so that what it wraps around every
+    request is paid by the few that need it. `gate` takes each request first.
+    """
+
+    gate: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, websocket or lifespan."""
+        await (self.gate or self.routed)(scope, receive, send)
+
+    async def routed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What the gate lets through and does not answer itself."""
+        await super().__call__(scope, receive, send)
+
+
 def create(service: Service, settings: Settings, *, exposure: Exposure = "public") -> FastAPI:
     """The application that serves `service`. Raises ConfigError when the key file cannot be read.
 
@@ -40,7 +57,7 @@ def create(service: Service, settings: Settings, *, exposure: Exposure = "public
         yield
         await service.close()
 
-    app = FastAPI(
+    app = FrontEntrance(
         title=service.spec.name,
         version=service.spec.version,
         description=service.spec.description,
@@ -58,10 +75,10 @@ def create(service: Service, settings: Settings, *, exposure: Exposure = "public
     app.add_route("/openapi.json", openapi_document, include_in_schema=False)
     app.add_route("/docs", page, include_in_schema=False)
     openapi.install(app)
-    for kind in (HTTPException, RequestValidationError, TaskappError):
+    for kind in (HTTPException, RequestValidationError, TaskappError, Exception):
         app.add_exception_handler(kind, _handle)
-    app.add_middleware(
-        KeyCheck,
+    app.gate = KeyCheck(
+        app.routed,
         keys=Keys.of(settings),
         open_documents=exposure == "local",
         direct={
@@ -69,9 +86,9 @@ def create(service: Service, settings: Settings, *, exposure: Exposure = "public
         },
     )
     if settings.cors_origins:
-        # added last, so outermost: a browser asks its preflight question without a key
-        app.add_middleware(
-            CORSMiddleware,
+        # outermost: a browser asks its preflight question without a key
+        app.gate = CORSMiddleware(
+            app.gate,
             allow_origins=list(settings.cors_origins),
             allow_methods=["GET", "POST"],
             allow_headers=list(CORS_HEADERS),
