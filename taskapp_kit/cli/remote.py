@@ -44,7 +44,8 @@ class Remote:
         return self._ask("GET", path, query=query)
 
     def post(self, path: str, body: Mapping[str, Any], *, timeout_seconds: float) -> Any:
-        """The body of a POST. Raises RemoteError."""
+        """The body of a POST; the server has shown a sign of life before. Raises RemoteError."""
+        self._ask("GET", "/", timeout_seconds=CONNECT_SECONDS)
         return self._ask("POST", path, body=body, timeout_seconds=timeout_seconds)
 
     def _ask(

@@ -108,6 +108,7 @@ def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, rel
 
     if not reload:
         served = build(found, settings, exposure=exposure)
+        served.state.service.prepare()
         run(served, host=settings.host, port=settings.port, log_level=log_level, announce=announce)
         return
     hand_over(settings, **{HANDED_APP: app, HANDED_EXPOSURE: exposure, HANDED_LEVEL: log_level})

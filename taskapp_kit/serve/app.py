@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -48,12 +49,14 @@ class FrontEntrance(FastAPI):
 def create(service: Service, settings: Settings, *, exposure: Exposure = "public") -> FastAPI:
     """The application that serves `service`. Raises ConfigError when the key file cannot be read.
 
-    exposure: with `local`, `/docs` and `/openapi.json` ask for no key. When the server stops, the service is closed.
+    Before it answers, every environment's `setup_worker` has run: a server that cannot play does not start. exposure: with
+    `local`, `/docs` and `/openapi.json` ask for no key. When the server stops, the service is closed.
     Other doors may be added to what this returns (`include_router`, `mount`); they stand behind the same key check.
     """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await asyncio.to_thread(service.prepare)
         yield
         await service.close()
 
@@ -69,6 +72,7 @@ def create(service: Service, settings: Settings, *, exposure: Exposure = "public
         # nothing is exported that was not asked for; a FastAPI older than this argument ignores it
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
+    app.state.service = service
     hall = Hall(service, settings, _description(service, settings), exposure)
     routes = [direct_route(spec, hall) for spec in ROUTES + (DEBUG_ROUTES if settings.debug_env else ())]
     app.router.routes.extend(routes)
