@@ -268,9 +268,11 @@ def _settle(
             try:
                 values[setting.name] = setting.read(value)
             except _Wrong as wrong:
+                hint = f"Change it there, or give {option} or {setting.variable}."
+                if setting.secret:  # there is no flag for it: a command line is open to every user of the machine
+                    hint = f"Change {setting.variable} there."
                 raise ConfigError(
-                    f"Setting {setting.name} cannot be used ({source}): expected {wrong}.",
-                    hint=f"Change it there, or give {option} or {setting.variable}.",
+                    f"Setting {setting.name} cannot be used ({source}): expected {wrong}.", hint=hint
                 ) from None
             sources[setting.name] = source
             break

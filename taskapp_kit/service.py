@@ -22,7 +22,16 @@ from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.instances import Instance
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.declare.taskapp import Exposure, TaskApp
-from taskapp_kit.errors import Failure, FieldProblem, RequestError, RolloutFailed, Saturated, StoreError, Unavailable
+from taskapp_kit.errors import (
+    Failure,
+    FieldProblem,
+    RequestError,
+    RolloutFailed,
+    Saturated,
+    StoreError,
+    TaskappError,
+    Unavailable,
+)
 from taskapp_kit.foreman import Foreman, Lost, Told
 from taskapp_kit.keeping import PictureMemory, stored_rollout
 from taskapp_kit.outcome import Outcome
@@ -31,6 +40,7 @@ from taskapp_kit.playing import Played, given_up, play
 from taskapp_kit.run.episode import Episode
 from taskapp_kit.run.lanes import LaneHung, Lanes, NoLane
 from taskapp_kit.run.plan import Control
+from taskapp_kit.run.stage import prepare
 from taskapp_kit.score.scoring import ScoringFailed, aggregates
 from taskapp_kit.version import __version__, git_commit
 
@@ -115,6 +125,25 @@ class Service:
         )
         for warning in self.warnings:
             log.warning("%s", warning)
+
+    def prepare(self) -> None:
+        """Runs `setup_worker` of each environment that this process plays; may take seconds.
+
+        Raises Unavailable: what is missing, or what broke.
+        """
+        for spec in self.spec.environments.values():
+            if self.workers or spec.isolation == "process":
+                continue  # a worker process prepares it
+            try:
+                prepare(spec)
+            except TaskappError:
+                raise
+            except Exception as error:
+                raise Unavailable(
+                    f"environment {spec.name!r} cannot be set up: {spec.cls.__name__}.setup_worker raised "
+                    f"{type(error).__name__}: {error}.",
+                    hint="Mend setup_worker, or install what it needs.",
+                ) from error
 
     async def start(self) -> None:
         """Starts the worker processes and waits until they are ready; without this the first rollout does.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from taskapp_kit.contract.content import images
 from taskapp_kit.contract.events import Event, Observed, answer_from_json, encode_one
 from taskapp_kit.contract.rollout import Story
-from taskapp_kit.errors import RequestError
+from taskapp_kit.errors import RequestError, TaskappError, Unavailable
 from taskapp_kit.run.frames import Frame, Job, serve_jobs
 
 if TYPE_CHECKING:
@@ -81,8 +81,13 @@ class Worker:
         for environment in self.spec.environments.values():
             try:
                 prepare(environment)
-            except Exception:  # its rollouts try again, and fail by themselves; the other environments are sound
-                logging.getLogger("taskapp_kit.run").exception("setup_worker of environment %r", environment.name)
+            except TaskappError:
+                raise
+            except Exception as error:
+                raise Unavailable(
+                    f"environment {environment.name!r} cannot be set up: {environment.cls.__name__}.setup_worker raised "
+                    f"{type(error).__name__}: {error}."
+                ) from error
         gc.collect()
         gc.freeze()
         gc.set_threshold(10_000, 20, 50)  # as the server does: a rollout makes many objects and few cycles

@@ -123,6 +123,19 @@ def test_an_unusable_value_names_setting_source_and_what_was_expected(
     assert SECRET not in sentence
 
 
+def test_the_hint_names_a_flag_where_there_is_one_and_for_a_key_the_variable_only(tmp_path: Path) -> None:
+    for setting in SETTINGS:
+        wrong = "\x01," if setting.secret else "no such value"
+        try:
+            load(folder=tmp_path, environ={setting.variable: wrong})
+        except ConfigError as error:
+            flag = "--" + setting.name.replace("_", "-")
+            assert setting.variable in error.hint
+            assert (flag in str(error)) is not setting.secret, setting.name
+        else:
+            assert not setting.secret, setting.name
+
+
 @pytest.mark.parametrize(("text", "value"), [("1", True), ("TRUE", True), ("on", True), ("0", False), ("No", False)])
 def test_switches(text: str, value: bool) -> None:
     assert from_environment({"TASKAPP_DEBUG_ENV": text}).debug_env is value

@@ -382,7 +382,7 @@ def test_an_app_that_breaks_in_workers_only_is_told_at_start(tmp_path: Path) -> 
     serving(app, work, workers=1)
 
 
-def test_a_failing_setup_worker_fails_its_own_environment_only(tmp_path: Path) -> None:
+def test_workers_whose_setup_fails_do_not_start(tmp_path: Path) -> None:
     app = app_from(
         tmp_path,
         """
@@ -406,10 +406,10 @@ def test_a_failing_setup_worker_fails_its_own_environment_only(tmp_path: Path) -
     )
 
     async def work(service: Service) -> None:
-        assert (await service.rollout(a_request("random"))).trajectory.length == 2
-        with pytest.raises(RolloutFailed) as caught:
-            await service.rollout(a_request("random", env_name="bad"))
-        assert caught.value.failure.code == "environment_raised"
+        with pytest.raises(
+            Unavailable, match=r"environment 'bad' cannot be set up: Bad.setup_worker raised OSError: no data"
+        ):
+            await service.start()
 
     serving(app, work, workers=1)
 

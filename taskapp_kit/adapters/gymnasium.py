@@ -31,7 +31,7 @@ from taskapp_kit.adapters.spaces import (
 )
 from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.declare.marks import action
-from taskapp_kit.declare.taskapp import shown_path
+from taskapp_kit.declare.places import shown_path
 from taskapp_kit.errors import DeclarationError, Problem, Unavailable
 
 

@@ -7,7 +7,7 @@ import logging
 import click
 
 from taskapp_kit.cli.terminal import clean
-from taskapp_kit.errors import RolloutFailed
+from taskapp_kit.errors import RolloutFailed, Unavailable
 
 
 def failure_told(failed: RolloutFailed) -> RolloutFailed:
@@ -38,14 +38,15 @@ def only_authors_log() -> None:
 def show_traceback(cause: BaseException | None) -> None:
     """The traceback on stderr without the kit's frames; whole when the author's code has no part in it.
 
-    Nothing is shown of the kit's own findings (an observation that is not JSON, say): their sentence says it all.
+    Nothing is shown of the kit's own findings (an observation that is not JSON, say), nor of a package that is not
+    installed: their sentence says it all.
     """
     import traceback
     from pathlib import Path
 
     import taskapp_kit
 
-    if cause is None:
+    if cause is None or isinstance(cause, Unavailable):
         return
     kit = str(Path(taskapp_kit.__file__).parent / "_")[:-1]
     told = traceback.TracebackException.from_exception(cause)

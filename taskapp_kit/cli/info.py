@@ -95,7 +95,7 @@ def _local(app: TaskApp, settings: Settings, wanted: str | None) -> dict[str, An
         tasks[environment.name] = told.task(environment, split, seed, row)
         policies = policies_of(spec, environment)
         unavailable[environment.name] = {name: why for name, why in policies.items() if why is not None}
-        first = first or {"seed": seed, "policy": example_policy(policies)}
+        first = first or {"seed": seed, "policy": example_policy(policies, words=environment.text_action is not None)}
     judges = [judge.name for judge in spec.judges]
     asked = [f"the judges {', '.join(judges)} cannot be asked in this version of taskapp-kit"] if judges else []
     return {

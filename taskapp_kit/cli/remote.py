@@ -44,7 +44,8 @@ class Remote:
         return self._ask("GET", path, query=query)
 
     def post(self, path: str, body: Mapping[str, Any], *, timeout_seconds: float) -> Any:
-        """The body of a POST. Raises RemoteError."""
+        """The body of a POST; the server has shown a sign of life before. Raises RemoteError."""
+        self._ask("GET", "/", timeout_seconds=CONNECT_SECONDS)
         return self._ask("POST", path, body=body, timeout_seconds=timeout_seconds)
 
     def _ask(
@@ -94,7 +95,8 @@ class Remote:
         if told.get("boundary"):
             ids = f"rollout {told.get('rollout_id', '-')}, error id {told.get('error_id', '-')}; see the server's log"
             return RemoteError(
-                f"The rollout failed at boundary {told['boundary']} ({code}): {_sentence(message)} {hint} ({ids})"
+                f"The rollout failed at boundary {told['boundary']} ({code}): {_sentence(message)}",
+                hint=f"{hint} ({ids})".strip(),
             )
         fields = "".join(f"\n  {'.'.join(map(str, item['loc']))}: {item['message']}" for item in _fields(told, message))
         return RemoteError(

@@ -115,6 +115,7 @@ def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, rel
 
     if not reload:
         served = build(found, settings, exposure=exposure)
+        served.state.service.prepare()
         run(served, host=settings.host, port=settings.port, log_level=log_level, announce=announce)
         return
     hand_over(settings, **{HANDED_APP: app, HANDED_EXPOSURE: exposure, HANDED_LEVEL: log_level})
@@ -220,7 +221,9 @@ def _banner(app: TaskApp, url: str, settings: Settings, *, minted: str | None, l
     first = spec.default_environment
     seed = 0 if first.tasks is not None else first.splits[first.split_names[0]][0]
     shown = url if local else url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
-    for line in curl_lines(shown, None, seed, example_policy(policies_of(spec, first))):
+    for line in curl_lines(
+        shown, None, seed, example_policy(policies_of(spec, first), words=first.text_action is not None)
+    ):
         out.print(line, soft_wrap=True)
     out.print("\nCtrl-C stops it.", style="dim")
 
@@ -229,7 +232,8 @@ def _key_words(settings: Settings, minted: str | None) -> str:
     if minted is not None:
         return "made for this run and shown here only; ENVIRONMENT_API_KEY gives one that stays"
     if settings.environment_api_key:
-        return f"ENVIRONMENT_API_KEY ({settings.sources.get('environment_api_key', 'given')})"
+        source = settings.sources.get("environment_api_key", "given").removesuffix(", ENVIRONMENT_API_KEY")
+        return f"ENVIRONMENT_API_KEY ({source})"
     if settings.keys_file:
         return f"those of {settings.keys_file}"
     return "configured"

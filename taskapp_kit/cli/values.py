@@ -37,7 +37,7 @@ class JsonObject(ValueKind):
         """The object. Fails for other JSON and for what is not JSON."""
         if isinstance(value, dict):
             return value
-        read = _json(self, value, param, ctx)
+        read = _json(self, value, param, ctx, '{"low": 3}')
         if not isinstance(read, dict):
             self.fail('expected a JSON object such as {"low": 3}; mind the shell\'s quotes.', param, ctx)
         return read
@@ -52,14 +52,15 @@ class ActionValue(ValueKind):
         """The action. Fails for broken JSON."""
         if not isinstance(value, str):
             return value
-        return _json(self, value, param, ctx) if value.lstrip()[:1] in ("{", "[", '"') else value
+        shown = '{"add": {"amount": 3}}'
+        return _json(self, value, param, ctx, shown) if value.lstrip()[:1] in ("{", "[", '"') else value
 
 
-def _json(kind: ValueKind, text: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+def _json(kind: ValueKind, text: str, param: click.Parameter | None, ctx: click.Context | None, shown: str) -> Any:
     try:
         return json.loads(text, parse_constant=lambda name: kind.fail(f"{name} is no JSON number.", param, ctx))
     except ValueError as error:
-        return kind.fail(f"not JSON ({error}); mind the shell's quotes: '{{\"low\": 3}}'.", param, ctx)
+        return kind.fail(f"not JSON ({error}); mind the shell's quotes, as in '{shown}'.", param, ctx)
 
 
 SEED = Seed()

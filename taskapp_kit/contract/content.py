@@ -203,7 +203,8 @@ def _foreign(value: Any, path: str, depth: int) -> Json:
         return plain(value.value, path, depth)
     if isinstance(value, (int, float)) and not isinstance(value, bool):  # subclasses of numbers
         return plain(int(value) if isinstance(value, int) else float(value), path, depth)
-    raise NotJson(path, f"is a {type(value).__module__}.{type(value).__qualname__}, which is not JSON")
+    named = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    raise NotJson(path, f"is of type {named}, which is not JSON")
 
 
 def content(value: Any) -> Content:

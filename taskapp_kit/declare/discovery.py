@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from taskapp_kit.declare.taskapp import TaskApp
-from taskapp_kit.errors import DiscoveryError
+from taskapp_kit.errors import DiscoveryError, TaskappError
 
 PLUGIN_GROUP = "taskapp_kit.apps"
 
@@ -159,6 +159,12 @@ def _import_failed(what: str, error: BaseException) -> DiscoveryError:
     where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else what
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{error.filename}:{error.lineno}"
+    if isinstance(error, TaskappError):  # the kit's own sentence, told at the author's line rather than the kit's
+        kit = str(Path(__file__).resolve().parent.parent)
+        own = [frame for frame in frames if not frame.filename.startswith(kit) or "_bundled" in frame.filename]
+        if own:
+            where = f"{own[-1].filename}:{own[-1].lineno}"
+        return DiscoveryError(f"{what} failed while it was imported, at {where}: {error.message}", hint=error.hint)
     hint = "Mend the file; the app was not made."
     if isinstance(error, ModuleNotFoundError):
         hint = f"Install what it imports: pip install {error.name}."

@@ -89,8 +89,19 @@ class EnvironmentSpec:
         }
 
 
+class Scoped:
+    """Declared for some environments, or (`environments` None) for all."""
+
+    __slots__ = ()
+    environments: tuple[str, ...] | None
+
+    def applies_to(self, environment: str) -> bool:
+        """True when it is for this environment."""
+        return self.environments is None or environment in self.environments
+
+
 @dataclass(frozen=True, slots=True)
-class CriterionSpec:
+class CriterionSpec(Scoped):
     """One criterion answered by code.
 
     of: "outcome" (once, on the trajectory) or "events" (for each step). parameters: the names that the function takes.
@@ -111,13 +122,9 @@ class CriterionSpec:
     scale: tuple[float, float] = (0.0, 1.0)
     accumulate: bool = True
 
-    def applies_to(self, environment: str) -> bool:
-        """True when the criterion scores this environment's rollouts."""
-        return self.environments is None or environment in self.environments
-
 
 @dataclass(frozen=True, slots=True)
-class JudgeSpec:
+class JudgeSpec(Scoped):
     """One criterion that a model is asked about: the docstring is the question, what the function returns is read."""
 
     name: str
@@ -131,13 +138,9 @@ class JudgeSpec:
     parameters: tuple[str, ...]
     place: str
 
-    def applies_to(self, environment: str) -> bool:
-        """True when the judge is asked about this environment's rollouts."""
-        return self.environments is None or environment in self.environments
-
 
 @dataclass(frozen=True, slots=True)
-class PolicySpec:
+class PolicySpec(Scoped):
     """A policy of the app's own: `fn(observation, rng)`, `gold` may also take `task`."""
 
     name: str
@@ -147,13 +150,9 @@ class PolicySpec:
     parameters: tuple[str, ...]
     place: str
 
-    def applies_to(self, environment: str) -> bool:
-        """True when the policy plays this environment."""
-        return self.environments is None or environment in self.environments
-
 
 @dataclass(frozen=True, slots=True)
-class MetricSpec:
+class MetricSpec(Scoped):
     """A number (or several) about one rollout, outside every score."""
 
     name: str
@@ -163,13 +162,9 @@ class MetricSpec:
     parameters: tuple[str, ...]
     place: str
 
-    def applies_to(self, environment: str) -> bool:
-        """True when the metric is taken of this environment's rollouts."""
-        return self.environments is None or environment in self.environments
-
 
 @dataclass(frozen=True, slots=True)
-class AggregateSpec:
+class AggregateSpec(Scoped):
     """A number (or several) over many rollouts: `fn(rollouts: Sequence[RolloutSummary]) -> float | dict | None`."""
 
     name: str
@@ -177,10 +172,6 @@ class AggregateSpec:
     environments: tuple[str, ...] | None
     function: Callable[..., Any]
     place: str
-
-    def applies_to(self, environment: str) -> bool:
-        """True when the aggregate is taken over this environment's rollouts."""
-        return self.environments is None or environment in self.environments
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os.path
 import re
 import sys
 import threading
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 from taskapp_kit.contract.scorecard import Blend
+from taskapp_kit.declare.places import calling_line
 from taskapp_kit.declare.tasks import Rows, TaskSource
 from taskapp_kit.errors import DeclarationError, LateRegistration, Problem
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from taskapp_kit.declare.specs import AppSpec
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
@@ -64,7 +65,7 @@ class TaskApp:
         frame = sys._getframe(1)
         self.file = Path(frame.f_code.co_filename)
         self.docstring: str = frame.f_globals.get("__doc__") or ""
-        self.place = _place(1)
+        self.place = calling_line(1)
         self.reference: str | None = None
         """What `declare.discovery.find_app` found it by, for other processes; None when something else imported it."""
         self.declared: list[Declared] = []
@@ -77,7 +78,7 @@ class TaskApp:
     def path(self, name: str | Path) -> Path:
         """A file beside the author's file; a deploy carries every file that was named so."""
         path = (self.file.parent / name).resolve()
-        self._declare(Declared("path", str(name), path, {}, _place(1)), again=True)
+        self._declare(Declared("path", str(name), path, {}, calling_line(1)), again=True)
         return path
 
     # -- environments ---------------------------------------------------------------------------------------------
@@ -125,7 +126,7 @@ class TaskApp:
         disjoint; or tasks: name to rows (a list, a JSONL path, a callable), which the seed indexes. max_steps counts
         steps, max_turns the policy's turns; both truncate. prompt: the system prompt of this environment.
         """
-        place = _place(1)
+        place = calling_line(1)
 
         def decorate(cls: C, name: str | None = name) -> C:
             options = {
@@ -164,7 +165,7 @@ class TaskApp:
         a list of rows, a JSONL path beside the author's file, or a callable.
         """
         options = {"row": row, "prompt": prompt, "version": version, "tags": _tags(tags), "tasks": splits}
-        self._declare(Declared("tasks", name, None, options, _place(1)))
+        self._declare(Declared("tasks", name, None, options, calling_line(1)))
 
     # -- scoring --------------------------------------------------------------------------------------------------
 
@@ -237,7 +238,7 @@ class TaskApp:
         A criterion whose id is the name of a declared `@app.rubric` takes its weight, description and `required` from
         the file; any other one is asked of a judge.
         """
-        place = _place(1)
+        place = calling_line(1)
         self._declare(Declared("rubric_file", str(path), self.path(path), {}, place, environment))
 
     # -- policies and numbers -------------------------------------------------------------------------------------
@@ -309,7 +310,7 @@ class TaskApp:
     def _decorator(
         self, kind: str, function: Any, name: str | None, options: dict[str, Any], environment: Names
     ) -> Any:
-        place = _place(2)
+        place = calling_line(2)
         if function is not None and not callable(function):  # what stands below would be called by what this returns
             found = f"@app.{kind}({function!r})"
             fix = f"write @app.{kind}(name={function!r})" if isinstance(function, str) else "give options by name"
@@ -349,18 +350,3 @@ def _small(name: str) -> str:
 
 def _tags(tags: Sequence[str]) -> tuple[str, ...]:
     return (tags,) if isinstance(tags, str) else tuple(tags)
-
-
-def _place(depth: int) -> str:
-    """`file:line` of the caller's caller, as short as the working directory allows."""
-    frame = sys._getframe(depth + 1)
-    return f"{shown_path(frame.f_code.co_filename)}:{frame.f_lineno}"
-
-
-def shown_path(path: str) -> str:
-    """A path as a person in the working directory would type it."""
-    try:
-        relative = os.path.relpath(path)
-    except ValueError:  # another drive
-        return path
-    return path if relative.startswith("..") else relative

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.digest import json_hash
+from taskapp_kit.declare.places import shown_path
 from taskapp_kit.errors import DeclarationError, Problem
 
 
@@ -150,7 +151,7 @@ class TaskSource:
         for number, line in enumerate(path.read_bytes().splitlines(), start=1):
             if not line.strip():
                 continue
-            where = f"{_shown(path)}:{number}"
+            where = f"{shown_path(str(path))}:{number}"
             try:
                 read = orjson.loads(line)
             except orjson.JSONDecodeError as error:
@@ -188,11 +189,6 @@ class TaskSource:
         if problems:
             raise DeclarationError(self.app, problems)
         return rows
-
-
-def _shown(path: Path) -> str:
-    """A path as a person in the working directory would type it."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def row_json(row: Any) -> dict[str, Json]:

@@ -85,12 +85,16 @@ def make_policy(
     answers: Sequence[Answer] | None = None,
 ) -> LocalPolicy:
     """The policy for one rollout. answers: those of the stored rollout, for `replay`. Raises RequestError."""
-    rng = policy_rng(environment.name, split, seed, _sample(config))
+    sample = _sample(config)
+
+    def rng() -> random.Random:  # made by those who draw: hashing and seeding cost more than a small step
+        return policy_rng(environment.name, split, seed, sample)
+
     for spec in app.policies:
         if spec.name == name and spec.applies_to(environment.name):
             return AuthorPolicy(spec, rng)
     if name == "random":
-        return random_policy(environment, rng)
+        return random_policy(environment, rng())
     if name == "noop":
         return noop_policy(environment)
     if name == "replay":

@@ -11,6 +11,7 @@ from taskapp_kit.contract.content import Json, NotJson, plain, without_images
 from taskapp_kit.contract.identity import derived_rng
 from taskapp_kit.contract.ports import Tool, View
 from taskapp_kit.contract.trajectory import Answer, ToolCall
+from taskapp_kit.declare.places import without_folder
 from taskapp_kit.declare.specs import EnvironmentSpec, PolicySpec
 from taskapp_kit.errors import FieldProblem, RequestError, TaskappError
 from taskapp_kit.policy.sampling import Draw, Unbounded, compile_sampler
@@ -71,13 +72,13 @@ def _arguments(drawn: Any, tool: Tool) -> Json:
 
 
 def random_policy(environment: EnvironmentSpec, rng: random.Random) -> RandomPolicy:
-    """Raises RequestError when an action of the environment cannot be drawn, naming its place in the author's file."""
+    """Raises RequestError when an action of the environment cannot be drawn, naming its line."""
     for action in environment.actions.values():
         try:
             sampler_of(action.tool)
         except Unbounded as error:
             raise _unavailable(
-                "random", f"action {action.name!r} at {action.place}: {error}",
+                "random", f"action {action.name!r} at {without_folder(action.place)}: {error}",
                 "Give its fields bounds (Literal, Field(ge=, le=), a greatest length), or the action a sampler: "
                 "@action(sample=fn).",
             ) from None  # fmt: skip
@@ -102,9 +103,11 @@ def noop_policy(environment: EnvironmentSpec) -> ConstantPolicy:
         if action.tool.noop is not None:
             return ConstantPolicy("noop", Answer([ToolCall(action.name, plain(action.tool.noop, "noop"))]))
     raise _unavailable(
-        "noop", f"environment {environment.name!r} at {environment.place} has no action marked @action(noop={{…}})",
+        "noop",
+        f"environment {environment.name!r} at {without_folder(environment.place)} has no action marked "
+        "@action(noop={…})",
         "Mark the action that changes nothing, or name another policy.",
-    )  # fmt: skip
+    )
 
 
 def constant_policy(config: Mapping[str, Json]) -> ConstantPolicy:
@@ -138,11 +141,11 @@ class ReplayPolicy:
 class AuthorPolicy:
     """An app's `@app.policy` function. It is given the words of the observation (pictures are left out)."""
 
-    def __init__(self, spec: PolicySpec, rng: random.Random) -> None:
+    def __init__(self, spec: PolicySpec, rng: Callable[[], random.Random]) -> None:
         self.name = spec.name
         self._function: Callable[..., Any] = spec.function
         self._wants = spec.parameters
-        self._given: dict[str, Any] = {"rng": rng}
+        self._given: dict[str, Any] = {"rng": rng()} if "rng" in spec.parameters else {}
 
     def decide(self, view: View) -> Answer:
         """What the function returns, as an answer. Raises whatever it raises, or PolicyError."""

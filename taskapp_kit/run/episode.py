@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 
 from taskapp_kit.contract.content import Content
 from taskapp_kit.contract.events import (
@@ -126,10 +127,11 @@ class Episode:
                 assert answer is not None, "an episode's driver answers `called` with an Answer"
                 seconds = clock.monotonic() - asked
                 self.policy_seconds += seconds
+                answer = self._spoken(answer)
                 yield Answered(self._turns, answer, seconds)
             else:
                 self.ops += 1
-                answer = Answer([ToolCall(instruction.tool, instruction.args)])
+                answer = self._spoken(Answer([ToolCall(instruction.tool, instruction.args)]))
                 yield Answered(self._turns, answer, scripted=True)
             results: list[PlayedStep] = []
             for call in self._calls(answer):
@@ -166,6 +168,17 @@ class Episode:
     def _limit(self, name: str, value: float) -> Iterator[Event]:
         yield Limited(name, float(value))
         raise _Over("truncated", name)
+
+    def _spoken(self, answer: Answer) -> Answer:
+        """Words that came as a call of the action that takes words are the assistant's words all the same."""
+        words = self.plan.environment.text_action
+        if words is None or answer.output is not None:
+            return answer
+        (parameter,) = words.arguments.names
+        for call in answer.tool_calls:
+            if call.tool == words.name and isinstance(call.args, dict) and isinstance(call.args.get(parameter), str):
+                return replace(answer, output=call.args[parameter])
+        return answer
 
     def _calls(self, answer: Answer) -> list[ToolCall]:
         """The answer's actions: its tool calls, else its words for the action that takes words, else a call of nothing."""

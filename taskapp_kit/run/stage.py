@@ -19,6 +19,7 @@ from taskapp_kit.contract.content import Content, Image, Json, NotJson, content,
 from taskapp_kit.contract.identity import derived_rng
 from taskapp_kit.contract.ports import Tool
 from taskapp_kit.contract.trajectory import Step
+from taskapp_kit.declare.places import line_of, without_folder
 from taskapp_kit.declare.specs import ActionSpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError, Unavailable
 from taskapp_kit.run.plan import EpisodePlan
@@ -63,16 +64,15 @@ _preparing = threading.Lock()
 
 
 def prepare(spec: EnvironmentSpec) -> None:
-    """Runs the environment's `setup_worker`, when it has one, once for each process that it succeeds in."""
+    """Runs the environment's `setup_worker`, once for each process. Raises what it raises."""
     if not spec.has_setup_worker or spec.cls in _prepared:
         return
     with _preparing:
         if spec.cls in _prepared:
             return
-        returned = spec.cls.setup_worker()  # type: ignore[attr-defined]
-        if inspect.isawaitable(returned):
-            with asyncio.Runner() as runner:
-                runner.run(_awaited(returned))
+        loaded = spec.cls.setup_worker()  # type: ignore[attr-defined]
+        if inspect.isawaitable(loaded):
+            asyncio.run(_awaited(loaded))
         # what was loaded stays for good: no full collection need walk through it (Crafter: 12 % of its CPU)
         gc.collect()
         gc.freeze()
@@ -169,7 +169,7 @@ class Stage:
         try:
             return plain(state, "final_state")
         except NotJson as error:
-            raise EnvironmentProblem("final_state_not_json", f"{self.spec.cls.__name__}.{error}") from None
+            raise EnvironmentProblem("final_state_not_json", f"{self._named('final_state')}: {error}") from None
 
     def close(self) -> None:
         """Closes the instance, if it was made, and the event loop of its async methods. Safe to call twice."""
@@ -198,14 +198,20 @@ class Stage:
         except NotJson as error:
             raise EnvironmentProblem(
                 "observation_not_json",
-                f"{self.spec.cls.__name__}.{where}: {error}; observations are JSON with finite numbers, or Text and Image",
+                f"{self._named(where)}: {error}; observations are JSON with finite numbers, or Text and Image",
             ) from None
+
+    def _named(self, where: str) -> str:
+        """The method and where it stands, as callers may be told: `Game.go (game.py:21)`."""
+        cls, action = self.spec.cls, self.spec.actions.get(where)
+        place = action.place if action is not None else line_of(getattr(cls, where, None), self.spec.place)
+        return f"{cls.__name__}.{where} ({without_folder(place)})"
 
     def _shared(self, what: str, value: Any, where: str) -> EnvironmentProblem:
         """The same mutable object at two steps: whoever keeps the first would see the second's state in it."""
         return EnvironmentProblem(
             "shared_object",
-            f"{self.spec.cls.__name__}.{where}: the {what} is the same {type(value).__name__} object as at the step "
+            f"{self._named(where)}: the {what} is the same {type(value).__name__} object as at the step "
             "before; return a new one at each step (a copy), so that what was seen stays as it was",
         )
 
@@ -228,7 +234,7 @@ class Stage:
                 if type(step.info) is dict is type(step.metrics)
                 else Step(None, reward, step.terminated, step.truncated)
             )
-        named = f"{self.spec.cls.__name__}.{where}"
+        named = self._named(where)
         if reward is not None:
             if type(reward) is not float:
                 reward = _real(reward, f"{named}: the reward")

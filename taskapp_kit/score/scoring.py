@@ -14,6 +14,7 @@ from typing import Any
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.scorecard import Blend, CriterionScore, RolloutSummary, Scorecard
 from taskapp_kit.contract.trajectory import Trajectory
+from taskapp_kit.declare.places import without_folder
 from taskapp_kit.declare.specs import AppSpec, CriterionSpec
 from taskapp_kit.errors import Failure
 
@@ -130,7 +131,7 @@ def aggregates(spec: AppSpec, rollouts: Sequence[RolloutSummary]) -> dict[str, f
                 else None if value is None else _number(value, (-math.inf, math.inf))
             )  # fmt: skip
         except Exception as error:
-            raise _failed(f"aggregate {aggregate.name!r} ({aggregate.place})", error) from error
+            raise _failed(f"aggregate {aggregate.name!r} ({without_folder(aggregate.place)})", error) from error
     return result
 
 
@@ -173,7 +174,7 @@ def _timed(item: CriterionScore, criterion: CriterionSpec, compute: Callable[[],
             item.reason = "not_applicable"
     except BaseException as error:  # sys.exit() in an author's function must not end the server
         if criterion.weight > 0:
-            raise _failed(f"criterion {criterion.name!r} ({criterion.place})", error) from error
+            raise _failed(f"criterion {criterion.name!r} ({without_folder(criterion.place)})", error) from error
         item.error = _sentence(error)
         log.warning("criterion %r with weight 0 failed: %s", criterion.name, item.error, exc_info=error)
     item.seconds = time.perf_counter() - began

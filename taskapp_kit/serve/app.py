@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.taskapp import Exposure
@@ -28,22 +30,40 @@ from taskapp_kit.service import Service
 CORS_HEADERS = ("Authorization", "Content-Type", "Idempotency-Key", "X-API-Key", "X-API-Keys")
 
 
+class FrontEntrance(FastAPI):
+    """FastAPI behind a gate: the key check (and CORS) stand before its whole stack, so that what it wraps around every
+    request is paid by the few that need it. `gate` takes each request first.
+    """
+
+    gate: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, websocket or lifespan."""
+        await (self.gate or self.routed)(scope, receive, send)
+
+    async def routed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What the gate lets through and does not answer itself."""
+        await super().__call__(scope, receive, send)
+
+
 def create(service: Service, settings: Settings, *, exposure: Exposure = "public") -> FastAPI:
     """The application that serves `service`. Raises ConfigError when the key file cannot be read.
 
-    exposure: with `local`, `/docs` and `/openapi.json` ask for no key. When the server stops, the service is closed.
+    Before it answers, every environment's `setup_worker` has run: a server that cannot play does not start. exposure: with
+    `local`, `/docs` and `/openapi.json` ask for no key. When the server stops, the service is closed.
     Other doors may be added to what this returns (`include_router`, `mount`); they stand behind the same key check.
     """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         try:
+            await asyncio.to_thread(service.prepare)
             await service.start()
             yield
         finally:
             await service.close()
 
-    app = FastAPI(
+    app = FrontEntrance(
         title=service.spec.name,
         version=service.spec.version,
         description=service.spec.description,
@@ -55,16 +75,17 @@ def create(service: Service, settings: Settings, *, exposure: Exposure = "public
         # nothing is exported that was not asked for; a FastAPI older than this argument ignores it
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
+    app.state.service = service
     hall = Hall(service, settings, _description(service, settings), exposure)
     routes = [direct_route(spec, hall) for spec in ROUTES + (DEBUG_ROUTES if settings.debug_env else ())]
     app.router.routes.extend(routes)
     app.add_route("/openapi.json", openapi_document, include_in_schema=False)
     app.add_route("/docs", page, include_in_schema=False)
     openapi.install(app)
-    for kind in (HTTPException, RequestValidationError, TaskappError):
+    for kind in (HTTPException, RequestValidationError, TaskappError, Exception):
         app.add_exception_handler(kind, _handle)
-    app.add_middleware(
-        KeyCheck,
+    app.gate = KeyCheck(
+        app.routed,
         keys=Keys.of(settings),
         open_documents=exposure == "local",
         direct={
@@ -72,9 +93,9 @@ def create(service: Service, settings: Settings, *, exposure: Exposure = "public
         },
     )
     if settings.cors_origins:
-        # added last, so outermost: a browser asks its preflight question without a key
-        app.add_middleware(
-            CORSMiddleware,
+        # outermost: a browser asks its preflight question without a key
+        app.gate = CORSMiddleware(
+            app.gate,
             allow_origins=list(settings.cors_origins),
             allow_methods=["GET", "POST"],
             allow_headers=list(CORS_HEADERS),

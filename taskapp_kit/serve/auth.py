@@ -28,7 +28,7 @@ class KeyCheck:
 
     open_documents: `/docs` and `/openapi.json` ask for no key (exposure `local`). direct: routes without parameters by
     path, with the verbs that they know; they are entered at once, everything else goes through `app`'s own routing.
-    It is also the outermost catch of an exception: whatever escapes a route is answered in the one shape.
+    It is also the outermost catch of an exception: whatever escapes unanswered is answered in the one shape.
     """
 
     def __init__(
@@ -71,9 +71,8 @@ class KeyCheck:
         try:
             await self.app(scope, receive, watched)
         except Exception as error:
-            answer = error_answer(error, where="(unknown)")
             if not started and scope["type"] == "http":
-                await answer(scope, receive, send)
+                await error_answer(error, where="(unknown)")(scope, receive, send)
 
     def _open(self, scope: Scope) -> bool:
         if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):

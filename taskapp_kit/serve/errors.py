@@ -113,13 +113,12 @@ def invalid_request(error: pydantic.ValidationError, body: Any) -> RequestError:
 def _failed(error: RolloutFailed) -> Answer:
     failure = error.failure
     error_id = failure.error_id or new_error_id()
-    log.error(
+    log.error(  # who told the failure logged its traceback, under the same error_id
         "rollout failed rollout_id=%s error_id=%s boundary=%s code=%s",
         error.rollout_id,
         error_id,
         failure.boundary,
         failure.code,
-        exc_info=error.__cause__ or error,
     )
     return envelope(
         BOUNDARY_STATUS[failure.boundary],

@@ -66,6 +66,7 @@ def test_the_root_help_ends_with_an_example(run: Run) -> None:
         (["rollout", ADDER, "--seed", "-1"], 2, "is no seed"),
         (["rollout", ADDER, "--seed", str(2**63)], 2, "is no seed"),
         (["rollout", ADDER, "--config", "{low: 3}"], 2, "mind the shell's quotes"),
+        (["rollout", ADDER, "--action", "{add: 3}"], 2, """as in '{"add": {"amount": 3}}'"""),
         (["rollout", ADDER, "--config", "[1]"], 2, "expected a JSON object"),
         (["rollout", ADDER, "--config", '{"low": NaN}'], 2, "NaN is no JSON number"),
         (["rollout", ADDER, "--seed", "5000"], 2, "seed 5000 is outside the seeds of environment 'adder'"),

@@ -99,8 +99,10 @@ def test_at_a_terminal_it_asks_and_ctrl_c_leaves() -> None:
 
 def _own_terminal(descriptor: int) -> None:
     import fcntl
+    import signal
     import termios
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a suite that runs in the background of a shell ignores it
     fcntl.ioctl(descriptor, termios.TIOCSCTTY, 0)
 
 

@@ -19,3 +19,9 @@ def test_the_example_is_one_that_can_act() -> None:
     for app, wanted in ((ADDER, {"policy": "random"}), (CAPITALS, {"policy": "constant", "action": "hello"})):
         spec = find_app(app).freeze()
         assert example_policy(policies_of(spec, spec.default_environment)) == wanted
+
+
+def test_where_no_action_takes_words_the_gold_policy_is_the_example() -> None:
+    random_is_out = {"gold": None, "random": "no bounds", "constant": None, "replay": None}
+    assert example_policy(random_is_out, words=False) == {"policy": "gold"}
+    assert example_policy(random_is_out, words=True) == {"policy": "constant", "action": "hello"}

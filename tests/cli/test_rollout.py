@@ -100,6 +100,20 @@ def test_a_step_that_raises_shows_the_authors_lines(run: Run, tmp_path: Path) ->
     assert "target 8, total 0" in told.stdout
 
 
+def test_a_missing_package_is_one_sentence_that_names_its_extra(run: Run, tmp_path: Path) -> None:
+    text = Path(ADDER).read_text()
+    lines = (
+        "from taskapp_kit.errors import Unavailable\n"
+        "        try:\n            import no_such_package\n        except ImportError as error:\n"
+        "            raise Unavailable('it needs no_such_package: pip install x[y].') from error"
+    )
+    (tmp_path / "lacks.py").write_text(text.replace("self.total += amount", lines))
+    told = run("rollout", "lacks.py", "--policy", "gold", "--seed", "3")
+    assert told.exit_code == 1
+    assert len(told.stderr.strip().splitlines()) == 1
+    assert "pip install x[y]. (rollout" in told.stderr
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

@@ -127,6 +127,8 @@ def test_our_server_passes_every_check(synth: Peer, tmp_path: Path, file: str, a
     failed = {check["name"]: check["detail"] for check in found["checks"] if not check["ok"]}
     assert failed == {}
     assert found["ok"] is True
+    details = {check["name"]: check["detail"] for check in found["checks"]}
+    assert details["task_info_without_seed_in_client"].startswith("accepted"), "their own server's answer it refuses"
     log = (tmp_path / "server.log").read_text()
     assert not any(key[at : at + 6] in log for at in range(len(key) - 5)), "the server's log shows a piece of its key"
 

@@ -124,7 +124,8 @@ def test_noop_constant_and_what_they_need() -> None:
     with pytest.raises(RequestError) as caught:
         play(app_of(Plain), "noop")
     assert "has no action marked @action(noop={…})" in caught.value.message
-    assert "test_local.py:" in caught.value.message
+    assert " at test_local.py:" in caught.value.message, "the file and line, and no folder"
+    assert " at test_local.py:" in caught.value.fields[0].message
     assert caught.value.code == "policy_unavailable"
     with pytest.raises(RequestError, match=r"policy\.config has no 'action'"):
         play(app_of(), "constant")

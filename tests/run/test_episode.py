@@ -17,7 +17,7 @@ from taskapp_kit.contract.ports import PolicyStops, SystemClock, View
 from taskapp_kit.contract.trajectory import Answer, ToolCall
 from taskapp_kit.run.episode import Episode, drive
 from taskapp_kit.run.plan import Control, EpisodePlan
-from tests.rollouts import play
+from tests.rollouts import app_from, play
 
 SECRET = "sentinel-in-an-exception"
 
@@ -338,3 +338,22 @@ def test_the_digest_is_the_same_in_every_process_with_and_without_pictures() -> 
     assert printed[0] == printed[1]
     assert printed[0][0::2] == printed[0][1::2], "image on or off"
     assert len(set(printed[0])) == 3, "different seeds differ"
+
+
+def test_words_given_as_a_tool_call_are_the_assistants_words(tmp_path: Path) -> None:
+    app = app_from(
+        tmp_path,
+        """
+        app = TaskApp("q")
+        app.tasks("q", prompt="{q}", train=[{"q": "France?", "a": "Paris"}])
+
+        @app.rubric
+        def right(answer_text: str, task: dict) -> float:
+            '''Right.'''
+            return float(answer_text == task["a"])
+        """,
+    )
+    said = play(app, "constant", action="Paris")
+    called = play(app, "constant", action={"answer": {"text": "Paris"}})
+    assert [said.scorecard.reward, called.scorecard.reward] == [1.0, 1.0]
+    assert said.digest == called.digest

@@ -74,7 +74,7 @@ def test_each_boundary_has_its_status(boundary: Boundary, status: int, caplog: p
     }  # fmt: skip
     (record,) = caplog.records
     assert "error_id=abc123" in record.getMessage() and "rollout_id=r-7" in record.getMessage()
-    assert record.exc_info and SECRET in str(record.exc_info[1])
+    assert record.exc_info is None, "the traceback is logged by the room where it broke, once"
 
 
 def test_what_nobody_expected_is_logged_under_an_opaque_id(caplog: pytest.LogCaptureFixture) -> None:

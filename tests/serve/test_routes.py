@@ -206,8 +206,10 @@ def test_a_broken_environment_is_500(door: Door, seed: int, caplog: pytest.LogCa
     assert response.status_code == 500 and error["boundary"] == "environment"
     assert error["rollout_id"] and error["error_id"]
     assert "sentinel" not in response.text
-    (record,) = [record for record in caplog.records if "rollout failed" in record.getMessage()]
-    assert str(error["error_id"]) in record.getMessage() and str(error["rollout_id"]) in record.getMessage()
+    (line,) = [record.getMessage() for record in caplog.records if "rollout failed" in record.getMessage()]
+    assert str(error["error_id"]) in line and str(error["rollout_id"]) in line
+    (record,) = [record for record in caplog.records if record.exc_info]
+    assert str(error["error_id"]) in record.getMessage()
     assert record.exc_info and "sentinel-detail-of-the-environment" in str(record.exc_info[1])
 
 

@@ -1,0 +1,86 @@
+"""The actions of a class, checked: each becomes a tool, with the reader of its arguments."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from taskapp_kit.contract.ports import Tool
+from taskapp_kit.declare.marks import ActionMark, actions_of
+from taskapp_kit.declare.places import line_of
+from taskapp_kit.declare.problems import Problems
+from taskapp_kit.declare.signature import Arguments, SignatureProblem, is_object, parameters_of
+from taskapp_kit.declare.specs import ActionSpec
+
+KIT_METHODS = ("reset", "close", "final_state", "actions", "setup_worker")
+"""The methods that the kit calls by itself: no action may be one of them."""
+
+
+def check_actions(cls: type, place: str, problems: Problems) -> dict[str, ActionSpec]:
+    """The class's actions by tool name: its methods marked `@action`, else its `step`. place: of the class."""
+    specs: dict[str, ActionSpec] = {}
+    marks = actions_of(cls)
+    seen: dict[str, str] = {}
+    for name, mark, method in marks:
+        where = line_of(getattr(cls, method), place)
+        if method in KIT_METHODS:
+            problems.add(where, f"action {name!r} is the method {method!r}, which the kit calls by itself",
+                         "a method of another name", f"rename the method, and mark it @action(name={name!r})")  # fmt: skip
+        elif name in seen:
+            problems.add(where, f"action {name!r} is declared a second time; the first is at {seen[name]}",
+                         "one declaration for each name", "rename or remove one")  # fmt: skip
+        else:
+            seen[name] = where
+            spec = _action(name, method, cls, mark, place, problems)
+            if spec is not None:
+                specs[name] = spec
+    if not marks and callable(getattr(cls, "step", None)):
+        spec = _action("step", "step", cls, ActionMark(), place, problems)
+        if spec is not None:
+            specs["step"] = spec
+    elif not marks:
+        problems.add(place, f"{cls.__name__} has no action", "methods marked @action, or step(self, action: T)",
+                     "mark at least one method with @action")  # fmt: skip
+    words = [name for name, spec in specs.items() if spec.tool.text]
+    if len(words) > 1:
+        problems.add(place, f"{cls.__name__} has {len(words)} actions with text=True ({', '.join(words)})",
+                     "at most one", "plain words can go to one action only")  # fmt: skip
+    return specs
+
+
+def _action(name: str, method: str, cls: type, mark: ActionMark, place: str, problems: Problems) -> ActionSpec | None:
+    function = getattr(cls, method)
+    where = line_of(function, place)
+    noop: Any = mark.noop
+    sample: Any = mark.sample
+    description = inspect.getdoc(function) or ""
+    if not description:
+        problems.add(where, f"action {name!r} has no docstring", "a sentence: it is the tool's description",
+                     "write a docstring under the def")  # fmt: skip
+    if not name.replace("_", "").replace("-", "").isalnum() or not name.isascii() or len(name) > 64:
+        problems.add(where, f"action {name!r} has a name that models' tool calls refuse",
+                     "letters, digits, _ and -, at most 64", "give @action(name=...)")  # fmt: skip
+    try:
+        bound = isinstance(inspect.getattr_static(cls, method), (staticmethod, classmethod))
+        parameters = parameters_of(function, skip_first=not bound)
+        whole = method == "step" and len(parameters) == 1 and is_object(parameters[0].annotation)
+        arguments = Arguments(name, tuple(parameters), whole)
+        schema = arguments.schema
+    except SignatureProblem as error:
+        problems.add(where, str(error), "annotated parameters that JSON can carry",
+                     "annotate each parameter (int, str, Literal[...], a pydantic model, ...)")  # fmt: skip
+        return None
+    if mark.text and (len(parameters) != 1 or parameters[0].annotation is not str):
+        problems.add(where, f"action {name!r} has text=True", "exactly one parameter, a str",
+                     "def answer(self, text: str)")  # fmt: skip
+    if noop is not None:
+        try:
+            arguments.read(dict(noop))
+        except (ValueError, TypeError) as error:
+            problems.add(where, f"noop={noop!r} of action {name!r} does not fit it: {error}",
+                         "arguments that the action takes", "mend noop=")  # fmt: skip
+    if sample is not None and not callable(sample):
+        problems.add(where, f"sample={sample!r} of action {name!r} is not callable", "fn(rng) -> dict",
+                     "give a function")  # fmt: skip
+    tool = Tool(name, description, schema, text=mark.text, noop=noop, sample=sample)
+    return ActionSpec(tool, method, arguments, where)

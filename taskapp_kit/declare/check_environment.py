@@ -1,0 +1,188 @@
+"""`@app.environment`, checked: the class's constructor, reset and hooks, and the splits and limits given beside it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from taskapp_kit.contract.identity import SEED_LIMIT, overlap
+from taskapp_kit.declare.check_actions import KIT_METHODS, check_actions
+from taskapp_kit.declare.check_functions import readable_names
+from taskapp_kit.declare.marks import ATTRIBUTE
+from taskapp_kit.declare.places import did_you_mean, line_of
+from taskapp_kit.declare.problems import Problems, check_name, is_number
+from taskapp_kit.declare.signature import Arguments, SignatureProblem, needed_names, parameters_of
+from taskapp_kit.declare.specs import EnvironmentSpec
+from taskapp_kit.declare.taskapp import Declared, TaskApp
+
+RESET_NAMES = ("seed", "task", "split", "context")
+RESERVED_CONFIG = ("split", "index")
+
+
+def check_environment(app: TaskApp, declared: Declared, problems: Problems) -> EnvironmentSpec | None:
+    """The spec of one `@app.environment`; None when something is wrong with it."""
+    cls, options = declared.target, declared.options
+    place = line_of(cls, declared.place)
+    before = len(problems)
+    if not isinstance(cls, type):
+        problems.add(place, f"environment {declared.name!r} is declared on {cls!r}", "a class",
+                     "put @app.environment(...) above a class")  # fmt: skip
+        return None
+    check_name(declared, problems)
+    config = _config(cls, place, problems)
+    tasks = app.task_source(declared) if options["tasks"] is not None else None
+    reset_parameters = _reset(cls, place, problems, rows=tasks is not None)
+    actions = check_actions(cls, place, problems)
+    splits = _splits(declared, place, problems)
+    if tasks is not None:
+        if options["splits"] is not None:
+            problems.add(place, f"environment {declared.name!r} has both splits= and tasks=", "one of them",
+                         "with rows the splits are the keys of tasks=")  # fmt: skip
+        problems.extend(tasks.check())
+    _limits(options, place, problems)
+    _hooks(cls, problems)
+    if len(problems) > before or config is None:
+        return None
+    return EnvironmentSpec(
+        name=declared.name,
+        cls=cls,
+        description=inspect.cleandoc(cls.__doc__ or ""),
+        version=str(options["version"]),
+        place=place,
+        config=config,
+        actions=actions,
+        reset_parameters=reset_parameters,
+        splits=splits,
+        tasks=tasks,
+        max_steps=options["max_steps"],
+        max_turns=options["max_turns"],
+        step_timeout_seconds=options["step_timeout_seconds"],
+        isolation=options["isolation"],
+        reward_range=options["reward_range"],
+        baselines=dict(options["baselines"] or {}),
+        tags=options["tags"],
+        system_prompt=options["prompt"],
+        has_final_state=callable(getattr(cls, "final_state", None)),
+        has_actions=callable(getattr(cls, "actions", None)),
+        has_close=callable(getattr(cls, "close", None)),
+        has_setup_worker=callable(getattr(cls, "setup_worker", None)),
+    )
+
+
+def _config(cls: type, place: str, problems: Problems) -> Arguments | None:
+    """The constructor's parameters: they are `env.config`."""
+    init = cls.__dict__.get("__init__") or next(
+        (vars(base)["__init__"] for base in cls.__mro__ if "__init__" in vars(base) and base is not object), None
+    )
+    if init is None:
+        return Arguments(f"{cls.__name__}_config", ())
+    where = line_of(init, place)
+    try:
+        parameters = parameters_of(init, skip_first=True)
+        arguments = Arguments(f"{cls.__name__}_config", tuple(parameters))
+        arguments.schema  # noqa: B018  builds it now, so that a problem shows here
+    except SignatureProblem as error:
+        problems.add(where, str(error), "annotated parameters with defaults that JSON can carry",
+                     "annotate each parameter of __init__: they are env.config")  # fmt: skip
+        return None
+    for item in parameters:
+        if item.name in RESERVED_CONFIG:
+            problems.add(where, f"__init__ takes {item.name!r}", "another name",
+                         "`split` and `index` in env.config select the task and never reach it")  # fmt: skip
+        if item.default is inspect.Parameter.empty:
+            problems.add(where, f"__init__ has no default for {item.name!r}",
+                         "a default for each parameter, so that a request without env.config can be played",
+                         f"give {item.name!r} a default")  # fmt: skip
+    return arguments
+
+
+def _reset(cls: type, place: str, problems: Problems, *, rows: bool) -> tuple[str, ...]:
+    """The names that reset takes. rows: whether the environment has any."""
+    reset = getattr(cls, "reset", None)
+    if not callable(reset):
+        problems.add(place, f"{cls.__name__} has no reset", "def reset(self, seed: int) -> observation",
+                     "add reset; it takes by name any of seed, task, split, context")  # fmt: skip
+        return ()
+    names = readable_names(reset, place, f"{cls.__name__}.reset", problems)
+    for name in names:
+        if name not in RESET_NAMES:
+            problems.add(line_of(reset, place), f"{cls.__name__}.reset takes {name!r}, which nothing gives",
+                         f"any of {', '.join(RESET_NAMES)}", did_you_mean(name, RESET_NAMES))  # fmt: skip
+    if "task" in names and not rows:
+        problems.add(line_of(reset, place), f"{cls.__name__}.reset takes 'task' but the environment has no rows",
+                     "tasks= on @app.environment", "add tasks={...}, or take 'seed'")  # fmt: skip
+    return names
+
+
+def _hooks(cls: type, problems: Problems) -> None:
+    """The optional methods: each is called without arguments."""
+    for name in KIT_METHODS[1:]:
+        hook = getattr(cls, name, None)
+        if hook is None or getattr(hook, ATTRIBUTE, None) is not None or not callable(hook):
+            continue
+        place = line_of(hook, "")
+        of_class = isinstance(inspect.getattr_static(cls, name), (staticmethod, classmethod))
+        if name == "setup_worker" and not of_class:
+            problems.add(place, f"{cls.__name__}.setup_worker is not a classmethod",
+                         "it runs once per process, before there is an instance", "put @classmethod above it")  # fmt: skip
+            continue
+        needed = needed_names(hook) if place else ()
+        if needed:
+            problems.add(place, f"{cls.__name__}.{name} takes {needed[0]!r}, which nothing gives", "no parameters",
+                         f"def {name}({'cls' if of_class else 'self'})")  # fmt: skip
+
+
+def _splits(declared: Declared, place: str, problems: Problems) -> dict[str, range]:
+    """Split to its seeds: one of all seeds when none is given, none at all when the seed picks a row."""
+    given: Any = declared.options["splits"]
+    if declared.options["tasks"] is not None:
+        return {}
+    if given is None:
+        return {"default": range(SEED_LIMIT)}
+    if not callable(getattr(given, "items", None)):
+        problems.add(place, f"splits={given!r}", "a mapping from split to range of seeds",
+                     "e.g. splits={\"train\": range(0, 100)}")  # fmt: skip
+        return {}
+    result: dict[str, range] = {}
+    for name, seeds in given.items():
+        ends = (seeds[0], seeds[-1]) if isinstance(seeds, range) and seeds else (-1, -1)
+        if min(ends) < 0 or max(ends) >= SEED_LIMIT:
+            problems.add(place, f"split {name!r} is {seeds!r}", "a range of seeds from 0 that is not empty",
+                         "e.g. splits={\"train\": range(0, 100)}")  # fmt: skip
+        else:
+            result[str(name)] = seeds
+    if not given:
+        problems.add(place, "splits={} is empty", "at least one split", "add one, or leave splits= out")
+    shared = overlap(result)
+    if shared is not None:
+        one, two, seed = shared
+        problems.add(place, f"splits {one!r} and {two!r} overlap: both hold seed {seed}", "disjoint ranges",
+                     "the seed says which split an episode is of; move one range")  # fmt: skip
+    return result
+
+
+def _limits(options: Mapping[str, Any], place: str, problems: Problems) -> None:
+    """The numbers beside the class, and how it is isolated."""
+    for name in ("max_steps", "max_turns"):
+        value = options[name]
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            problems.add(place, f"{name}={value!r}", "a whole number ≥ 1, or None", f"mend {name}")
+    seconds = options["step_timeout_seconds"]
+    if seconds is not None and not (is_number(seconds) and seconds > 0):
+        problems.add(place, f"step_timeout_seconds={seconds!r}", "seconds > 0, or None", "mend it")
+    if options["isolation"] not in ("thread", "process"):
+        problems.add(place, f"isolation={options['isolation']!r}", '"thread" or "process"',
+                     did_you_mean(str(options["isolation"]), ("thread", "process")))  # fmt: skip
+    bounds = options["reward_range"]
+    if bounds is not None and not (
+        isinstance(bounds, (tuple, list))
+        and len(bounds) == 2
+        and all(map(is_number, bounds))
+        and bounds[0] <= bounds[1]
+    ):
+        problems.add(place, f"reward_range={bounds!r}", "(lowest, highest), finite", "mend reward_range")
+    baselines = options["baselines"]
+    if baselines is not None and not (isinstance(baselines, Mapping) and all(map(is_number, baselines.values()))):
+        problems.add(place, f"baselines={baselines!r}", "a mapping from policy to its highest acceptable mean reward",
+                     'e.g. baselines={"random": 0.2}')  # fmt: skip

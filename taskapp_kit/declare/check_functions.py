@@ -1,0 +1,123 @@
+"""What is asked of each declared function: its parameters, its environments, its docstring.
+
+Policies, metrics, aggregates and the rollout function are checked here whole; criteria and judges in `check_scoring.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from taskapp_kit.declare.places import did_you_mean, line_of
+from taskapp_kit.declare.problems import Problems
+from taskapp_kit.declare.signature import names_of, needed_names
+from taskapp_kit.declare.specs import AggregateSpec, MetricSpec, PolicySpec
+from taskapp_kit.declare.taskapp import Declared, TaskApp
+
+OUTCOME_NAMES = ("trajectory", "task", "config", "answer_text")
+"""What a function that reads a finished episode may take."""
+
+
+def check_policy(app: TaskApp, declared: Declared, problems: Problems) -> PolicySpec | None:
+    """The spec of one `@app.policy`; None when something is wrong with it."""
+    place = line_of(declared.target, declared.place)
+    before = len(problems)
+    allowed = ("observation", "rng", "task") if declared.name == "gold" else ("observation", "rng")
+    parameters = taken_names(declared, place, allowed, problems)
+    environments = chosen_environments(app, declared, place, problems)
+    if len(problems) > before:
+        return None
+    return PolicySpec(
+        declared.name, described(declared.target, declared.name), environments, declared.target, parameters, place
+    )
+
+
+def check_metric(app: TaskApp, declared: Declared, problems: Problems) -> MetricSpec | None:
+    """The spec of one `@app.metric`; None when something is wrong with it."""
+    place = line_of(declared.target, declared.place)
+    before = len(problems)
+    parameters = taken_names(declared, place, OUTCOME_NAMES, problems)
+    environments = chosen_environments(app, declared, place, problems)
+    if len(problems) > before:
+        return None
+    return MetricSpec(
+        declared.name, described(declared.target, declared.name), environments, declared.target, parameters, place
+    )
+
+
+def check_aggregate(app: TaskApp, declared: Declared, problems: Problems) -> AggregateSpec | None:
+    """The spec of one `@app.aggregate`; None when something is wrong with it."""
+    place = line_of(declared.target, declared.place)
+    before = len(problems)
+    names = readable_names(declared.target, place, f"aggregate {declared.name!r}", problems)
+    if len(names) != 1:
+        problems.add(place, f"aggregate {declared.name!r} takes {', '.join(names) or 'nothing'}",
+                     "one parameter: the rollouts' summaries", "def score(rollouts)")  # fmt: skip
+    environments = chosen_environments(app, declared, place, problems)
+    if len(problems) > before:
+        return None
+    return AggregateSpec(declared.name, described(declared.target, declared.name), environments, declared.target, place)
+
+
+def check_rollout(declared: Declared, problems: Problems) -> None:
+    """`@app.rollout` stands on an async function."""
+    if not inspect.iscoroutinefunction(declared.target):
+        problems.add(line_of(declared.target, declared.place), "@app.rollout needs an async function",
+                     "async def play(env, model, task)", "write `async def`")  # fmt: skip
+
+
+def taken_names(declared: Declared, place: str, allowed: Sequence[str], problems: Problems) -> tuple[str, ...]:
+    """The parameters that the function is to be given. allowed: what there is to give."""
+    if not callable(declared.target):
+        problems.add(place, f"{declared.kind} {declared.name!r} is {declared.target!r}", "a function", "mend it")
+        return ()
+    names = readable_names(declared.target, place, f"{declared.kind} {declared.name!r}", problems)
+    needed = needed_names(declared.target) if names else ()
+    names = tuple(name for name in names if name in allowed or name in needed)  # its own defaults stay its own
+    for name in names:
+        if name not in allowed:
+            problems.add(place, f"{declared.kind} {declared.name!r} takes {name!r}, which nothing gives",
+                         f"any of {', '.join(allowed)}", did_you_mean(name, allowed))  # fmt: skip
+    return names
+
+
+def readable_names(function: Any, place: str, what: str, problems: Problems) -> tuple[str, ...]:
+    """Parameter names; a callable that Python cannot look into is a problem. what: the function, in words."""
+    try:
+        return names_of(function)
+    except (TypeError, ValueError) as error:
+        problems.add(place, f"{what} has no signature to read: {error}", "a plain function", "write a def")
+        return ()
+
+
+def chosen_environments(app: TaskApp, declared: Declared, place: str, problems: Problems) -> tuple[str, ...] | None:
+    """The environments that a declaration is for, None for all; each has to be declared."""
+    names = named_environments(declared)
+    known = [item.name for item in app.declared if item.kind in ("environment", "tasks")]
+    for name in names or ():
+        if name not in known:
+            problems.add(place, f"{declared.kind} {declared.name!r} is for environment {name!r}, which is not declared",
+                         f"one of {', '.join(known) or '(none is declared)'}", did_you_mean(name, known))  # fmt: skip
+    return names
+
+
+def named_environments(declared: Declared) -> tuple[str, ...] | None:
+    """`environment=` as it was given: one name, several, or None for all."""
+    given = declared.environments
+    return (given,) if isinstance(given, str) else None if given is None else tuple(given)
+
+
+def meet(one: tuple[str, ...] | None, two: tuple[str, ...] | None) -> bool:
+    """True when two declarations are for a common environment; None is for all."""
+    return one is None or two is None or not set(one).isdisjoint(two)
+
+
+def own_docstring(function: Any) -> str:
+    """The docstring that the author wrote; a callable object's class is not asked for one."""
+    return inspect.cleandoc(getattr(function, "__doc__", None) or "") if hasattr(function, "__code__") else ""
+
+
+def described(function: Any, name: str) -> str:
+    """What is shown for the function: its docstring, else its name in words."""
+    return own_docstring(function) or name.replace("_", " ")

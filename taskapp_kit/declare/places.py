@@ -1,0 +1,54 @@
+"""Where something stands in the author's file, `file:line`, and which name he may have meant."""
+
+from __future__ import annotations
+
+import inspect
+import os.path
+import re
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+
+def shown_path(path: str) -> str:
+    """A path as a person in the working directory would type it."""
+    try:
+        relative = os.path.relpath(path)
+    except ValueError:  # another drive
+        return path
+    return path if relative.startswith("..") else relative
+
+
+def calling_line(depth: int) -> str:
+    """`file:line` of a caller: depth 1 is the one who called the function that asks, 2 the one before."""
+    frame = sys._getframe(depth + 1)
+    return f"{shown_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def line_of(target: Any, fallback: str) -> str:
+    """`file:line` of a function; `fallback` when Python does not know, as for a class or a callable object."""
+    code: CodeType | None = getattr(inspect.unwrap(target) if callable(target) else target, "__code__", None)
+    if code is not None and not code.co_filename.startswith("<"):  # a dataclass's own __init__ has no file
+        return f"{shown_path(code.co_filename)}:{code.co_firstlineno}"
+    return fallback
+
+
+def without_folder(place: str) -> str:
+    """`/srv/games/adder.py:10` as `adder.py:10`: a server's callers are told the line, never where the server keeps it."""
+    return re.split(r"[/\\]", place)[-1]
+
+
+def in_order(place: str) -> list[tuple[str, int]]:
+    """The key that sorts `app.py:9` before `app.py:10`."""
+    return [(words, int(digits or 0)) for words, digits in re.findall(r"(\D*)(\d*)", place)]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """What to do about a name that is not known: the nearest known one, if one is near."""
+    import difflib
+
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {close[0]!r}?" if close else "rename it, or declare it"

@@ -1,0 +1,34 @@
+"""The collector that every check writes its problems to, and the two questions that several checks ask."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from taskapp_kit.declare.taskapp import Declared
+from taskapp_kit.errors import Problem
+
+
+class Problems(list[Problem]):
+    """The problems of one app, in the order in which the checks find them.
+
+    A check goes on after a problem, so that the author sees all of them; it compares the length before and after to
+    know whether what it looked at can become a spec.
+    """
+
+    def add(self, place: str, found: str, expected: str, fix: str) -> None:
+        """One more: where, what is wrong there, what the kit can use, what to do."""
+        self.append(Problem(place, found, expected, fix))
+
+
+def check_name(declared: Declared, problems: Problems) -> None:
+    """The name of an environment has to fit an address, a table and a terminal."""
+    name = declared.name
+    if not name or not isinstance(name, str) or len(name) > 128 or not name.isprintable() or "/" in name:
+        problems.add(declared.place, f"{declared.kind} has the name {name!r}",
+                     "1 to 128 printable characters without /", "rename it")  # fmt: skip
+
+
+def is_number(value: Any) -> bool:
+    """True for a finite int or float; a bool is no number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
