@@ -11,6 +11,7 @@ help:
 	@echo "make test     lint, types and the test suite"
 	@echo "make interop  the tests against real foreign clients (builds their environments once)"
 	@echo "make bench    measure, and write docs/performance.md"
+	@echo "make wheel    build the wheel in dist/"
 
 $(VENV)/core: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "taskapp-kit needs Python 3.11 or newer; run: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
