@@ -65,7 +65,7 @@ def identifier(title: str) -> str:
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", title).replace("-", "_").lower()
     if keyword.iskeyword(name) or name in ("test", "tests", "app"):
         raise RequestError(f"The name {title!r} has a meaning of its own in Python or in a project.", hint=OTHER)
-    if name in sys.stdlib_module_names or name in _installed():
+    if name in sys.stdlib_module_names or name in _installed() or name == __name__.partition(".")[0]:
         raise RequestError(f"The name {title!r} would hide the Python module {name!r}.", hint=OTHER)
     return name
 
