@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -75,13 +74,9 @@ def print_json(value: Any) -> None:
     """The value on stdout as indented JSON, and nothing else."""
     import orjson
 
-    click.echo(orjson.dumps(value, default=_mapping, option=orjson.OPT_INDENT_2).decode())
+    from taskapp_kit.contract.content import as_object
 
-
-def _mapping(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")
+    click.echo(orjson.dumps(value, default=as_object, option=orjson.OPT_INDENT_2).decode())
 
 
 def complain(error: TaskappError) -> None:

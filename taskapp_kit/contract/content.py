@@ -207,6 +207,13 @@ def _foreign(value: Any, path: str, depth: int) -> Json:
     raise NotJson(path, f"is of type {named}, which is not JSON")
 
 
+def as_object(value: Any) -> dict[str, Any]:
+    """For the JSON writer: a read-only mapping is written as an object. Raises TypeError for what is not JSON."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
 def content(value: Any) -> Content:
     """An author's observation as recorded content. Raises NotJson."""
     kind = type(value)

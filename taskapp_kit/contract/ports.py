@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -67,23 +67,6 @@ class LocalPolicy(Protocol):
     def decide(self, view: View) -> Answer:
         """The next decision. May raise PolicyStops, or anything else: a failure whose boundary is `policy`."""
         ...
-
-
-@runtime_checkable
-class RemotePolicy(Protocol):
-    """A policy that decides by asking somebody over a network, on the event loop. One object for each rollout."""
-
-    @property
-    def name(self) -> str:
-        """The name under which it was asked for."""
-        ...
-
-    def ask(self, view: View) -> Awaitable[Answer]:
-        """The next decision. May raise; the failure's boundary is `policy`."""
-        ...
-
-
-Policy = LocalPolicy | RemotePolicy
 
 
 class Clock(Protocol):

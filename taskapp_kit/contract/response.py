@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from taskapp_kit.contract.addresses import correlation_id, inference_url
-from taskapp_kit.contract.content import Content, Image, Json
+from taskapp_kit.contract.content import Content, Image, Json, as_object
 from taskapp_kit.contract.events import to_json
 from taskapp_kit.contract.rollout import Rollout
 from taskapp_kit.contract.trajectory import PlayedStep, Turn
@@ -123,7 +122,7 @@ def write_body(rollout: Rollout) -> bytes | None:
     try:
         RolloutResponse.__pydantic_validator__.validate_python(body)
         del body["timing"]
-        return orjson.dumps(body, default=_mapping)
+        return orjson.dumps(body, default=as_object)
     except (pydantic.ValidationError, orjson.JSONEncodeError):
         return None
 
@@ -131,12 +130,6 @@ def write_body(rollout: Rollout) -> bytes | None:
 def with_timing(body: bytes, timing: dict[str, float]) -> bytes:
     """What `write_body` wrote, whole."""
     return b'%s,"timing":%s}' % (body[:-1], orjson.dumps(timing))
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def wire_observation(observation: Content, pictures: _Pictures | None = None) -> dict[str, Json]:
@@ -214,7 +207,7 @@ def _rubric(rollout: Rollout) -> dict[str, Json]:
     """The outcome as the SDK lays it out."""
     card = rollout.scorecard
     return {
-        "aggregation": "weighted_sum",
+        "aggregation": card.aggregation,
         "score": card.outcome_score,
         "per_criterion": {
             item.name: {"score": item.score, "weight": item.weight, "required": item.required}

@@ -56,6 +56,7 @@ class CriterionScore:
 class Scorecard:
     """A rollout's scores. `outcome_score` in the rubric's scale, `events_score` the sum over steps of Σ score·weight.
 
+    `aggregation` is how the outcome's criteria became one score: weighted_sum, sum or custom (then it is None).
     `reward` is None when a part of the formula is undefined (say every outcome criterion was not applicable).
     """
 
@@ -65,6 +66,7 @@ class Scorecard:
     reward: float | None = None
     formula: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
+    aggregation: str = "weighted_sum"
 
     def to_json(self) -> dict[str, Json]:
         """As it stands in the response, the store and the `scored` event."""
@@ -88,6 +90,7 @@ class Scorecard:
             "reward": self.reward,
             "formula": self.formula,
             "metrics": self.metrics,
+            "aggregation": self.aggregation,
         }
 
     @classmethod

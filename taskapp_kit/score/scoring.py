@@ -44,7 +44,7 @@ def score(
     beside a null. Runs the author's functions: call it in an environment's thread.
     """
     environment = trajectory.environment
-    card = Scorecard()
+    card = Scorecard(aggregation=spec.aggregation)
     given: dict[str, Any] = {
         "trajectory": trajectory, "task": task, "config": dict(config or trajectory.config),
         "answer_text": trajectory.answer_text,

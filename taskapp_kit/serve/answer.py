@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 from starlette.types import Receive, Scope, Send
+
+from taskapp_kit.contract.content import as_object
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -49,11 +50,5 @@ class Answer:
 def json_answer(payload: Any, status: int = 200, headers: Headers | None = None) -> Answer:
     """`payload` as JSON; read-only mappings are written as objects. Raises TypeError for what is not JSON."""
     return Answer(
-        status, orjson.dumps(payload, default=_mapping), [*JSON_HEADERS, *headers] if headers else JSON_HEADERS
+        status, orjson.dumps(payload, default=as_object), [*JSON_HEADERS, *headers] if headers else JSON_HEADERS
     )
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")

@@ -183,3 +183,29 @@ def test_pictures_stand_in_the_answer_up_to_two_megabytes_then_by_name(tmp_path:
     assert [url.startswith("data:image/png;base64,") for url in urls] == [True, True, False, False]
     assert urls[2:] == [f"/blobs/{picture.hash}" for picture in pictures[2:]]
     assert len(orjson.dumps(body)) < INLINE_IMAGE_BYTES * 4 / 3 + 20_000
+
+
+def test_the_answer_names_the_aggregation_that_was_used(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text('aggregation = "sum"\n[[criteria]]\nid = "a"\n[[criteria]]\nid = "b"\n')
+    app = app_from(
+        tmp_path,
+        """
+        app = TaskApp("q")
+        app.tasks("q", prompt="{q}", train=[{"q": "?"}])
+
+        @app.rubric
+        def a() -> float:
+            '''A.'''
+            return 1.0
+
+        @app.rubric
+        def b() -> float:
+            '''B.'''
+            return 1.0
+
+        app.load_rubric("r.toml")
+        """,
+    )
+    body = response_body(play(app, "constant", action="x"))
+    rubric = body["metrics"]["details"]["rubric"]
+    assert (rubric["aggregation"], rubric["score"], body["scorecard"]["aggregation"]) == ("sum", 2.0, "sum")
