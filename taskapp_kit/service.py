@@ -29,7 +29,6 @@ from taskapp_kit.errors import (
     RolloutFailed,
     Saturated,
     StoreError,
-    TaskappError,
     Unavailable,
 )
 from taskapp_kit.foreman import Foreman, Lost, Told
@@ -40,7 +39,7 @@ from taskapp_kit.playing import Played, given_up, play
 from taskapp_kit.run.episode import Episode
 from taskapp_kit.run.lanes import LaneHung, Lanes, NoLane
 from taskapp_kit.run.plan import Control
-from taskapp_kit.run.stage import prepare
+from taskapp_kit.run.stage import prepare_to_serve
 from taskapp_kit.score.scoring import ScoringFailed, aggregates
 from taskapp_kit.version import __version__, git_commit
 
@@ -134,16 +133,7 @@ class Service:
         for spec in self.spec.environments.values():
             if self.workers or spec.isolation == "process":
                 continue  # a worker process prepares it
-            try:
-                prepare(spec)
-            except TaskappError:
-                raise
-            except Exception as error:
-                raise Unavailable(
-                    f"environment {spec.name!r} cannot be set up: {spec.cls.__name__}.setup_worker raised "
-                    f"{type(error).__name__}: {error}.",
-                    hint="Mend setup_worker, or install what it needs.",
-                ) from error
+            prepare_to_serve(spec)
 
     async def start(self) -> None:
         """Starts the worker processes and waits until they are ready; without this the first rollout does.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from taskapp_kit.contract.content import images
 from taskapp_kit.contract.events import Event, Observed, answer_from_json, encode_one
 from taskapp_kit.contract.rollout import Story
-from taskapp_kit.errors import RequestError, TaskappError, Unavailable
+from taskapp_kit.errors import RequestError
 from taskapp_kit.run.frames import Frame, Job, serve_jobs
 
 if TYPE_CHECKING:
@@ -72,22 +72,14 @@ class Worker:
         from taskapp_kit.contract.ports import SystemClock
         from taskapp_kit.declare.discovery import find_app
         from taskapp_kit.planning import Planner
-        from taskapp_kit.run.stage import prepare
+        from taskapp_kit.run.stage import prepare_to_serve
 
         app = find_app(self.reference)
         self.spec = app.freeze()
         self.planner = Planner(self.spec, app.file.parent)
         self.clock = SystemClock()
         for environment in self.spec.environments.values():
-            try:
-                prepare(environment)
-            except TaskappError:
-                raise
-            except Exception as error:
-                raise Unavailable(
-                    f"environment {environment.name!r} cannot be set up: {environment.cls.__name__}.setup_worker raised "
-                    f"{type(error).__name__}: {error}."
-                ) from error
+            prepare_to_serve(environment)
         gc.collect()
         gc.freeze()
         gc.set_threshold(10_000, 20, 50)  # as the server does: a rollout makes many objects and few cycles

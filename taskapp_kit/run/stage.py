@@ -21,7 +21,7 @@ from taskapp_kit.contract.ports import Tool
 from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.declare.places import line_of, without_folder
 from taskapp_kit.declare.specs import ActionSpec, EnvironmentSpec
-from taskapp_kit.errors import FieldProblem, RequestError, Unavailable
+from taskapp_kit.errors import FieldProblem, RequestError, TaskappError, Unavailable
 from taskapp_kit.run.plan import EpisodePlan
 
 
@@ -77,6 +77,20 @@ def prepare(spec: EnvironmentSpec) -> None:
         gc.collect()
         gc.freeze()
         _prepared.add(spec.cls)
+
+
+def prepare_to_serve(spec: EnvironmentSpec) -> None:
+    """`prepare` before the first caller comes: raises Unavailable with what the operator must know, the error's text too."""
+    try:
+        prepare(spec)
+    except TaskappError:
+        raise
+    except Exception as error:
+        raise Unavailable(
+            f"environment {spec.name!r} cannot be set up: {spec.cls.__name__}.setup_worker raised "
+            f"{type(error).__name__}: {error}.",
+            hint="Mend setup_worker, or install what it needs.",
+        ) from error
 
 
 class Stage:
