@@ -7,7 +7,10 @@
     ├── ConfigError             a flag, environment variable or file has an unusable value
     ├── Unavailable             an optional package or a later part of the kit is missing
     ├── RequestError            the caller's request is wrong (HTTP 422 at the front entrance)
-    ├── Saturated               every place is taken; come back later (HTTP 503)
+    ├── Saturated               no place is free now; come back later (HTTP 503, for a key's own quota 429)
+    ├── IdempotencyKeyReused    an Idempotency-Key was sent again with another request (HTTP 409)
+    ├── SandboxError            a box could not run a program, or not give or take a file
+    │   └── SandboxTooWeak      this machine confines untrusted code less than is asked for
     ├── StoreError              the store could not keep or give back a rollout
     └── RolloutFailed           a rollout broke; exactly one `boundary` says where
 
@@ -101,15 +104,31 @@ class RequestError(TaskappError):
 
 
 class Saturated(TaskappError):
-    """All places are taken. `retry_after_seconds` is when asking again makes sense."""
+    """There is no place for the rollout now. `retry_after_seconds` is when asking again makes sense.
 
-    def __init__(self, message: str, *, retry_after_seconds: int = 1) -> None:
+    code: `saturated` (all places are taken), `key_quota_reached` (all that the key has), `draining` (the server stops).
+    """
+
+    def __init__(self, message: str, *, code: str = "saturated", retry_after_seconds: int = 1) -> None:
         super().__init__(message, hint=f"Ask again in {retry_after_seconds} s.")
+        self.code = code
         self.retry_after_seconds = retry_after_seconds
+
+
+class IdempotencyKeyReused(TaskappError):
+    """The caller sent an Idempotency-Key again, with another request."""
 
 
 class StoreError(TaskappError):
     """The store could not be opened, written or read. A rollout that it could not keep is not answered as kept."""
+
+
+class SandboxError(TaskappError):
+    """A box could not be made, start a program, or give or take a file. What a program in it does is no such error."""
+
+
+class SandboxTooWeak(SandboxError):
+    """This machine cannot confine untrusted code at the level that is asked for; the message says what is missing."""
 
 
 @dataclass(slots=True)

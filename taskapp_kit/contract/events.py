@@ -189,7 +189,7 @@ def answer_to_json(answer: Answer) -> dict[str, Json]:
     told: dict[str, Json] = {}
     for name in _ANSWER_FIELDS:
         part = getattr(answer, name)
-        if part or (part is not None and name not in ("tool_calls", "messages", "usage")):
+        if part or (part is not None and name not in ("tool_calls", "messages", "usage", "details")):
             told[name] = part
     if answer.tool_calls:
         told["tool_calls"] = [{"tool": call.tool, "args": call.args, "id": call.id} for call in answer.tool_calls]

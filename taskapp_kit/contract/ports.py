@@ -6,10 +6,11 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from taskapp_kit.contract.content import Content, Json
 from taskapp_kit.contract.trajectory import Answer, PlayedStep
+from taskapp_kit.errors import Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,83 @@ class Store(Protocol):
         """The newest rollouts first, their `events` left empty."""
         ...
 
+    def coordinator(self, clock: Clock) -> Coordinator | None:
+        """Where tickets live as long as this store does; None when it keeps none, then they are held in memory."""
+        ...
+
     async def close(self) -> None:
         """Finishes what is being written, then lets go of the file or the server."""
+        ...
+
+
+TICKET_SECONDS = 24 * 3600.0
+"""How long a ticket is kept, and with it what came of its rollout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A rollout that is to be found again: by its id, and by the Idempotency-Key under which it was asked for.
+
+    key: SHA-256 (hex) of the idempotency key and of whose it is; None without one. fingerprint: SHA-256 (hex) of the
+    request's body. created_at: unix seconds. key_label: of the API key that asked.
+    """
+
+    rollout_id: str
+    fingerprint: str
+    created_at: float
+    key: str | None = None
+    key_label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What came of a rollout: the bytes of the answer of `POST /rollout`, or the failure; exactly one of them.
+
+    events: as a JSON array, where no store has them; a coordinator that lives in a store need not keep them.
+    """
+
+    rollout_id: str
+    answer: bytes | None = None
+    failure: Failure | None = None
+    events: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A ticket as it stands. `running`: its holder plays it now; `lost`: its holder died before it was settled."""
+
+    ticket: Ticket
+    state: Literal["running", "lost", "settled"]
+    settled: Settled | None = None
+
+
+class Coordinator(Protocol):
+    """Tickets, shared by all who serve one store. All calls come from tasks of one event loop; they raise StoreError."""
+
+    async def claim(self, ticket: Ticket) -> Found | None:
+        """Keeps the ticket as held by this process, and answers None; when its key is taken, answers who has it.
+
+        A key is free again when its ticket is older than TICKET_SECONDS, when it was lost, and when it was settled
+        with `free_key`. A ticket without a key is always kept. Of claims at the same time, here and elsewhere, one wins.
+        """
+        ...
+
+    async def settle(self, settled: Settled, *, free_key: bool = False) -> None:
+        """What came of a ticket that this process holds. When it returns, that survives what the store survives.
+
+        free_key: its idempotency key may be claimed anew (the rollout was cancelled, so it has no result to repeat);
+        the ticket itself stays to be looked up.
+        """
+        ...
+
+    async def release(self, rollout_id: str) -> None:
+        """Forgets a ticket that this process holds, whose rollout never began."""
+        ...
+
+    async def look(self, rollout_id: str) -> Found | None:
+        """The ticket of this rollout; None when there is none, or no more."""
+        ...
+
+    async def close(self) -> None:
+        """Ends what it does in the background. Tickets that this process still holds are lost from now on."""
         ...

@@ -127,6 +127,20 @@ def write_body(rollout: Rollout) -> bytes | None:
         return None
 
 
+def answer_bytes(rollout: Rollout) -> bytes:
+    """The whole answer as JSON, made here unless the worker that played wrote it.
+
+    Raises pydantic.ValidationError when it does not fit the wire's model: our own fault.
+    """
+    from taskapp_kit.contract.wire import RolloutResponse
+
+    if rollout.body is not None:
+        return rollout.body
+    body = response_body(rollout)
+    RolloutResponse.__pydantic_validator__.validate_python(body)
+    return orjson.dumps(body, default=as_object)
+
+
 def with_timing(body: bytes, timing: dict[str, float]) -> bytes:
     """What `write_body` wrote, whole."""
     return b'%s,"timing":%s}' % (body[:-1], orjson.dumps(timing))

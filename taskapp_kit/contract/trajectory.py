@@ -69,7 +69,12 @@ class PlayedStep:
 
 @dataclass(slots=True)
 class Answer:
-    """What a policy answered when asked: words, tool calls, or both. Token data are as the endpoint gave them."""
+    """What a policy answered when asked: words, tool calls, or both. Token data are as the endpoint gave them.
+
+    messages: those that were new in this turn, the model's own last. problem: why the words hold no action that can be
+    done; it is what the policy reads next. prompt_token_ids, token_ids, logprobs: None unless the endpoint gave them.
+    details: of the model call (finish_reason, attempts, seconds, cost, …).
+    """
 
     tool_calls: list[ToolCall] = field(default_factory=list)
     output: str | None = None
@@ -78,6 +83,9 @@ class Answer:
     token_ids: list[int] | None = None
     logprobs: list[float] | None = None
     policy_version: str | None = None
+    prompt_token_ids: list[int] | None = None
+    problem: str | None = None
+    details: dict[str, Json] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

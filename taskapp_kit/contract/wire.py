@@ -15,7 +15,7 @@ from taskapp_kit.contract.identity import SEED_LIMIT
 JsonDict = dict[str, Any]
 Seed = Annotated[StrictInt, Field(ge=0, lt=SEED_LIMIT)]
 Label = Annotated[StrictStr, Field(max_length=512)]
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 
 
 class EnvSpec(BaseModel):
@@ -61,7 +61,7 @@ class SafetySpec(BaseModel):
     """Limits of one rollout: `max_ops` operations (2 per turn) truncate, `max_time_s` seconds are the deadline."""
 
     max_ops: Annotated[StrictInt, Field(ge=1, le=10_000_000)] = 100_000
-    max_time_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 3600.0
+    max_time_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False, strict=True)] = 3600.0
 
 
 class RewardSpec(BaseModel):

@@ -94,7 +94,7 @@ def _row(rollout: StoredRollout) -> Row:
     blobs = [_blob(name, data) for name, data in rollout.blobs.items()]
     values["blob_hashes"] = orjson.dumps(sorted(shown | rollout.blobs.keys())).decode()
     size = len(events) + sum(len(data) for _, data in blobs)
-    values["events_encoding"], values["events"] = _packed(events)
+    values["events_encoding"], values["events"] = packed(events)
 
     policy = rollout.policy
     values["policy_name"] = _word(policy.get("name") or policy.get("policy") or policy.get("policy_name"))
@@ -115,10 +115,11 @@ def _word(value: Json) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _packed(events: bytes) -> tuple[str, bytes]:
-    if len(events) <= COMPRESS_ABOVE_BYTES:
-        return "json", events
-    return "zlib", zlib.compress(events, 1)
+def packed(text: bytes) -> tuple[str, bytes]:
+    """JSON as it is kept, and how: `json` as it stands, `zlib` when it is long."""
+    if len(text) <= COMPRESS_ABOVE_BYTES:
+        return "json", text
+    return "zlib", zlib.compress(text, 1)
 
 
 def _pictures(events: Sequence[Json]) -> set[str]:

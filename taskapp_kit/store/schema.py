@@ -4,6 +4,7 @@
 blob: JSON, or the same JSON under zlib (level 1) when it is longer than `COMPRESS_ABOVE_BYTES`; `events_encoding` says
 which. The small columns stand first, so that a scan does not have to read the blob.
 `blobs` has each picture once, under the SHA-256 of its bytes; a rollout's pictures are listed in `blob_hashes`.
+`tickets` has for a day which rollout was asked for under which Idempotency-Key, who plays it, and what was answered.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from sqlalchemy import (
 from taskapp_kit.errors import StoreError
 
 COMPRESS_ABOVE_BYTES = 4096
-"""Events longer than this as JSON are compressed: about 1 to 6, for some 15 µs at 6 kB."""
+"""Events and answers longer than this as JSON are compressed: about 1 to 6, for some 15 µs at 6 kB."""
 
 METADATA = MetaData()
 
@@ -92,6 +93,25 @@ BLOBS = Table(
     Column("bytes", LargeBinary, nullable=False),
 )
 
+TICKETS = Table(
+    "tickets",
+    METADATA,
+    Column("rollout_id", String, primary_key=True),
+    Column("created_at", Double, nullable=False),
+    Column("key", String),
+    Column("fingerprint", String, nullable=False),
+    Column("key_label", String),
+    Column("holder", String, nullable=False),
+    Column("process", String),
+    Column("lease_until", Double, nullable=False),
+    Column("settled_at", Double),
+    Column("failure", Text),
+    Column("answer_encoding", String),
+    Column("answer", LargeBinary),
+    Index("tickets_by_key", "key", unique=True),
+    Index("tickets_by_time", "created_at"),
+)
+
 APPLIED = Table(
     "taskapp_migrations",
     METADATA,
@@ -107,10 +127,15 @@ def first_tables(connection: Connection) -> None:
     METADATA.create_all(connection, tables=[ROLLOUTS, BLOBS])
 
 
-MIGRATIONS: Sequence[Migration] = (("0001_first_tables", first_tables),)
+def tickets(connection: Connection) -> None:
+    """`tickets`, in the shape that this release has."""
+    METADATA.create_all(connection, tables=[TICKETS])
+
+
+MIGRATIONS: Sequence[Migration] = (("0001_first_tables", first_tables), ("0002_tickets", tickets))
 """All steps from an empty file to today's schema, oldest first; a name that was released never changes or goes.
 
-The first creates today's shape, so a later step looks first whether its column or table is there already.
+Those that make a table make today's shape, so a later step looks first whether its column or table is there already.
 """
 
 

@@ -21,11 +21,12 @@ from sqlalchemy import Connection, bindparam, func, select, true
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
-from taskapp_kit.contract.ports import StoredRollout
+from taskapp_kit.contract.ports import Clock, StoredRollout
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.rows import Row, differing, from_row, to_row
 from taskapp_kit.store.schema import BLOBS, ROLLOUTS
 from taskapp_kit.store.sqlite_file import Database, explain
+from taskapp_kit.store.tickets import SqliteCoordinator
 from taskapp_kit.store.writer import Outcome, Writer
 
 T = TypeVar("T")
@@ -75,7 +76,8 @@ class SqliteStore:
         self._database = Database(path, busy_timeout_seconds)
         self.place = self._database.place
         # One connection serves everything in memory: reads and writes take turns there, in threads as always.
-        self._turn: AbstractContextManager[Any] = nullcontext() if path else threading.Lock()
+        self._in_memory = path is None
+        self._turn: AbstractContextManager[Any] = threading.Lock() if self._in_memory else nullcontext()
         self._connection: Connection | None = None
         self._closed = False
         self._readers = ThreadPoolExecutor(2, thread_name_prefix="taskapp-store-reader")
@@ -122,6 +124,10 @@ class SqliteStore:
             return [from_row((*row, b""), with_events=False) for row in rows]
 
         return await self._read(read)
+
+    def coordinator(self, clock: Clock) -> SqliteCoordinator | None:
+        """Tickets in the same file, each call a holder of its own; None in memory. Close it before the store."""
+        return None if self._in_memory else SqliteCoordinator(self._database, clock)
 
     async def check(self) -> StoreCheck:
         """Reads everything: SQLite's integrity check, each rollout, each picture's hash. Slow on a large store."""
@@ -202,7 +208,7 @@ class SqliteStore:
             self._connection = self._database.writer.connect()
         connection = self._connection
         refused: dict[int, StoreError] = {}
-        with self._turn, connection.begin():
+        with self._turn, self._database.writing, connection.begin():
             for index, row in rows:
                 lacking = [name for name in row.lacking if not connection.execute(_BLOB, {"sha256": name}).first()]
                 if lacking:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,15 @@ class Database:
     """Engines for one SQLite database: `writer`, whose transactions begin with the write lock, and `readers`.
 
     `place` is how sentences call it: the absolute path, or `memory`. In memory both are one connection.
-    Raises StoreError when it cannot be opened.
+    `writing`: to be held during a transaction that writes to a file. The threads of this process then take turns at
+    once, where SQLite would let the second one sleep and try again. Raises StoreError when it cannot be opened.
     """
 
     def __init__(self, path: Path | None, busy_timeout_seconds: float) -> None:
         self._path = None if path is None else path.resolve()
         self._busy_timeout_seconds = busy_timeout_seconds
         self.place = "memory" if self._path is None else str(self._path)
+        self.writing = threading.Lock()
         try:
             self._identity = _created(self._path) if self._path else (0, 0)
             self.writer = self._engine(read_only=False)
@@ -61,30 +64,37 @@ class Database:
         files = (self._path, Path(f"{self._path}-wal"))
         return sum(file.stat().st_size for file in files if file.exists())
 
+    def connect(self) -> sqlite3.Connection:
+        """A connection of the driver's own, outside the engines; who asks for it closes it. Raises sqlite3.Error."""
+        place = ":memory:" if self._path is None else str(self._path)
+        connection: sqlite3.Connection = sqlite3.connect(place, **self._connect_args())
+        _prepare(connection, read_only=False)
+        return connection
+
     def close(self) -> None:
         """Closes all connections; the last one moves the write-ahead log into the file."""
         self.readers.dispose()
         self.writer.dispose()
+
+    def _connect_args(self) -> dict[str, Any]:
+        return {
+            "isolation_level": None,  # transactions begin where we say, not where the driver guesses
+            "check_same_thread": False,
+            "timeout": self._busy_timeout_seconds,
+        }
 
     def _engine(self, *, read_only: bool) -> Engine:
         options: dict[str, Any] = {"pool_size": 2, "max_overflow": 0} if self._path else {}
         engine = create_engine(
             URL.create("sqlite", database=str(self._path) if self._path else None),
             poolclass=QueuePool if self._path else StaticPool,
-            connect_args={
-                "isolation_level": None,  # transactions begin where we say, not where the driver guesses
-                "check_same_thread": False,
-                "timeout": self._busy_timeout_seconds,
-            },
+            connect_args=self._connect_args(),
             hide_parameters=True,  # an error's text never holds what was being stored
             **options,
         )
 
         def prepare(connection: sqlite3.Connection, _: object) -> None:
-            connection.execute("PRAGMA synchronous=FULL")
-            connection.execute("PRAGMA journal_size_limit=67108864")
-            if read_only:
-                connection.execute("PRAGMA query_only=ON")
+            _prepare(connection, read_only=read_only)
 
         def begin(connection: Connection) -> None:
             driver: Any = connection.connection.dbapi_connection  # straight to the driver: 35 µs less for each commit
@@ -111,6 +121,13 @@ class Database:
                 f"the file system under {self.place} cannot hold a write-ahead log (SQLite says {mode!r}).",
                 hint="Put the store on a local disk.",
             )
+
+
+def _prepare(connection: sqlite3.Connection, *, read_only: bool) -> None:
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA journal_size_limit=67108864")
+    if read_only:
+        connection.execute("PRAGMA query_only=ON")
 
 
 def _created(path: Path) -> tuple[int, int]:

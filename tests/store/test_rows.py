@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import OrderedDict
 from dataclasses import replace
 from enum import Enum
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stored_samples import any_rollout, episode, json_values, nested, pictured, png, rollout
+from stored_samples import any_rollout, episode, finite, json_values, nested, pictured, png, rollout, words
 
+from taskapp_kit.contract.content import MAX_DEPTH, NotJson, content
+from taskapp_kit.contract.events import Called, Observed, Started, Stepped, encode, from_json
 from taskapp_kit.contract.ports import StoredRollout
+from taskapp_kit.contract.trajectory import PlayedStep
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.rows import COLUMNS, from_row, to_row
 from taskapp_kit.store.schema import COMPRESS_ABOVE_BYTES
@@ -193,3 +198,112 @@ def test_a_row_of_a_newer_schema_is_refused() -> None:
     values[COLUMNS.index("schema_version")] = 99
     with pytest.raises(StoreError, match="schema version 99; this release reads up to 1"):
         from_row(values)
+
+
+# -- from an author's observation to the store and back ----------------------------------------------------------------
+
+integers = st.integers(-(2**63), 2**63 - 1)
+shapes = st.sampled_from([(), (0,), (3,), (2, 2), (2, 0, 1)])
+arrays = st.builds(
+    lambda shape, kind, start: (np.arange(int(np.prod(shape))) + start).astype(kind).reshape(shape),
+    shapes,
+    st.sampled_from(["int8", "int64", "uint32", "float16", "float64", "bool"]),
+    st.integers(-3, 3),
+)
+leaves = (
+    st.none()
+    | st.booleans()
+    | integers
+    | finite
+    | st.sampled_from([-0.0, 5e-324, 1.7976931348623157e308, -(2**63), 2**63 - 1, "", [], {}, (), [[]], {"": {}}])
+    | words
+    | arrays
+    | integers.map(np.int64)
+    | finite.map(np.float64)
+)
+authors_values = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=4) | st.tuples(inner, inner) | st.dictionaries(words, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def deep(value: Any, depth: int) -> Any:
+    """The value inside `depth` lists and objects."""
+    for level in range(depth):
+        value = (value,) if level % 2 else {"é": value}
+    return value
+
+
+@st.composite
+def observations(draw: st.DrawFn) -> dict[str, Any]:
+    """What an author shows: nested, with one object in several places, numpy, tuples, any text and number."""
+    shared = draw(authors_values)
+    depth = draw(st.integers(0, 60 - 6))  # an inner value has some levels of its own
+    return {"once": deep(shared, depth), "again": [shared, shared], "more": draw(authors_values)}
+
+
+def as_json_has_it(value: Any) -> Any:
+    """The same by another writer and reader than the kit's."""
+    return json.loads(json.dumps(value, default=lambda array: array.tolist()))
+
+
+def kept_and_read(shown: list[Any]) -> tuple[StoredRollout, list[Any]]:
+    """A rollout that shows these observations, as the store gives it back; and its events, whole."""
+    first, *others = [content(value) for value in shown]
+    told: list[Any] = [Started("e", "1", "train", 0, {}, "p"), Observed(first, [])]
+    for index, seen in enumerate(others):
+        told += [Called(index), Stepped(PlayedStep(index, "go", {}, seen))]
+    made = rollout(events=encode(told))
+    return from_row(to_row(made).values), told
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(observations(), min_size=1, max_size=3))
+def test_an_authors_observation_comes_back_from_the_store_as_json_has_it(shown: list[dict[str, Any]]) -> None:
+    back, told = kept_and_read(shown)
+    read = [from_json(body) for body in back.events]
+    seen = [event.observation if isinstance(event, Observed) else event.step.observation for event in read[1::2]]
+    assert exactly(seen) == exactly([as_json_has_it(value) for value in shown])
+    assert read == told
+    assert encode(read).text == orjson.dumps(back.events)
+
+
+def test_an_observation_sixty_deep_is_kept_and_one_too_deep_is_refused() -> None:
+    back, told = kept_and_read([deep({"bottom": -0.0}, 61)])
+    assert [from_json(body) for body in back.events] == told
+    with pytest.raises(NotJson, match="nested more than 64 deep"):
+        content({"top": deep("bottom", MAX_DEPTH)})
+
+
+unkeepable = st.sampled_from(
+    [
+        (b"bytes", "is of type bytes"),
+        (bytearray(b"x"), "is of type bytearray"),
+        ("a\ud800b", "lone surrogate"),
+        ({"\udfff": 1}, "lone surrogate"),
+        (2**63, "beyond 64 bits"),
+        (-(2**63) - 1, "beyond 64 bits"),
+        (np.uint64(2**63), "beyond 64 bits"),
+        (np.array([0.0, np.nan]), "is nan"),
+        (np.array([b"x"]), "is of type bytes"),
+        (np.array([1j]), "is of type complex"),
+        (np.datetime64("2024-01-02"), "is of type datetime.date"),
+        (float("-inf"), "is -inf"),
+        ({1, 2}, "is of type set"),
+        ({(1, 2): 3}, "keys are str"),
+    ]
+)
+
+
+@given(unkeepable, authors_values, st.integers(0, 50))
+@settings(deadline=None)
+def test_what_cannot_be_kept_is_refused_where_it_stands_and_never_becomes_a_row(
+    fault: tuple[Any, str], beside: Any, depth: int
+) -> None:
+    value, sentence = fault
+    with pytest.raises(NotJson) as refused:
+        content({"beside": beside, "wrong": deep([beside, value], depth)})
+    assert sentence in refused.value.found
+    assert refused.value.path.startswith("observation.wrong")
+    assert "[1]" in refused.value.path

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, create_engine, inspect, text
+from stored_samples import rollout
 
+from taskapp_kit.contract.ports import SystemClock, Ticket
 from taskapp_kit.errors import StoreError
-from taskapp_kit.store.schema import METADATA, MIGRATIONS, migrate
+from taskapp_kit.store.rows import to_row
+from taskapp_kit.store.schema import METADATA, MIGRATIONS, ROLLOUTS, migrate
 from taskapp_kit.store.sqlite import SqliteStore
 
 DOCS = Path(__file__).parents[2] / "docs" / "store.md"
@@ -22,13 +27,13 @@ def add_flag(connection: Connection) -> None:
 
 def test_each_migration_runs_once_and_in_order() -> None:
     with create_engine("sqlite://").connect() as connection:
-        assert migrate(connection, "here") == ["0001_first_tables"]
+        assert migrate(connection, "here") == ["0001_first_tables", "0002_tickets"]
         assert migrate(connection, "here") == []
-        later = (*MIGRATIONS, ("0002_flag", add_flag))
-        assert migrate(connection, "here", later) == ["0002_flag"]
+        later = (*MIGRATIONS, ("0003_flag", add_flag))
+        assert migrate(connection, "here", later) == ["0003_flag"]
         assert migrate(connection, "here", later) == []
         assert "flag" in {column["name"] for column in inspect(connection).get_columns("rollouts")}
-        with pytest.raises(StoreError, match=r"newer taskapp-kit.*'0002_flag'.*'0001_first_tables'.*Upgrade"):
+        with pytest.raises(StoreError, match=r"newer taskapp-kit.*'0003_flag'.*'0002_tickets'.*Upgrade"):
             migrate(connection, "here")
 
 
@@ -40,6 +45,32 @@ def test_a_migrated_file_has_the_tables_that_the_code_uses() -> None:
         for name, table in METADATA.tables.items():
             assert [column["name"] for column in found.get_columns(name)] == [column.name for column in table.columns]
             assert {index["name"] for index in found.get_indexes(name)} == {index.name for index in table.indexes}
+
+
+def test_a_file_of_the_first_release_gets_the_tickets_and_keeps_its_rollouts(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.db"
+    with create_engine(f"sqlite:///{path}").begin() as connection:
+        assert migrate(connection, "here", MIGRATIONS[:1]) == ["0001_first_tables"]
+        assert set(inspect(connection).get_table_names()) == {"rollouts", "blobs", "taskapp_migrations"}
+        row = to_row(rollout("old"))
+        connection.execute(ROLLOUTS.insert().values(row.values))
+
+    async def use() -> None:
+        store = SqliteStore(path)
+        tickets = store.coordinator(SystemClock())
+        assert tickets is not None
+        ticket = Ticket("new", "f", time.time(), "k")
+        assert await tickets.claim(ticket) is None
+        found = await tickets.look("new")
+        assert found is not None and found.ticket == ticket
+        kept = await store.load("old")
+        assert kept == rollout("old")
+        await tickets.close()
+        await store.close()
+
+    asyncio.run(use())
+    with create_engine(f"sqlite:///{path}").connect() as connection:
+        assert migrate(connection, "here") == []
 
 
 def test_a_newer_file_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""A call of a language model: what is sent to a chat-completions endpoint, and what comes back.
+
+Who plays builds the body (`policy/conversation.py`, in the environment's thread or a worker process), the front sends it
+(`policy/client.py`, on the event loop): a worker process holds no address and no key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.errors import Failure
+
+POLICY = "policy"
+"""The role of the model that plays; judges and user simulators have names of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a model is asked, and as what.
+
+    url: complete, `…/chat/completions`, its query kept; user and password never stand in it. model: the name that goes
+    into the body, None leaves it out. key: the caller's own vendor key for this address, None takes the server's own
+    where it belongs to the host. cache: answers may come from the response cache (never in mode `rl`).
+    """
+
+    url: str
+    model: str | None = None
+    key: str | None = field(default=None, repr=False)
+    cache: bool = False
+
+
+@dataclass(slots=True)
+class ChatReply:
+    """What the endpoint answered, as it gave it.
+
+    message: the assistant's message (`content`, `tool_calls`, `reasoning_content`, …). finish_reason: `stop`,
+    `tool_calls`, `length`, … usage: `prompt_tokens`, `completion_tokens` and whatever else it counted. cost: in US
+    dollars, where the price is known. prompt_token_ids, token_ids, logprobs, policy_version: where the endpoint gave
+    them, never recomputed; of `token_ids` and `logprobs` each has one entry for each sampled token. seconds: of the
+    attempt that succeeded. attempts: 1 when the first did. retries: what the others came to, `{"kind", "status"?}`.
+    """
+
+    message: dict[str, Json]
+    finish_reason: str = ""
+    model: str = ""
+    usage: dict[str, float] = field(default_factory=dict)
+    cost: float | None = None
+    prompt_token_ids: list[int] | None = None
+    token_ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    policy_version: str | None = None
+    seconds: float = 0.0
+    attempts: int = 1
+    retries: list[dict[str, Json]] = field(default_factory=list)
+    cached: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """For a worker process."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> ChatReply:
+        """The inverse of `to_json`."""
+        return cls(**body)
+
+
+class ModelFailed(Exception):
+    """The model could not be asked, or what it answered cannot be used; no retry is left.
+
+    failure: boundary `policy` (or `timeout`). overflow: the conversation is longer than the model can read; that is a
+    limit of the episode, and no failure.
+    """
+
+    def __init__(self, failure: Failure, *, overflow: bool = False) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+        self.overflow = overflow
+
+
+class ModelClient(Protocol):
+    """Asks models. One for each process, used on one event loop."""
+
+    async def chat(self, endpoint: Endpoint, body: dict[str, Json], *, seconds: float) -> ChatReply:
+        """One answer, after as many attempts as fit into `seconds`. Raises ModelFailed.
+
+        body: an OpenAI-compatible chat-completions request without `model`, which the endpoint gives.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Lets go of connections."""
+        ...
