@@ -50,7 +50,8 @@ def _command(name: str, command: click.Command) -> str:
         lines.append("")
     examples = (command.epilog or "").partition(":\n")[2]
     lines += ["```text", *(line.strip() for line in examples.splitlines()), "```", ""]
-    return "\n".join(lines)
+    inner = command.commands if isinstance(command, click.Group) else {}
+    return "\n".join([*lines, *(_command(f"{name} {below}", found) for below, found in inner.items())])
 
 
 def _flag(option: click.Option) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,6 +21,8 @@ CHALLENGE: Headers = [(b"www-authenticate", b'Bearer realm="taskapp", Basic real
 DOCUMENTS: Final = frozenset({"/docs", "/openapi.json"})
 LABEL = "taskapp_kit.key_label"
 """Where the scope holds the label of the key that was used."""
+QUOTA = "taskapp_kit.key_quota"
+"""Where it holds how many rollouts that label may have in flight: an int, or None for any number."""
 
 
 class KeyCheck:
@@ -38,11 +40,13 @@ class KeyCheck:
         *,
         open_documents: bool = False,
         direct: Mapping[str, tuple[frozenset[str], ASGIApp]] | None = None,
+        refused: Callable[[str], None] | None = None,
     ) -> None:
         self.app = app
         self.keys = keys
         self.open_documents = open_documents
         self.direct = direct or {}
+        self.refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, websocket or lifespan."""
@@ -51,6 +55,8 @@ class KeyCheck:
             return
         refusal = None if self._open(scope) else self._refusal(scope)
         if refusal is not None:
+            if self.refused is not None:
+                self.refused(refusal.code)
             if scope["type"] == "websocket":
                 await receive()
                 await send({"type": "websocket.close", "code": 1008, "reason": refusal.code})
@@ -90,15 +96,16 @@ class KeyCheck:
         found = candidates(scope["headers"])
         if isinstance(found, Refusal):
             return found
-        label = self.keys.match(found)
-        if label is None:
+        holder = self.keys.match(found)
+        if holder is None:
             return Refusal(
                 "unauthorised",
                 "API key missing or invalid",
                 hint="Send the key in the X-API-Key header or as Authorization: Bearer.",
                 headers=CHALLENGE,
             )
-        scope[LABEL] = label
+        scope[LABEL] = holder.label
+        scope[QUOTA] = holder.max_in_flight
         return None
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import socket
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
 import pytest
-from front_door import KEY, RESETS, Door, error_of, opened, read_answer, request_body
+from front_door import KEY, Door, error_of, opened, read_answer, request_body
+from siege import besieged, parsed, siege
 from starlette.types import Message
 
 from taskapp_kit.config import Settings
@@ -133,6 +135,76 @@ BAD: dict[str, tuple[bytes, list[str | int], str]] = {
     "trace format": (text(record={"trace_format": "huge"}), ["body", "record", "trace_format"], "literal_error"),
     "output mode": (text(policy={"output_mode": "speech"}), ["body", "policy", "output_mode"], "literal_error"),
     "reward negative": (text(reward={"env": -1}), ["body", "reward", "env"], "greater_than_equal"),
+    "reward list": (text(reward=[]), ["body", "reward"], "model_type"),
+    "reward unknown": (text(reward={"enviroment": 1}), ["body", "reward"], "value_error"),
+    "reward of nothing": (text(reward={"env": 0, "event": 0, "outcome": 0}), ["body", "reward"], "value_error"),
+    "run_id list": (text(run_id=[]), ["body", "run_id"], "string_type"),
+    "mode null": (text(mode=None), ["body", "mode"], "literal_error"),
+    "mode upper case": (text(mode="RL"), ["body", "mode"], "literal_error"),
+    "env null": (text(env=None), ["body", "env"], "model_type"),
+    "env_name number": (text(env={"env_name": 5}), ["body", "env", "env_name"], "string_type"),
+    "env_name unknown": (text(env={"env_name": "nosuch"}), ["body", "env", "env_name"], "unknown_environment"),
+    "env_id list": (text(env={"env_id": ["x"]}), ["body", "env", "env_id"], "string_type"),
+    "config null": (text(env={"config": None}), ["body", "env", "config"], "dict_type"),
+    "config unknown": (text(env={"config": {"hight": 3}}), ["body", "env", "config", "hight"], "bad_config"),
+    "config word": (text(env={"config": {"low": "three"}}), ["body", "env", "config", "low"], "bad_config"),
+    "config bool": (text(env={"config": {"low": True}}), ["body", "env", "config", "low"], "bad_config"),
+    "split unknown": (text(env={"config": {"split": "trian"}}), ["body", "env", "config", "split"], "unknown_split"),
+    "split number": (text(env={"config": {"split": 7}}), ["body", "env", "config", "split"], "bad_split"),
+    "index negative": (text(env={"config": {"split": "train", "index": -1}}), ["body", "env", "config", "index"],
+                       "bad_index"),
+    "index too large": (text(env={"config": {"split": "train", "index": 64}}), ["body", "env", "config", "index"],
+                        "seed_out_of_range"),
+    "index string": (text(env={"config": {"index": "0"}}), ["body", "env", "config", "index"], "bad_index"),
+    "seed and index disagree": (text(env={"seed": 3, "config": {"split": "train", "index": 5}}),
+                                ["body", "env", "seed"], "value_error"),
+    "seed of another split": (text(env={"seed": 3, "config": {"split": "test"}}), ["body", "env", "seed"],
+                              "seed_out_of_range"),
+    "no row has these tags": (text(env={"env_name": "quiz", "config": {"tags": ["nope"]}}), ["body", "env", "config"],
+                              "no_such_row"),
+    "no such row": (text(env={"env_name": "quiz", "seed": 99}), ["body", "env", "seed"], "seed_out_of_range"),
+    "policy null": (text(policy=None), ["body", "policy"], "model_type"),
+    "policy list": (text(policy=[]), ["body", "policy"], "model_type"),
+    "policy string": (text(policy="one"), ["body", "policy"], "model_type"),
+    "policy config list": (text(policy={"config": []}), ["body", "policy", "config"], "dict_type"),
+    "policy unknown": (text(policy={"config": {"policy": "onne"}}), ["body", "policy", "config", "policy"],
+                       "unknown_policy"),
+    "policy a number": (text(policy={"config": {"policy": 1}}), ["body", "policy", "config", "policy"], "unknown_policy"),
+    "no policy": (text(policy={}), ["body", "policy", "policy_name"], "unknown_policy"),
+    "policy_name number": (text(policy={"policy_name": 4}), ["body", "policy", "policy_name"], "string_type"),
+    "policy_name unknown": (text(policy={"policy_name": "onne"}), ["body", "policy", "policy_name"], "unknown_policy"),
+    "constant of a number": (text(policy={"config": {"policy": "constant", "action": 5}}),
+                             ["body", "policy", "config", "action"], "value_error"),
+    "replay of nothing": (text(policy={"config": {"policy": "replay"}}), ["body", "policy", "config", "rollout_id"],
+                          "value_error"),
+    "sample negative": (text(policy={"config": {"policy": "one", "sample": -1}}), ["body", "policy", "config", "sample"],
+                        "value_error"),
+    "sample string": (text(policy={"config": {"policy": "random", "sample": "x"}}),
+                      ["body", "policy", "config", "sample"], "value_error"),
+    "structured_config list": (text(policy={"structured_config": []}), ["body", "policy", "structured_config"],
+                               "model_type"),
+    "output_mode null": (text(policy={"output_mode": None}), ["body", "policy", "output_mode"], "literal_error"),
+    "ops null": (text(ops=None), ["body", "ops"], "list_type"),
+    "ops string": (text(ops="agent"), ["body", "ops"], "list_type"),
+    "ops of null": (text(ops=["agent", None]), ["body", "ops", 1], "string_type"),
+    "ops nested": (text(ops=[["agent"]]), ["body", "ops", 0], "string_type"),
+    "ops word": (text(ops=["agent", "agnet"]), ["body", "ops", 1], "unknown_op"),
+    "ops empty object": (text(ops=[{}]), ["body", "ops", 0], "unknown_op"),
+    "ops unknown type": (text(ops=[{"type": "agnet"}]), ["body", "ops", 0], "unknown_op"),
+    "ops tool number": (text(ops=[{"type": "env", "tool": 1, "args": {}}]), ["body", "ops", 0], "unknown_op"),
+    "record list": (text(record=[]), ["body", "record"], "model_type"),
+    "return_trace number": (text(record={"return_trace": 1}), ["body", "record", "return_trace"], "bool_type"),
+    "safety list": (text(safety=[]), ["body", "safety"], "model_type"),
+    "max_ops string": (text(safety={"max_ops": "10"}), ["body", "safety", "max_ops"], "int_type"),
+    "max_ops huge": (text(safety={"max_ops": 10**8}), ["body", "safety", "max_ops"], "less_than_equal"),
+    "group_id number": (text(group_id=1), ["body", "group_id"], "string_type"),
+    "group_id long": (text(group_id="x" * 2000), ["body", "group_id"], "string_too_long"),
+    "correlation number": (text(trace_correlation_id=1), ["body", "trace_correlation_id"], "string_type"),
+    "correlation long": (text(trace_correlation_id="x" * 5000), ["body", "trace_correlation_id"], "string_too_long"),
+    "inference_url number": (text(inference_url=4), ["body", "inference_url"], "string_type"),
+    "inference_url long": (text(inference_url="https://x.org/" + "x" * 5000), ["body", "inference_url"],
+                           "string_too_long"),
+    "session number": (text(training_session_id=5), ["body", "training_session_id"], "string_type"),
 }  # fmt: skip
 
 
@@ -143,20 +215,31 @@ def post(body: bytes, *headers: bytes, length: int | None = None) -> bytes:
     return b"\r\n".join([*lines, *headers]) + b"\r\n\r\n" + body
 
 
+@pytest.fixture(scope="module")
+def door() -> Iterator[Door]:
+    """A server for the attacks of this file."""
+    with besieged() as found:
+        yield found
+
+
+def test_there_are_enough_malformed_bodies() -> None:
+    assert len(BAD) >= 120 and len({body for body, _, _ in BAD.values()}) == len(BAD)
+
+
 @pytest.mark.parametrize("name", BAD)
-def test_a_malformed_body_is_the_callers_error(door: Door, name: str) -> None:
+def test_a_malformed_body_is_the_callers_error(door: Door, name: str, caplog: pytest.LogCaptureFixture) -> None:
     body, field, kind = BAD[name]
-    before = RESETS[0]
-    response = door.client.post("/rollout", content=body, headers={"Content-Type": "application/json"})
+    with siege(door, caplog) as attack:
+        answer = attack.send(post(body, b"Content-Type: application/json"))
+    response = parsed(answer)
     assert response.status_code == 422, response.text[:300]
     fields = error_of(response)["fields"]
     assert isinstance(fields, list)
     assert (field, kind) in [(item["loc"], item["type"]) for item in fields], fields
     assert len(response.content) < 3000
-    assert RESETS[0] == before
 
 
-def test_the_server_is_well_after_all_that(door: Door) -> None:
+def test_a_good_rollout_works_after_all_that(door: Door) -> None:
     for name in ("very deep", "many values", "10**5000"):
         door.client.post("/rollout", content=BAD[name][0])
     assert door.client.post("/rollout", json=GOOD).status_code == 200
@@ -175,33 +258,33 @@ def test_json_by_its_content_type_or_none(door: Door, kind: str | None) -> None:
     ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/xml",
      "application/jsonp", "application/json-seq", "text/json", "json", "application/json, text/plain", "*/*"],
 )  # fmt: skip
-def test_another_content_type_is_415(door: Door, kind: str) -> None:
-    response = door.client.post("/rollout", content=text(), headers={"Content-Type": kind})
-    assert response.status_code == 415
-    assert error_of(response)["code"] == "unsupported_content_type"
+def test_another_content_type_is_415(door: Door, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    with siege(door, caplog) as attack:
+        attack.refused(post(text(), b"Content-Type: " + kind.encode()), 415, "unsupported_content_type")
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "identity", "gzip, gzip", "", "x"])
-def test_any_content_encoding_is_415(door: Door, coding: str) -> None:
-    response = door.client.post("/rollout", content=text(), headers={"Content-Encoding": coding})
-    assert response.status_code == 415
-    assert error_of(response)["code"] == "unsupported_content_encoding"
+def test_any_content_encoding_is_415(door: Door, coding: str, caplog: pytest.LogCaptureFixture) -> None:
+    with siege(door, caplog) as attack:
+        attack.refused(post(text(), b"Content-Encoding: " + coding.encode()), 415, "unsupported_content_encoding")
 
 
-def test_too_long_by_its_own_word_is_refused_at_once(door: Door) -> None:
-    with socket.create_connection((door.server.host, door.server.port), timeout=5) as connection:
+def test_too_long_by_its_own_word_is_refused_at_once(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        siege(door, caplog) as attack,
+        socket.create_connection((door.server.host, door.server.port), timeout=5) as connection,
+    ):
         connection.sendall(post(b"{", length=5_000_000))
         began = time.monotonic()
-        answer = read_answer(connection)
+        answer = attack.note(read_answer(connection))
         assert time.monotonic() - began < 0.5, "before the body arrives"
     assert answer.startswith(b"HTTP/1.1 413") and b"body_too_large" in answer
 
 
-def test_too_long_as_chunks_is_refused_when_the_count_passes(door: Door) -> None:
+def test_too_long_as_chunks_is_refused_when_the_count_passes(door: Door, caplog: pytest.LogCaptureFixture) -> None:
     chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
-    answer = door.raw(post(chunk * 80, b"Transfer-Encoding: chunked", length=-1))
-    assert answer.startswith(b"HTTP/1.1 413") and b"body_too_large" in answer
-    assert door.client.get("/health").status_code == 200
+    with siege(door, caplog) as attack:
+        attack.refused(post(chunk * 80, b"Transfer-Encoding: chunked", length=-1), 413, "body_too_large")
 
 
 def test_just_short_enough_passes() -> None:
@@ -213,11 +296,12 @@ def test_just_short_enough_passes() -> None:
 
 
 @pytest.mark.parametrize("length", [b"-1", b"1e3", b"0x10", b"99999999999999999999999", b"5, 5", b"5 5", b"+5"])
-def test_a_content_length_that_is_none_never_reaches_a_route(door: Door, length: bytes) -> None:
-    before = RESETS[0]
-    answer = door.raw(post(text(), b"Content-Length: " + length, length=-1), seconds=2)
+def test_a_content_length_that_is_none_never_reaches_a_route(
+    door: Door, length: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with siege(door, caplog) as attack:
+        answer = attack.send(post(text(), b"Content-Length: " + length, length=-1), seconds=2)
     assert answer.split(b" ", 2)[1] in (b"400", b"413")
-    assert RESETS[0] == before
 
 
 def test_a_chunked_body_is_read_like_any_other(door: Door) -> None:
@@ -227,13 +311,13 @@ def test_a_chunked_body_is_read_like_any_other(door: Door) -> None:
     assert answer.startswith(b"HTTP/1.1 200")
 
 
-def test_a_caller_who_hangs_up_in_the_middle_costs_nothing(door: Door) -> None:
-    before = RESETS[0]
-    for _ in range(20):
-        with socket.create_connection((door.server.host, door.server.port), timeout=5) as connection:
-            connection.sendall(post(text()[:20], length=500))
-    assert door.client.get("/health").json()["in_flight"] == 0
-    assert RESETS[0] == before
+def test_a_caller_who_hangs_up_in_the_middle_costs_nothing(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    with siege(door, caplog) as attack:
+        for _ in range(20):
+            with socket.create_connection((door.server.host, door.server.port), timeout=5) as connection:
+                connection.sendall(post(text()[:20], length=500))
+        attack.note(door.client.get("/health").content)
+        assert door.client.get("/health").json()["in_flight"] == 0
 
 
 def _read(messages: list[Message], seconds: float) -> dict[str, Any]:
@@ -261,10 +345,13 @@ def test_a_slow_body_is_408() -> None:
 
 
 @pytest.mark.slow
-def test_a_slow_body_is_408_on_the_wire(door: Door) -> None:
-    with socket.create_connection((door.server.host, door.server.port), timeout=15) as connection:
+def test_a_slow_body_is_408_on_the_wire(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        siege(door, caplog) as attack,
+        socket.create_connection((door.server.host, door.server.port), timeout=15) as connection,
+    ):
         connection.sendall(post(text()[:20], length=500))
-        answer = read_answer(connection)
+        answer = attack.note(read_answer(connection))
     assert answer.startswith(b"HTTP/1.1 408") and b"body_timeout" in answer
 
 

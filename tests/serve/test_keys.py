@@ -1,25 +1,51 @@
-"""Keys from settings and from a file."""
+"""Keys from settings and from a file, and how they reach a running server."""
 
 from __future__ import annotations
 
 import hashlib
+import hmac
+import json
+import logging
+import secrets
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+from front_door import ALIAS, KEY, fragments, opened
+from starlette.types import Receive, Scope, Send
 
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.serve.keys import Keys
+from taskapp_kit.serve import key_file
+from taskapp_kit.serve.auth import LABEL, QUOTA, KeyCheck
+from taskapp_kit.serve.keys import KeyHolder, Keys
+from taskapp_kit.serve.runner import BackgroundServer
+
+
+def until(condition: Callable[[], bool], seconds: float = 6.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "did not happen in time"
+        time.sleep(0.05)
+
+
+def labels(keys: Keys, *candidates: bytes) -> list[str | None]:
+    found = [keys.match([candidate]) for candidate in candidates]
+    return [holder and holder.label for holder in found]
 
 
 def test_labels_say_which_key_it_was() -> None:
     keys = Keys.of(
         Settings(environment_api_key="aaa", environment_api_key_aliases=("bbb", "ccc"), dev_environment_api_key="ddd")
     )
-    assert [keys.match([key]) for key in (b"aaa", b"bbb", b"ccc", b"ddd", b"eee", b"")] == [
+    assert labels(keys, b"aaa", b"bbb", b"ccc", b"ddd", b"eee", b"") == [
         "environment", "alias1", "alias2", "development", None, None,
     ]  # fmt: skip
-    assert keys.match([b"no", b"nope", b"ccc"]) == "alias2"
+    assert keys.match([b"no", b"nope", b"ccc"]) == KeyHolder("alias2", None)
     assert keys.match([]) is None
 
 
@@ -28,15 +54,29 @@ def test_no_key_is_no_key() -> None:
     assert not keys.configured() and keys.match([b""]) is None and repr(keys) == "Keys(none configured)"
 
 
-def test_the_file_takes_bare_labelled_and_hashed_keys(tmp_path: Path) -> None:
+def test_the_file_takes_bare_labelled_and_hashed_keys_with_and_without_quota(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     digest = hashlib.sha256(b"kept-nowhere").hexdigest()
-    file.write_text(f"# who may come in\n\nbare-key\n  trainer   trainer-key  \nviewer sha256:{digest}\nodd#key\n")
+    file.write_text(
+        f"# who may come in\n\nbare-key\n  trainer   trainer-key  \nviewer sha256:{digest} max_in_flight=8\nodd#key\n"
+        "few few-key max_in_flight=1\nclé\n"
+    )
     keys = Keys(file=file)
-    assert [keys.match([key]) for key in (b"bare-key", b"trainer-key", b"kept-nowhere", b"odd#key")] == [
-        "file3", "trainer", "viewer", "file6",
+    assert labels(keys, b"bare-key", b"trainer-key", b"kept-nowhere", b"odd#key", b"few-key") == [
+        "file3", "trainer", "viewer", "file6", "few",
     ]  # fmt: skip
-    assert keys.match([b"trainer"]) is None and keys.match([b"sha256:" + digest.encode()]) is None
+    assert labels(keys, "clé".encode(), "clé".encode("latin-1"), b"cle") == ["file8", "file8", None]
+    assert keys.match([b"kept-nowhere"]) == KeyHolder("viewer", 8)
+    assert keys.match([b"few-key"]) == KeyHolder("few", 1)
+    for none in (b"trainer", b"sha256:" + digest.encode(), bytes.fromhex(digest), b"max_in_flight=8", b"viewer"):
+        assert keys.match([none]) is None
+
+
+def test_a_key_in_a_setting_and_in_the_file_is_the_files(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"trainer {KEY} max_in_flight=2\n")
+    keys = Keys.of(Settings(environment_api_key=KEY, keys_file=file))
+    assert keys.match([KEY.encode()]) == KeyHolder("trainer", 2)
 
 
 @pytest.mark.parametrize(
@@ -54,3 +94,88 @@ def test_a_line_that_is_no_key_is_named_but_not_shown(tmp_path: Path, content: s
 def test_a_file_that_is_missing_at_the_start_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="TASKAPP_KEYS_FILE"):
         Keys(file=tmp_path / "absent")
+
+
+@pytest.mark.parametrize("where", ["first", "middle", "last", "nowhere"])
+def test_every_candidate_is_compared_with_every_key(where: str) -> None:
+    """Seen from the interpreter: as many comparisons, each of whole digests, wherever the right key stands, or not."""
+    known = [secrets.token_urlsafe(8) for _ in range(7)]
+    right = {"first": known[0], "middle": known[3], "last": known[6], "nowhere": "no"}[where]
+    keys = Keys([(f"k{n}", key) for n, key in enumerate(known)])
+    compared = 0
+
+    def watch(_: object, event: str, argument: object) -> None:
+        nonlocal compared
+        compared += event == "c_call" and argument is hmac.compare_digest
+
+    sys.setprofile(watch)
+    try:
+        found = keys.match([b"a", right.encode(), b"b"])
+    finally:
+        sys.setprofile(None)
+    assert (found is None) == (where == "nowhere")
+    assert compared == 3 * 7
+
+
+def test_nothing_that_keys_hold_shows_a_key(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"trainer {ALIAS} max_in_flight=2\n")
+    keys = Keys([("a", KEY)], file)
+    assert keys.configured() and not fragments(repr(keys) + repr(vars(keys)), KEY, ALIAS)
+
+
+def test_label_and_quota_reach_the_scope(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"trainer {KEY} max_in_flight=8\nviewer {ALIAS}\n")
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            while True:
+                kind = (await receive())["type"]
+                await send({"type": f"{kind}.complete"})
+                if kind == "lifespan.shutdown":
+                    return
+        body = json.dumps([scope[LABEL], scope[QUOTA]]).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    with BackgroundServer(KeyCheck(app, Keys.of(Settings(environment_api_key="plain", keys_file=file)))) as server:
+
+        def told(key: str) -> Any:
+            return httpx.get(f"{server.url}/x", headers={"X-API-Key": key}).json()
+
+        assert told(KEY) == ["trainer", 8]
+        assert told(ALIAS) == ["viewer", None]
+        assert told("plain") == ["environment", None]
+        assert told("wrong")["detail"]["error"]["code"] == "unauthorised"
+
+
+def test_a_running_server_takes_a_minted_key_and_refuses_a_revoked_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "keys"
+    first, second = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+    key_file.add(file, "first", first)
+    with caplog.at_level(logging.DEBUG), opened(Settings(keys_file=file)) as one:
+
+        def status(key: str) -> int:
+            return one.stranger.get("/health", headers={"X-API-Key": key}).status_code
+
+        assert (status(first), status(second)) == (200, 401)
+        key_file.add(file, "second", second, max_in_flight=3)
+        until(lambda: status(second) == 200)
+        assert status(first) == 200
+        key_file.remove(file, "first")
+        until(lambda: status(first) == 401)
+        assert status(second) == 200
+        file.write_text(file.read_text() + f"oops {first} max_in_flight=many\n")
+        until(lambda: status(second) == 503)
+        file.write_text("\n".join(file.read_text().splitlines()[:1]))
+        until(lambda: status(second) == 200)
+        file.unlink()
+        until(lambda: status(second) == 503)
+    told = [record.getMessage() for record in caplog.records if record.name == "taskapp_kit.serve"]
+    error, gone = [line for line in told if "unusable" in line]
+    assert f"{file}:2 is no key" in error and "Expected" in error
+    assert "No such file" in gone
+    assert not fragments("".join(told) + caplog.text, first, second)

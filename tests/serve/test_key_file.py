@@ -1,0 +1,312 @@
+"""The key file's format, and changes to it: what is there stays, nothing is lost, no key is told."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from front_door import KEY, fragments
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.serve import key_file
+from taskapp_kit.serve.key_file import KeyFileError, KeyHolder
+
+HERE = Path("keys")
+HEX = hashlib.sha256(KEY.encode()).hexdigest()
+
+LABELS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True).filter(
+    lambda label: not key_file.is_own_label(label)
+)
+QUOTAS = st.none() | st.integers(1, key_file.MAX_QUOTA)
+SECRETS = st.text(
+    st.characters(codec="utf-8", exclude_categories=("Z", "C"), exclude_characters=",#"), min_size=1, max_size=40
+).filter(lambda text: not re.match(r"(?i)max_in_flight=|(sha-?[0-9]+|md5)[:=]", text) and not text.split()[1:])
+SPACE = st.sampled_from([" ", "\t", "   "])
+END = st.sampled_from(["\n", "\r\n"])
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> str:
+    """A line that a person may have written: nothing, a comment, a key in any of its forms."""
+    kind = draw(st.sampled_from(["empty", "comment", "bare", "plain", "hashed"]))
+    if kind == "empty":
+        return draw(st.sampled_from(["", "  ", "\t"])) + draw(END)
+    if kind == "comment":
+        words = draw(st.text(st.characters(codec="utf-8", exclude_categories=("Z", "C")), max_size=30))
+        return f"# {words}" + draw(END)
+    secret = draw(SECRETS) if kind in ("bare", "plain") else "sha256:" + secrets.token_hex(32)
+    if kind == "bare":
+        return secret + draw(END)
+    quota = draw(QUOTAS)
+    more = "" if quota is None else f"{draw(SPACE)}max_in_flight={quota}"
+    # a label of its own: the law of labels that share one is tested apart
+    return f"{draw(SPACE)}{secrets.token_hex(6)}{draw(SPACE)}{secret}{more}{draw(SPACE)}" + draw(END)
+
+
+FILES = st.builds(
+    lambda mark, parts: mark + "".join(parts), st.sampled_from(["", "\ufeff"]), st.lists(lines(), max_size=8)
+)
+
+
+def parses(text: str) -> bool:
+    try:
+        key_file.parse(text, HERE)
+    except ConfigError:
+        return False
+    return True
+
+
+@given(LABELS, SECRETS, QUOTAS)
+def test_what_is_written_is_read(label: str, secret: str, quota: int | None) -> None:
+    [line] = key_file.parse(key_file.written(label, secret, quota), HERE)
+    assert line.holder == KeyHolder(label, quota) and line.hashed and line.labelled and line.number == 1
+    assert line.digests == (hashlib.sha256(secret.encode()).digest(),)
+
+
+@given(FILES.filter(parses), LABELS, QUOTAS, st.booleans())
+def test_a_key_that_comes_and_goes_leaves_every_other_line_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, text: str, label: str, quota: int | None, cut: bool
+) -> None:
+    file = tmp_path_factory.getbasetemp() / f"{secrets.token_hex(8)}.keys"
+    text = text.rstrip("\r\n") if cut else text
+    before = text.encode()
+    file.write_bytes(before)
+    known = key_file.read(file)
+    if any(line.holder.label == label for line in known):
+        return
+    assert key_file.add(file, label, "a-new-key", max_in_flight=quota) == KeyHolder(label, quota)
+    assert file.read_bytes().startswith(before)
+    assert key_file.read(file)[:-1] == known and key_file.read(file)[-1].holder == KeyHolder(label, quota)
+    assert key_file.remove(file, label) == (1, len(known))
+    assert file.read_bytes() in (before, before + b"\n")
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=9), st.sampled_from(["a", "b", "c"]))
+def test_revoking_takes_all_of_a_label_and_nothing_else(
+    tmp_path_factory: pytest.TempPathFactory, labels: list[str], gone: str
+) -> None:
+    file = tmp_path_factory.getbasetemp() / f"{secrets.token_hex(8)}.keys"
+    written = [f"# before {n}\n{label} key-{n}\n" for n, label in enumerate(labels)]
+    file.write_text("".join(written))
+    if gone not in labels:
+        with pytest.raises(KeyFileError, match="has that label"):
+            key_file.remove(file, gone)
+        return
+    assert key_file.remove(file, gone) == (labels.count(gone), len(labels) - labels.count(gone))
+    kept = [line.split("\n")[0] + "\n" if label == gone else line for label, line in zip(labels, written, strict=True)]
+    assert file.read_text() == "".join(kept)
+
+
+def test_the_newest_key_of_a_label_may_stay(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("ci oldest\n# why\nother other-key\nci older\n")
+    key_file.add(file, "ci", "newest", another=True)
+    assert key_file.remove(file, "ci", keep_newest=True) == (2, 2)
+    assert file.read_text() == f"# why\nother other-key\n{key_file.written('ci', 'newest')}\n"
+    for label in ("ci", "other"):
+        with pytest.raises(KeyFileError, match="that is its newest"):
+            key_file.remove(file, label, keep_newest=True)
+    assert len(key_file.read(file)) == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"a b {KEY}",
+        f"{KEY} ,",
+        f"{KEY},x",
+        f"label {KEY},",
+        f"label {KEY} quota=8",
+        f"label {KEY} max-in-flight=8",
+        f"label {KEY} max_in_flight=0",
+        f"label {KEY} max_in_flight=-1",
+        f"label {KEY} max_in_flight=1.5",
+        f"label {KEY} max_in_flight=1e3",
+        f"label {KEY} max_in_flight=1000001",
+        f"label {KEY} max_in_flight=٣",
+        f"label {KEY} max_in_flight=",
+        f"label {KEY} max_in_flight={KEY}",
+        f"label {KEY} max_in_flight = 8",
+        f"label {KEY} max_in_flight=8 max_in_flight=8",
+        f"max_in_flight=8 {KEY}",
+        f"max_in_flight=8 label {KEY}",
+        f"{KEY} max_in_flight=8",
+        f"label max_in_flight=8 {KEY}",
+        f"label {KEY} # why",
+        f"la,bel {KEY}",
+        f"-label {KEY}",
+        f"label: {KEY}",
+        f"{'l' * 65} {KEY}",
+        f"{KEY} " + KEY * 20,
+        f"läbel {KEY}",
+        f"label sha256:{HEX[:-1]}",
+        f"label sha256:{HEX}0",
+        f"label sha256:{HEX[:-1]}g",
+        f"label SHA256:{HEX}",
+        f"label sha512:{HEX * 2}",
+        f"label sha-256:{HEX}",
+        f"label md5:{HEX[:32]}",
+        f"label sha256: {HEX}",
+        f"sha256:{HEX} label",
+        f"label sha256={HEX}",
+    ],
+)
+def test_a_broken_line_is_told_by_its_place_and_never_shown(line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        key_file.parse(f"# first\nfine-key-000\n{line}\n", HERE)
+    told = str(caught.value)
+    assert told.startswith("keys:3 is no key: ") and "Expected KEY, LABEL KEY or LABEL sha256:HEX" in told
+    assert not fragments(told, KEY, HEX)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"ci {KEY} max_in_flight=8\n\nci another-key-11\n",
+        f"ci another-key-11\n\nci {KEY} max_in_flight=8\n",
+        f"ci {KEY} max_in_flight=8\n\nci sha256:{HEX} max_in_flight=9\n",
+        f"ci {KEY}\n\ntrainer {KEY}\n",
+        f"ci sha256:{HEX}\n\ntrainer {KEY}\n",
+        f"{KEY}\n\ntrainer {KEY}\n",
+    ],
+)
+def test_two_lines_that_disagree_are_both_named(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        key_file.parse(text, HERE)
+    told = str(caught.value)
+    assert "keys:1 and keys:3 have one " in told
+    assert not fragments(told, KEY, "another-key-11", HEX)
+
+
+def test_several_keys_may_share_a_label_and_its_quota() -> None:
+    found = key_file.parse(f"ci one-key max_in_flight=8\nci sha256:{HEX} max_in_flight=8\nbare\nbare\n", HERE)
+    assert [line.holder for line in found] == [
+        KeyHolder("ci", 8), KeyHolder("ci", 8), KeyHolder("file3"), KeyHolder("file4"),
+    ]  # fmt: skip
+    assert [line.hashed for line in found] == [False, True, False, False]
+    assert HEX not in repr(found) and not fragments(repr(found), "one-key")
+
+
+def test_another_key_of_a_label_takes_its_quota(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    key_file.add(file, "ci", "first", max_in_flight=4)
+    with pytest.raises(KeyFileError, match="--another"):
+        key_file.add(file, "ci", "second")
+    with pytest.raises(KeyFileError, match="another quota"):
+        key_file.add(file, "ci", "second", max_in_flight=5, another=True)
+    assert len(key_file.read(file)) == 1
+    assert key_file.add(file, "ci", "second", another=True) == KeyHolder("ci", 4)
+    assert key_file.add(file, "ci", "third", max_in_flight=4, another=True) == KeyHolder("ci", 4)
+    assert key_file.add(file, "new", "fourth", another=True) == KeyHolder("new")
+    assert [line.holder.max_in_flight for line in key_file.read(file)] == [4, 4, 4, None]
+
+
+@pytest.mark.parametrize(
+    "label", ["", " ", "a b", ".a", "-a", "_a", "a" * 65, "é", "a/b", "a\n", "environment", "alias3", "file12"]
+)
+def test_a_label_that_is_none_is_not_written(tmp_path: Path, label: str) -> None:
+    with pytest.raises(ConfigError):
+        key_file.add(tmp_path / "keys", label, "key")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_file_is_its_owners_alone_and_an_old_one_keeps_its_mode(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "down" / "keys"
+    umask = os.umask(0)
+    try:
+        key_file.add(file, "ci", KEY)
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert not key_file.open_to_others(file)
+    file.chmod(0o640)
+    key_file.add(file, "trainer", "other-key")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640 and key_file.open_to_others(file)
+    key_file.remove(file, "ci")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert [path.name for path in file.parent.iterdir()] == ["keys"], "nothing is left lying about"
+    assert not fragments(file.read_text(), KEY, "other-key")
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_text("# kept\n")
+    link.symlink_to(real)
+    key_file.add(link, "ci", KEY)
+    assert link.is_symlink() and key_file.read(real)[0].holder.label == "ci"
+
+
+def test_a_broken_file_is_not_changed(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    for content in (f"fine-key-000\na b {KEY}\n".encode(), b"\xff\xfe"):
+        file.write_bytes(content)
+        for change in (lambda: key_file.add(file, "ci", "key"), lambda: key_file.remove(file, "file1")):
+            with pytest.raises(ConfigError) as caught:
+                change()
+            assert not fragments(str(caught.value), KEY, "fine-key-000")
+        assert file.read_bytes() == content
+    assert [path.name for path in tmp_path.iterdir()] == ["keys"]
+
+
+def test_what_the_disk_refuses_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KeyFileError, match="cannot be changed"):
+        key_file.add(tmp_path / "file" / "keys", "ci", KEY)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(KeyFileError, match="Is a directory"):
+        key_file.add(tmp_path / "folder", "ci", KEY)
+    with pytest.raises(KeyFileError, match="There is no key file"):
+        key_file.remove(tmp_path / "absent", "ci")
+
+
+@pytest.mark.parametrize(
+    ("label", "hint"), [("cii", "Did you mean ci?"), ("zzzz", "Its labels are ci, trainer."), (KEY, "Its labels are")]
+)
+def test_a_label_that_is_not_there_is_told_without_repeating_it(tmp_path: Path, label: str, hint: str) -> None:
+    file = tmp_path / "keys"
+    file.write_text("ci a-key-000\ntrainer a-key-111\n")
+    with pytest.raises(KeyFileError) as caught:
+        key_file.remove(file, label)
+    assert hint in str(caught.value) and label not in str(caught.value)
+
+
+def test_two_processes_that_mint_at_once_lose_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "made" / "keys"
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom taskapp_kit.serve import key_file\n"
+        "print('ready', flush=True)\nsys.stdin.readline()\n"
+        "for n in range(20):\n"
+        "    key_file.add(Path(sys.argv[1]), f'{sys.argv[2]}-{n}', f'key-{sys.argv[2]}-{n}')\n"
+    )
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(file), name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("a", "b")
+    ]
+    for process in both:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in both:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for process in both:
+        _, told = process.communicate(timeout=60)
+        assert process.returncode == 0, told
+    labels = [line.holder.label for line in key_file.read(file)]
+    assert sorted(labels) == sorted(f"{name}-{n}" for name in "ab" for n in range(20))
+    assert [path.name for path in file.parent.iterdir()] == ["keys"]
