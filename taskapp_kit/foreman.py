@@ -11,7 +11,7 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -20,10 +20,12 @@ from taskapp_kit.config import child_environment
 from taskapp_kit.contract.events import EncodedEvents, Event, answer_to_json, from_json, joined
 from taskapp_kit.contract.trajectory import Answer
 from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.course import Listener
 from taskapp_kit.declare.discovery import reference_of
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.declare.taskapp import TaskApp
 from taskapp_kit.errors import DiscoveryError, Failure, FieldProblem, RequestError, Saturated, Unavailable
+from taskapp_kit.journal import Journal
 from taskapp_kit.outcome import Outcome
 from taskapp_kit.planning import Planned
 from taskapp_kit.run.frames import BadFrame, Frame
@@ -52,12 +54,12 @@ class Lost(Exception):
 
 
 class Told:
-    """What a worker told of one rollout so far. listener: is given each event, on the event loop; it must not raise.
+    """What a worker told of one rollout so far. listener: hears it on the event loop, as events or as they came.
 
     The events that a listener gets carry no private end state.
     """
 
-    def __init__(self, listener: Callable[[Event], None] | None = None) -> None:
+    def __init__(self, listener: Listener | None = None) -> None:
         self.pictures: dict[str, bytes] = {}
         self._listener = listener
         self._pieces: list[bytes] = []
@@ -66,15 +68,25 @@ class Told:
         """The events and pictures of a frame; how many bytes of its blob they were."""
         used: int = frame["text"]
         piece = blob[:used]
+        pictures = {}
         for name, size in frame["pictures"]:
-            self.pictures[name] = blob[used : used + size]
+            pictures[name] = blob[used : used + size]
             used += size
+        self.pictures.update(pictures)
         if piece:
             self._pieces.append(piece)
-            if self._listener is not None:
+            if isinstance(self._listener, Journal):
+                self._listener.take(piece, pictures)
+            elif self._listener is not None:
                 for told in orjson.loads(b"[%s]" % piece):
                     self._listener(from_json(told, self.pictures))
         return used
+
+    def rest(self, events: Sequence[Event]) -> None:
+        """The whole story of a rollout that no worker brought to an end: the listener hears what it has not heard."""
+        if self._listener is not None:
+            for event in events[len(self.encoded()) :]:
+                self._listener(event)
 
     def encoded(self) -> EncodedEvents:
         """The events so far, as bytes."""

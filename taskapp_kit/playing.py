@@ -64,6 +64,7 @@ def play(
     drive(episode, planned.policy, events.append if tell is None else told)
     trajectory = fold(events)
     played = Played(events, trajectory, ops=episode.ops, cause=control.cause)
+    control.cause = None  # its traceback's frames hold `control`: a ring that only the collector would break
     played.seconds = {"environment": episode.environment_seconds, "policy": episode.policy_seconds, "scoring": 0.0}
     failed = next((event for event in reversed(events) if isinstance(event, Failed)), None)
     if failed is not None:

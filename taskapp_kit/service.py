@@ -1,6 +1,6 @@
 """The hall: one rollout from request to kept result. Composes the rooms; knows no HTTP.
 
-request -> planning (environment, seed, config, policy) -> playing (in a thread or a worker: play, fold, score) -> keeping
+request -> planning (environment, seed, config, policy) -> players (in a thread or a worker: play, fold, score) -> keeping
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
-from taskapp_kit.contract.events import Answered, Called, EncodedEvents, Event, Failed, encode, from_json
-from taskapp_kit.contract.ports import Clock, LocalPolicy, Store, StoredRollout, SystemClock, View
-from taskapp_kit.contract.response import with_timing
-from taskapp_kit.contract.rollout import Rollout, Story
+from taskapp_kit.contract.events import Answered, Called, Failed, from_json
+from taskapp_kit.contract.ports import Clock, LocalPolicy, Store, SystemClock, View
+from taskapp_kit.contract.rollout import Rollout
 from taskapp_kit.contract.scorecard import RolloutSummary
 from taskapp_kit.contract.trajectory import Answer
 from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.course import ANYONE, Caller, Course, Finished, Listener, Watcher
 from taskapp_kit.declare.instances import Instance
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.declare.taskapp import Exposure, TaskApp
@@ -31,13 +31,12 @@ from taskapp_kit.errors import (
     StoreError,
     Unavailable,
 )
-from taskapp_kit.foreman import Foreman, Lost, Told
-from taskapp_kit.keeping import PictureMemory, stored_rollout
-from taskapp_kit.outcome import Outcome
-from taskapp_kit.planning import Nobody, Planned, Planner
-from taskapp_kit.playing import Played, given_up, play
+from taskapp_kit.foreman import Foreman
+from taskapp_kit.keeping import PictureMemory
+from taskapp_kit.planning import Nobody, Planner
+from taskapp_kit.players import Players
 from taskapp_kit.run.episode import Episode
-from taskapp_kit.run.lanes import LaneHung, Lanes, NoLane
+from taskapp_kit.run.lanes import LaneHung, Lanes
 from taskapp_kit.run.plan import Control
 from taskapp_kit.run.stage import prepare_to_serve
 from taskapp_kit.score.scoring import ScoringFailed, aggregates
@@ -46,34 +45,9 @@ from taskapp_kit.version import __version__, git_commit
 log = logging.getLogger("taskapp_kit.service")
 
 HUNG_LIMIT = 8
-"""So many stuck threads and the server asks to be replaced: `/health` says `draining`."""
-
-
-@dataclass(slots=True)
-class _Course:
-    """A rollout on its way: what is known of it before it is played. began: on the service's monotonic clock."""
-
-    rollout_id: str
-    planned: Planned
-    created_at: float
-    began: float
-    key_label: str | None
-
-
-@dataclass(slots=True)
-class _Finished:
-    """What comes back from where it was played: the rollout, and what is made of it there for the store.
-
-    pictures: PNG bytes by hash; the row holds them when there is a store. body: the answer, when it was written there.
-    """
-
-    outcome: Outcome
-    story: Story
-    timing: dict[str, float]
-    row: StoredRollout | None
-    pictures: dict[str, bytes]
-    cause: BaseException | None = None
-    body: bytes | None = None
+"""So many stuck threads and the server takes nothing new: `/health` says `draining`, somebody has to replace it."""
+STOPPING_SECONDS = 5.0
+"""How long rollouts that were stopped may take to be kept."""
 
 
 class Service:
@@ -110,13 +84,28 @@ class Service:
         self.workers = workers
         isolated = any(environment.isolation == "process" for environment in self.spec.environments.values())
         self.foreman = Foreman(app, self.spec, workers=workers) if workers or isolated else None
-        self.in_flight = 0
+        self.watchers: list[Watcher] = []
+        self._in_flight = 0
+        self._of_label: Counter[str | None] = Counter()
+        self._under_way: dict[str, Course] = {}
+        self._draining = False
+        self._emptied: asyncio.Event | None = None
         self._pictures = PictureMemory()
         self._versions: dict[str, str | None] = {
             "kit": __version__,
             "app": self.spec.version,
             "git": git_commit(app.file),
         }
+        self._players = Players(
+            self.spec,
+            self.clock,
+            self.lanes,
+            self.foreman,
+            workers=workers,
+            keeps=store is not None,
+            versions=self._versions,
+            cancelled=self._keep_cancelled,
+        )
         self.warnings: tuple[str, ...] = (
             *self.spec.warnings,
             *_unasked_judges(self.spec),
@@ -147,9 +136,9 @@ class Service:
         self,
         request: RolloutRequest,
         *,
-        key_label: str | None = None,
+        caller: Caller = ANYONE,
         policy: LocalPolicy | None = None,
-        tell: Callable[[Event], None] | None = None,
+        tell: Listener | None = None,
         written: bool = False,
     ) -> Rollout:
         """Plays, scores and keeps one rollout.
@@ -161,152 +150,152 @@ class Service:
         Raises RequestError (the request is wrong), Unavailable (it needs a part that is not here), Saturated,
         RolloutFailed (something broke; what was played is kept), StoreError (it could not be kept).
         """
-        if self.in_flight >= self.max_concurrent:
-            raise Saturated(f"{self.in_flight} rollouts are under way, as many as this server takes at once.")
-        self.in_flight += 1
-        try:
-            return await self._rollout(request, key_label, policy, tell, written)
-        finally:
-            self.in_flight -= 1
+        course = await self.admit(request, caller=caller, policy=policy)
+        return await self.run(course, tell=tell, written=written)
 
-    async def _rollout(
+    async def admit(
         self,
         request: RolloutRequest,
-        key_label: str | None,
-        own: LocalPolicy | None,
-        tell: Callable[[Event], None] | None,
-        written: bool,
-    ) -> Rollout:
-        began, created_at = self.clock.monotonic(), self.clock.now()
-        answers = None if own is not None else await self._replayed(request)
-        planned = self.planner.plan(request, own=own, answers=answers)
-        course = _Course(uuid.uuid4().hex, planned, created_at, began, key_label)
-        seconds = min(request.safety.max_time_s, self.max_time_seconds)
-        isolated = planned.plan.environment.isolation == "process"
-        if own is None and self.foreman is not None and (self.workers or isolated):
-            finished = await self._in_a_worker(self.foreman, course, answers, seconds, tell, written)
-        else:
-            finished = await self._in_a_thread(course, seconds, tell)
-        if self.store is not None and finished.row is not None:
-            await self.store.save(finished.row)
-        else:
-            self._pictures.keep(finished.pictures)
-        outcome = finished.outcome
-        if outcome.failure is not None:
-            raise RolloutFailed(outcome.failure, rollout_id=course.rollout_id) from finished.cause
-        return outcome.rollout(
+        *,
+        caller: Caller = ANYONE,
+        policy: LocalPolicy | None = None,
+        rollout_id: str | None = None,
+    ) -> Course:
+        """Plans a rollout and takes a place for it, which `run` gives back: what is admitted has to be run.
+
+        rollout_id: 32 hex digits; made when absent. Raises RequestError, Unavailable, Saturated.
+        """
+        self._room_for(caller)
+        self._take_place(caller)
+        try:
+            began, created_at = self.clock.monotonic(), self.clock.now()
+            answers = None if policy is not None else await self._replayed(request)
+            planned = self.planner.plan(request, own=policy, answers=answers)
+        except BaseException:
+            self._give_place(caller)
+            raise
+        return Course(
+            rollout_id or uuid.uuid4().hex,
             planned,
+            caller,
+            created_at,
+            began,
+            seconds=min(request.safety.max_time_s, self.max_time_seconds),
+            answers=answers,
+            own=policy is not None,
+        )
+
+    async def run(
+        self, course: Course, *, tell: Listener | None = None, prompt: bool = True, written: bool = False
+    ) -> Rollout:
+        """Plays, scores and keeps what was admitted; see `rollout`. Cancelling the task cancels it, and keeps that.
+
+        prompt: False lets a worker process tell several events together, some 50 ms late, which costs it much less.
+        """
+        course.task = task = asyncio.current_task()
+        self._under_way[course.rollout_id] = course
+        try:
+            finished = await self._players.play(course, tell, prompt=prompt, written=written)
+            course.settling = True
+            await self._keep(course, finished)
+        except asyncio.CancelledError:
+            if course.stopped is None or task is None:
+                raise
+            task.uncancel()
+            raise RolloutFailed(course.stopped, rollout_id=course.rollout_id) from None
+        finally:
+            del self._under_way[course.rollout_id]
+            self._give_place(course.caller)
+        if finished.outcome.failure is not None:
+            raise RolloutFailed(finished.outcome.failure, rollout_id=course.rollout_id) from finished.cause
+        return finished.outcome.rollout(
+            course.planned,
             finished.story,
             rollout_id=course.rollout_id,
-            created_at=created_at,
+            created_at=course.created_at,
             versions=self._versions,
             timing=finished.timing,
             body=finished.body,
         )
 
-    async def _in_a_thread(
-        self, course: _Course, seconds: float, tell: Callable[[Event], None] | None
-    ) -> _Finished:  # fmt: skip
-        control = Control()
-        events: list[Event] = []
+    async def _keep(self, course: Course, finished: Finished) -> None:
+        if self.store is not None and finished.row is not None:
+            await self.store.save(finished.row)
+        else:
+            self.show_pictures(finished.pictures)
+        for watch in self.watchers:
+            watch(course, finished)
 
-        def stop(reason: Literal["timeout", "cancelled"]) -> None:
-            control.stop = control.stop or reason
-
+    async def _keep_cancelled(self, course: Course, finished: Finished) -> None:
+        """The client is gone, or the server stops: what was told until now is kept as cancelled."""
         try:
-            return await self.lanes.run(
-                lambda: self._finish(course, play(self.spec, course.planned, self.clock, control, events, tell)),
-                seconds=seconds,
-                stop=lambda: stop("timeout"),
-            )
-        except LaneHung as hung:
-            failure = _hung(seconds, began=not isinstance(hung, NoLane))
-            return self._finish(course, given_up(course.planned, list(events), failure))
-        except asyncio.CancelledError:
-            stop("cancelled")
-            if events:
-                await self._keep_cancelled(course, list(events))
-            raise
-
-    async def _in_a_worker(
-        self,
-        foreman: Foreman,
-        course: _Course,
-        answers: Sequence[Answer] | None,
-        seconds: float,
-        tell: Callable[[Event], None] | None,
-        written: bool,
-    ) -> _Finished:
-        told = Told(tell)
-        try:
-            outcome, body = await foreman.play(
-                course.planned,
-                told,
-                answers=answers,
-                rollout_id=course.rollout_id,
-                created_at=course.created_at,
-                versions=self._versions,
-                seconds=seconds,
-                written=written,
-                live=tell is not None,
-            )
-        except Lost as lost:
-            return self._finish(course, given_up(course.planned, told.events(), lost.failure))
-        except asyncio.CancelledError:
-            await self._keep_cancelled(course, told.events())
-            raise
-        timing = self._timing(course, outcome)
-        events = told.encoded()
-        story = Story.encoded(events, told.pictures, outcome.final_state)
-        row = None if self.store is None else self._row(course, outcome, events, told.pictures, timing)
-        whole = None if body is None else with_timing(body, timing)
-        return _Finished(outcome, story, timing, row, told.pictures, body=whole)
-
-    def _finish(self, course: _Course, played: Played) -> _Finished:
-        """What is made of a rollout that was played or given up in this process."""
-        outcome = Outcome.of(played)
-        timing = self._timing(course, outcome)
-        pictures = played.pictures()
-        row = None if self.store is None else self._row(course, outcome, encode(played.events), pictures, timing)
-        return _Finished(outcome, Story(played.events, played.trajectory), timing, row, pictures, played.cause)
-
-    def _row(
-        self,
-        course: _Course,
-        outcome: Outcome,
-        events: EncodedEvents,
-        pictures: dict[str, bytes],
-        timing: dict[str, float],
-    ) -> StoredRollout:
-        return stored_rollout(
-            self.spec,
-            course.planned,
-            outcome,
-            events,
-            rollout_id=course.rollout_id,
-            created_at=course.created_at,
-            timing=timing,
-            pictures=pictures,
-            key_label=course.key_label,
-        )
-
-    def _timing(self, course: _Course, outcome: Outcome) -> dict[str, float]:
-        """Seconds in environment, policy and scoring; what is left of the total is the framework's, waiting included."""
-        total = self.clock.monotonic() - course.began
-        seconds = outcome.seconds
-        return {**seconds, "framework": max(0.0, total - sum(seconds.values())), "total": total}
-
-    async def _keep_cancelled(self, course: _Course, events: list[Event]) -> None:
-        """The client is gone: what was told until now is kept as cancelled."""
-        if self.store is None:
-            return
-        failure = Failure("cancelled", "cancelled", "the client went away before the rollout ended")
-        row = self._finish(course, given_up(course.planned, events, failure)).row
-        assert row is not None, "there is a store"
-        try:
-            await asyncio.shield(self.store.save(row))
+            await asyncio.shield(self._keep(course, finished))
         except StoreError:
-            log.exception("the cancelled rollout %s could not be kept", row.rollout_id)
+            log.exception("the cancelled rollout %s could not be kept", course.rollout_id)
+
+    # -- places ---------------------------------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """Rollouts under way."""
+        return self._in_flight
+
+    def _room_for(self, caller: Caller) -> None:
+        if self._draining:
+            raise Saturated("The server is stopping and takes nothing new.", code="draining", retry_after_seconds=5)
+        if self.lanes.hung >= HUNG_LIMIT:
+            raise Saturated(
+                f"{self.lanes.hung} threads are stuck in environments that do not come back; the server has to be "
+                "started anew and takes nothing until then.",
+                code="draining",
+                retry_after_seconds=30,
+            )
+        if self._in_flight >= self.max_concurrent:
+            raise Saturated(f"{self._in_flight} rollouts are under way, as many as this server takes at once.")
+        if caller.max_in_flight is not None and self._of_label[caller.key_label] >= caller.max_in_flight:
+            raise Saturated(
+                f"{self._of_label[caller.key_label]} rollouts of the key {caller.key_label!r} are under way, as many as "
+                "it may have at once.",
+                code="key_quota_reached",
+            )
+
+    def _take_place(self, caller: Caller) -> None:
+        self._in_flight += 1
+        self._of_label[caller.key_label] += 1
+
+    def _give_place(self, caller: Caller) -> None:
+        self._in_flight -= 1
+        self._of_label[caller.key_label] -= 1
+        if not self._of_label[caller.key_label]:
+            del self._of_label[caller.key_label]
+        if not self._in_flight and self._emptied is not None:
+            self._emptied.set()
+
+    async def drain(self, grace_seconds: float) -> None:
+        """Takes nothing new and waits for what runs; what still runs after the grace is cancelled, told and kept so."""
+        self._draining = True
+        if self._emptied is None:
+            self._emptied = asyncio.Event()
+        emptied = self._emptied
+        if not self._in_flight:
+            return
+        log.info("draining in_flight=%d grace_seconds=%g", self._in_flight, grace_seconds)
+        if await _within(emptied, grace_seconds):
+            return
+        stopped = [course for course in self._under_way.values() if not course.settling and course.stopped is None]
+        for course in stopped:
+            course.stopped = Failure(
+                "cancelled",
+                "server_stopping",
+                f"the server stopped, and the rollout had not ended within its grace of {grace_seconds:g} s",
+                "Send it again.",
+                error_id=uuid.uuid4().hex[:12],
+            )
+            if course.task is not None:
+                course.task.cancel()
+        log.warning("stopped rollouts=%d grace_seconds=%g", len(stopped), grace_seconds)
+        if not await _within(emptied, STOPPING_SECONDS):
+            log.error("still under way in_flight=%d", self._in_flight)
 
     async def _replayed(self, request: RolloutRequest) -> Sequence[Answer] | None:
         """The answers of the rollout that `policy.config.rollout_id` names, when `replay` is asked for, else None.
@@ -369,15 +358,20 @@ class Service:
 
     async def blob(self, sha256: str) -> bytes | None:
         """A picture's PNG bytes by their SHA-256 (hex); None when it is not kept (any more)."""
-        if self.store is not None:
-            return await self.store.blob(sha256)
-        return self._pictures.get(sha256)
+        shown = self._pictures.get(sha256)
+        if shown is not None or self.store is None:
+            return shown
+        return await self.store.blob(sha256)
+
+    def show_pictures(self, pictures: dict[str, bytes]) -> None:
+        """Lets `blob` give these, PNG bytes by hash, as long as memory has room; for those that no store has (yet)."""
+        self._pictures.keep(pictures)
 
     def health(self) -> dict[str, Any]:
         """How the server is; answered without touching an environment."""
         return {
             "healthy": True,
-            "status": "draining" if self.lanes.hung >= HUNG_LIMIT else "healthy",
+            "status": "draining" if self._draining or self.lanes.hung >= HUNG_LIMIT else "healthy",
             "version": __version__,
             "in_flight": self.in_flight,
             "capacity": self.max_concurrent,
@@ -397,27 +391,23 @@ class Service:
             raise RolloutFailed(error.failure) from error.__cause__
 
     async def close(self) -> None:
-        """Ends worker processes, lets idle threads go and closes the store."""
+        """Stops what still runs, ends worker processes, lets idle threads go and closes the store."""
+        await self.drain(0.0)
         if self.foreman is not None:
             await self.foreman.close()
+        await self.lanes.quiet(self.lanes.grace_seconds)
         self.lanes.close()
         if self.store is not None:
             await self.store.close()
 
 
-def _hung(seconds: float, *, began: bool) -> Failure:
-    """The thread did not come back, or none came free. What was told so far is kept, the rest is lost to that thread."""
-    if began:
-        message = (
-            f"the environment did not come back within the rollout's deadline of {seconds:g} s; its thread is stuck"
-        )
-        failure = Failure("timeout", "environment_hung", message, "Give the environment's own calls a time limit.")
-    else:
-        message = f"no thread came free within the rollout's deadline of {seconds:g} s, so the episode never began"
-        failure = Failure("timeout", "no_thread", message, "Send fewer rollouts at once, or give them more time.")
-    failure.error_id = uuid.uuid4().hex[:12]
-    log.error("%s (error_id %s)", failure.message, failure.error_id)
-    return failure
+async def _within(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 def _judges_can_be_asked(spec: AppSpec) -> None:

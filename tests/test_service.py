@@ -17,7 +17,8 @@ import pytest
 
 from taskapp_kit import Image, RequestError, RolloutFailed, RolloutSummary, Step, TaskApp, Text, Trajectory, action
 from taskapp_kit.contract.events import fold, from_json
-from taskapp_kit.contract.ports import StoredRollout, SystemClock
+from taskapp_kit.contract.ports import Clock, StoredRollout, SystemClock
+from taskapp_kit.course import Caller, Course, Finished
 from taskapp_kit.errors import Saturated, StoreError, Unavailable
 from taskapp_kit.service import HUNG_LIMIT, Service
 from tests.rollouts import a_request
@@ -51,6 +52,9 @@ class Shelf:
     async def recent(self, limit: int = 50, *, environment: str | None = None) -> list[StoredRollout]:
         return list(self.rollouts.values())[-limit:]
 
+    def coordinator(self, clock: Clock) -> None:
+        return None
+
     async def close(self) -> None:
         self.closed = True
 
@@ -72,6 +76,8 @@ class Env:
     """Does what env.config says."""
 
     def __init__(self, gate: str = "", slow: float = 0.0, breaks: str = "", image: bool = False):
+        if breaks == "config":
+            raise ValueError("no such thing")
         self.gate, self.slow, self.breaks, self.image = GATES.get(gate), slow, breaks, image
 
     def reset(self, seed: int) -> Any:
@@ -294,8 +300,13 @@ def test_so_many_hung_threads_drain_the_server(app: TaskApp, gate: str) -> None:
         failed = await asyncio.gather(*map(service.rollout, requests), return_exceptions=True)
         assert all(isinstance(item, RolloutFailed) for item in failed)
         assert service.health()["status"] == "draining"
+        with pytest.raises(Saturated, match="threads are stuck") as caught:
+            await service.rollout(a_request("noop"))
+        assert caught.value.code == "draining"
+        assert service.in_flight == 0
         GATES[gate].leave.set()
         await until(lambda: service.health()["status"] == "healthy")
+        assert (await service.rollout(a_request("noop"))).trajectory.length == 3
 
     serving(app, work)
 
@@ -349,7 +360,7 @@ def test_what_is_kept(app: TaskApp) -> None:
         "extra_headers": {"Authorization": SECRET},
     }
     request = a_request("noop", seed=1, policy_config=config, group_id="g")
-    rollout = serving(app, lambda service: service.rollout(request, key_label="blue"), store=shelf)
+    rollout = serving(app, lambda service: service.rollout(request, caller=Caller(key_label="blue")), store=shelf)
     stored = shelf.rollouts[rollout.rollout_id]
     assert stored.policy == {
         "name": "noop",
@@ -530,3 +541,211 @@ def test_many_rollouts_leave_no_threads_behind(app: TaskApp) -> None:
 
 def test_the_path_of_the_app_is_where_context_paths_lie(app: TaskApp) -> None:
     assert app.file == Path(__file__)
+
+
+# -- places, quotas, the end ---------------------------------------------------------------------------------------
+
+
+async def at_the_gate(service: Service, gate: str, count: int = 1, caller: Caller | None = None) -> list[Any]:
+    """So many rollouts, all of them waiting in their first step."""
+    request = a_request("noop", config={"gate": gate})
+    tasks = [asyncio.create_task(service.rollout(request, caller=caller or Caller())) for _ in range(count)]
+    await until(GATES[gate].entered.is_set)
+    await until(lambda: service.in_flight >= count)
+    return tasks
+
+
+def test_a_drain_with_nothing_to_wait_for_is_over_at_once(app: TaskApp) -> None:
+    async def work(service: Service) -> None:
+        await service.rollout(a_request("noop"))
+        async with asyncio.timeout(0.5):
+            await service.drain(60.0)
+            await service.drain(60.0)
+        assert service.health()["status"] == "draining"
+        with pytest.raises(Saturated, match="stopping") as caught:
+            await service.rollout(a_request("noop"))
+        assert caught.value.code == "draining"
+        assert caught.value.retry_after_seconds >= 1
+
+    serving(app, work)
+
+
+def test_a_drain_lets_finish_what_runs(app: TaskApp, gate: str) -> None:
+    shelf = Shelf()
+
+    async def work(service: Service) -> None:
+        running = await at_the_gate(service, gate, 3)
+        draining = asyncio.create_task(service.drain(20.0))
+        await until(lambda: service.health()["status"] == "draining")
+        with pytest.raises(Saturated):
+            await service.rollout(a_request("noop"))
+        assert not draining.done()
+        GATES[gate].leave.set()
+        assert [rollout.trajectory.length for rollout in await asyncio.gather(*running)] == [3, 3, 3]
+        async with asyncio.timeout(1):
+            await draining
+
+    serving(app, work, store=shelf)
+    assert [row.status for row in shelf.rollouts.values()] == ["truncated"] * 3
+
+
+def test_what_a_drain_cannot_wait_for_is_told_and_kept_as_cancelled(app: TaskApp, gate: str) -> None:
+    shelf = Shelf()
+
+    async def work(service: Service) -> None:
+        running = await at_the_gate(service, gate, 3)  # one in a step that hangs, two in line for its thread
+        began = time.monotonic()
+        await service.drain(0.1)
+        assert 0.1 <= time.monotonic() - began < 1.2
+        assert service.in_flight == 0
+        for task in running:
+            with pytest.raises(RolloutFailed) as caught:
+                await task
+            failure = caught.value.failure
+            assert (failure.boundary, failure.code) == ("cancelled", "server_stopping")
+            stored = shelf.rollouts[caught.value.rollout_id]
+            assert stored.failure is not None
+            assert (stored.status, stored.failure["error_id"]) == ("failed", failure.error_id)
+            assert stored.events[-1]["code"] == "server_stopping"
+            assert stored.reward is None
+        assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
+        GATES[gate].leave.set()
+
+    serving(app, work, store=shelf, threads=1)
+    assert len(shelf.rollouts) == 3
+    assert max(len(row.events) for row in shelf.rollouts.values()) > 4, "with what was played"
+
+
+def test_a_second_drain_may_be_less_patient(app: TaskApp, gate: str) -> None:
+    async def work(service: Service) -> None:
+        running = await at_the_gate(service, gate)
+        patient = asyncio.create_task(service.drain(60.0))
+        await asyncio.sleep(0.02)
+        await service.drain(0.0)
+        async with asyncio.timeout(1):
+            await patient
+        with pytest.raises(RolloutFailed):
+            await running[0]
+        GATES[gate].leave.set()
+
+    serving(app, work)
+
+
+def test_a_client_that_goes_while_the_server_drains_is_a_cancellation_like_any_other(app: TaskApp, gate: str) -> None:
+    shelf = Shelf()
+
+    async def work(service: Service) -> None:
+        running = await at_the_gate(service, gate)
+        draining = asyncio.create_task(service.drain(20.0))
+        await asyncio.sleep(0.02)
+        running[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running[0]
+        async with asyncio.timeout(1):
+            await draining
+        GATES[gate].leave.set()
+
+    serving(app, work, store=shelf)
+    assert shelf.last().stop_reason == "cancelled"
+
+
+BLUE, RED = Caller("blue", max_in_flight=2), Caller("red", max_in_flight=2)
+
+
+def test_a_key_has_its_quota_and_others_theirs(app: TaskApp, gate: str) -> None:
+    async def work(service: Service) -> None:
+        running = await at_the_gate(service, gate, 2, BLUE)
+        with pytest.raises(Saturated, match="'blue'") as caught:
+            await service.rollout(a_request("noop"), caller=BLUE)
+        assert caught.value.code == "key_quota_reached"
+        for other in (RED, Caller("blue-2", 1), Caller(), Caller(None, 1), Caller("blue", None)):
+            assert (await service.rollout(a_request("noop"), caller=other)).trajectory.length == 3
+        GATES[gate].leave.set()
+        await asyncio.gather(*running)
+        assert (await service.rollout(a_request("noop"), caller=BLUE)).trajectory.length == 3
+
+    serving(app, work)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"config": {"breaks": "reset"}}, RolloutFailed),
+        ({"config": {"breaks": "rubric"}}, RolloutFailed),
+        ({"config": {"breaks": "config"}}, RequestError),
+        ({"config": {"slow": 0.1}, "safety": {"max_time_s": 0.05}}, RolloutFailed),
+        ({"seed": 1000}, RequestError),
+        ({"policy": "replay", "policy_config": {"rollout_id": "x"}}, Unavailable),
+    ],
+    ids=str,
+)
+def test_a_place_is_given_back_however_it_ends(app: TaskApp, given: dict[str, Any], error: type[Exception]) -> None:
+    one = Caller("blue", max_in_flight=1)
+
+    async def work(service: Service) -> None:
+        request = a_request(given.pop("policy", "noop"), **given)
+        for _ in range(3):
+            with pytest.raises(error) as caught:
+                await service.rollout(request, caller=one)
+            assert not isinstance(caught.value, Saturated)
+        assert service.in_flight == 0
+        await service.rollout(a_request("noop"), caller=one)
+
+    serving(app, work, max_concurrent=1)
+
+
+def test_a_place_is_given_back_when_the_client_goes_or_the_store_fails(app: TaskApp, gate: str) -> None:
+    one, shelf = Caller("blue", max_in_flight=1), Shelf()
+
+    async def work(service: Service) -> None:
+        (running,) = await at_the_gate(service, gate, 1, one)
+        running.cancel()
+        await asyncio.wait((running,))
+        GATES[gate].leave.set()
+        shelf.full = True
+        for _ in range(2):
+            with pytest.raises(StoreError):
+                await service.rollout(a_request("noop"), caller=one)
+        shelf.full = False
+        await service.rollout(a_request("noop"), caller=one)
+        assert service.in_flight == 0
+
+    serving(app, work, store=shelf)
+
+
+def test_a_watcher_is_given_each_rollout_that_is_over_once(app: TaskApp, gate: str) -> None:
+    shelf = Shelf()
+    seen: list[tuple[Course, Finished]] = []
+
+    def watch(course: Course, finished: Finished) -> None:
+        assert course.rollout_id in shelf.rollouts, "what it is given is kept"
+        seen.append((course, finished))
+
+    async def work(service: Service) -> None:
+        service.watchers.append(watch)
+        rollout = await service.rollout(a_request("noop", seed=3), caller=BLUE)
+        course, finished = seen[-1]
+        assert (course.rollout_id, course.caller) == (rollout.rollout_id, BLUE)
+        assert finished.outcome.failure is None
+        assert finished.outcome.seed == 3
+        assert finished.story.trajectory == rollout.trajectory
+        for config, code in (({"breaks": "reset"}, "environment_raised"), ({"breaks": "rubric"}, "criterion_failed")):
+            with pytest.raises(RolloutFailed):
+                await service.rollout(a_request("noop", config=config))
+            assert seen[-1][1].outcome.failure is not None
+            assert seen[-1][1].outcome.failure.code == code
+        (running,) = await at_the_gate(service, gate)
+        running.cancel()
+        await asyncio.wait((running,))
+        assert seen[-1][1].outcome.failure is not None
+        assert seen[-1][1].outcome.failure.boundary == "cancelled"
+        GATES[gate].leave.set()
+        for refused in (a_request("noop", seed=1000), a_request("noop", config={"breaks": "config"})):
+            with pytest.raises(RequestError):
+                await service.rollout(refused)
+        shelf.full = True
+        with pytest.raises(StoreError):
+            await service.rollout(a_request("noop"))
+        assert len(seen) == len({course.rollout_id for course, _ in seen}) == 4
+
+    serving(app, work, store=shelf)

@@ -30,7 +30,7 @@ from taskapp_kit.contract.trajectory import Answer, PlayedStep, Status, ToolCall
 from taskapp_kit.declare.signature import BadArguments
 from taskapp_kit.errors import Boundary, Failure, InvalidAction, RequestError, TaskappError
 from taskapp_kit.run.plan import Control, EpisodePlan
-from taskapp_kit.run.stage import EnvironmentProblem, Stage
+from taskapp_kit.run.stage import ConfigRefused, EnvironmentLeft, EnvironmentProblem, Stage
 
 log = logging.getLogger("taskapp_kit.run")
 
@@ -85,7 +85,7 @@ class Episode:
             except _Over as over:
                 status, stop_reason = over.status, over.stop_reason
                 final_state = self._timed(stage.final_state)
-        except (GeneratorExit, RequestError):  # nobody reads on; the caller's env.config is wrong
+        except (GeneratorExit, ConfigRefused):  # nobody reads on; the caller's env.config is wrong
             raise
         except BaseException as error:
             failed = self._failure(error)
@@ -256,9 +256,11 @@ class Episode:
             failure, cause = error.failure, error.__cause__ or error
         elif isinstance(error, EnvironmentProblem):
             failure = Failure("environment", error.code, error.message, "Mend the environment's code.")
-        elif isinstance(error, TaskappError):
+        elif isinstance(error, TaskappError) and not isinstance(error, RequestError):  # a sentence of ours
             failure = Failure("environment", "environment_raised", error.message, error.hint)
         else:
+            if isinstance(error, EnvironmentLeft) and error.__cause__ is not None:
+                cause = error = error.__cause__
             named = f"{self.plan.environment.cls.__name__}{'.' + where if where else ''}"
             failure = Failure("environment", "environment_raised", f"environment {named} raised {type(error).__name__}")
         failure.error_id = failure.error_id or uuid.uuid4().hex[:12]

@@ -19,6 +19,7 @@ and the front sees a step that holds the interpreter's lock for ever, from which
 from __future__ import annotations
 
 import ctypes
+import errno
 import faulthandler
 import json
 import mmap
@@ -261,8 +262,11 @@ class _Out:
         try:
             for piece in (b"".join(pieces),) if small else pieces:
                 self._sock.sendall(piece)
-        except OSError:  # the front is gone: the reader sees it too, and ends the process
-            pass
+        except OSError as error:
+            # The front is gone: the reader sees it too, and ends the process. Otherwise somebody here has closed files
+            # that are not his: nothing can be told any more, and the front must learn at least that.
+            if error.errno not in (errno.EPIPE, errno.ECONNRESET):
+                os._exit(1)
 
     def _flush_later(self, due: queue.SimpleQueue[None]) -> None:
         while True:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -91,6 +92,8 @@ class Lanes:
         self._lock = threading.Lock()
         self._hung = 0
         self._closed = False
+        self._jobs: set[_Job] = set()
+        self._news = asyncio.Event()
 
     @property
     def hung(self) -> int:
@@ -132,6 +135,14 @@ class Lanes:
             thread = _Thread(self._made, self._job_ended)
         return Lane(self, thread)
 
+    async def quiet(self, seconds: float) -> None:
+        """Waits at most so long for jobs that nobody waits for any more: an environment that is closed, for one."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while any(not job.counted for job in self._jobs):
+                    self._news.clear()
+                    await self._news.wait()
+
     def close(self) -> None:
         """Lets idle threads end; busy ones end with their job."""
         with self._lock:
@@ -149,6 +160,8 @@ class Lanes:
 
     def _settle(self, thread: _Thread, job: _Job) -> None:
         """On the event loop."""
+        self._jobs.discard(job)
+        self._news.set()
         job.settle()
         if job.abandoned:
             self._hung -= job.counted
@@ -177,6 +190,7 @@ class Lanes:
         if not job.done:
             job.counted = True
             self._hung += 1
+            self._news.set()
 
 
 class Lane:
@@ -193,6 +207,7 @@ class Lane:
         loop = asyncio.get_running_loop()
         job = _Job(function, loop)
         self._job = job
+        self._lanes._jobs.add(job)
         self._thread.inbox.put(job)
         timer = loop.call_later(max(0.0, seconds), self._overdue, job, stop)
         try:

@@ -38,6 +38,8 @@ def read_ops(ops: Sequence[Any]) -> tuple[Instruction, ...] | None:
     result: list[Instruction] = []
     for index, op in enumerate(ops):
         word = op if isinstance(op, str) else op.get("type") if isinstance(op, dict) else None
+        if isinstance(op, dict) and "tool" in op and word in AGENT_WORDS:
+            raise _bad_op(index, f"names a tool, but {word!r} leaves that to the policy")
         if isinstance(op, dict) and "tool" in op and word in ENVIRONMENT_WORDS:
             if not isinstance(op["tool"], str):
                 raise _bad_op(index, f"names the tool {op['tool']!r}, which is not a string")

@@ -6,14 +6,15 @@ Everything here happens in one thread. Async methods of the author run on an eve
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import inspect
 import logging
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from taskapp_kit.contract.content import Content, Image, Json, NotJson, content, plain
 from taskapp_kit.contract.identity import derived_rng
@@ -24,6 +25,9 @@ from taskapp_kit.declare.specs import ActionSpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError, TaskappError, Unavailable
 from taskapp_kit.run.plan import EpisodePlan
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 class EnvironmentProblem(Exception):
     """The author's environment gave something that cannot be recorded. `code` is a stable word."""
@@ -32,6 +36,27 @@ class EnvironmentProblem(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
+
+
+class ConfigRefused(RequestError):
+    """The constructor raised ValueError: the caller's env.config does not fit."""
+
+
+class EnvironmentLeft(Exception):
+    """The author's code raised GeneratorExit, by which the episode's own generator is told to close. `__cause__` is it."""
+
+
+def _authors(method: Callable[P, T]) -> Callable[P, T]:
+    """Of a method that runs author's code: what it raises cannot be taken for the driver's closing of the episode."""
+
+    @functools.wraps(method)
+    def call(*given: P.args, **named: P.kwargs) -> T:
+        try:
+            return method(*given, **named)
+        except GeneratorExit as error:
+            raise EnvironmentLeft from error
+
+    return call
 
 
 class Context:
@@ -104,6 +129,7 @@ class Stage:
         self._last_info: Any = None
         self._instance: Any = None
 
+    @_authors
     def reset(self) -> Content:
         """Makes the instance and resets it; the first observation."""
         plan, spec = self.plan, self.spec
@@ -112,7 +138,7 @@ class Stage:
             self._instance = spec.cls(**plan.arguments)
         except ValueError as error:  # the author says that the caller's env.config does not fit
             message = f"environment {spec.name!r} refuses this env.config: {error}."
-            raise RequestError(
+            raise ConfigRefused(
                 message, fields=(FieldProblem(("body", "env", "config"), message, "bad_config"),), code="bad_config"
             ) from error
         given: dict[str, Any] = {}
@@ -133,6 +159,7 @@ class Stage:
         self._last_observation = first
         return self._content(first, "reset")
 
+    @_authors
     def tools(self) -> list[Tool]:
         """The tools of this episode: all actions, or those that the environment's `actions()` names."""
         spec = self.spec
@@ -151,6 +178,7 @@ class Stage:
             raise EnvironmentProblem("no_action", f"{spec.cls.__name__}.actions() is empty: nothing could be done")
         return result
 
+    @_authors
     def act(self, action: ActionSpec, arguments: dict[str, Any]) -> tuple[Step, Content]:
         """One action: the author's Step, checked, and its observation as recorded content.
 
@@ -175,6 +203,7 @@ class Stage:
             self._last_info = step.info
         return self._checked(step, action.name), observation
 
+    @_authors
     def final_state(self) -> Json:
         """The environment's private end state as JSON, None when it has none."""
         if not self.spec.has_final_state or self._instance is None:
@@ -185,6 +214,7 @@ class Stage:
         except NotJson as error:
             raise EnvironmentProblem("final_state_not_json", f"{self._named('final_state')}: {error}") from None
 
+    @_authors
     def close(self) -> None:
         """Closes the instance, if it was made, and the event loop of its async methods. Safe to call twice."""
         instance, self._instance = self._instance, None

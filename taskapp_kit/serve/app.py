@@ -15,19 +15,30 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from taskapp_kit.config import Settings
+from taskapp_kit.contract.ports import Coordinator
 from taskapp_kit.declare.taskapp import Exposure
 from taskapp_kit.errors import TaskappError
+from taskapp_kit.live import LiveRollouts
 from taskapp_kit.serve import openapi
 from taskapp_kit.serve.auth import KeyCheck
 from taskapp_kit.serve.documents import openapi_document, page
 from taskapp_kit.serve.errors import error_answer
 from taskapp_kit.serve.keys import Keys
+from taskapp_kit.serve.observers import Observers
 from taskapp_kit.serve.routes import DEBUG_ROUTES, ROUTES
-from taskapp_kit.serve.routing import Hall, direct_route
+from taskapp_kit.serve.routing import Hall, direct_routes
 from taskapp_kit.serve.task_info import Description
 from taskapp_kit.service import Service
 
-CORS_HEADERS = ("Authorization", "Content-Type", "Idempotency-Key", "X-API-Key", "X-API-Keys")
+CORS_HEADERS = (
+    "Authorization",
+    "Content-Type",
+    "Idempotency-Key",
+    "Last-Event-ID",
+    "Prefer",
+    "X-API-Key",
+    "X-API-Keys",
+)
 
 
 class FrontEntrance(FastAPI):
@@ -46,22 +57,37 @@ class FrontEntrance(FastAPI):
         await super().__call__(scope, receive, send)
 
 
-def create(service: Service, settings: Settings, *, exposure: Exposure = "public") -> FastAPI:
+def create(
+    service: Service, settings: Settings, *, exposure: Exposure = "public", coordinator: Coordinator | None = None
+) -> FastAPI:
     """The application that serves `service`. Raises ConfigError when the key file cannot be read.
+
+    coordinator: where tickets of rollouts are kept that are repeated or fetched later; the store's when absent.
 
     Before it answers, every environment's `setup_worker` has run: a server that cannot play does not start. exposure: with
     `local`, `/docs` and `/openapi.json` ask for no key. When the server stops, the service is closed.
     Other doors may be added to what this returns (`include_router`, `mount`); they stand behind the same key check.
     """
 
+    live = LiveRollouts(service, coordinator)
+    observers = Observers(service, settings)
+
+    async def drain(grace_seconds: float) -> None:
+        await service.drain(grace_seconds)
+        await live.settled()
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         try:
             await asyncio.to_thread(service.prepare)
             await service.start()
+            observers.start()
             yield
         finally:
+            await drain(settings.grace_seconds)
+            await live.close()
             await service.close()
+            await observers.close()
 
     app = FrontEntrance(
         title=service.spec.name,
@@ -76,18 +102,26 @@ def create(service: Service, settings: Settings, *, exposure: Exposure = "public
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.service = service
-    hall = Hall(service, settings, _description(service, settings), exposure)
-    routes = [direct_route(spec, hall) for spec in ROUTES + (DEBUG_ROUTES if settings.debug_env else ())]
+    app.state.drain = drain
+    hall = Hall(service, live, observers.measures, settings, _description(service, settings), exposure)
+    routes = direct_routes(ROUTES + (DEBUG_ROUTES if settings.debug_env else ()), hall)
     app.router.routes.extend(routes)
     app.add_route("/openapi.json", openapi_document, include_in_schema=False)
     app.add_route("/docs", page, include_in_schema=False)
     openapi.install(app)
+
+    async def handle(request: Request, error: Exception) -> Response:
+        answer = error_answer(error)
+        observers.measures.answered(request.method, "(none)", answer.status)
+        return answer  # type: ignore[return-value]  # an Answer is an ASGI application, all that is asked of it
+
     for kind in (HTTPException, RequestValidationError, TaskappError, Exception):
-        app.add_exception_handler(kind, _handle)
+        app.add_exception_handler(kind, handle)
     app.gate = KeyCheck(
         app.routed,
         keys=Keys.of(settings),
         open_documents=exposure == "local",
+        refused=observers.measures.refused,
         direct={
             route.path: (frozenset(route.methods or ()), route.direct) for route in routes if "{" not in route.path
         },
@@ -97,8 +131,9 @@ def create(service: Service, settings: Settings, *, exposure: Exposure = "public
         app.gate = CORSMiddleware(
             app.gate,
             allow_origins=list(settings.cors_origins),
-            allow_methods=["GET", "POST"],
+            allow_methods=["DELETE", "GET", "POST"],
             allow_headers=list(CORS_HEADERS),
+            expose_headers=["Idempotent-Replayed", "Location", "Retry-After"],
             allow_credentials=False,
         )
     return app
@@ -111,7 +146,3 @@ def _description(service: Service, settings: Settings) -> Description:
         max_concurrent=service.max_concurrent,
         max_body_bytes=settings.max_body_bytes,
     )
-
-
-async def _handle(_: Request, error: Exception) -> Response:
-    return error_answer(error)  # type: ignore[return-value]  # an Answer is an ASGI application, all that is asked of it

@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 
 from taskapp_kit.errors import (
     FieldProblem,
+    IdempotencyKeyReused,
     RequestError,
     RolloutFailed,
     Saturated,
@@ -35,6 +36,7 @@ REFUSAL_STATUS = {
     "missing_environment_api_key": 503,
     "not_found": 404,
     "method_not_allowed": 405,
+    "rollout_elsewhere": 409,
     "body_timeout": 408,
     "body_too_large": 413,
     "unsupported_content_type": 415,
@@ -59,9 +61,12 @@ def error_answer(error: BaseException, *, where: str = "") -> Answer:
         return envelope(REFUSAL_STATUS[error.code], error.code, error.message, error.hint, headers=error.headers)
     if isinstance(error, RequestError):
         return envelope(422, error.code, error.message, error.hint, fields=error.fields)
+    if isinstance(error, IdempotencyKeyReused):
+        return envelope(409, "idempotency_key_reused", error.message, error.hint)
     if isinstance(error, Saturated):
         after = [(b"retry-after", b"%d" % error.retry_after_seconds)]
-        return envelope(503, "saturated", error.message, error.hint, headers=after)
+        status = 429 if error.code == "key_quota_reached" else 503
+        return envelope(status, error.code, error.message, error.hint, headers=after)
     if isinstance(error, RolloutFailed):
         return _failed(error)
     if isinstance(error, Unavailable):
@@ -113,13 +118,14 @@ def invalid_request(error: pydantic.ValidationError, body: Any) -> RequestError:
 def _failed(error: RolloutFailed) -> Answer:
     failure = error.failure
     error_id = failure.error_id or new_error_id()
-    log.error(  # who told the failure logged its traceback, under the same error_id
-        "rollout failed rollout_id=%s error_id=%s boundary=%s code=%s",
-        error.rollout_id,
-        error_id,
-        failure.boundary,
-        failure.code,
-    )
+    if not (error.rollout_id and failure.error_id):  # else `rollout_log.log_ended` told it under this error_id
+        log.error(
+            "rollout failed rollout_id=%s error_id=%s boundary=%s code=%s",
+            error.rollout_id or "-",
+            error_id,
+            failure.boundary,
+            failure.code,
+        )
     return envelope(
         BOUNDARY_STATUS[failure.boundary],
         failure.code,

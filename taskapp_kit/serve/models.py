@@ -176,3 +176,20 @@ class Info(_Open):
     rubrics: dict[str, Any] | None
     inference: InferenceInfo
     limits: LimitsInfo
+
+
+class Pending(BaseModel):
+    """202: the rollout is under way. `created_at` in unix seconds, `events`: how many there are so far."""
+
+    rollout_id: str
+    status: Literal["running"]
+    created_at: float
+    events: int
+    url: str
+
+
+class Ended(BaseModel):
+    """`DELETE /rollouts/{rollout_id}`: cancelled by this request, or ended before it."""
+
+    rollout_id: str
+    status: Literal["cancelled", "ended"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from taskapp_kit.contract.events import KINDS
 from taskapp_kit.contract.wire import RolloutRequest, RolloutResponse
 from taskapp_kit.serve.models import ErrorEnvelope
 
@@ -26,13 +27,29 @@ TITLES = {
     401: "No valid key",
     404: "There is no such thing",
     408: "The body did not arrive in time",
+    409: "It does not fit what went before",
     413: "The body is too large",
     415: "The body is not plain JSON",
     422: "A field is wrong; `fields` names it",
+    429: "The key has as many rollouts under way as it may",
     500: "The environment, a rubric or the server failed",
     502: "The policy failed",
     503: "No key is configured, or every place is taken",
     504: "The rollout's deadline passed",
+}
+
+ANSWER_HEADERS = {
+    401: {"WWW-Authenticate": "How a key may be sent."},
+    429: {"Retry-After": "Seconds until it is worth asking again."},
+    503: {"Retry-After": "Seconds until it is worth asking again; absent when no key is configured."},
+}
+LOCATION = {"Location": "Where the rollout is found."}
+REPLAYED_HEADERS = {"Idempotent-Replayed": "`true`: the answer of an earlier request."}
+STREAMED_HEADERS = {**REPLAYED_HEADERS, **LOCATION}
+ACCEPTED_HEADERS = {
+    **LOCATION,
+    "Preference-Applied": "`respond-async`, when that was asked for.",
+    "Retry-After": "Seconds until it is worth asking again.",
 }
 
 
@@ -44,14 +61,55 @@ def documentation(spec: RouteSpec) -> dict[str, Any]:
     }
     if spec.response_model is not None:
         responses[200] = {"model": spec.response_model, "description": "Answered"}
+        if spec.streams:
+            responses[200]["content"] = {"text/event-stream": {"itemSchema": stream_event()}}
+            if spec.method == "GET":  # only a stream that is taken up again can have nothing left
+                responses[204] = {"description": "Of a stream: it was over, and all of it had arrived"}
     else:
-        responses[200] = {"content": {spec.media_type: {}}, "description": "Answered"}
+        kinds: dict[str, Any] = {name: {} for name in (spec.media_type, *spec.other_media_types)}
+        responses[200] = {"content": kinds, "description": "Answered"}
+    if spec.accepted_model is not None:
+        responses[202] = {"model": spec.accepted_model, "description": "Under way; `Location` says where it is found"}
+    told: dict[int, dict[str, str]] = dict(ANSWER_HEADERS)
+    if spec.streams:
+        told[200] = STREAMED_HEADERS
+        for failed in (500, 502, 503, 504):  # a failure is replayed as that failure
+            told[failed] = REPLAYED_HEADERS | told.get(failed, {})
+    if spec.accepted_model is not None:
+        told[202] = ACCEPTED_HEADERS
+    for status in responses.keys() & told.keys():
+        responses[status]["headers"] = {
+            name: {"description": words, "schema": {"type": "string"}} for name, words in told[int(status)].items()
+        }
     extra: dict[str, Any] = {"parameters": list(spec.parameters)} if spec.parameters else {}
     extra["security"] = [{name: []} for name in SECURITY] if spec.keyed else []
     if spec.request_model is not None:
         reference = {"$ref": REF.format(model=spec.request_model.__name__)}
         extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": reference}}}
     return {"responses": responses, "openapi_extra": extra}
+
+
+def stream_event() -> dict[str, Any]:
+    """One server-sent event: an event of the rollout, or at the end its result or failure.
+
+    `itemSchema` is OpenAPI 3.2's word for it, which FastAPI writes too; readers of 3.1 pass over it.
+    """
+
+    def told(kinds: list[str], schema: dict[str, Any]) -> dict[str, Any]:
+        data = {"type": "string", "contentMediaType": "application/json", "contentSchema": schema}
+        return {"properties": {"event": {"enum": kinds}, "data": data}}
+
+    event = {"type": "object", "required": ["v", "seq", "kind"], "properties": {"seq": {"type": "integer"}}}
+    return {
+        "type": "object",
+        "required": ["id", "event", "data"],
+        "properties": {"id": {"type": "string", "pattern": "^[0-9]+$"}},
+        "oneOf": [
+            told(list(KINDS), event),
+            told(["result"], {"$ref": REF.format(model=RolloutResponse.__name__)}),
+            told(["failure"], {"$ref": REF.format(model=ErrorEnvelope.__name__)}),
+        ],
+    }
 
 
 def install(app: FastAPI) -> None:

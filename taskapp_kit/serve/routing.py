@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.taskapp import Exposure
+from taskapp_kit.errors import StoreError
+from taskapp_kit.live import LiveRollouts
+from taskapp_kit.measures import Measures
 from taskapp_kit.serve.answer import Answer
 from taskapp_kit.serve.body import ClientGone, drain
 from taskapp_kit.serve.errors import error_answer, method_not_allowed
+from taskapp_kit.serve.event_stream import EventStream
 from taskapp_kit.serve.task_info import Description
 from taskapp_kit.service import Service
 
 log = logging.getLogger("taskapp_kit.serve")
+
+CLIENT_GONE = 499
+"""The status under which a request counts whose caller hung up before the answer; nobody is sent it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +36,22 @@ class Hall:
     """What routes work with."""
 
     service: Service
+    live: LiveRollouts
+    measures: Measures
     settings: Settings
     description: Description
     exposure: Exposure
 
 
-Handler = Callable[[Hall, Request], Awaitable[Answer]]
+Handler = Callable[[Hall, Request], Awaitable[Answer | EventStream]]
 
 
 @dataclass(frozen=True, slots=True)
 class RouteSpec:
     """One route: `answer` is a plain function. The models only document it in OpenAPI.
 
-    method: the verb; a GET of "/" also answers HEAD. parameters: OpenAPI's, for query and path.
+    method: the verb; a GET of "/" also answers HEAD. parameters: OpenAPI's, for query, path and headers. streams: the
+    answer may be a stream of events. accepted_model: of a 202. other_media_types: those that `Accept` may ask for.
     """
 
     path: str
@@ -50,27 +60,38 @@ class RouteSpec:
     summary: str
     request_model: type[pydantic.BaseModel] | None = None
     response_model: Any = None
+    streams: bool = False
+    accepted_model: type[pydantic.BaseModel] | None = None
     parameters: tuple[dict[str, Any], ...] = ()
     failures: tuple[int, ...] = ()
     keyed: bool = True
     media_type: str = "application/json"
+    other_media_types: tuple[str, ...] = ()
 
 
 class DirectRoute(APIRoute):
     """A route that OpenAPI knows and that runs its function at once: nothing is solved or validated a second time."""
 
     direct: ASGIApp
+    allowed: list[str]
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
         if scope["method"] in (self.methods or ()):
             await self.direct(scope, receive, send)
         else:
-            await method_not_allowed(list(self.methods or ()))(scope, receive, send)
+            await method_not_allowed(self.allowed)(scope, receive, send)
 
 
-def direct_route(spec: RouteSpec, hall: Hall) -> DirectRoute:
-    """The route as FastAPI's router takes it."""
+def direct_routes(specs: Sequence[RouteSpec], hall: Hall) -> list[DirectRoute]:
+    """The routes as FastAPI's router takes them."""
+    routes = [_direct_route(spec, hall) for spec in specs]
+    for route in routes:  # a path may have several, one for each verb
+        route.allowed = [verb for other in routes if other.path == route.path for verb in other.methods or ()]
+    return routes
+
+
+def _direct_route(spec: RouteSpec, hall: Hall) -> DirectRoute:
     from taskapp_kit.serve.openapi import documentation
 
     async def documented(_: Request) -> Response:
@@ -99,13 +120,18 @@ def _runner(spec: RouteSpec, hall: Hall) -> ASGIApp:
     where = spec.path
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        answer: Answer | EventStream
         try:
             answer = await answer_it(hall, Request(scope, receive))
         except ClientGone:
             log.info("client gone route=%s", where)
+            hall.measures.answered(spec.method, where, CLIENT_GONE)
             return
         except Exception as error:
+            if isinstance(error, StoreError):
+                hall.measures.store_failed()
             answer = error_answer(error, where=where)
+        hall.measures.answered(spec.method, where, answer.status)
         await answer(scope, receive, send)
         if answer.closes:
             await drain(receive)

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import importlib.util
-import logging
+import signal
 import socket
 import threading
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Awaitable, Callable
+from types import FrameType, TracebackType
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from taskapp_kit.config import tell_children
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.logs import LogFormat, configure
 
 KEEP_ALIVE_SECONDS = 30
 """Longer than clients keep an idle connection, so that it is they who close it."""
 GRACE_SECONDS = 25
-"""How long running rollouts may go on after SIGTERM; Modal kills after 30."""
+"""How long requests may go on after a signal; Modal kills after 30."""
 START_SECONDS = 30.0
 BACKLOG = 2048
 """Connections that wait until the server takes them."""
@@ -31,7 +34,9 @@ def run(
     host: str = "127.0.0.1",
     port: int = 8001,
     log_level: str = "info",
+    log_format: LogFormat = "text",
     grace_seconds: int = GRACE_SECONDS,
+    drain: Callable[[float], Awaitable[None]] | None = None,
     factory: bool = False,
     reload: bool = False,
     reload_dirs: list[str] | None = None,
@@ -39,18 +44,20 @@ def run(
 ) -> None:
     """Serves until SIGINT (which comes out as KeyboardInterrupt) or SIGTERM. Raises ConfigError: the address is taken.
 
+    drain: what is awaited first then, while requests are still answered; it gets `grace_seconds`. A second signal cuts
+    it short.
     announce: is given the server's address (`http://host:port`) once it is held: callers from then on are answered.
     app: an ASGI application, or `module:attribute` of one (needed for `reload`). There is no access log: its lines
     would hold query strings; the kit logs one line for each rollout instead.
     """
-    log_to_stderr(log_level)
+    log_to_stderr(log_level, log_format)
     bound = bind(host, port)
     try:
         bound.listen(BACKLOG)
         if announce is not None:
             announce(url_of(host, bound.getsockname()[1]))
         config = uvicorn.Config(app, factory=factory, reload=reload, reload_dirs=reload_dirs, **_options(grace_seconds))
-        server = uvicorn.Server(config)
+        server = Draining(config, drain, grace_seconds)
         if reload:
             from uvicorn.supervisors import ChangeReload
 
@@ -102,16 +109,13 @@ def url_of(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def log_to_stderr(log_level: str) -> None:
-    """One line for each log record, on stderr. Called by commands; a library never configures logging."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    for name in ("taskapp_kit", "uvicorn.error"):
-        logger = logging.getLogger(name)
-        logger.handlers = [handler]
-        logger.propagate = False
-    logging.getLogger("taskapp_kit").setLevel(log_level.upper())
-    logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, logging.getLogger("taskapp_kit").level))
+def log_to_stderr(log_level: str, log_format: LogFormat = "text") -> None:
+    """Log records of this process and of its worker processes go to stderr, one a line, in this form.
+
+    Called by commands; a library never configures logging.
+    """
+    configure(log_level, log_format)
+    tell_children(log_format=log_format, log_level=log_level)
 
 
 def _options(grace_seconds: int) -> dict[str, Any]:
@@ -181,6 +185,50 @@ class BackgroundServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+class Draining(uvicorn.Server):
+    """Answers on while it drains: uvicorn itself closes its doors at the first signal.
+
+    So somebody who asks for `/health` reads `draining`, and a trainer is told to come back instead of finding nobody.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, drain: Callable[[float], Awaitable[None]] | None, grace_seconds: float
+    ) -> None:
+        super().__init__(config)
+        self._drain = drain
+        self._grace_seconds = grace_seconds
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._drains: list[asyncio.Task[None]] = []
+        self._signals = 0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Starts listening."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal begins to drain, the second one ends the grace, the third one ends at once."""
+        self._signals += 1
+        if self._drain is None or self._loop is None or self._signals > 2:
+            super().handle_exit(sig, frame)
+            return
+        grace_seconds = self._grace_seconds if self._signals == 1 else 0.0
+        self._loop.call_soon_threadsafe(self._begin, self._drain, grace_seconds, sig, frame)
+
+    def _begin(
+        self, drain: Callable[[float], Awaitable[None]], grace_seconds: float, sig: int, frame: FrameType | None
+    ) -> None:
+        async def drained() -> None:
+            try:
+                await drain(grace_seconds)
+            finally:
+                if sig == signal.SIGINT and not self.should_exit:  # comes out as KeyboardInterrupt
+                    super(Draining, self).handle_exit(sig, frame)
+                self.should_exit = True  # a drained SIGTERM is an end like any other
+
+        self._drains.append(asyncio.create_task(drained()))
 
 
 class _Announcing(uvicorn.Server):

@@ -228,10 +228,12 @@ def opened(
     store: Store | None = None,
     max_concurrent: int = 64,
     make: Callable[..., Service] = Service,
+    workers: int = 0,
+    serves: TaskApp = app,
 ) -> Iterator[Door]:
     """A server of its own for one test."""
     settings = settings or Settings(environment_api_key=KEY, environment_api_key_aliases=(ALIAS,))
-    service = make(app, store=store, max_concurrent=max_concurrent, exposure=exposure)
+    service = make(serves, store=store, max_concurrent=max_concurrent, exposure=exposure, workers=workers)
     with BackgroundServer(create(service, settings, exposure=exposure)) as server:  # type: ignore[arg-type]
         door = Door(server, service)
         with door.client, door.stranger:

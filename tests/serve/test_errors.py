@@ -72,9 +72,14 @@ def test_each_boundary_has_its_status(boundary: Boundary, status: int, caplog: p
         "code": "it_broke", "message": "It broke.", "hint": "Mend it.",
         "rollout_id": "r-7", "boundary": boundary, "error_id": "abc123",
     }  # fmt: skip
+    assert not caplog.records, "a rollout that is over has its line already, and its traceback where it broke"
+
+
+def test_a_failure_of_no_rollout_is_told_here(caplog: pytest.LogCaptureFixture) -> None:
+    _, body, _ = told(RolloutFailed(Failure("environment", "it_broke", "It broke.", error_id="abc123")))
     (record,) = caplog.records
-    assert "error_id=abc123" in record.getMessage() and "rollout_id=r-7" in record.getMessage()
-    assert record.exc_info is None, "the traceback is logged by the room where it broke, once"
+    assert body["error_id"] == "abc123" and "error_id=abc123 boundary=environment" in record.getMessage()
+    assert record.exc_info is None
 
 
 def test_what_nobody_expected_is_logged_under_an_opaque_id(caplog: pytest.LogCaptureFixture) -> None:

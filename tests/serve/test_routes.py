@@ -15,7 +15,7 @@ import pytest
 from front_door import KEY, PNG, Door, Slow, error_of, opened, request_body
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.ports import StoredRollout
+from taskapp_kit.contract.ports import Clock, StoredRollout
 from taskapp_kit.contract.rollout import Rollout
 from taskapp_kit.contract.wire import RolloutRequest, RolloutResponse
 from taskapp_kit.errors import StoreError
@@ -258,6 +258,9 @@ class FullStore:
     async def recent(self, limit: int = 50, *, environment: str | None = None) -> list[StoredRollout]:
         return []
 
+    def coordinator(self, clock: Clock) -> None:
+        return None
+
     async def close(self) -> None:
         return None
 
@@ -273,8 +276,8 @@ def test_what_cannot_be_kept_is_not_answered() -> None:
 class Forgetful(Service):
     """A service whose answers do not fit."""
 
-    async def rollout(self, request: RolloutRequest, *, key_label: str | None = None) -> Rollout:
-        played = await super().rollout(request, key_label=key_label)
+    async def rollout(self, request: RolloutRequest, **more: Any) -> Rollout:
+        played = await super().rollout(request, **more)
         played.digest = 7  # type: ignore[assignment]
         return played
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -21,6 +25,7 @@ from taskapp_kit.serve.answer import json_answer
 from taskapp_kit.serve.app import create
 from taskapp_kit.serve.runner import BackgroundServer, bind
 from taskapp_kit.service import Service
+from tests.live_app import a_body, marks
 
 
 def test_it_answers_as_soon_as_it_is_entered_and_leaves_nothing() -> None:
@@ -143,3 +148,132 @@ def test_a_whole_process_logs_no_key_and_stops_on_sigterm(tmp_path: Path) -> Non
     assert process.returncode in (0, -signal.SIGTERM)
     assert f"rollout_id={rollout_id}" in output
     assert not fragments(output, KEY)
+
+
+DRAINED = """
+import sys
+from taskapp_kit.asgi import build
+from taskapp_kit.config import from_environment
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.serve.runner import run
+if __name__ == "__main__":
+    served = build(find_app(sys.argv[1]), from_environment())
+    run(served, port=int(sys.argv[2]), grace_seconds=int(sys.argv[3]), drain=served.state.drain)
+"""
+LIVE_APP = Path(__file__).parent.parent / "live_app.py"
+
+
+@contextmanager
+def drained(folder: Path, grace_seconds: int) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]]:
+    """A whole process that drains at a signal."""
+    program = folder / "program.py"
+    program.write_text(DRAINED)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environ = {
+        "ENVIRONMENT_API_KEY": KEY, "PATH": os.environ["PATH"], "PYTHONPATH": str(Path.cwd()),
+        "TASKAPP_GRACE_SECONDS": str(grace_seconds),
+    }  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, str(program), str(LIVE_APP), str(port), str(grace_seconds)],
+        env=environ, cwd=folder, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers={"X-API-Key": KEY}, timeout=20) as client:
+            until(lambda: _answers(client), 20)
+            yield process, client
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _answers(client: httpx.Client) -> bool:
+    try:
+        return client.get("/").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def until(true: Any, seconds: float = 5.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.01)
+
+
+class Asking(threading.Thread):
+    """One request in the background."""
+
+    def __init__(self, client: httpx.Client, body: dict[str, Any], **headers: str) -> None:
+        super().__init__()
+        self.client, self.body, self.headers = client, body, headers
+        self.answer: httpx.Response
+        self.start()
+
+    def run(self) -> None:
+        self.answer = self.client.post("/rollout", json=self.body, headers=self.headers)
+
+    def done(self) -> httpx.Response:
+        self.join(20)
+        return self.answer
+
+
+def test_while_it_drains_it_answers_and_then_it_ends_well(tmp_path: Path) -> None:
+    body = a_body(gate=tmp_path / "gate", mark=tmp_path / "mark")
+    with drained(tmp_path, 20) as (process, client):
+        asked = [Asking(client, body), Asking(client, body, Accept="text/event-stream")]
+        path = client.post("/rollout", json=body, headers={"Prefer": "respond-async"}).headers["location"]
+        until(lambda: marks(tmp_path / "mark", "waiting") == 3)
+        process.send_signal(signal.SIGTERM)
+        until(lambda: client.get("/health").json()["status"] == "draining")
+        refused = client.post("/rollout", json=a_body())
+        assert refused.status_code == 503
+        assert refused.json()["detail"]["error"]["code"] == "draining"
+        assert int(refused.headers["retry-after"]) >= 1
+        assert client.get(path).status_code == 202
+        waiting = threading.Thread(target=lambda: fetched.append(client.get(path, headers={"Prefer": "wait=20"})))
+        fetched: list[httpx.Response] = []
+        waiting.start()
+        time.sleep(0.2)
+        (tmp_path / "gate").touch()
+        assert [asking.done().status_code for asking in asked] == [200, 200]
+        assert "event: result" in asked[1].answer.text
+        waiting.join(20)
+        assert fetched[0].status_code == 200
+        assert process.wait(5) == 0
+
+
+@pytest.mark.parametrize("how", ["the grace is over", "a second signal"])
+def test_what_does_not_end_in_time_is_answered_as_cancelled(tmp_path: Path, how: str) -> None:
+    with drained(tmp_path, 1 if how == "the grace is over" else 60) as (process, client):
+        asked = [
+            Asking(client, a_body(gate=tmp_path / "gate", mark=tmp_path / "mark"), **headers)
+            for headers in ({}, {"Idempotency-Key": "k"}, {"Accept": "text/event-stream"})
+        ]
+        until(lambda: marks(tmp_path / "mark", "waiting") == 3)
+        process.send_signal(signal.SIGTERM)
+        if how == "a second signal":
+            until(lambda: client.get("/health").json()["status"] == "draining")
+            process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        plain, keyed, stream = (asking.done() for asking in asked)
+        assert process.wait(10) == 0
+        assert time.monotonic() - began < 4
+    for response in (plain, keyed):
+        assert response.status_code == 503
+        error = response.json()["detail"]["error"]
+        assert (error["boundary"], error["code"]) == ("cancelled", "server_stopping")
+        assert response.headers["retry-after"]
+    assert "event: failure" in stream.text and "server_stopping" in stream.text
+
+
+def test_ctrl_c_drains_too_and_comes_out_as_an_interruption(tmp_path: Path) -> None:
+    with drained(tmp_path, 20) as (process, client):
+        asked = Asking(client, a_body(gate=tmp_path / "gate", mark=tmp_path / "mark"))
+        until(lambda: marks(tmp_path / "mark", "waiting") == 1)
+        process.send_signal(signal.SIGINT)
+        until(lambda: client.get("/health").json()["status"] == "draining")
+        (tmp_path / "gate").touch()
+        assert asked.done().status_code == 200
+        assert process.wait(5) in (1, 130, -signal.SIGINT)

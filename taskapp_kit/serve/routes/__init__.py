@@ -1,12 +1,15 @@
 """One file for each route; `ROUTES` is all of them, in the order in which they are documented."""
 
-from taskapp_kit.serve.routes import blobs, debug_env, done, health, info, rollout, root, task_info
+from taskapp_kit.serve.routes import blobs, debug_env, done, health, info, metrics, rollout, rollouts, root, task_info
 from taskapp_kit.serve.routing import RouteSpec
 
 ROUTES: tuple[RouteSpec, ...] = (
     rollout.ROUTE,
+    rollouts.GET,
+    rollouts.DELETE,
     root.ROUTE,
     health.ROUTE,
+    metrics.ROUTE,
     info.ROUTE,
     task_info.ROUTE,
     done.ROUTE,

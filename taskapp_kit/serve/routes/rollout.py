@@ -1,63 +1,98 @@
-"""`POST /rollout`: one scored episode."""
+"""`POST /rollout`: one scored episode: answered when it is over, streamed, or fetched later from `/rollouts/{id}`."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pydantic
 from starlette.requests import Request
 
-from taskapp_kit.contract.response import response_body
+from taskapp_kit.contract.response import answer_bytes
 from taskapp_kit.contract.wire import RolloutRequest, RolloutResponse
+from taskapp_kit.course import Caller
 from taskapp_kit.errors import RolloutFailed
-from taskapp_kit.serve.answer import Answer, json_answer
-from taskapp_kit.serve.auth import LABEL
+from taskapp_kit.live import Live, Seat
+from taskapp_kit.serve.answer import Answer
+from taskapp_kit.serve.auth import LABEL, QUOTA
 from taskapp_kit.serve.body import ClientGone, read_json
 from taskapp_kit.serve.errors import invalid_request
+from taskapp_kit.serve.event_stream import EventStream
+from taskapp_kit.serve.models import Pending
+from taskapp_kit.serve.routes.rollouts import COME_BACK_SECONDS, location, pending, repeated
 from taskapp_kit.serve.routing import Hall, RouteSpec
-
-log = logging.getLogger("taskapp_kit.serve")
+from taskapp_kit.serve.wishes import Wishes, read_wishes
 
 WATCH_AFTER_SECONDS = 0.1
 """A rollout shorter than this is not worth a task that watches whether the caller hangs up."""
+APPLIED = (b"preference-applied", b"respond-async")
 
 T = TypeVar("T")
 
 
-async def rollout(hall: Hall, request: Request) -> Answer:
-    """Plays, scores, stores and answers. A failure answers with its boundary and never with a reward."""
-    body = await read_json(request.scope, request.receive, hall.settings.max_body_bytes)
+async def rollout(hall: Hall, request: Request) -> Answer | EventStream:
+    """Plays, scores, stores and answers. A failure answers with its boundary and never with a reward.
+
+    With `Accept: text/event-stream` the events are streamed as they happen, and then the result. With
+    `Prefer: respond-async` the answer is 202, and the rollout is fetched from `/rollouts/{rollout_id}`. With an
+    `Idempotency-Key` the same request may be sent again: it joins the rollout, or gets what came of it, for 24 hours.
+    """
+    scope = request.scope
+    body = await read_json(scope, request.receive, hall.settings.max_body_bytes)
     try:
         wanted = RolloutRequest.model_validate(body)
     except pydantic.ValidationError as error:
         raise invalid_request(error, body) from None
-    label = request.scope.get(LABEL)
-    began = time.perf_counter()
-    played = await _while_connected(hall.service.rollout(wanted, key_label=label, written=True), request)
-    if played.body is not None:
-        answer = Answer(200, played.body)
-    else:
-        answered = response_body(played)
-        RolloutResponse.__pydantic_validator__.validate_python(answered)  # our fault, if it does not: 500
-        answer = json_answer(answered)
-    if log.isEnabledFor(logging.INFO):
-        log.info(
-            "rollout rollout_id=%s environment=%s seed=%s steps=%d status=%s reward=%s policy=%s key=%s seconds=%.4f",
-            played.rollout_id,
-            played.numbers.environment,
-            played.numbers.seed,
-            played.numbers.length,
-            played.numbers.status,
-            played.scorecard.reward,
-            played.policy,
-            label,
-            time.perf_counter() - began,
-        )
-    return answer
+    wishes = read_wishes(scope["headers"])
+    caller = Caller(scope.get(LABEL), scope.get(QUOTA), wishes.traceparent, wishes.tracestate)
+    if not wishes.plain:
+        return await _live(hall, request, wanted, body, caller, wishes)
+    played = await _while_connected(hall.service.rollout(wanted, caller=caller, written=True), request)
+    return Answer(200, answer_bytes(played))
+
+
+async def _live(
+    hall: Hall, request: Request, wanted: RolloutRequest, body: Any, caller: Caller, wishes: Wishes
+) -> Answer | EventStream:
+    live = hall.live.start(
+        wanted,
+        body=body,
+        caller=caller,
+        idempotency_key=wishes.idempotency_key,
+        detached=wishes.respond_async,
+        followed=wishes.event_stream,
+    )
+    seat = live.attend(COME_BACK_SECONDS if wishes.event_stream else 0.0)
+    if wishes.event_stream:
+        return await _streamed(live, seat, request, wishes)
+    try:
+        return await _while_connected(_answered(live, wishes), request)
+    finally:
+        seat.leave()
+
+
+async def _streamed(live: Live, seat: Seat, request: Request, wishes: Wishes) -> EventStream:
+    try:
+        await _while_connected(live.admitted(), request)
+    except BaseException:
+        seat.leave()
+        raise
+    return EventStream(live, seat, first=wishes.first_event, headers=[location(live)])
+
+
+async def _answered(live: Live, wishes: Wishes) -> Answer:
+    if not wishes.respond_async:
+        settled = await live.result()
+        assert settled is not None, "there is no limit to the waiting"
+        return repeated(live, settled)
+    await live.admitted()
+    settled = await live.result(wishes.wait_seconds or 0.0)
+    if settled is None:
+        answer = pending(live)
+        answer.headers = [*answer.headers, APPLIED]
+        return answer
+    return repeated(live, settled)
 
 
 async def _while_connected(work: Awaitable[T], request: Request) -> T:
@@ -104,5 +139,23 @@ ROUTE = RouteSpec(
     "Play and score one episode",
     request_model=RolloutRequest,
     response_model=RolloutResponse,
-    failures=(408, 413, 415, 422, 500, 502, 504),
+    streams=True,
+    accepted_model=Pending,
+    failures=(408, 409, 413, 415, 422, 429, 500, 502, 504),
+    parameters=(
+        {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": False,
+            "description": "Repeating the request with the same key and body joins the rollout or gets what came of it.",
+            "schema": {"type": "string", "pattern": "^[\\x21-\\x7e]{1,255}$"},
+        },
+        {
+            "name": "Prefer",
+            "in": "header",
+            "required": False,
+            "description": "`respond-async` answers 202; `respond-async, wait=5` only after 5 s.",
+            "schema": {"type": "string"},
+        },
+    ),
 )

@@ -1,0 +1,36 @@
+"""`/metrics`: the server's own numbers, for Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.requests import Request
+
+from taskapp_kit.measures import render
+from taskapp_kit.serve.answer import Answer
+from taskapp_kit.serve.routing import Hall, RouteSpec
+
+
+async def metrics(hall: Hall, request: Request) -> Answer:
+    """Counters and gauges since the server's start. Text format 0.0.4, or OpenMetrics when `Accept` names it."""
+    snapshot = hall.measures.snapshot()
+    body, content_type = await asyncio.to_thread(render, snapshot, request.headers.get("accept", ""))
+    return Answer(
+        200,
+        body,
+        [
+            (b"content-type", content_type.encode("latin-1")),
+            (b"cache-control", b"no-store"),
+            (b"x-content-type-options", b"nosniff"),
+        ],
+    )
+
+
+ROUTE = RouteSpec(
+    "/metrics",
+    "GET",
+    metrics,
+    "The server's numbers, for Prometheus",
+    media_type="text/plain",
+    other_media_types=("application/openmetrics-text",),
+)

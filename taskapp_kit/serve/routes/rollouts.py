@@ -1,0 +1,143 @@
+"""`/rollouts/{rollout_id}`: what came of a rollout that was asked for with `respond-async`, a key or a stream."""
+
+from __future__ import annotations
+
+import re
+
+from starlette.requests import Request
+
+from taskapp_kit.contract.ports import Settled
+from taskapp_kit.contract.wire import RolloutResponse
+from taskapp_kit.errors import RolloutFailed
+from taskapp_kit.live import Live
+from taskapp_kit.serve.answer import Answer, json_answer
+from taskapp_kit.serve.errors import Refusal, error_answer
+from taskapp_kit.serve.event_stream import EventStream, nothing_more
+from taskapp_kit.serve.models import Ended, Pending
+from taskapp_kit.serve.routing import Hall, RouteSpec
+from taskapp_kit.serve.wishes import read_wishes
+
+ROLLOUT_ID = re.compile(r"[0-9a-f]{32}")
+REPLAYED = (b"idempotent-replayed", b"true")
+ASK_AGAIN = (b"retry-after", b"1")
+COME_BACK_SECONDS = 10.0
+"""A stream that was cut may be taken up again this long, before its rollout counts as abandoned."""
+
+
+def location(live: Live) -> tuple[bytes, bytes]:
+    """The header that says where the rollout is found."""
+    return b"location", f"/rollouts/{live.rollout_id}".encode()
+
+
+def pending(live: Live) -> Answer:
+    """202: it is under way."""
+    told = {
+        "rollout_id": live.rollout_id,
+        "status": "running",
+        "created_at": live.created_at,
+        "events": len(live.journal.lines),
+        "url": f"/rollouts/{live.rollout_id}",
+    }
+    return json_answer(told, 202, [location(live), ASK_AGAIN])
+
+
+def answer_of(settled: Settled) -> Answer:
+    """The answer of `POST /rollout`, or the envelope of its failure."""
+    if settled.failure is not None:
+        return error_answer(RolloutFailed(settled.failure, rollout_id=settled.rollout_id))
+    assert settled.answer is not None, "an answer or a failure"
+    return Answer(200, settled.answer)
+
+
+def repeated(live: Live, settled: Settled) -> Answer:
+    """The same, to who asked for the rollout; it says so when it was over before."""
+    answer = answer_of(settled)
+    if live.replayed:
+        answer.headers = [*answer.headers, REPLAYED]
+    return answer
+
+
+async def rollout_by_id(hall: Hall, request: Request) -> Answer | EventStream:
+    """The answer of `POST /rollout`, or its failure, for 24 hours; 202 while it is under way.
+
+    `Prefer: wait=20` waits up to 20 s for the end. With `Accept: text/event-stream` the events come as a stream, from
+    the one after `Last-Event-ID` on, and then the result.
+    """
+    wishes = read_wishes(request.scope["headers"])
+    live = await _found(hall, request, with_events=wishes.event_stream)
+    if wishes.event_stream:
+        if live.over and wishes.first_event > len(live.journal.lines):
+            return nothing_more()
+        return EventStream(live, live.attend(COME_BACK_SECONDS), first=wishes.first_event, headers=[location(live)])
+    settled = await live.result(wishes.wait_seconds or 0.0)
+    return pending(live) if settled is None else answer_of(settled)
+
+
+async def cancel_rollout(hall: Hall, request: Request) -> Answer:
+    """Cancels it if it is still under way; what was played is kept."""
+    live = await _found(hall, request, with_events=False)
+    if not live.over and not live.here:
+        raise Refusal(
+            "rollout_elsewhere",
+            "The rollout is played by another server of the same store.",
+            hint="Ask the server that took it.",
+        )
+    if not live.over:
+        live.cancel()
+        await live.ended()
+        if live.leaving:
+            return json_answer({"rollout_id": live.rollout_id, "status": "cancelled"})
+    return json_answer({"rollout_id": live.rollout_id, "status": "ended"})
+
+
+async def _found(hall: Hall, request: Request, *, with_events: bool) -> Live:
+    name = request.path_params["rollout_id"]
+    live = await hall.live.find(name, with_events=with_events) if ROLLOUT_ID.fullmatch(name) else None
+    if live is None:
+        raise Refusal(
+            "not_found",
+            "There is no such rollout.",
+            hint="Rollouts asked for with Prefer: respond-async, an Idempotency-Key or as a stream are found for 24 h.",
+        )
+    return live
+
+
+PARAMETERS = (
+    {"name": "rollout_id", "in": "path", "required": True, "schema": {"type": "string", "pattern": "^[0-9a-f]{32}$"}},
+)
+GET = RouteSpec(
+    "/rollouts/{rollout_id}",
+    "GET",
+    rollout_by_id,
+    "What came of a rollout",
+    response_model=RolloutResponse,
+    streams=True,
+    accepted_model=Pending,
+    failures=(404, 422, 500, 502, 504),
+    parameters=(
+        *PARAMETERS,
+        {
+            "name": "Prefer",
+            "in": "header",
+            "required": False,
+            "description": "`wait=20` waits up to 20 s for the end.",
+            "schema": {"type": "string"},
+        },
+        {
+            "name": "Last-Event-ID",
+            "in": "header",
+            "required": False,
+            "description": "Of a stream: the `id` of the last event that arrived.",
+            "schema": {"type": "integer", "minimum": 0, "maximum": 999999999},
+        },
+    ),
+)
+DELETE = RouteSpec(
+    "/rollouts/{rollout_id}",
+    "DELETE",
+    cancel_rollout,
+    "Cancel a rollout",
+    response_model=Ended,
+    failures=(404, 409, 500),
+    parameters=PARAMETERS,
+)

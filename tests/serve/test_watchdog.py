@@ -1,0 +1,97 @@
+"""The watchdog on a loop that is really blocked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+
+import pytest
+
+from taskapp_kit.logs import Told
+from taskapp_kit.serve.watchdog import Watchdog
+
+
+def blocks_the_loop(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def told(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, object]]:
+    return [item.msg.fields for item in caplog.records if isinstance(item.msg, Told) and item.msg.name == name]
+
+
+def watched(*blocked_seconds: float, quiet_seconds: float = 10.0, rest_seconds: float = 0.3) -> Watchdog:
+    """A watchdog over a loop that was blocked as long as this, with rests between."""
+
+    async def main() -> Watchdog:
+        watchdog = Watchdog(quiet_seconds=quiet_seconds)
+        watchdog.start()
+        try:
+            await asyncio.sleep(rest_seconds)
+            for seconds in blocked_seconds:
+                blocks_the_loop(seconds)
+                await asyncio.sleep(rest_seconds)
+        finally:
+            watchdog.stop()
+        return watchdog
+
+    return asyncio.run(main())
+
+
+def test_a_blocked_loop_is_told_with_its_culprit(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        watchdog = watched(0.8)
+    (line,) = told(caplog, "event loop blocked")
+    assert float(str(line["lag_seconds"])) >= 0.25
+    culprit = str(line["culprit"])
+    assert "test_watchdog.py" in culprit.split(" < ", maxsplit=1)[0]
+    assert "blocks_the_loop" in culprit.split(" < ", maxsplit=1)[0]
+    (after,) = told(caplog, "event loop runs again")
+    assert float(str(after["blocked_seconds"])) >= 0.6
+    assert watchdog.blocked == 1
+    assert watchdog.blocked_seconds >= 0.6
+
+
+def test_it_is_told_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[int] = []
+
+    def blocks_until_told() -> None:
+        end = time.monotonic() + 5
+        while not told(caplog, "event loop blocked") and time.monotonic() < end:
+            time.sleep(0.02)
+        seen.append(len(told(caplog, "event loop blocked")))
+
+    async def main() -> None:
+        watchdog = Watchdog()
+        watchdog.start()
+        await asyncio.sleep(0.15)
+        blocks_until_told()
+        watchdog.stop()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(main())
+    assert seen == [1]
+
+
+def test_a_culprit_is_told_once_in_a_while_and_counted_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        watchdog = watched(0.5, 0.5)
+    assert len(told(caplog, "event loop blocked")) == 1
+    assert watchdog.blocked == 2
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        watched(0.5, 0.5, quiet_seconds=0.0, rest_seconds=0.15)
+    assert len(told(caplog, "event loop blocked")) == 2
+
+
+def test_a_watchdog_costs_next_to_nothing_and_ends() -> None:
+    threads, before = set(threading.enumerate()), time.process_time()
+    watchdog = watched(rest_seconds=1.0)
+    assert time.process_time() - before < 0.2
+    assert watchdog.blocked_seconds < 1.0
+    assert set(threading.enumerate()) <= threads
+
+
+def test_it_may_be_stopped_without_a_start() -> None:
+    Watchdog().stop()
