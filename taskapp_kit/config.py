@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from taskapp_kit.errors import ConfigError
 
@@ -22,6 +22,10 @@ MAX_KEY_BYTES = 512
 
 SERVER_ONLY = ("ENVIRONMENT_API_KEY", "DEV_ENVIRONMENT_API_KEY")
 """Variables whose names begin so hold keys to the door; who plays environments has no use for them."""
+
+LOG_FORMAT, LOG_LEVEL = "TASKAPP_LOG_FORMAT", "TASKAPP_SERVED_LOG_LEVEL"
+LEVELS = ("debug", "info", "warning", "error")
+_for_children: dict[str, str] = {}
 
 BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
@@ -33,8 +37,11 @@ class Settings:
     environment_api_key, environment_api_key_aliases, dev_environment_api_key: any of them opens the door. keys_file: a
     file with one key a line, re-read when it changes. store: URL of the store or "none", None for the command's own
     default. max_concurrent: rollouts at once. workers: processes that play them, 0 for threads of the server's own.
+    grace_seconds: how long rollouts may go on when the server is told to stop; Modal kills after 30.
     max_time_seconds: longest time of one rollout. debug_env: whether `/debug/env` exists.
     cors_origins: web pages that may call, none by default. max_body_bytes: longest request body.
+    log_format: how log records are written, "text" or "json". trace_content: whether traces carry what was seen and said.
+    allow_weak_sandbox: whether untrusted code may run where the machine cannot confine it.
     sources: setting to where its value came from, in words.
     """
 
@@ -45,12 +52,16 @@ class Settings:
     store: str | None = field(default=None, repr=False)  # a database URL may hold a password
     max_concurrent: int = 1024
     workers: int = 0
+    grace_seconds: int = 25
     max_time_seconds: float = 3600.0
     debug_env: bool = False
     cors_origins: tuple[str, ...] = ()
     max_body_bytes: int = 4 * 1024 * 1024
     host: str = "127.0.0.1"
     port: int = 8001
+    log_format: Literal["text", "json"] = "text"
+    trace_content: bool = False
+    allow_weak_sandbox: bool = False
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     variables: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
@@ -135,6 +146,13 @@ def _switch(value: Any) -> bool:
     return found
 
 
+def _log_format(value: Any) -> str:
+    found = str(value).strip().lower()
+    if found not in ("text", "json"):
+        raise _Wrong("text or json")
+    return found
+
+
 def _origins(value: Any) -> tuple[str, ...]:
     from urllib.parse import urlsplit
 
@@ -173,12 +191,16 @@ SETTINGS = (
     Setting("store", "TASKAPP_STORE", _text),
     Setting("max_concurrent", "TASKAPP_MAX_CONCURRENT", _whole(1, 1_000_000)),
     Setting("workers", "TASKAPP_WORKERS", _whole(0, 256)),
+    Setting("grace_seconds", "TASKAPP_GRACE_SECONDS", _whole(0, 3600)),
     Setting("max_time_seconds", "TASKAPP_MAX_TIME_SECONDS", _seconds),
     Setting("debug_env", "TASKAPP_DEBUG_ENV", _switch),
     Setting("cors_origins", "TASKAPP_CORS_ORIGINS", _origins),
     Setting("max_body_bytes", "TASKAPP_MAX_BODY_BYTES", _whole(1024, 2**30)),
     Setting("host", "TASKAPP_HOST", _text),
     Setting("port", "TASKAPP_PORT", _whole(0, 65_535)),
+    Setting("log_format", LOG_FORMAT, _log_format),
+    Setting("trace_content", "TASKAPP_TRACE_CONTENT", _switch),
+    Setting("allow_weak_sandbox", "TASKAPP_ALLOW_WEAK_SANDBOX", _switch),
 )
 
 
@@ -234,9 +256,24 @@ def hand_over(settings: Settings, **more: str) -> None:
     os.environ.update(more)
 
 
+def tell_children(*, log_format: str, log_level: str) -> None:
+    """Worker processes that are started from now on log in this form, from this level up."""
+    _for_children.update({LOG_FORMAT: log_format, LOG_LEVEL: log_level})
+
+
+def told_by_parent(environ: MutableMapping[str, str] | None = None) -> tuple[Literal["text", "json"], str]:
+    """In a worker process: the form and the level of its log, taken out of its environment.
+
+    What is not there or cannot be read is `text` and `info`.
+    """
+    environ = os.environ if environ is None else environ
+    written, level = (environ.pop(name, "").strip().lower() for name in (LOG_FORMAT, LOG_LEVEL))
+    return "json" if written == "json" else "text", level if level in LEVELS else "info"
+
+
 def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """The process environment for a child that plays author's code: without the server's keys and its store's address."""
-    environ = os.environ if environ is None else environ
+    environ = {**os.environ, **_for_children} if environ is None else environ
     return {
         name: value
         for name, value in environ.items()

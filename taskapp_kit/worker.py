@@ -59,11 +59,12 @@ class Worker:
     def load(self) -> None:
         """Imports the app and prepares its environments. Raises DiscoveryError, DeclarationError."""
         import gc
-        import logging
 
-        logging.basicConfig(
-            level=logging.INFO, format="%(asctime)s %(levelname)s [worker %(process)d] %(message)s", stream=sys.stderr
-        )
+        from taskapp_kit.config import told_by_parent
+        from taskapp_kit.logs import configure
+
+        log_format, log_level = told_by_parent()
+        configure(log_level, log_format, worker=os.getpid())
         known = set(sys.path)
         sys.path += [folder for folder in self.folders if folder not in known]
         import taskapp_kit.contract.response
@@ -86,7 +87,13 @@ class Worker:
         sys.setswitchinterval(SWITCH_SECONDS)
 
     def play(self, job: Job) -> tuple[Frame, bytes]:
-        """One rollout, as the module's docstring says."""
+        """One rollout, as the module's docstring says. What is logged meanwhile carries its id."""
+        from taskapp_kit.logs import rollout
+
+        with rollout(job.frame["rollout_id"]):
+            return self._play(job)
+
+    def _play(self, job: Job) -> tuple[Frame, bytes]:
         from taskapp_kit.contract.response import write_body
         from taskapp_kit.contract.wire import RolloutRequest
         from taskapp_kit.outcome import Outcome

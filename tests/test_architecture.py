@@ -24,6 +24,7 @@ LAYERS = {
     "config": 0,
     "contract": 0,
     "version": 0,
+    "logs": 0,
     "declare": 1,
     "run": 2,
     "score": 2,
@@ -33,12 +34,21 @@ LAYERS = {
     "adapters": 2,
     "service": 3,  # the hall, and the files it was cut into:
     "planning": 3,
+    "course": 3,
+    "players": 3,
     "playing": 3,
+    "live": 3,
+    "journal": 3,
+    "tickets": 3,
     "keeping": 3,
     "outcome": 3,
     "foreman": 3,
     "worker": 3,
     "sessions": 3,
+    "rollout_log": 3,
+    "measures": 3,
+    "spans": 3,
+    "tracing": 3,
     "serve": 4,
     "protocols": 4,
     "view": 4,
@@ -224,6 +234,8 @@ OPTIONAL = (
     "dotenv",
     "PIL",
     "torch",
+    "prometheus_client",
+    "opentelemetry",
 )
 
 

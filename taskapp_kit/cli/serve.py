@@ -45,6 +45,12 @@ HANDED_APP, HANDED_EXPOSURE, HANDED_LEVEL = "TASKAPP_SERVED_APP", "TASKAPP_SERVE
     help="Processes that play rollouts; 0 plays them in threads of the server.  [default: 0]",
 )
 @click.option(
+    "--grace-seconds",
+    type=click.IntRange(0, 3600),
+    metavar="T",
+    help="How long rollouts may go on after SIGTERM or Ctrl-C.  [default: 25]",
+)
+@click.option(
     "--max-time-seconds", type=click.FloatRange(0, 86_400, min_open=True), metavar="T", help="Longest rollout."
 )
 @click.option("--max-body-bytes", type=click.IntRange(1024, 2**30), metavar="N", help="Longest request body.")
@@ -58,6 +64,11 @@ HANDED_APP, HANDED_EXPOSURE, HANDED_LEVEL = "TASKAPP_SERVED_APP", "TASKAPP_SERVE
 @click.option("--reload", is_flag=True, help="Start again whenever a Python file beside the app's changes.")
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="What is logged."
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    help="How it is written: json is one object a line.  [default: text]",
 )
 @click.option("--show-config", is_flag=True, help="Show each setting and where it came from, and do not serve.")
 @click.pass_context
@@ -88,7 +99,7 @@ def command(
 
     local = _is_loopback(settings.host)
     settings, minted = _with_key(settings, local=local)
-    log_to_stderr(log_level)
+    log_to_stderr(log_level, settings.log_format)
     try:
         _serve(app, settings, minted=minted, local=local, reload=reload, log_level=log_level)
     except KeyboardInterrupt:
@@ -116,7 +127,16 @@ def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, rel
     if not reload:
         served = build(found, settings, exposure=exposure)
         served.state.service.prepare()
-        run(served, host=settings.host, port=settings.port, log_level=log_level, announce=announce)
+        run(
+            served,
+            host=settings.host,
+            port=settings.port,
+            log_level=log_level,
+            log_format=settings.log_format,
+            grace_seconds=settings.grace_seconds,
+            drain=served.state.drain,
+            announce=announce,
+        )
         return
     hand_over(settings, **{HANDED_APP: app, HANDED_EXPOSURE: exposure, HANDED_LEVEL: log_level})
     run(
@@ -124,6 +144,7 @@ def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, rel
         host=settings.host,
         port=settings.port,
         log_level=log_level,
+        log_format=settings.log_format,
         factory=True,
         reload=True,
         reload_dirs=[str(found.file.resolve().parent)],
@@ -142,7 +163,7 @@ def reload_factory() -> FastAPI:
     from taskapp_kit.serve.runner import log_to_stderr
 
     settings = from_environment()
-    log_to_stderr(settings.variable(HANDED_LEVEL) or "info")
+    log_to_stderr(settings.variable(HANDED_LEVEL) or "info", settings.log_format)
     exposure: Any = settings.variable(HANDED_EXPOSURE) or "public"
     try:
         return build(find_app(settings.variable(HANDED_APP) or ""), settings, exposure=exposure)

@@ -1,0 +1,269 @@
+"""How log records are written: as text or as JSON, one record a line, with the id of the rollout that they belong to.
+
+text    2026-03-01 12:00:00,123 INFO rollout rollout_id=4f… environment=adder seed=3 …
+json    {"time":"2026-03-01T11:00:00.123Z","level":"INFO","logger":"taskapp_kit.serve","message":"rollout",
+         "rollout_id":"4f…","environment":"adder","seed":3,…}
+
+A library never configures logging: commands and worker processes call `handler`. What a caller chose cannot forge a line:
+control characters are escaped, and whatever a record has below its first line (a traceback) begins with `    | `.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any, Literal, TextIO
+
+import orjson
+
+LogFormat = Literal["text", "json"]
+LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json")
+
+ROLLOUT: ContextVar[str] = ContextVar("taskapp_kit.rollout_id", default="")
+"""The id of the rollout that is played here; "" outside of one."""
+
+CONTINUED = "\n    | "
+"""Begins each further line of a record, so that only a record's own first line begins with a time."""
+MAX_VALUE = 500
+"""Longest text of one field in text form, in characters."""
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_PLAIN = re.compile(r"[\w.:/@+,;*%#$^~<>!?()\[\]{}&|-]+", re.ASCII)
+_CONVERSION = re.compile(r"(?:(\w+)=)?%(?:%|[-+ #0]*[\d.]*([a-zA-Z]))")
+_ERROR_ID = re.compile(r"\(error_id (\w+)\)")
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "rollout_id"}
+
+
+@contextmanager
+def rollout(rollout_id: str) -> Iterator[None]:
+    """Log records made in here, in this thread or task, carry this id."""
+    token = ROLLOUT.set(rollout_id)
+    try:
+        yield
+    finally:
+        ROLLOUT.reset(token)
+
+
+class Told:
+    """A log message with fields: `log.info(Told("rollout", seed=3))` is told as `rollout seed=3`, or as JSON members.
+
+    As text, a value that is not one plain word is quoted, so no field can pass for another one. In JSON the message is
+    the name alone.
+    """
+
+    __slots__ = ("fields", "name")
+
+    def __init__(self, name: str, **fields: Any) -> None:
+        self.name = name
+        self.fields = fields
+
+    def __str__(self) -> str:
+        told = self.name
+        for name, value in self.fields.items():
+            told += f" {name}={_word(value)}"
+        return told
+
+
+def _word(value: Any) -> str:
+    kind = type(value)
+    if kind is str:
+        if value.isalnum() and len(value) <= MAX_VALUE and value.isascii():
+            return value  # type: ignore[no-any-return]  # it is a str; the quick way for most
+        return value if len(value) <= MAX_VALUE and _PLAIN.fullmatch(value) else json.dumps(_short(value))
+    if kind is float:
+        return f"{value:.6g}"
+    if value is None or kind is int or kind is bool:
+        return str(value)
+    return _word(str(value))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_VALUE else text[:MAX_VALUE] + "…"
+
+
+class OfRollout(logging.Filter):
+    """Gives each record the id of the rollout in which it was made, as `rollout_id`; refuses none."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Always True."""
+        if not hasattr(record, "rollout_id"):
+            record.rollout_id = ROLLOUT.get()
+        return True
+
+
+class TextFormatter(logging.Formatter):
+    """`time LEVEL message`, with ` rollout_id=…` behind it unless the message has that. worker: a process id to show."""
+
+    def __init__(self, worker: int | None = None) -> None:
+        super().__init__()
+        self._who = "" if worker is None else f"[worker {worker}] "
+        self._second = (-1, "")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as one line, or as one and those that belong to it."""
+        message = record.getMessage()
+        if not isinstance(record.msg, Told):  # that one is quoted already
+            message = _safe(message)
+        told = f"{self._time(record)} {record.levelname} {self._who}{message}"
+        rollout_id = getattr(record, "rollout_id", "")
+        if rollout_id and f"rollout_id={rollout_id}" not in told:
+            head, line, rest = told.partition("\n")
+            told = f"{head} rollout_id={rollout_id}{line}{rest}"
+        if not (record.exc_info or record.exc_text or record.stack_info):
+            return told
+        return told + "".join(CONTINUED + _safe(part).replace("\n", CONTINUED) for part in _traces(self, record))
+
+    def _time(self, record: logging.LogRecord) -> str:
+        second = int(record.created)
+        if self._second[0] != second:
+            self._second = (second, time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second)))
+        return f"{self._second[1]},{int(record.msecs):03d}"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object: time (UTC, ISO 8601), level, logger, message; rollout_id, the record's fields, error_id, traceback.
+
+    Fields are those of a `Told`, of `extra=`, and each `name=%s` of the message. worker: a process id to add.
+    """
+
+    def __init__(self, worker: int | None = None) -> None:
+        super().__init__()
+        self._who = {} if worker is None else {"worker": worker}
+        self._second = (-1, "")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as one line of JSON."""
+        said: Any = record.msg
+        plain = not isinstance(said, Told)
+        message = record.getMessage() if plain else said.name
+        told: dict[str, Any] = {
+            "time": self._time(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": message,
+        }
+        if self._who:
+            told["worker"] = self._who["worker"]
+        rollout_id = getattr(record, "rollout_id", "")
+        if rollout_id:
+            told["rollout_id"] = rollout_id
+        for name, value in _fields(record).items():
+            if name not in told:
+                told[name] = value
+        if plain and "error_id" not in told and (found := _ERROR_ID.findall(message)):
+            told["error_id"] = found[-1]
+        if (record.exc_info or record.exc_text or record.stack_info) and (traces := _traces(self, record)):
+            told["traceback"] = "\n".join(traces)
+        return _json(told)
+
+    def _time(self, record: logging.LogRecord) -> str:
+        second = int(record.created)
+        if self._second[0] != second:
+            self._second = (second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)))
+        return f"{self._second[1]}.{int(record.msecs):03d}Z"
+
+
+class _Stderr(logging.StreamHandler[TextIO]):
+    """Writes to whatever stderr is at that moment."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]  # the base class keeps the one of its making
+        """sys.stderr of now."""
+        return sys.stderr
+
+
+def handler(
+    log_format: LogFormat = "text", *, worker: int | None = None, stream: TextIO | None = None
+) -> logging.StreamHandler[TextIO]:
+    """A handler that writes records in this form, with their rollout's id. stream: stderr when None."""
+    made = _Stderr() if stream is None else logging.StreamHandler(stream)
+    made.setFormatter(JsonFormatter(worker) if log_format == "json" else TextFormatter(worker))
+    made.addFilter(OfRollout())
+    return made
+
+
+def configure(log_level: str, log_format: LogFormat = "text", *, worker: int | None = None) -> None:
+    """One line for each record on stderr: the kit's from `log_level` up, everybody else's from WARNING up.
+
+    Other libraries may log addresses with keys in them at INFO, so what they say there is not shown.
+    """
+    made = handler(log_format, worker=worker)
+    level = logging.getLevelNamesMapping()[log_level.upper()]
+    for name in ("taskapp_kit", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        logger.handlers = [made]
+        logger.propagate = False
+    logging.getLogger("taskapp_kit").setLevel(level)
+    logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, level))
+    root = logging.getLogger()
+    for old in [known for known in root.handlers if getattr(known, "of_taskapp_kit", False)]:
+        root.removeHandler(old)
+    others = handler(log_format, worker=worker)
+    others.of_taskapp_kit = True  # type: ignore[attr-defined]  # so that a second call replaces it
+    others.setLevel(max(logging.WARNING, level))
+    root.addHandler(others)
+
+
+def _safe(text: str) -> str:
+    """Control characters as escapes; further lines begin as such."""
+    if text.isascii() and text.isprintable():
+        return text
+    escaped = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}" if ord(found[0]) > 255 else _hex(found[0]), text)
+    return escaped.replace("\n", CONTINUED) if "\n" in escaped else escaped
+
+
+def _hex(letter: str) -> str:
+    return {"\r": "\\r"}.get(letter) or f"\\x{ord(letter):02x}"
+
+
+def _traces(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
+    """Traceback and stack of a record, when it has them."""
+    found = []
+    if record.exc_info and record.exc_info[0] is not None:
+        found.append(formatter.formatException(record.exc_info))
+    elif record.exc_text:
+        found.append(record.exc_text)
+    if record.stack_info:
+        found.append(formatter.formatStack(record.stack_info))
+    return found
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    if isinstance(record.msg, Told):
+        return record.msg.fields
+    found: dict[str, Any] = {}
+    if isinstance(record.msg, str) and isinstance(record.args, tuple) and record.args:
+        found = {name: record.args[at] for at, name in _named(record.msg) if at < len(record.args)}
+    elif isinstance(record.args, Mapping):
+        found = dict(record.args)
+    for name in record.__dict__.keys() - _STANDARD:  # what came as extra=
+        found[name] = record.__dict__[name]
+    return found
+
+
+@lru_cache(maxsize=512)
+def _named(template: str) -> tuple[tuple[int, str], ...]:
+    """Which arguments of a message have a name there: (place, name) of each `name=%s`."""
+    conversions = [found for found in _CONVERSION.finditer(template) if found[2]]
+    return tuple((at, found[1]) for at, found in enumerate(conversions) if found[1])
+
+
+def _json(told: dict[str, Any]) -> str:
+    try:
+        return orjson.dumps(told, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # an integer beyond 64 bits, a lone surrogate: `json` writes both
+        return json.dumps({name: _written(value) for name, value in told.items()})
+
+
+def _written(value: Any) -> Any:
+    return value if isinstance(value, str | int | bool | None) else str(value)
