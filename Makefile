@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
-.PHONY: demo test check interop bench docs wheel clean help
+.PHONY: demo test check interop fuzz bench docs wheel clean help
 
 help:
 	@echo "make demo     play and score episodes over HTTP; leaves a GIF and a page in out/demo"
 	@echo "make test     lint, types and the test suite"
 	@echo "make interop  the tests against real foreign clients (builds their environments once)"
+	@echo "make fuzz     10 000 requests drawn from the OpenAPI document"
 	@echo "make bench    measure, and write docs/performance.md"
 	@echo "make wheel    build the wheel in dist/"
 
@@ -45,6 +46,9 @@ check: $(VENV)/dev
 
 interop: $(VENV)/dev
 	$(BIN)/pytest -m interop
+
+fuzz: $(VENV)/dev
+	FUZZ_CASES=10000 $(BIN)/pytest tests/fuzz -s
 
 bench: $(VENV)/dev
 	$(BIN)/python -m bench

@@ -11,16 +11,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import crafter_episodes, startup, trivial_rollout
+from bench import crafter_episodes, startup, trivial_rollout, ways_of_asking, workers
 from bench.processes import ROOT, BenchFailed
 from bench.tables import Table
 
 PARTS: dict[str, Callable[[int, Path], Table]] = {
     "crafter": crafter_episodes.measure,
     "trivial": trivial_rollout.measure,
+    "ways": ways_of_asking.measure,
+    "workers": workers.measure,
     "startup": startup.measure,
 }
-REPETITIONS = {"crafter": 3, "trivial": 5, "startup": 5}
+REPETITIONS = {"crafter": 3, "trivial": 5, "ways": 5, "workers": 3, "startup": 5}
 PAGE = ROOT / "docs" / "performance.md"
 INTRODUCTION = """# Performance
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,14 @@ REQUEST_TIMEOUT_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Run:
-    """What a run of rollouts cost the server and its callers. Latencies in ms, in order of completion."""
+    """What a run of rollouts cost the server and its callers. Latencies in ms, in order of completion.
+
+    server_cpu_seconds: of all its processes; front_cpu_seconds: of the one that listens.
+    """
 
     rollouts: int
     server_cpu_seconds: float
+    front_cpu_seconds: float
     wall_seconds: float
     latencies_ms: list[float]
     answers: list[dict[str, Any]]
@@ -32,9 +36,22 @@ class Run:
         return self.server_cpu_seconds / self.rollouts * 1000
 
     @property
+    def front_share(self) -> float:
+        """How much of one core the listening process took, 0 to 1."""
+        return self.front_cpu_seconds / self.wall_seconds
+
+    @property
+    def p50_ms(self) -> float:
+        """Median of the latency, ms."""
+        return self._percentile(0.5)
+
+    @property
     def p99_ms(self) -> float:
         """99th percentile of the latency, ms."""
-        return sorted(self.latencies_ms)[min(self.rollouts - 1, int(self.rollouts * 0.99))]
+        return self._percentile(0.99)
+
+    def _percentile(self, share: float) -> float:
+        return sorted(self.latencies_ms)[min(self.rollouts - 1, int(self.rollouts * share))]
 
     @property
     def rollouts_per_second(self) -> float:
@@ -42,19 +59,29 @@ class Run:
 
 
 Bodies = Sequence[dict[str, Any]]
+Ask = Callable[[aiohttp.ClientSession, bytes], Awaitable[tuple[int, bytes]]]
+"""Sends one body; (HTTP status, what was answered)."""
 
 
-def run(server: Server, bodies: Bodies, in_flight: int, must_contain: bytes, keep: bool = False) -> Run:
-    """Posts each body to /rollout. Every answer must be a 200 with `must_contain` in it; `keep` parses and keeps them.
+async def posted(session: aiohttp.ClientSession, body: bytes) -> tuple[int, bytes]:
+    """The plain way: POST /rollout, and wait."""
+    async with session.post("/rollout", data=body) as response:
+        return response.status, await response.read()
+
+
+def run(
+    server: Server, bodies: Bodies, in_flight: int, must_contain: bytes, keep: bool = False, ask: Ask = posted
+) -> Run:
+    """Sends each body to /rollout. Every answer must be a 200 with `must_contain` in it; `keep` parses and keeps them.
 
     Raises BenchFailed at the first wrong answer: a fast server that answers wrongly has no figure.
     """
-    return asyncio.run(_run(server, bodies, in_flight, must_contain, keep))
+    return asyncio.run(_run(server, bodies, in_flight, must_contain, keep, ask))
 
 
-async def _run(server: Server, bodies: Bodies, in_flight: int, must_contain: bytes, keep: bool) -> Run:
+async def _run(server: Server, bodies: Bodies, in_flight: int, must_contain: bytes, keep: bool, ask: Ask) -> Run:
     latencies: list[float] = []
-    answers: list[dict[str, Any]] = []
+    kept: list[bytes] = []
     waiting = iter([json.dumps(body).encode() for body in bodies])
     headers = {"X-API-Key": server.key, "Content-Type": "application/json"}
     timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS)
@@ -64,16 +91,17 @@ async def _run(server: Server, bodies: Bodies, in_flight: int, must_contain: byt
         async def caller(todo: Iterator[bytes]) -> None:
             for body in todo:
                 sent = time.perf_counter()
-                async with session.post("/rollout", data=body) as response:
-                    answer = await response.read()
+                status, answer = await ask(session, body)
                 latencies.append((time.perf_counter() - sent) * 1000)
-                if response.status != 200 or must_contain not in answer:
+                if status != 200 or must_contain not in answer:
                     said = answer[:500].decode(errors="replace")
-                    raise BenchFailed(f"{server.name} answered {response.status}: {said}")
+                    raise BenchFailed(f"{server.name} answered {status}: {said}")
                 if keep:
-                    answers.append(json.loads(answer))
+                    kept.append(answer)
 
-        cpu_before, wall_before = server.cpu_seconds(), time.perf_counter()
+        cpu_before, front_before = server.cpu_seconds(), server.front_cpu_seconds()
+        begun = time.perf_counter()
         await asyncio.gather(*(caller(waiting) for _ in range(in_flight)))
-        wall, cpu = time.perf_counter() - wall_before, server.cpu_seconds() - cpu_before
-    return Run(len(bodies), cpu, wall, latencies, answers)
+        wall = time.perf_counter() - begun
+        cpu, front = server.cpu_seconds() - cpu_before, server.front_cpu_seconds() - front_before
+    return Run(len(bodies), cpu, front, wall, latencies, [json.loads(answer) for answer in kept])

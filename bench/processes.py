@@ -40,6 +40,10 @@ class Server:
         """User and system seconds of the process and all it started, the finished ones included (10 ms steps)."""
         return sum(_cpu_ticks(pid) for pid in _family(self.pid)) / TICKS_PER_SECOND
 
+    def front_cpu_seconds(self) -> float:
+        """User and system seconds of the process that was started and listens, without those it started (10 ms steps)."""
+        return sum(int(field) for field in _stat(self.pid)[11:13]) / TICKS_PER_SECOND
+
     def resident_megabytes(self) -> float:
         """Resident memory of the process and all it started, in MB (10^6 bytes); what they share counts in each."""
         return sum(_resident_kibibytes(pid) for pid in _family(self.pid)) * 1024 / 1e6
@@ -81,10 +85,11 @@ def served(name: str, command: Sequence[str], directory: Path, home: Path) -> It
                 process.wait()
 
 
-def our_command(app: str, store: str = "none") -> list[str]:
-    """`taskapp serve APP`, from this checkout."""
+def our_command(app: str, store: str = "none", workers: int = 0) -> list[str]:
+    """`taskapp serve APP`, from this checkout. workers: processes that play; 0 for threads of the server's own."""
     address = ["--host", "127.0.0.1", "--port", "{port}"]
-    return [sys.executable, "-m", "taskapp_kit", "serve", app, *address, "--store", store]
+    options = ["--store", store, "--workers", str(workers)]
+    return [sys.executable, "-m", "taskapp_kit", "serve", app, *address, *options]
 
 
 def synth_command() -> list[str]:

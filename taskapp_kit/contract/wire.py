@@ -15,7 +15,7 @@ from taskapp_kit.contract.identity import SEED_LIMIT
 JsonDict = dict[str, Any]
 Seed = Annotated[StrictInt, Field(ge=0, lt=SEED_LIMIT)]
 Label = Annotated[StrictStr, Field(max_length=512)]
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+Weight = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False, strict=True)]
 
 
 class EnvSpec(BaseModel):

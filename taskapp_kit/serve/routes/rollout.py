@@ -157,5 +157,12 @@ ROUTE = RouteSpec(
             "description": "`respond-async` answers 202; `respond-async, wait=5` only after 5 s.",
             "schema": {"type": "string"},
         },
+        {
+            "name": "Last-Event-ID",
+            "in": "header",
+            "required": False,
+            "description": "Of a stream that is taken up again under its Idempotency-Key: the last `id` that arrived.",
+            "schema": {"type": "integer", "minimum": 0, "maximum": 999999999},
+        },
     ),
 )

@@ -1,0 +1,305 @@
+"""schemathesis over our own OpenAPI document: whatever is sent, the answer is one that the document announces.
+
+Quick by default; `make fuzz` (or FUZZ_CASES=10000) sends so many cases, drawn anew, and prints what was answered.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from fastapi import FastAPI
+from hypothesis import HealthCheck, Phase, assume, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from schemathesis.checks import not_a_server_error
+
+from taskapp_kit.config import Settings
+from taskapp_kit.contract.ports import Store
+from taskapp_kit.serve.app import create
+from taskapp_kit.serve.runner import BackgroundServer
+from taskapp_kit.service import Service
+from taskapp_kit.store import open_store
+from tests.fuzz.sound_app import Board, app
+
+KEY = "Tr0ub4dor-and-3-staples-9f27c1"
+HEADERS = {"X-API-Key": KEY}
+QUICK_CASES = 250
+CASES = int(os.environ.get("FUZZ_CASES", QUICK_CASES))
+QUICK = CASES <= QUICK_CASES
+SHORT_DEADLINE_SECONDS = 5.0
+"""A request that gives itself less than this may be answered 504; no other answer of 5xx is right."""
+
+
+def served(store: Store | None = None) -> FastAPI:
+    """The front entrance before the sound app."""
+    return create(Service(app, store=store, max_concurrent=64), Settings(environment_api_key=KEY))
+
+
+def share(part: float) -> int:
+    return max(10, int(CASES * part))
+
+
+CONFIG = schemathesis.Config.from_dict(
+    {
+        "headers": HEADERS,
+        # tests/serve/test_auth.py attacks the key; schemathesis itself only tries each answer again without one
+        "generation": {
+            "max-examples": share(0.04),
+            "with-security-parameters": False,
+            "deterministic": QUICK,
+            "no-shrink": not QUICK,
+        },
+        # a document cannot say which names, seeds and policies an app has: well-formed requests may be refused
+        "checks": {"positive_data_acceptance": {"expected-statuses": ["2xx", "404", "405", "409", "422", "5xx"]}},
+        "operations": [{"include-path": "/rollout", "generation": {"max-examples": share(0.3)}}],
+    }
+)
+OPENAPI = served().openapi()
+DOCUMENT = schemathesis.openapi.from_dict(OPENAPI, config=CONFIG)
+OPERATIONS = {found.ok().label: found.ok() for found in DOCUMENT.get_all_operations()}
+ANSWERED: Counter[tuple[str, str, int]] = Counter()
+"""How many answers: operation, which test, status."""
+
+OUR_SETTINGS: dict[str, Any] = {
+    "deadline": None,
+    "derandomize": QUICK,
+    # the server remembers keys, so that a smaller case is not the same case: not worth minutes of a long run
+    "phases": [Phase.explicit, Phase.generate, *([Phase.shrink] if QUICK else [])],
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[BackgroundServer]:
+    with BackgroundServer(served(open_store("memory"))) as running:
+        yield running
+    if not QUICK:
+        lines = [f"{operation:32}{test:12}{status}{count:8}" for (operation, test, status), count in ANSWERED.items()]
+        print("", *sorted(lines), f"{ANSWERED.total()} cases", sep="\n")
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[requests.Session]:
+    with requests.Session() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def known(server: BackgroundServer, session: requests.Session) -> dict[str, list[Any]]:
+    """Values of parameters that name something that is there."""
+    ids = []
+    looks = [{"type": "env", "tool": "look", "args": {"closely": closely}} for closely in (False, True)]
+    for environment, ops in [("counter", []), ("board", looks), ("quiz", [])]:
+        body = {
+            "run_id": "run",
+            "env": {"env_name": environment, "seed": 0},
+            "policy": {
+                "config": {"policy": "constant", "action": "four"} if environment == "quiz" else {"policy": "noop"}
+            },
+            "ops": ops,
+            "mode": "eval",
+        }
+        headers = {**HEADERS, "Idempotency-Key": f"known-{environment}"}  # so that it is found under its id
+        answer = session.post(f"{server.url}/rollout", json=body, headers=headers, timeout=20)
+        assert answer.status_code == 200, answer.text
+        ids.append(answer.json()["rollout_id"])
+    shown = [Board().look(closely)[1] for closely in (False, True)]
+    return {"rollout_id": ids, "sha256": [picture.hash for picture in shown], **NAMES}
+
+
+FRESH = "fresh"
+FRESH_KEYS = (f"fresh-{number}" for number in itertools.count())
+NAMES: dict[str, list[Any]] = {
+    "environment": ["counter", "board", "quiz"],
+    "env_name": ["counter", "board", "quiz"],
+    "split": ["train", "test"],
+    "seed": [[0], [4], [64], [0, 8]],
+    "seeds": [[0], [1], [4, 8, 12]],
+    "Prefer": ["respond-async", "respond-async, wait=1", "return=minimal"],
+    "Idempotency-Key": [FRESH, FRESH, FRESH, "used-before"],
+    "Last-Event-ID": ["0", "3", "99"],
+}
+
+
+def check(case: schemathesis.Case, response: schemathesis.Response, server: BackgroundServer, test: str) -> None:
+    """No 5xx, and status, media type, headers and body are as documented."""
+    ANSWERED[case.operation.label, test, response.status_code] += 1
+    if case.method == case.operation.method.upper():
+        told = set(response.headers) - PLAIN_HEADERS
+        assert told <= documented_headers(case.operation.label, response.status_code), case.as_curl_command()
+    excluded = [not_a_server_error] if response.status_code == 504 and gave_itself_little_time(case) else []
+    case.validate_response(
+        response, headers=HEADERS, excluded_checks=excluded, transport_kwargs={"base_url": server.url}
+    )
+
+
+PLAIN_HEADERS = {
+    *("date", "content-type", "content-length", "transfer-encoding", "connection", "cache-control"),
+    *("x-content-type-options", "content-security-policy", "x-accel-buffering"),
+}
+"""What any answer may carry."""
+
+
+def documented_headers(label: str, status: int) -> set[str]:
+    method, path = label.split(" ")
+    answers = OPENAPI["paths"][path][method.lower()]["responses"]
+    return {name.lower() for name in answers.get(str(status), {}).get("headers", {})}
+
+
+def gave_itself_little_time(case: schemathesis.Case) -> bool:
+    safety = case.body.get("safety") if isinstance(case.body, dict) else None
+    return isinstance(safety, dict) and 0 < safety.get("max_time_s", 3600) < SHORT_DEADLINE_SECONDS
+
+
+@DOCUMENT.parametrize()
+def test_an_answer_is_as_documented(
+    case: schemathesis.Case, server: BackgroundServer, session: requests.Session
+) -> None:
+    check(case, case.call(server.url, session, HEADERS), server, "drawn")
+
+
+CONTAINERS = {"path": "path_parameters", "query": "query", "header": "headers"}
+PARAMETERS = {
+    f"{method.upper()} {path}": [
+        (CONTAINERS[parameter["in"]], parameter["name"])
+        for parameter in operation.get("parameters", [])
+        if parameter["name"] in (*NAMES, "rollout_id", "sha256")
+    ]
+    for path, operations in OPENAPI["paths"].items()
+    for method, operation in operations.items()
+}
+"""Of each operation: where its parameters that name something stand."""
+
+
+ACCEPTED = st.sampled_from(
+    ["*/*", "application/json", "text/event-stream", "text/plain", "application/openmetrics-text; version=1.0.0"]
+)
+"""What any operation is asked for in `Accept`, whether or not it announces that."""
+
+
+@pytest.mark.parametrize("label", [label for label in OPERATIONS if label != "POST /rollout"])
+def test_what_is_there_is_answered_as_documented(
+    label: str, server: BackgroundServer, session: requests.Session, known: dict[str, list[Any]]
+) -> None:
+    @given(OPERATIONS[label].as_strategy(), st.data())
+    @hypothesis_settings(max_examples=share(0.04), **OUR_SETTINGS)
+    def answered(case: schemathesis.Case, data: st.DataObject) -> None:
+        name_what_is_there(case, label, data, known)
+        headers = {**HEADERS, "Accept": data.draw(ACCEPTED)}
+        check(case, case.call(server.url, session, headers), server, "named")
+
+    answered()
+    assert any(ANSWERED[label, "named", status] for status in (200, 202, 204))
+
+
+def name_what_is_there(case: schemathesis.Case, label: str, data: st.DataObject, known: dict[str, list[Any]]) -> None:
+    """Puts names that are known in the place of some parameters, drops others."""
+    for container, name in PARAMETERS[label]:
+        values = dict(getattr(case, container) or {})
+        choice = data.draw(st.sampled_from(["known", "known", "absent", "absent", "absent", "drawn"]))
+        if choice == "known" or container == "path_parameters":
+            drawn = data.draw(st.sampled_from(known[name]))
+            values[name] = next(FRESH_KEYS) if drawn == FRESH else drawn
+        elif choice == "absent":
+            values.pop(name, None)
+        setattr(case, container, values)
+
+
+BODIES: dict[str, st.SearchStrategy[Any]] = {
+    "env": st.fixed_dictionaries(
+        {
+            "env_name": st.sampled_from(["counter", "board", "quiz", None]),
+            "seed": st.sampled_from([0, 0, 4, None, 64]),
+            "config": st.sampled_from(
+                [{}, {}, {"low": 1, "high": 2}, {"split": "test"}, {"low": -1}, {"step_rewards": {"enabled": True}}]
+            ),
+        }
+    ),
+    "policy": st.fixed_dictionaries(
+        {
+            "policy_name": st.sampled_from([None, "mine"]),
+            "config": st.sampled_from(
+                [
+                    {"policy": "random"},
+                    {"policy": "random", "sample": 3, "temperature": 0.5, "model": "m"},
+                    {"policy": "noop"},
+                    {"policy": "one"},
+                    {"policy": "constant", "action": "Sechs"},
+                    {"policy": "constant", "action": {"write": {"row": 1, "word": "é"}}},
+                    {"policy": "random", "inference_url": "https://models.example/v1?cid=trace_1"},
+                ]
+            ),
+            "output_mode": st.sampled_from(["tool_calls", "text"]),
+        }
+    ),
+    "ops": st.sampled_from(
+        [
+            [],
+            ["agent", "env"] * 3,
+            [{"type": "agent"}, {"type": "env"}],
+            [{"type": "env", "tool": "increment", "args": {"by": 2}}, "agent"],
+            [{"type": "env", "tool": "look", "args": {"closely": 1}}] * 2,
+        ]
+    ),
+    "safety": st.sampled_from(
+        [{}, {}, {"max_ops": 2}, {"max_ops": 1, "max_time_s": 60}, {"max_time_s": 0.5}, {"max_time_s": 1e-9}]
+    ),
+    "reward": st.sampled_from(
+        [None, None, {"env": 1}, {"env": 0.5, "outcome": 2.0}, {"env": 1e308, "event": 1e308, "outcome": 1e308}]
+    ),
+    "inference_url": st.sampled_from([None, "https://models.example/v1/chat/completions?cid=trace_1"]),
+    "record": st.fixed_dictionaries({}, optional={"return_trace": st.booleans(), "trajectories": st.booleans()}),
+}
+
+
+def test_rollouts_that_are_played_answer_as_documented(
+    server: BackgroundServer, session: requests.Session, known: dict[str, list[Any]]
+) -> None:
+    label = "POST /rollout"
+
+    @given(OPERATIONS[label].as_strategy(), st.fixed_dictionaries(BODIES), st.data())
+    @hypothesis_settings(max_examples=share(0.45), **OUR_SETTINGS)
+    def answered(case: schemathesis.Case, parts: dict[str, Any], data: st.DataObject) -> None:
+        assume(isinstance(case.body, dict))
+        kept = data.draw(st.sampled_from([None, None, None, *BODIES]))  # one part may stay as schemathesis drew it
+        parts.pop(kept, None)
+        case.body = {**case.body, **parts}
+        name_what_is_there(case, label, data, known)
+        headers = {**HEADERS, "Accept": data.draw(ACCEPTED)}
+        check(case, case.call(server.url, session, headers), server, "played")
+        if "Idempotency-Key" in (case.headers or {}):
+            check(case, case.call(server.url, session, headers), server, "replayed")
+
+    answered()
+    played = sum(ANSWERED[label, "played", status] for status in (200, 202))
+    assert played > share(0.45) / 4, ANSWERED
+
+
+FOUND_BEFORE: dict[str, dict[str, Any]] = {
+    "weights whose blend is beyond all numbers": {"reward": {"env": 1e308, "event": 1e308, "outcome": 1e308}},
+}
+
+
+@pytest.mark.parametrize("name", FOUND_BEFORE)
+def test_what_was_found_before_stays_mended(name: str, server: BackgroundServer, session: requests.Session) -> None:
+    body = {
+        "run_id": "run",
+        "env": {"env_name": "counter", "seed": 0},
+        "policy": {"config": {"policy": "one"}},
+        "ops": [],
+        "mode": "eval",
+    }
+    case = OPERATIONS["POST /rollout"].Case(body={**body, **FOUND_BEFORE[name]}, media_type="application/json")
+    check(case, case.call(server.url, session, HEADERS), server, "found")
+
+
+def test_so_many_cases_were_sent() -> None:  # after those above
+    assert ANSWERED.total() >= CASES
+    assert {operation for operation, _, _ in ANSWERED} == set(OPERATIONS)
