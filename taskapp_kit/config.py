@@ -42,6 +42,9 @@ class Settings:
     cors_origins: web pages that may call, none by default. max_body_bytes: longest request body.
     log_format: how log records are written, "text" or "json". trace_content: whether traces carry what was seen and said.
     allow_weak_sandbox: whether untrusted code may run where the machine cannot confine it.
+    inference_allow: hosts and networks that models may be called at though they are not public.
+    inference_keys_for: `HOST=VARIABLE`, whose key the server sends to that host. models_file: names of models, with
+    addresses and prices. cache: folder of models' answers, none by default.
     sources: setting to where its value came from, in words.
     """
 
@@ -62,6 +65,10 @@ class Settings:
     log_format: Literal["text", "json"] = "text"
     trace_content: bool = False
     allow_weak_sandbox: bool = False
+    inference_allow: tuple[str, ...] = ()
+    inference_keys_for: tuple[str, ...] = ()
+    models_file: Path | None = None
+    cache: Path | None = None
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     variables: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
@@ -104,6 +111,22 @@ def _key(value: Any) -> str:
 def _keys(value: Any) -> tuple[str, ...]:
     parts = value if isinstance(value, (list, tuple)) else _text(value).split(",")
     return tuple(_key(part) for part in parts if str(part).strip())
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    parts = value if isinstance(value, (list, tuple)) else _text(value).split(",")
+    return tuple(_text(part) for part in parts if str(part).strip())
+
+
+def _keys_for(value: Any) -> tuple[str, ...]:
+    entries = _words(value)
+    for entry in entries:
+        host, _, variable = entry.rpartition("=")
+        if not host or not variable.isidentifier() or variable != variable.upper():
+            raise _Wrong("a comma list of HOST=VARIABLE, the name of the variable that holds the key and never a key")
+        if variable.startswith(SERVER_ONLY):
+            raise _Wrong("HOST=VARIABLE with a vendor's key; the keys to this server's door go to nobody")
+    return entries
 
 
 def _text(value: Any) -> str:
@@ -201,6 +224,10 @@ SETTINGS = (
     Setting("log_format", LOG_FORMAT, _log_format),
     Setting("trace_content", "TASKAPP_TRACE_CONTENT", _switch),
     Setting("allow_weak_sandbox", "TASKAPP_ALLOW_WEAK_SANDBOX", _switch),
+    Setting("inference_allow", "TASKAPP_INFERENCE_ALLOW", _words),
+    Setting("inference_keys_for", "TASKAPP_INFERENCE_KEYS_FOR", _keys_for),
+    Setting("models_file", "TASKAPP_MODELS_FILE", _path),
+    Setting("cache", "TASKAPP_CACHE", _path),
 )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from taskapp_kit.contract.events import Event
+from taskapp_kit.contract.model import Endpoint
 from taskapp_kit.contract.ports import StoredRollout
 from taskapp_kit.contract.rollout import Story
 from taskapp_kit.contract.trajectory import Answer
@@ -37,9 +38,9 @@ ANYONE = Caller()
 class Course:
     """One rollout, from its admission to its end.
 
-    answers: what a replay answers. own: a policy in this process acts in place of the named one. created_at: unix
-    seconds. began: on the service's monotonic clock. seconds: its deadline, counted from there. stopped: why the server
-    ended it, when it did.
+    answers: what a replay answers. endpoint: of the model that decides, None where none does. own: a policy in this
+    process acts in place of the named one. created_at: unix seconds. began: on the service's monotonic clock. seconds:
+    its deadline, counted from there. stopped: why the server ended it, when it did.
     """
 
     rollout_id: str
@@ -49,6 +50,7 @@ class Course:
     began: float
     seconds: float
     answers: Sequence[Answer] | None = None
+    endpoint: Endpoint | None = None
     own: bool = False
     task: asyncio.Task[object] | None = None
     settling: bool = False

@@ -11,13 +11,16 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import orjson
 
 from taskapp_kit.config import child_environment
+from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.events import EncodedEvents, Event, answer_to_json, from_json, joined
+from taskapp_kit.contract.model import ChatReply, ModelFailed
 from taskapp_kit.contract.trajectory import Answer
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.course import Listener
@@ -149,6 +152,7 @@ class Foreman:
         planned: Planned,
         told: Told,
         *,
+        ask: Callable[[dict[str, Json], float], Awaitable[ChatReply | ModelFailed]] | None,
         answers: Sequence[Answer] | None,
         rollout_id: str,
         created_at: float,
@@ -159,8 +163,9 @@ class Foreman:
     ) -> tuple[Outcome, bytes | None]:
         """One rollout in a worker; the answer's bytes but for the timing when `written` asks for them.
 
-        told: is filled meanwhile, also when this raises. seconds: the deadline, time in line included. live: each event
-        is told at once. Raises RequestError (the constructor refuses env.config), Lost, Saturated, Unavailable.
+        told: is filled meanwhile, also when this raises. ask: what a model answers to a body, within seconds. seconds: the
+        deadline, time in line included. live: each event is told at once. Raises RequestError (the constructor refuses
+        env.config), Lost, Saturated, Unavailable.
         """
         began = time.monotonic()
         pool = await self.start()
@@ -175,8 +180,18 @@ class Foreman:
             "live": live,
         }
 
-        def tell(frame: Frame, blob: bytes) -> None:
+        async def asked(body: dict[str, Json]) -> Frame:
+            assert ask is not None, "only a plan with a model asks"
+            came = await ask(body, seconds - (time.monotonic() - began))
+            if isinstance(came, ModelFailed):
+                return {"failed": asdict(came.failure), "overflow": came.overflow}
+            return {"reply": came.to_json()}
+
+        def tell(frame: Frame, blob: bytes) -> Awaitable[Frame | None] | None:
+            if "chat" in frame:
+                return asked(frame["chat"])
             told.take(frame, blob)
+            return None
 
         try:
             frame, blob = await pool.run(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taskapp_kit.contract.addresses import inference_url
+from taskapp_kit.contract.model import RemotePolicy
 from taskapp_kit.contract.ports import LocalPolicy, View
 from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.contract.trajectory import Answer
@@ -35,9 +36,19 @@ class Planned:
 
     request: RolloutRequest
     plan: EpisodePlan
-    policy: LocalPolicy
+    policy: LocalPolicy | RemotePolicy
     blend: Blend | None
     warnings: list[str]
+
+    def local(self) -> LocalPolicy:
+        """The policy, of a plan whose policy decides by computing."""
+        assert isinstance(self.policy, LocalPolicy), "a model decides, from elsewhere"
+        return self.policy
+
+    def remote(self) -> RemotePolicy:
+        """The policy, of a plan whose policy decides elsewhere."""
+        assert isinstance(self.policy, RemotePolicy), "it decides by computing"
+        return self.policy
 
 
 class Planner:

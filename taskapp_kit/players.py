@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal
+from functools import partial
+from typing import Literal, TypeVar
 
+from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.events import EncodedEvents, Event, encode
+from taskapp_kit.contract.model import ChatReply, Endpoint, ModelClient, ModelFailed
 from taskapp_kit.contract.ports import Clock, StoredRollout
 from taskapp_kit.contract.response import with_timing
 from taskapp_kit.contract.rollout import Story
@@ -19,11 +23,13 @@ from taskapp_kit.foreman import Foreman, Lost, Told
 from taskapp_kit.keeping import stored_rollout
 from taskapp_kit.logs import rollout
 from taskapp_kit.outcome import Outcome
-from taskapp_kit.playing import Played, given_up, play
+from taskapp_kit.playing import Performance, Played, given_up, play
 from taskapp_kit.run.lanes import LaneHung, Lanes, NoLane
 from taskapp_kit.run.plan import Control
 
 log = logging.getLogger("taskapp_kit.service")
+
+T = TypeVar("T")
 
 Cancelled = Callable[[Course, Finished], Awaitable[None]]
 
@@ -31,8 +37,10 @@ Cancelled = Callable[[Course, Finished], Awaitable[None]]
 class Players:
     """Threads and worker processes of one app.
 
-    keeps: rows for a store are made. versions: of kit, app and commit, as an answer tells them. cancelled: is given what
-    was played of a rollout whose task was cancelled, before the cancellation goes on.
+    lanes: threads in which whole rollouts are played. model_lanes: those of rollouts that mostly wait for a model, so
+    there may be many. models: asks them. keeps: rows for a store are made. versions: of kit, app and commit, as an
+    answer tells them. cancelled: is given what was played of a rollout whose task was cancelled, before the
+    cancellation goes on.
     """
 
     def __init__(
@@ -40,6 +48,8 @@ class Players:
         spec: AppSpec,
         clock: Clock,
         lanes: Lanes,
+        model_lanes: Lanes,
+        models: ModelClient | None,
         foreman: Foreman | None,
         *,
         workers: int,
@@ -50,6 +60,8 @@ class Players:
         self._spec = spec
         self._clock = clock
         self._lanes = lanes
+        self._model_lanes = model_lanes
+        self._models = models
         self._foreman = foreman
         self._workers = workers
         self._keeps = keeps
@@ -64,34 +76,76 @@ class Players:
         isolated = course.planned.plan.environment.isolation == "process"
         if not course.own and self._foreman is not None and (self._workers or isolated):
             return await self._in_a_worker(self._foreman, course, tell, prompt=prompt, written=written)
-        return await self._in_a_thread(course, None if tell is None else Ear(tell))
+        ear = None if tell is None else Ear(tell)
+        if course.endpoint is not None:
+            return await self._with_a_model(course, course.endpoint, ear)
+        return await self._in_a_thread(course, ear)
 
     async def _in_a_thread(self, course: Course, ear: Ear | None) -> Finished:
-        control = Control()
-        events: list[Event] = []
-
-        def stop(reason: Literal["timeout", "cancelled"]) -> None:
-            control.stop = control.stop or reason
+        story = _Story(ear)
 
         def job() -> Finished:
             with rollout(course.rollout_id):
-                return self._finish(course, play(self._spec, course.planned, self._clock, control, events, ear))
+                return self._finish(
+                    course, play(self._spec, course.planned, self._clock, story.control, story.events, ear)
+                )
 
         try:
-            return await self._lanes.run(
-                job,
-                seconds=course.seconds,
-                stop=lambda: stop("timeout"),
-            )
+            return await self._lanes.run(job, seconds=course.seconds, stop=story.stop)
         except LaneHung as hung:
             failure = _hung(course.seconds, began=not isinstance(hung, NoLane))
-            return self._give_up(course, _until_now(events, ear), failure, None if ear is None else ear.rest)
+            return self._give_up(course, story.until_now(), failure, story.tell_rest)
         except asyncio.CancelledError:
-            stop("cancelled")
-            rest = None if ear is None else ear.rest
-            finished = self._give_up(course, _until_now(events, ear), _cancellation(course), rest)
+            finished = self._give_up(course, story.until_now(), _cancellation(course), story.tell_rest)
             await self._cancelled(course, finished)
             raise
+
+    async def _with_a_model(self, course: Course, endpoint: Endpoint, ear: Ear | None) -> Finished:
+        """The environment has a thread of its own; between two of its hops the model is awaited here."""
+        story = _Story(ear)
+        performance = Performance(self._spec, course.planned, self._clock, story.control, story.events, ear)
+        turns = performance.turns(course.planned.remote())
+        until = time.monotonic() + course.seconds
+
+        def left() -> float:
+            return until - time.monotonic()
+
+        async def hop(job: Callable[[], T]) -> T:
+            def in_the_thread() -> T:
+                with rollout(course.rollout_id):
+                    return job()
+
+            return await lane.call(in_the_thread, seconds=left(), stop=story.stop)
+
+        try:
+            lane = await self._model_lanes.open(seconds=course.seconds)
+        except NoLane:
+            return self._give_up(course, [], _hung(course.seconds, began=False), story.tell_rest)
+        try:
+            body = await hop(turns.begin)
+            while body is not None:
+                came = await self._asked(endpoint, body, left())
+                body = await hop(partial(turns.go_on, came))
+            return await hop(lambda: self._finish(course, performance.finish()))
+        except LaneHung:
+            lane.post(turns.close)
+            return self._give_up(course, story.until_now(), _hung(course.seconds, began=True), story.tell_rest)
+        except asyncio.CancelledError:
+            told = story.until_now()
+            story.stop("cancelled")
+            lane.post(turns.close)
+            finished = self._give_up(course, told, _cancellation(course), story.tell_rest)
+            await self._cancelled(course, finished)
+            raise
+        finally:
+            lane.close()
+
+    async def _asked(self, endpoint: Endpoint, body: dict[str, Json], seconds: float) -> ChatReply | ModelFailed:
+        assert self._models is not None, "who plans with an endpoint has a client"
+        try:
+            return await self._models.chat(endpoint, body, seconds=seconds)
+        except ModelFailed as failed:
+            return failed
 
     async def _in_a_worker(
         self, foreman: Foreman, course: Course, tell: Listener | None, *, prompt: bool, written: bool
@@ -101,6 +155,7 @@ class Players:
             outcome, body = await foreman.play(
                 course.planned,
                 told,
+                ask=None if course.endpoint is None else partial(self._asked, course.endpoint),
                 answers=course.answers,
                 rollout_id=course.rollout_id,
                 created_at=course.created_at,
@@ -170,15 +225,35 @@ class Players:
         return {**seconds, "framework": max(0.0, total - sum(seconds.values())), "total": total}
 
 
-def _until_now(events: list[Event], ear: Ear | None) -> list[Event]:
-    """What a thread told that may go on talking."""
-    if ear is not None:
-        ear.close()
-    return list(events)
+class _Story:
+    """What a thread tells of a rollout, seen from the event loop, which may have to end it without that thread."""
+
+    def __init__(self, ear: Ear | None) -> None:
+        self.control = Control()
+        self.events: list[Event] = []
+        self.tell_rest = None if ear is None else ear.rest
+        self._ear = ear
+        self._told: list[Event] | None = None
+
+    def stop(self, reason: Literal["timeout", "cancelled"]) -> None:
+        """Asks the thread to end the episode. Of a cancelled one nothing is heard from now on, its own end neither."""
+        if reason == "cancelled":
+            self.until_now()
+        self.control.stop = self.control.stop or reason
+
+    def until_now(self) -> list[Event]:
+        """What was told when this was first asked; the thread may go on talking."""
+        if self._told is None:
+            if self._ear is not None:
+                self._ear.close()
+            self._told = list(self.events)
+        return self._told
 
 
 def _cancellation(course: Course) -> Failure:
-    return course.stopped or Failure("cancelled", "cancelled", "the client went away before the rollout ended")
+    return course.stopped or Failure(
+        "cancelled", "cancelled", "the client went away, or cancelled the rollout, before it ended"
+    )
 
 
 def _hung(seconds: float, *, began: bool) -> Failure:

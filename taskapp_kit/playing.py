@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from taskapp_kit.contract.content import images
 from taskapp_kit.contract.events import Event, Failed, Scored, Started, fold
-from taskapp_kit.contract.ports import Clock
+from taskapp_kit.contract.model import RemotePolicy
+from taskapp_kit.contract.ports import Clock, LocalPolicy
 from taskapp_kit.contract.scorecard import Scorecard
 from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.declare.specs import AppSpec
@@ -16,6 +17,7 @@ from taskapp_kit.errors import Failure
 from taskapp_kit.planning import Planned
 from taskapp_kit.run.episode import Episode, drive
 from taskapp_kit.run.plan import Control
+from taskapp_kit.run.turns import Turns
 from taskapp_kit.score.scoring import ScoringFailed, score
 
 
@@ -45,42 +47,72 @@ class Played:
         return {picture.hash: picture.png for picture in found}
 
 
-def play(
-    spec: AppSpec, planned: Planned, clock: Clock, control: Control, events: list[Event],
-    tell: Callable[[Event], None] | None = None,
-) -> Played:  # fmt: skip
-    """Plays the plan to its end and scores it. Never raises for what author's code does; RequestError for env.config.
+class Performance:
+    """One rollout as it is played: the episode, its events, in the end its score. Everything in one thread.
 
     events: is filled as they happen, so that another thread may keep what was told when this one is stuck. tell: is
     given each event too; it must not raise.
     """
-    episode = Episode(planned.plan, clock, control)
 
-    def told(event: Event) -> None:
-        events.append(event)
-        if tell is not None:
-            tell(event)
+    def __init__(
+        self, spec: AppSpec, planned: Planned, clock: Clock, control: Control, events: list[Event],
+        tell: Callable[[Event], None] | None = None,
+    ) -> None:  # fmt: skip
+        self._spec = spec
+        self._planned = planned
+        self._clock = clock
+        self._control = control
+        self._events = events
+        self._listener = tell
+        self._episode = Episode(planned.plan, clock, control)
 
-    drive(episode, planned.policy, events.append if tell is None else told)
-    trajectory = fold(events)
-    played = Played(events, trajectory, ops=episode.ops, cause=control.cause)
-    control.cause = None  # its traceback's frames hold `control`: a ring that only the collector would break
-    played.seconds = {"environment": episode.environment_seconds, "policy": episode.policy_seconds, "scoring": 0.0}
-    failed = next((event for event in reversed(events) if isinstance(event, Failed)), None)
-    if failed is not None:
-        played.failure = Failure(failed.boundary, failed.code, failed.message, failed.hint, failed.error_id)
+    def _tell(self, event: Event) -> None:
+        self._events.append(event)
+        if self._listener is not None:
+            self._listener(event)
+
+    def drive(self, policy: LocalPolicy) -> None:
+        """Plays it to its end with a policy that decides here. RequestError: the constructor refuses env.config."""
+        drive(self._episode, policy, self._events.append if self._listener is None else self._tell)
+
+    def turns(self, policy: RemotePolicy) -> Turns:
+        """Plays it turn by turn with a policy that decides elsewhere."""
+        return Turns(self._episode, policy, self._tell)
+
+    def finish(self) -> Played:
+        """What was played, scored unless it failed. Never raises for what author's code does."""
+        control, events, planned = self._control, self._events, self._planned
+        trajectory = fold(events)
+        played = Played(events, trajectory, ops=self._episode.ops, cause=control.cause)
+        control.cause = None  # its traceback's frames hold `control`: a ring that only the collector would break
+        episode = self._episode
+        played.seconds = {"environment": episode.environment_seconds, "policy": episode.policy_seconds, "scoring": 0.0}
+        failed = next((event for event in reversed(events) if isinstance(event, Failed)), None)
+        if failed is not None:
+            played.failure = Failure(failed.boundary, failed.code, failed.message, failed.hint, failed.error_id)
+            return played
+        played.digest = trajectory.digest()
+        began = self._clock.monotonic()
+        task, arguments = planned.plan.task, planned.plan.arguments
+        try:
+            card = score(self._spec, trajectory, task=task, config=arguments, blend=planned.blend)
+        except ScoringFailed as error:
+            played.failure, played.cause = error.failure, error.__cause__
+            return played
+        played.seconds["scoring"] = self._clock.monotonic() - began
+        played.scorecard = card
+        self._tell(Scored(card.to_json()))
         return played
-    played.digest = trajectory.digest()
-    began = clock.monotonic()
-    try:
-        card = score(spec, trajectory, task=planned.plan.task, config=planned.plan.arguments, blend=planned.blend)
-    except ScoringFailed as error:
-        played.failure, played.cause = error.failure, error.__cause__
-        return played
-    played.seconds["scoring"] = clock.monotonic() - began
-    played.scorecard = card
-    (events.append if tell is None else told)(Scored(card.to_json()))
-    return played
+
+
+def play(
+    spec: AppSpec, planned: Planned, clock: Clock, control: Control, events: list[Event],
+    tell: Callable[[Event], None] | None = None,
+) -> Played:  # fmt: skip
+    """Plays the plan, whose policy decides here, to its end and scores it; see `Performance`."""
+    performance = Performance(spec, planned, clock, control, events, tell)
+    performance.drive(planned.local())
+    return performance.finish()
 
 
 def given_up(planned: Planned, events: list[Event], failure: Failure) -> Played:

@@ -10,9 +10,10 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from taskapp_kit.contract.events import Answered, Called, Failed, from_json
+from taskapp_kit.contract.model import ModelClient
 from taskapp_kit.contract.ports import Clock, LocalPolicy, Store, SystemClock, View
 from taskapp_kit.contract.rollout import Rollout
 from taskapp_kit.contract.scorecard import RolloutSummary
@@ -70,6 +71,7 @@ class Service:
         exposure: Exposure = "public",
         threads: int = 64,
         workers: int = 0,
+        models: ModelClient | None = None,
     ) -> None:
         self.app = app
         self.spec: AppSpec = app.freeze()
@@ -81,6 +83,7 @@ class Service:
         self.exposure = exposure
         self.planner = Planner(self.spec, app.file.parent)
         self.lanes = Lanes(threads)
+        self.model_lanes = Lanes(max_concurrent)
         self.workers = workers
         isolated = any(environment.isolation == "process" for environment in self.spec.environments.values())
         self.foreman = Foreman(app, self.spec, workers=workers) if workers or isolated else None
@@ -100,6 +103,8 @@ class Service:
             self.spec,
             self.clock,
             self.lanes,
+            self.model_lanes,
+            models,
             self.foreman,
             workers=workers,
             keeps=store is not None,
@@ -170,6 +175,7 @@ class Service:
         try:
             began, created_at = self.clock.monotonic(), self.clock.now()
             answers = None if policy is not None else await self._replayed(request)
+            self._open()
             planned = self.planner.plan(request, own=policy, answers=answers)
         except BaseException:
             self._give_place(caller)
@@ -220,9 +226,16 @@ class Service:
 
     async def _keep(self, course: Course, finished: Finished) -> None:
         if self.store is not None and finished.row is not None:
-            await self.store.save(finished.row)
+            try:
+                await self.store.save(finished.row)
+            except asyncio.CancelledError:  # the caller is gone, the row is kept all the same
+                self._tell_watchers(course, finished)
+                raise
         else:
             self.show_pictures(finished.pictures)
+        self._tell_watchers(course, finished)
+
+    def _tell_watchers(self, course: Course, finished: Finished) -> None:
         for watch in self.watchers:
             watch(course, finished)
 
@@ -241,8 +254,7 @@ class Service:
         return self._in_flight
 
     def _room_for(self, caller: Caller) -> None:
-        if self._draining:
-            raise Saturated("The server is stopping and takes nothing new.", code="draining", retry_after_seconds=5)
+        self._open()
         if self.lanes.hung >= HUNG_LIMIT:
             raise Saturated(
                 f"{self.lanes.hung} threads are stuck in environments that do not come back; the server has to be "
@@ -258,6 +270,10 @@ class Service:
                 "it may have at once.",
                 code="key_quota_reached",
             )
+
+    def _open(self) -> None:
+        if self._draining:
+            raise Saturated("The server is stopping and takes nothing new.", code="draining", retry_after_seconds=5)
 
     def _take_place(self, caller: Caller) -> None:
         self._in_flight += 1
@@ -343,8 +359,8 @@ class Service:
                 events.close()
             return None
 
-        def stop() -> None:
-            control.stop = "timeout"
+        def stop(reason: Literal["timeout", "cancelled"]) -> None:
+            control.stop = reason
 
         try:
             failed = await self.lanes.run(job, seconds=self.max_time_seconds, stop=stop)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from taskapp_kit.declare.specs import AppSpec
     from taskapp_kit.planning import Planner
     from taskapp_kit.run.plan import Control
+    from taskapp_kit.run.turns import Turns
 
 TELL_SECONDS = 0.05
 """Before a step, events older than this are told, so that they are kept when the step crashes or hangs."""
@@ -94,10 +95,11 @@ class Worker:
             return self._play(job)
 
     def _play(self, job: Job) -> tuple[Frame, bytes]:
+        from taskapp_kit.contract.model import RemotePolicy
         from taskapp_kit.contract.response import write_body
         from taskapp_kit.contract.wire import RolloutRequest
         from taskapp_kit.outcome import Outcome
-        from taskapp_kit.playing import play
+        from taskapp_kit.playing import Performance
         from taskapp_kit.run.plan import Control
 
         frame = job.frame
@@ -109,7 +111,12 @@ class Worker:
             planned = self.planner.plan(
                 request, answers=None if answers is None else [answer_from_json(answer) for answer in answers]
             )
-            played = play(self.spec, planned, self.clock, control, [], telling)
+            performance = Performance(self.spec, planned, self.clock, control, [], telling)
+            if isinstance(planned.policy, RemotePolicy):
+                _through_the_front(job, performance.turns(planned.policy))
+            else:
+                performance.drive(planned.policy)
+            played = performance.finish()
         except RequestError as error:
             return {"refused": refusal(error)}, b""
         outcome, body = Outcome.of(played), b""
@@ -126,6 +133,26 @@ class Worker:
         told["outcome"] = outcome.to_json()
         told["body"] = len(body)
         return told, b"".join((*pieces, body))
+
+
+def _through_the_front(job: Job, turns: Turns) -> None:
+    """Plays turn by turn: the front asks the model, for it alone has the address and the key."""
+    from taskapp_kit.contract.model import ChatReply, ModelFailed
+    from taskapp_kit.errors import Failure
+    from taskapp_kit.run.episode import stop_failure
+    from taskapp_kit.run.frames import Stopped
+
+    body = turns.begin()
+    while body is not None:
+        try:
+            frame = job.ask({"chat": body})
+        except Stopped as stopped:
+            body = turns.go_on(stop_failure(stopped.reason))
+        else:
+            if "reply" in frame:
+                body = turns.go_on(ChatReply.from_json(frame["reply"]))
+            else:
+                body = turns.go_on(ModelFailed(Failure(**frame["failed"]), overflow=frame["overflow"]))
 
 
 class Telling:

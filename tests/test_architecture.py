@@ -38,6 +38,7 @@ LAYERS = {
     "players": 3,
     "playing": 3,
     "live": 3,
+    "live_rollouts": 3,
     "journal": 3,
     "tickets": 3,
     "keeping": 3,

@@ -7,9 +7,11 @@ Who plays builds the body (`policy/conversation.py`, in the environment's thread
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.ports import View
+from taskapp_kit.contract.trajectory import Answer
 from taskapp_kit.errors import Failure
 
 POLICY = "policy"
@@ -91,4 +93,30 @@ class ModelClient(Protocol):
 
     async def close(self) -> None:
         """Lets go of connections."""
+        ...
+
+
+@runtime_checkable
+class RemotePolicy(Protocol):
+    """A policy whose decisions a model makes. One object for each rollout, used in the environment's thread."""
+
+    @property
+    def name(self) -> str:
+        """The name under which it was asked for."""
+        ...
+
+    def ask(self, view: View) -> dict[str, Json]:
+        """The body to send, without `model`: what the model reads in this turn."""
+        ...
+
+    def read(self, reply: ChatReply) -> Answer:
+        """What the model decided. What it answered badly is in `Answer.problem`, and no error."""
+        ...
+
+
+class ModelPort(Protocol):
+    """How code in an environment's thread reaches models: judges, user simulators. Each call blocks that thread."""
+
+    def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
+        """One answer of the model that has this role. Raises ModelFailed; Unavailable when none is configured for it."""
         ...

@@ -180,7 +180,8 @@ def reference_of(app: TaskApp) -> str:
     """
     if app.reference is not None:
         return app.reference
-    for module in list(sys.modules.values()):
+    made_in = [module for module in list(sys.modules.values()) if _is_file_of(module, app)]
+    for module in [*made_in, *list(sys.modules.values())]:  # another module may have imported it
         for name, value in list(getattr(module, "__dict__", {}).items()):
             if value is app:
                 file = getattr(module, "__file__", None)
@@ -192,6 +193,11 @@ def reference_of(app: TaskApp) -> str:
         f"another process cannot find task app {app.name!r} ({app.place}): no module has it under a name.",
         hint="Make it at the top of a file, app = TaskApp(...), not inside a function.",
     )
+
+
+def _is_file_of(module: ModuleType, app: TaskApp) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and Path(file).name == app.file.name and Path(file).resolve() == app.file.resolve()
 
 
 def _is_importable(module: ModuleType) -> bool:

@@ -112,7 +112,7 @@ class Episode:
         control, max_steps = self.control, plan.max_steps
         for instruction in plan.instructions():
             if control.stop is not None:
-                raise _stop_failure(control.stop)
+                raise stop_failure(control.stop)
             reached = self._reached(2 if instruction == "agent" else 1)
             if reached is not None:
                 yield from self._limit(*reached)
@@ -136,7 +136,7 @@ class Episode:
             results: list[PlayedStep] = []
             for call in self._calls(answer):
                 if control.stop is not None:
-                    raise _stop_failure(control.stop)
+                    raise stop_failure(control.stop)
                 if max_steps is not None and self._steps >= max_steps:
                     yield from self._limit("max_steps", max_steps)
                 yield Acted(self._steps, call.tool, call.args)
@@ -284,7 +284,8 @@ def policy_failure(name: str, error: BaseException, *, boundary: Boundary = "pol
     return thrown
 
 
-def _stop_failure(stop: str) -> PolicyFailed:
+def stop_failure(stop: str) -> PolicyFailed:
+    """What ends an episode that was stopped from outside: `timeout` or `cancelled`."""
     if stop == "timeout":
         return PolicyFailed(
             Failure(

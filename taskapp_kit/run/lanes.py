@@ -13,9 +13,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
+
+Stop = Callable[[Literal["timeout", "cancelled"]], None]
+"""Asks a job to end, and says why. On the event loop."""
 
 GRACE_SECONDS = 1.0
 """How long a job may take to notice that it should stop, before its lane is given up."""
@@ -100,11 +103,11 @@ class Lanes:
         """Threads given up and still stuck."""
         return self._hung
 
-    async def run(self, function: Callable[[], T], *, seconds: float, stop: Callable[[], None]) -> T:
-        """Runs the job in a thread. After `seconds` calls `stop()`; if that does not end the job, raises LaneHung.
+    async def run(self, function: Callable[[], T], *, seconds: float, stop: Stop) -> T:
+        """Runs the job in a thread. After `seconds` calls `stop("timeout")`; if that does not end the job, raises LaneHung.
 
-        The time in line for a thread counts; NoLane when none came free. When the caller is cancelled, `stop()` is
-        called too and the thread returns to the pool once the job ends.
+        The time in line for a thread counts; NoLane when none came free. When the caller is cancelled, `stop("cancelled")`
+        is called and the thread returns to the pool once the job ends.
         """
         if self._free.locked():
             began = time.monotonic()
@@ -202,7 +205,7 @@ class Lane:
         self._job: _Job | None = None
         self._open = True
 
-    async def call(self, function: Callable[[], T], *, seconds: float, stop: Callable[[], None]) -> T:
+    async def call(self, function: Callable[[], T], *, seconds: float, stop: Stop) -> T:
         """Runs one job in this lane's thread; see `Lanes.run`."""
         loop = asyncio.get_running_loop()
         job = _Job(function, loop)
@@ -213,13 +216,21 @@ class Lane:
         try:
             return await job.future  # type: ignore[no-any-return]
         except asyncio.CancelledError:
-            stop()
+            stop("cancelled")
             raise
         finally:
             timer.cancel()
 
-    def _overdue(self, job: _Job, stop: Callable[[], None]) -> None:
-        stop()
+    def post(self, function: Callable[[], object]) -> None:
+        """Runs one more job after those before it, for which nobody waits."""
+        job = _Job(function, asyncio.get_running_loop())
+        job.future.cancel()
+        self._job = job
+        self._lanes._jobs.add(job)
+        self._thread.inbox.put(job)
+
+    def _overdue(self, job: _Job, stop: Stop) -> None:
+        stop("timeout")
         job.loop.call_later(self._lanes.grace_seconds, self._stuck, job)
 
     def _stuck(self, job: _Job) -> None:

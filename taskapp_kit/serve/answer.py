@@ -19,6 +19,10 @@ JSON_HEADERS: Headers = [
 ]
 
 
+NO_CONTENT = 204
+"""Has no body, and says nothing of its length."""
+
+
 @dataclass(slots=True)
 class Answer:
     """status: HTTP status. body: bytes as they go out. headers: lower-case names; content-length is added when sent."""
@@ -41,7 +45,9 @@ class Answer:
             {
                 "type": "http.response.start",
                 "status": self.status,
-                "headers": [*self.headers, (b"content-length", b"%d" % len(self.body))],
+                "headers": [*self.headers, (b"content-length", b"%d" % len(self.body))]
+                if self.status != NO_CONTENT
+                else self.headers,
             }
         )
         await send({"type": "http.response.body", "body": self.body, "more_body": self.closes})

@@ -18,7 +18,7 @@ from taskapp_kit.config import Settings
 from taskapp_kit.contract.ports import Coordinator
 from taskapp_kit.declare.taskapp import Exposure
 from taskapp_kit.errors import TaskappError
-from taskapp_kit.live import LiveRollouts
+from taskapp_kit.live_rollouts import LiveRollouts
 from taskapp_kit.serve import openapi
 from taskapp_kit.serve.auth import KeyCheck
 from taskapp_kit.serve.documents import openapi_document, page

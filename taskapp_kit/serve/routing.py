@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.taskapp import Exposure
 from taskapp_kit.errors import StoreError
-from taskapp_kit.live import LiveRollouts
+from taskapp_kit.live_rollouts import LiveRollouts
 from taskapp_kit.measures import Measures
 from taskapp_kit.serve.answer import Answer
 from taskapp_kit.serve.body import ClientGone, drain

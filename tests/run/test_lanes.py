@@ -12,7 +12,7 @@ import pytest
 from taskapp_kit.run.lanes import LaneHung, Lanes, NoLane
 
 
-def nothing() -> None: ...
+def nothing(reason: str) -> None: ...
 
 
 async def until(true: Callable[[], bool], seconds: float = 3.0) -> None:
@@ -91,7 +91,7 @@ def test_what_a_job_raises_comes_back_and_ends_no_loop(raised: BaseException, se
 def test_a_job_that_heeds_stop_comes_back_after_its_deadline() -> None:
     async def main() -> None:
         lanes, stopped = Lanes(1, grace_seconds=2), threading.Event()
-        assert await lanes.run(lambda: stopped.wait(5), seconds=0.02, stop=stopped.set) is True
+        assert await lanes.run(lambda: stopped.wait(5), seconds=0.02, stop=lambda _: stopped.set()) is True
         assert lanes.hung == 0
         lanes.close()
 
@@ -121,7 +121,7 @@ def test_a_caller_that_goes_away_stops_the_job_and_is_no_hang() -> None:
             started.set()
             stopped.wait(5)
 
-        task = asyncio.create_task(lanes.run(job, seconds=60, stop=stopped.set))
+        task = asyncio.create_task(lanes.run(job, seconds=60, stop=lambda _: stopped.set()))
         await until(started.is_set)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import random
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,7 +19,8 @@ from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.course import Caller
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import IdempotencyKeyReused, RequestError, RolloutFailed, Saturated, StoreError
-from taskapp_kit.live import Live, LiveRollouts
+from taskapp_kit.live import Live
+from taskapp_kit.live_rollouts import LiveRollouts
 from taskapp_kit.service import Service
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sqlite import SqliteStore
@@ -567,9 +569,10 @@ class Full(SqliteStore):
         raise StoreError("the disk is full.")
 
 
-def test_an_answer_that_could_not_be_kept_is_told_as_that_to_who_asks_later() -> None:
+@pytest.mark.parametrize("way", [{"detached": True}, {"followed": True}], ids=str)
+def test_an_answer_that_could_not_be_kept_is_told_as_that_to_who_asks_later(way: dict[str, bool]) -> None:
     async def work(here: Party) -> None:
-        live = here.start(key="k", detached=True)
+        live = here.start(key="k", **way)
         with pytest.raises(StoreError):
             await live.result()
         found = await here.live.find(live.rollout_id)
@@ -578,7 +581,6 @@ def test_an_answer_that_could_not_be_kept_is_told_as_that_to_who_asks_later() ->
             await found.result()
         with pytest.raises(StoreError):  # it is not remembered under its key
             await here.start(key="k").result()
-        assert len(here.live._broken) == 1
 
     party(work, Full(None))
 
@@ -663,5 +665,71 @@ def test_closing_ends_everything(tmp_path: Path) -> None:
             with pytest.raises((RolloutFailed, AssertionError)):
                 await answer_of(live)
         (tmp_path / "gate").touch()
+
+    alone(main)
+
+
+# -- whatever callers do -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_callers_do_all_hear_the_same_and_nothing_is_left(tmp_path: Path, seed: int) -> None:
+    """Joins, cuts, cancels and searches at random, on one server and (odd seeds) on two of one store."""
+    rng = random.Random(seed)
+    breaks = ["", "", "", "step", "reset", "rubric"]
+    bodies = [
+        a_body(steps=rng.randint(1, 4), slow=rng.choice([0, 0.002, 0.01]), breaks=rng.choice(breaks), seed=number)
+        for number in range(4)
+    ]
+    answers: dict[str, set[bytes]] = {}
+
+    async def follow(live: Live) -> tuple[Live, list[bytes]]:
+        return live, [line async for lines in live.journal.follow() for line in lines]
+
+    async def caller(server: Party, followers: list[asyncio.Task[tuple[Live, list[bytes]]]]) -> None:
+        number = rng.randrange(4)
+        key = f"key {number}" if rng.random() < 0.8 else None
+        live = server.start(bodies[number], key, detached=rng.random() < 0.3, followed=rng.random() < 0.3)
+        seat = live.attend(rng.choice([0, 0, 0.01]))
+        if rng.random() < 0.5:
+            followers.append(asyncio.create_task(follow(live)))
+        try:
+            if rng.random() < 0.4:
+                await asyncio.sleep(rng.random() * 0.02)
+                if rng.random() < 0.3:
+                    live.cancel()
+            else:
+                settled = await live.result()
+                assert settled is not None
+                if settled.answer is not None:
+                    answers.setdefault(settled.rollout_id, set()).add(settled.answer)
+        except (RolloutFailed, Saturated):
+            pass
+        finally:
+            seat.leave()
+        await live.ended()
+        found = await server.live.find(live.rollout_id, with_events=True) if live.rollout_id else None
+        if found is not None:
+            settled = await found.result()
+            assert settled is not None
+            if settled.answer is not None:
+                answers.setdefault(settled.rollout_id, set()).add(settled.answer)
+
+    async def main() -> None:
+        one = Party(sqlite(tmp_path) if seed % 2 else None, max_concurrent=12)
+        servers = [one, Party(sqlite(tmp_path))] if seed % 2 else [one]
+        followers: list[asyncio.Task[tuple[Live, list[bytes]]]] = []
+        callers = []
+        for _ in range(50):
+            callers.append(asyncio.create_task(caller(rng.choice(servers), followers)))
+            await asyncio.sleep(rng.random() * 0.004)
+        await asyncio.gather(*callers)
+        for live, lines in await asyncio.gather(*followers):
+            assert lines == live.journal.lines
+            assert [json.loads(line)["seq"] for line in lines] == list(range(len(lines)))
+        assert all(len(different) == 1 for different in answers.values())
+        for server in servers:
+            assert server.service.in_flight == 0
+            await server.close()
 
     alone(main)

@@ -1,0 +1,269 @@
+"""Rollouts that somebody joins, follows or fetches later: by their Idempotency-Key, by their id.
+
+Each is a task of its own, a `Live`; what came of it is settled with the coordinator, so that it is found again for 24 h,
+by another process of the same store too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import uuid
+from collections import OrderedDict
+from collections.abc import Coroutine
+from typing import Any
+
+import orjson
+
+from taskapp_kit.contract.ports import Coordinator, Found, Settled, Ticket
+from taskapp_kit.contract.response import answer_bytes
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.course import Caller
+from taskapp_kit.errors import Failure, IdempotencyKeyReused, RolloutFailed
+from taskapp_kit.journal import Journal
+from taskapp_kit.live import Live, cancellation
+from taskapp_kit.service import Service
+from taskapp_kit.tickets import MemoryCoordinator
+
+log = logging.getLogger("taskapp_kit.service")
+
+POLL_SECONDS = (0.05, 0.5)
+"""How often a rollout that another process plays is looked at: at first, and in the long run."""
+BROKEN_KEPT = 1000
+"""So many rollouts that ended without anything that could be settled (a full disk) are remembered with their error."""
+CLOSING_SECONDS = 5.0
+
+
+class LiveRollouts:
+    """All of them in this process. Use it on the service's event loop; call `close` before the service's.
+
+    coordinator: where tickets are kept; that of the service's store when absent, else this process's memory.
+    """
+
+    def __init__(self, service: Service, coordinator: Coordinator | None = None) -> None:
+        self._service = service
+        of_store = None if service.store is None else service.store.coordinator(service.clock)
+        self._coordinator = coordinator or of_store or MemoryCoordinator(service.clock)
+        self._by_id: dict[str, Live] = {}
+        self._by_key: dict[str, tuple[str, Live]] = {}
+        self._broken: OrderedDict[str, Live] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(
+        self,
+        request: RolloutRequest,
+        *,
+        body: Any,
+        caller: Caller,
+        idempotency_key: str | None = None,
+        detached: bool = False,
+        followed: bool = False,
+    ) -> Live:
+        """A rollout for this request: a new one, or the one that runs or ran under its key. Does not wait.
+
+        body: the request as it was sent, which with the same key has to be the same. detached: it goes on when nobody
+        waits for it. followed: somebody follows from the start, so that no event may wait for others to be told with.
+        Raises IdempotencyKeyReused; further refusals come out of `Live.admitted`.
+        """
+        fingerprint = hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
+        key = None if idempotency_key is None else _whose(caller.key_label, idempotency_key)
+        if key is not None and key in self._by_key:
+            known, live = self._by_key[key]
+            if not live.leaving:  # what is cancelled gives nobody a result: a repetition is played anew
+                if known != fingerprint:
+                    raise _reused()
+                live.detached = live.detached or detached
+                return live
+        ticket = Ticket(uuid.uuid4().hex, fingerprint, self._service.clock.now(), key, caller.key_label)
+        live = self._made(detached=detached)
+        if key is not None:
+            self._by_key[key] = (fingerprint, live)
+        self._undertake(live, self._play(live, request, caller, ticket, followed), key, followed=followed)
+        return live
+
+    async def find(self, rollout_id: str, *, with_events: bool = False) -> Live | None:
+        """The rollout of this id, under way or over; None when it is not known (any more). Raises StoreError.
+
+        with_events: those of one that is over are wanted too.
+        """
+        live = self._by_id.get(rollout_id) or self._broken.get(rollout_id)
+        if live is not None:
+            return live
+        found = await self._coordinator.look(rollout_id)
+        if found is None or rollout_id in self._by_id:
+            return self._by_id.get(rollout_id)
+        live = self._made(detached=True)
+        live.admit(found.ticket)
+        if found.state == "running":
+            self._by_id[rollout_id] = live
+            self._undertake(live, self._watch(live, found))
+        else:
+            await self._told(live, found, with_events=with_events)
+        return live
+
+    def _made(self, *, detached: bool) -> Live:
+        return Live(Journal(self._service.show_pictures), detached=detached)
+
+    async def close(self) -> None:
+        """Ends what still runs and lets go of the coordinator."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSING_SECONDS)
+        await self._coordinator.close()
+
+    async def settled(self) -> None:
+        """Waits until all that ended is settled: after `Service.drain`, and not for what other processes play."""
+        waiting = [live.task for live in self._by_id.values() if live.task is not None and live.here]
+        if waiting:
+            await asyncio.wait(waiting, timeout=CLOSING_SECONDS)
+
+    def _undertake(
+        self, live: Live, work: Coroutine[Any, Any, Settled], key: str | None = None, *, followed: bool = False
+    ) -> None:
+        async def run() -> None:
+            try:
+                live.settle(await work)
+            except BaseException as error:  # it belongs to those who wait
+                known = live.rollout_id and (live.detached or followed)  # somebody was told its id, and may come back
+                if known and not isinstance(error, asyncio.CancelledError):
+                    self._remember_broken(live, error)
+                live.fail(error)
+            finally:
+                if self._by_id.get(live.rollout_id) is live:
+                    del self._by_id[live.rollout_id]
+                if key is not None and self._by_key.get(key, ("", None))[1] is live:
+                    del self._by_key[key]
+
+        def forget(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not live.over:  # cancelled before its first step
+                work.close()
+                live.fail(asyncio.CancelledError())
+
+        live.task = asyncio.create_task(run())
+        self._tasks.add(live.task)
+        live.task.add_done_callback(forget)
+
+    def _remember_broken(self, live: Live, error: BaseException) -> None:
+        log.warning("rollout ended without a result rollout_id=%s error=%s", live.rollout_id, type(error).__name__)
+        self._broken[live.rollout_id] = live
+        if len(self._broken) > BROKEN_KEPT:
+            self._broken.popitem(last=False)
+
+    async def _play(
+        self, live: Live, request: RolloutRequest, caller: Caller, ticket: Ticket, followed: bool
+    ) -> Settled:
+        while (found := await self._coordinator.claim(ticket)) is not None:
+            own = self._by_id.get(found.ticket.rollout_id)
+            if own is not None and own.leaving:
+                await own.ended()
+                continue
+            if found.ticket.fingerprint != ticket.fingerprint:
+                raise _reused()
+            live.admit(found.ticket)
+            if found.state != "running":
+                return await self._told(live, found, with_events=True)
+            again = await self._until_over(found)
+            if again is not None and again.settled is not None and not _of_cancelled(again.settled):
+                return await self._told(live, again, with_events=True)
+            # its holder died, cancelled it, or let go of the key: it is ours to play
+        began = False
+        try:
+            course = await self._service.admit(request, caller=caller, rollout_id=ticket.rollout_id)
+            began = True
+            live.admit(ticket)
+            live.here = True
+            self._by_id[ticket.rollout_id] = live
+            rollout = await self._service.run(course, tell=live.journal, prompt=followed, written=True)
+            settled = Settled(ticket.rollout_id, answer=answer_bytes(rollout), events=self._events_of(live))
+        except RolloutFailed as error:
+            settled = Settled(ticket.rollout_id, failure=error.failure, events=self._events_of(live))
+        except asyncio.CancelledError:
+            await asyncio.shield(self._let_go(live, ticket, began=began))
+            raise
+        except BaseException:
+            await self._coordinator.release(ticket.rollout_id)
+            raise
+        live.keep()
+        # what was cancelled has no result that a repetition could give
+        await asyncio.shield(self._coordinator.settle(settled, free_key=_of_cancelled(settled)))
+        return settled
+
+    async def _let_go(self, live: Live, ticket: Ticket, *, began: bool) -> None:
+        if not began:
+            await self._coordinator.release(ticket.rollout_id)
+            return
+        failure = _failure_told(live.journal) or cancellation()
+        settled = Settled(ticket.rollout_id, failure=failure, events=self._events_of(live))
+        await self._coordinator.settle(settled, free_key=True)
+        live.settle(settled)
+
+    def _events_of(self, live: Live) -> bytes | None:
+        """The events, where no store has them."""
+        return live.journal.text() if self._service.store is None else None
+
+    async def _watch(self, live: Live, found: Found) -> Settled:
+        """A rollout that another process plays."""
+        again = await self._until_over(found)
+        if again is None:
+            raise RolloutFailed(_lost(), rollout_id=found.ticket.rollout_id)
+        return await self._told(live, again, with_events=True)
+
+    async def _until_over(self, found: Found) -> Found | None:
+        pause, longest = POLL_SECONDS
+        again: Found | None = found
+        while again is not None and again.state == "running":
+            await asyncio.sleep(pause)
+            pause = min(longest, pause * 1.5)
+            again = await self._coordinator.look(found.ticket.rollout_id)
+        return again
+
+    async def _told(self, live: Live, found: Found, *, with_events: bool) -> Settled:
+        """What came of a rollout that is over, told to who asks only now."""
+        rollout_id = found.ticket.rollout_id
+        settled = found.settled or Settled(rollout_id, failure=_lost())
+        live.replayed = True
+        if with_events:
+            events = settled.events
+            if events is None and self._service.store is not None:
+                stored = await self._service.store.load(rollout_id)
+                events = None if stored is None else orjson.dumps(list(stored.events))
+            live.journal.load([orjson.dumps(event) for event in orjson.loads(events or b"[]")])
+        live.settle(settled)
+        return settled
+
+
+def _whose(label: str | None, key: str) -> str:
+    """Two callers may choose the same key; each has its own rollouts under it."""
+    return hashlib.sha256(f"{label or ''}\n{key}".encode()).hexdigest()
+
+
+def _reused() -> IdempotencyKeyReused:
+    return IdempotencyKeyReused(
+        "This Idempotency-Key was used with another request body.",
+        hint="Send the very same body to have the same rollout again, or give each request a key of its own.",
+    )
+
+
+def _of_cancelled(settled: Settled) -> bool:
+    return settled.failure is not None and settled.failure.boundary == "cancelled"
+
+
+def _failure_told(journal: Journal) -> Failure | None:
+    """The cancellation as its last event tells it, so that stream, store and answer say the same."""
+    last = orjson.loads(journal.lines[-1]) if journal.lines else {}
+    if last.get("kind") != "failed" or last["boundary"] != "cancelled":
+        return None
+    return Failure("cancelled", last["code"], last["message"], last["hint"], last["error_id"])
+
+
+def _lost() -> Failure:
+    return Failure(
+        "cancelled",
+        "server_died",
+        "the server that played the rollout ended before the rollout did",
+        "Send it again.",
+        error_id=uuid.uuid4().hex[:12],
+    )
