@@ -1,0 +1,148 @@
+"""`taskapp mock-model`: an OpenAI-compatible model on this machine, for trying out task apps without a model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from taskapp_kit.cli.terminal import complain, console, example, print_json
+from taskapp_kit.cli.values import ValueKind
+from taskapp_kit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from taskapp_kit.testing import MockModel
+
+
+class Latency(ValueKind):
+    """Milliseconds, or a range of them, as seconds."""
+
+    name = "ms"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | tuple[float, float]:
+        """Reads `50` or `20-80`."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?", str(value))
+        if found is None:
+            self.fail(f"{value!r} is neither milliseconds (50) nor a range of them (20-80).", param, ctx)
+        low = float(found[1]) / 1000
+        return low if found[2] is None else (low, float(found[2]) / 1000)
+
+
+@click.command(
+    epilog=example(
+        "taskapp mock-model --port 8100",
+        "taskapp mock-model --port 8100 --script answers.jsonl --latency-ms 20-80",
+        "taskapp mock-model --port 8100 --fault 429=0.02,500=0.01,reset=0.01 --seed 7",
+    )
+)
+@click.option("--host", default="127.0.0.1", metavar="H", help="The address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=8100, metavar="P", help="Its port; 0 takes a free one.")
+@click.option(
+    "--script", type=click.Path(path_type=Path), metavar="FILE", help="One answer for each turn: JSON, or JSON Lines."
+)
+@click.option(
+    "--behaviour",
+    type=click.Choice(["random", "echo", "bad", "judge", "obedient-judge"]),
+    default="random",
+    help="How it answers without a script.",
+)
+@click.option("--parallel", type=click.IntRange(1, 16), default=1, metavar="N", help="Most calls in a random answer.")
+@click.option("--seed", type=int, default=0, metavar="S", help="Of random answers and of faults.")
+@click.option(
+    "--latency-ms", type=Latency(), default="0", metavar="MS", help="Before each answer: 50, or a range 20-80."
+)
+@click.option(
+    "--fault", "faults", multiple=True, metavar="LIST", help="KIND=PROBABILITY, with commas between; may repeat."
+)
+@click.option("--faults", "list_faults", is_flag=True, help="List the kinds of faults, and do not serve.")
+@click.option("--model", "models", multiple=True, metavar="NAME", help="A name it knows; may repeat.  [default: any]")
+@click.option("--context-tokens", type=click.IntRange(1), metavar="N", help="Refuse longer prompts; a token is a byte.")
+@click.option("--weight-version", metavar="V", help="Told with each answer.")
+@click.option("--json", "as_json", is_flag=True, help="Print the address as JSON, and nothing else.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    host: str,
+    port: int,
+    script: Path | None,
+    behaviour: str,
+    parallel: int,
+    seed: int,
+    latency_ms: float | tuple[float, float],
+    faults: tuple[str, ...],
+    list_faults: bool,
+    models: tuple[str, ...],
+    context_tokens: int | None,
+    weight_version: str | None,
+    as_json: bool,
+) -> None:
+    """Serve a mock model with OpenAI's chat completions, answering well, badly or not at all.
+
+    It calls the tools that it is offered with arguments that fit, the same for the same conversation. It keeps no request
+    and logs no key. Ctrl-C ends it.
+    """
+    from taskapp_kit.testing import FAULTS, Faults, MockModel
+
+    if list_faults:
+        _list({"400 to 599": "that status; 429 and 503 with retry-after", **FAULTS}, as_json=as_json)
+        return
+    model = MockModel(
+        script,
+        behaviour=behaviour,
+        parallel=parallel,
+        seed=seed,
+        latency_seconds=latency_ms,
+        faults=Faults.parse(",".join(faults), seed=seed),
+        models=models,
+        context_tokens=context_tokens,
+        weight_version=weight_version,
+        record=0,
+        host=host,
+        port=port,
+    )
+
+    def announce(running: MockModel) -> None:
+        if as_json:
+            print_json({"url": running.url, "models": list(models or ("mock",))})
+        else:
+            _banner(running, (models or ("mock",))[0])
+
+    try:
+        model.run(announce)
+    except KeyboardInterrupt:
+        pass
+    except ConfigError as error:  # the address is taken
+        complain(error)
+        ctx.exit(1)
+    click.echo(f"\nStopped. {_counted(model)}", err=True)
+
+
+def _banner(model: MockModel, name: str) -> None:
+    out = console()
+    out.print(f"Mock model at {model.url}\n", soft_wrap=True)
+    out.print("A rollout is pointed at it in policy.config:", soft_wrap=True)
+    out.print(f'  {{"model": "{name}", "inference_url": "{model.url}"}}\n', soft_wrap=True)
+    out.print("By hand:", soft_wrap=True)
+    asked = f'{{"model": "{name}", "messages": [{{"role": "user", "content": "Hello."}}]}}'
+    out.print(f"  curl {model.url}/chat/completions -H 'Content-Type: application/json' -d '{asked}'", soft_wrap=True)
+    out.print(f"  curl {model.root}/mock/stats\n", soft_wrap=True)
+    out.print("Ctrl-C stops it.", soft_wrap=True)
+
+
+def _counted(model: MockModel) -> str:
+    records = model.records
+    faults = ", ".join(f"{kind} {count}" for kind, count in records.faults.most_common())
+    return f"Requests: {records.requests}; answered well: {records.answers}; faults: {faults or 'none'}."
+
+
+def _list(kinds: dict[str, str], *, as_json: bool) -> None:
+    if as_json:
+        print_json(kinds)
+        return
+    for kind, what in kinds.items():
+        click.echo(f"{kind:15} {what}")

@@ -1,0 +1,85 @@
+"""What the mock model says, before it is put on the wire; and the forms in which a script may write it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import orjson
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.errors import ConfigError
+
+
+@dataclass(slots=True)
+class Call:
+    """A tool call. `arguments` is the text that goes out: JSON as a rule, anything where a test wants it."""
+
+    name: str
+    arguments: str
+
+    @classmethod
+    def of(cls, name: str, arguments: Json) -> Self:
+        """The call with its arguments written as JSON; a text stands for itself."""
+        return cls(name, arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode())
+
+
+@dataclass(slots=True)
+class Reply:
+    """One answer. finish_reason: None says `tool_calls` with calls and `stop` without; `fault`: of `Faults`, sent instead."""
+
+    content: str | None = None
+    calls: list[Call] = field(default_factory=list)
+    reasoning: str | None = None
+    refusal: str | None = None
+    finish_reason: str | None = None
+    fault: str | None = None
+
+    @property
+    def finish(self) -> str:
+        """The finish reason that goes out."""
+        return self.finish_reason or ("tool_calls" if self.calls else "stop")
+
+
+def reply_of(given: Any) -> Reply:
+    """A script's answer as a Reply. Raises ConfigError.
+
+    Taken are a Reply; words; `{"tool": {args}}` with one tool or several; an assistant message as on the wire
+    (`content`, `tool_calls`, `reasoning_content`, `refusal`, `finish_reason`); `{"fault": "429"}`; None, which is blank.
+    """
+    if isinstance(given, Reply):
+        return given
+    if given is None:
+        return Reply()
+    if isinstance(given, str):
+        return Reply(given)
+    if isinstance(given, Mapping):
+        if given.keys() & {"content", "tool_calls", "reasoning_content", "refusal", "fault", "finish_reason"}:
+            return _message(given)
+        if given and all(isinstance(value, Mapping) for value in given.values()):
+            return Reply(calls=[Call.of(str(name), dict(value)) for name, value in given.items()])
+    raise ConfigError(
+        f"A script's answer cannot be used: {type(given).__name__} {str(given)[:80]!r}.",
+        hint='Write words, {"tool": {arguments}}, or a message with content and tool_calls.',
+    )
+
+
+def _message(given: Mapping[str, Any]) -> Reply:
+    calls = []
+    for item in given.get("tool_calls") or ():
+        function = item.get("function", item) if isinstance(item, Mapping) else {}
+        if not isinstance(function, Mapping) or "name" not in function:
+            raise ConfigError(
+                f"A script's tool call has no name: {str(item)[:80]!r}.",
+                hint='Write {"name": "tool", "arguments": {…}}.',
+            )
+        calls.append(Call.of(str(function["name"]), function.get("arguments", {})))
+    return Reply(
+        content=given.get("content"),
+        calls=calls,
+        reasoning=given.get("reasoning_content"),
+        refusal=given.get("refusal"),
+        finish_reason=given.get("finish_reason"),
+        fault=given.get("fault"),
+    )
