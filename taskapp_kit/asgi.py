@@ -5,9 +5,11 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from taskapp_kit.config import Settings, from_environment
-from taskapp_kit.contract.ports import Clock, Store
+from taskapp_kit.contract.ports import Clock, Store, SystemClock
 from taskapp_kit.declare.taskapp import Exposure, TaskApp
+from taskapp_kit.model_access import model_access
 from taskapp_kit.serve.app import create
+from taskapp_kit.serve.keys import Keys
 from taskapp_kit.service import Service
 
 
@@ -29,6 +31,11 @@ def build(
         from taskapp_kit.store import open_store
 
         store = open_store(str(settings.store))
+    keys = Keys.of(settings)
+
+    def is_door_key(text: str) -> bool:
+        return keys.match((text.encode("utf-8", "replace"),)) is not None
+
     service = Service(
         app,
         store=store,
@@ -37,5 +44,6 @@ def build(
         max_time_seconds=settings.max_time_seconds,
         exposure=exposure,
         workers=settings.workers,
+        models=model_access(settings, exposure, clock or SystemClock(), is_door_key=is_door_key),
     )
     return create(service, settings, exposure=exposure)

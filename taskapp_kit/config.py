@@ -301,11 +301,20 @@ def told_by_parent(environ: MutableMapping[str, str] | None = None) -> tuple[Lit
 def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """The process environment for a child that plays author's code: without the server's keys and its store's address."""
     environ = {**os.environ, **_for_children} if environ is None else environ
-    return {
-        name: value
-        for name, value in environ.items()
-        if not name.startswith(SERVER_ONLY) and name not in ("TASKAPP_KEYS_FILE", "TASKAPP_STORE")
-    }
+    return {name: value for name, value in environ.items() if not _server_only(name)}
+
+
+def keep_from_authors() -> None:
+    """Takes out of the process environment what `child_environment` leaves out: environments in threads could read it.
+
+    For a program that is the server and nothing else, once its settings are made.
+    """
+    for name in [name for name in os.environ if _server_only(name)]:
+        del os.environ[name]
+
+
+def _server_only(name: str) -> bool:
+    return name.startswith(SERVER_ONLY) or name in ("TASKAPP_KEYS_FILE", "TASKAPP_STORE")
 
 
 def _settle(

@@ -11,16 +11,13 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import orjson
 
 from taskapp_kit.config import child_environment
-from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.events import EncodedEvents, Event, answer_to_json, from_json, joined
-from taskapp_kit.contract.model import ChatReply, ModelFailed
 from taskapp_kit.contract.trajectory import Answer
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.course import Listener
@@ -29,6 +26,7 @@ from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.declare.taskapp import TaskApp
 from taskapp_kit.errors import DiscoveryError, Failure, FieldProblem, RequestError, Saturated, Unavailable
 from taskapp_kit.journal import Journal
+from taskapp_kit.model_access import Ask, asked_from_a_worker
 from taskapp_kit.outcome import Outcome
 from taskapp_kit.planning import Planned
 from taskapp_kit.run.frames import BadFrame, Frame
@@ -152,7 +150,7 @@ class Foreman:
         planned: Planned,
         told: Told,
         *,
-        ask: Callable[[dict[str, Json], float], Awaitable[ChatReply | ModelFailed]] | None,
+        ask: Ask,
         answers: Sequence[Answer] | None,
         rollout_id: str,
         created_at: float,
@@ -163,7 +161,7 @@ class Foreman:
     ) -> tuple[Outcome, bytes | None]:
         """One rollout in a worker; the answer's bytes but for the timing when `written` asks for them.
 
-        told: is filled meanwhile, also when this raises. ask: what a model answers to a body, within seconds. seconds: the
+        told: is filled meanwhile, also when this raises. ask: reaches models. seconds: the
         deadline, time in line included. live: each event is told at once. Raises RequestError (the constructor refuses
         env.config), Lost, Saturated, Unavailable.
         """
@@ -180,16 +178,9 @@ class Foreman:
             "live": live,
         }
 
-        async def asked(body: dict[str, Json]) -> Frame:
-            assert ask is not None, "only a plan with a model asks"
-            came = await ask(body, seconds - (time.monotonic() - began))
-            if isinstance(came, ModelFailed):
-                return {"failed": asdict(came.failure), "overflow": came.overflow}
-            return {"reply": came.to_json()}
-
         def tell(frame: Frame, blob: bytes) -> Awaitable[Frame | None] | None:
             if "chat" in frame:
-                return asked(frame["chat"])
+                return asked_from_a_worker(ask, frame)
             told.take(frame, blob)
             return None
 

@@ -16,7 +16,9 @@ from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.instances import Instance, find_environment, find_instance, read_config, seed_of_index
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
-from taskapp_kit.policy.choose import chosen_name, make_policy
+from taskapp_kit.policy.asking import read_asking
+from taskapp_kit.policy.choose import MODEL, chosen_name, make_policy
+from taskapp_kit.policy.conversation import Conversation
 from taskapp_kit.run.plan import EpisodePlan, read_ops
 
 
@@ -103,8 +105,19 @@ class Planner:
         """The instance of a seed. Raises RequestError."""
         return find_instance(find_environment(self.spec, environment), split, seed, self._draw)
 
+    def conversation(self, request: RolloutRequest, spec: EnvironmentSpec) -> Conversation:
+        """What the model of this request reads and says. Raises RequestError."""
+        asking = read_asking(
+            request.policy.config,
+            output_mode=request.policy.output_mode,
+            structured_config=request.policy.structured_config,
+            record_logprobs=request.record.logprobs,
+            mode=request.mode,
+        )
+        return Conversation(self.spec, spec, asking, name=MODEL)
+
     def policy_name(self, request: RolloutRequest) -> str:
-        """The name of the policy that the request asks for. Raises RequestError, Unavailable."""
+        """The name of the policy that the request asks for. Raises RequestError."""
         spec = find_environment(self.spec, request.env.env_name)
         config = request.policy.config
         url = inference_url(config, request.inference_url)
@@ -112,11 +125,14 @@ class Planner:
 
     def _policy(
         self, request: RolloutRequest, spec: EnvironmentSpec, instance: Instance, answers: Sequence[Answer] | None
-    ) -> LocalPolicy:
+    ) -> LocalPolicy | RemotePolicy:
+        name = self.policy_name(request)
+        if name == MODEL:
+            return self.conversation(request, spec)
         return make_policy(
             self.spec,
             spec,
-            self.policy_name(request),
+            name,
             request.policy.config,
             split=instance.split,
             seed=instance.seed,

@@ -10,9 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Literal, TypeVar
 
-from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.events import EncodedEvents, Event, encode
-from taskapp_kit.contract.model import ChatReply, Endpoint, ModelClient, ModelFailed
+from taskapp_kit.contract.model import POLICY
 from taskapp_kit.contract.ports import Clock, StoredRollout
 from taskapp_kit.contract.response import with_timing
 from taskapp_kit.contract.rollout import Story
@@ -22,6 +21,7 @@ from taskapp_kit.errors import Failure
 from taskapp_kit.foreman import Foreman, Lost, Told
 from taskapp_kit.keeping import stored_rollout
 from taskapp_kit.logs import rollout
+from taskapp_kit.model_access import ModelAccess, ThreadPort
 from taskapp_kit.outcome import Outcome
 from taskapp_kit.playing import Performance, Played, given_up, play
 from taskapp_kit.run.lanes import LaneHung, Lanes, NoLane
@@ -49,7 +49,7 @@ class Players:
         clock: Clock,
         lanes: Lanes,
         model_lanes: Lanes,
-        models: ModelClient | None,
+        models: ModelAccess,
         foreman: Foreman | None,
         *,
         workers: int,
@@ -78,16 +78,17 @@ class Players:
             return await self._in_a_worker(self._foreman, course, tell, prompt=prompt, written=written)
         ear = None if tell is None else Ear(tell)
         if course.endpoint is not None:
-            return await self._with_a_model(course, course.endpoint, ear)
+            return await self._with_a_model(course, ear)
         return await self._in_a_thread(course, ear)
 
     async def _in_a_thread(self, course: Course, ear: Ear | None) -> Finished:
-        story = _Story(ear)
+        story = _Story(ear, ThreadPort(self._models.of_rollout(course.endpoint, course.seconds)))
 
         def job() -> Finished:
             with rollout(course.rollout_id):
                 return self._finish(
-                    course, play(self._spec, course.planned, self._clock, story.control, story.events, ear)
+                    course,
+                    play(self._spec, course.planned, self._clock, story.control, story.events, ear, models=story.port),
                 )
 
         try:
@@ -100,10 +101,13 @@ class Players:
             await self._cancelled(course, finished)
             raise
 
-    async def _with_a_model(self, course: Course, endpoint: Endpoint, ear: Ear | None) -> Finished:
+    async def _with_a_model(self, course: Course, ear: Ear | None) -> Finished:
         """The environment has a thread of its own; between two of its hops the model is awaited here."""
-        story = _Story(ear)
-        performance = Performance(self._spec, course.planned, self._clock, story.control, story.events, ear)
+        ask = self._models.of_rollout(course.endpoint, course.seconds)
+        story = _Story(ear, ThreadPort(ask))
+        performance = Performance(
+            self._spec, course.planned, self._clock, story.control, story.events, ear, models=story.port
+        )
         turns = performance.turns(course.planned.remote())
         until = time.monotonic() + course.seconds
 
@@ -124,7 +128,7 @@ class Players:
         try:
             body = await hop(turns.begin)
             while body is not None:
-                came = await self._asked(endpoint, body, left())
+                came = await ask(POLICY, body)
                 body = await hop(partial(turns.go_on, came))
             return await hop(lambda: self._finish(course, performance.finish()))
         except LaneHung:
@@ -140,13 +144,6 @@ class Players:
         finally:
             lane.close()
 
-    async def _asked(self, endpoint: Endpoint, body: dict[str, Json], seconds: float) -> ChatReply | ModelFailed:
-        assert self._models is not None, "who plans with an endpoint has a client"
-        try:
-            return await self._models.chat(endpoint, body, seconds=seconds)
-        except ModelFailed as failed:
-            return failed
-
     async def _in_a_worker(
         self, foreman: Foreman, course: Course, tell: Listener | None, *, prompt: bool, written: bool
     ) -> Finished:
@@ -155,7 +152,7 @@ class Players:
             outcome, body = await foreman.play(
                 course.planned,
                 told,
-                ask=None if course.endpoint is None else partial(self._asked, course.endpoint),
+                ask=self._models.of_rollout(course.endpoint, course.seconds),
                 answers=course.answers,
                 rollout_id=course.rollout_id,
                 created_at=course.created_at,
@@ -228,8 +225,9 @@ class Players:
 class _Story:
     """What a thread tells of a rollout, seen from the event loop, which may have to end it without that thread."""
 
-    def __init__(self, ear: Ear | None) -> None:
+    def __init__(self, ear: Ear | None, port: ThreadPort) -> None:
         self.control = Control()
+        self.port = port
         self.events: list[Event] = []
         self.tell_rest = None if ear is None else ear.rest
         self._ear = ear
@@ -239,6 +237,7 @@ class _Story:
         """Asks the thread to end the episode. Of a cancelled one nothing is heard from now on, its own end neither."""
         if reason == "cancelled":
             self.until_now()
+        self.port.stop()
         self.control.stop = self.control.stop or reason
 
     def until_now(self) -> list[Event]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from taskapp_kit.contract.content import images
 from taskapp_kit.contract.events import Event, Failed, Scored, Started, fold
-from taskapp_kit.contract.model import RemotePolicy
+from taskapp_kit.contract.model import ModelPort, RemotePolicy
 from taskapp_kit.contract.ports import Clock, LocalPolicy
 from taskapp_kit.contract.scorecard import Scorecard
 from taskapp_kit.contract.trajectory import Trajectory
@@ -51,12 +51,12 @@ class Performance:
     """One rollout as it is played: the episode, its events, in the end its score. Everything in one thread.
 
     events: is filled as they happen, so that another thread may keep what was told when this one is stuck. tell: is
-    given each event too; it must not raise.
+    given each event too; it must not raise. models: for judges, and for environments that ask one.
     """
 
     def __init__(
         self, spec: AppSpec, planned: Planned, clock: Clock, control: Control, events: list[Event],
-        tell: Callable[[Event], None] | None = None,
+        tell: Callable[[Event], None] | None = None, *, models: ModelPort | None = None,
     ) -> None:  # fmt: skip
         self._spec = spec
         self._planned = planned
@@ -64,7 +64,8 @@ class Performance:
         self._control = control
         self._events = events
         self._listener = tell
-        self._episode = Episode(planned.plan, clock, control)
+        self._models = models
+        self._episode = Episode(planned.plan, clock, control, models)
 
     def _tell(self, event: Event) -> None:
         self._events.append(event)
@@ -107,10 +108,10 @@ class Performance:
 
 def play(
     spec: AppSpec, planned: Planned, clock: Clock, control: Control, events: list[Event],
-    tell: Callable[[Event], None] | None = None,
+    tell: Callable[[Event], None] | None = None, *, models: ModelPort | None = None,
 ) -> Played:  # fmt: skip
     """Plays the plan, whose policy decides here, to its end and scores it; see `Performance`."""
-    performance = Performance(spec, planned, clock, control, events, tell)
+    performance = Performance(spec, planned, clock, control, events, tell, models=models)
     performance.drive(planned.local())
     return performance.finish()
 

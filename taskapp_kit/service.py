@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from taskapp_kit.config import Settings
 from taskapp_kit.contract.events import Answered, Called, Failed, from_json
-from taskapp_kit.contract.model import ModelClient
 from taskapp_kit.contract.ports import Clock, LocalPolicy, Store, SystemClock, View
 from taskapp_kit.contract.rollout import Rollout
 from taskapp_kit.contract.scorecard import RolloutSummary
@@ -34,6 +34,7 @@ from taskapp_kit.errors import (
 )
 from taskapp_kit.foreman import Foreman
 from taskapp_kit.keeping import PictureMemory
+from taskapp_kit.model_access import ModelAccess, model_access
 from taskapp_kit.planning import Nobody, Planner
 from taskapp_kit.players import Players
 from taskapp_kit.run.episode import Episode
@@ -71,7 +72,7 @@ class Service:
         exposure: Exposure = "public",
         threads: int = 64,
         workers: int = 0,
-        models: ModelClient | None = None,
+        models: ModelAccess | None = None,
     ) -> None:
         self.app = app
         self.spec: AppSpec = app.freeze()
@@ -84,6 +85,7 @@ class Service:
         self.planner = Planner(self.spec, app.file.parent)
         self.lanes = Lanes(threads)
         self.model_lanes = Lanes(max_concurrent)
+        self.models = models or model_access(Settings(), exposure, self.clock)
         self.workers = workers
         isolated = any(environment.isolation == "process" for environment in self.spec.environments.values())
         self.foreman = Foreman(app, self.spec, workers=workers) if workers or isolated else None
@@ -104,7 +106,7 @@ class Service:
             self.clock,
             self.lanes,
             self.model_lanes,
-            models,
+            self.models,
             self.foreman,
             workers=workers,
             keeps=store is not None,
@@ -177,6 +179,7 @@ class Service:
             answers = None if policy is not None else await self._replayed(request)
             self._open()
             planned = self.planner.plan(request, own=policy, answers=answers)
+            endpoint = None if isinstance(planned.policy, LocalPolicy) else self.models.of_policy(request)
         except BaseException:
             self._give_place(caller)
             raise
@@ -188,6 +191,7 @@ class Service:
             began,
             seconds=min(request.safety.max_time_s, self.max_time_seconds),
             answers=answers,
+            endpoint=endpoint,
             own=policy is not None,
         )
 
@@ -253,11 +257,14 @@ class Service:
         """Rollouts under way."""
         return self._in_flight
 
+    def _hung(self) -> int:
+        return self.lanes.hung + self.model_lanes.hung
+
     def _room_for(self, caller: Caller) -> None:
         self._open()
-        if self.lanes.hung >= HUNG_LIMIT:
+        if self._hung() >= HUNG_LIMIT:
             raise Saturated(
-                f"{self.lanes.hung} threads are stuck in environments that do not come back; the server has to be "
+                f"{self._hung()} threads are stuck in environments that do not come back; the server has to be "
                 "started anew and takes nothing until then.",
                 code="draining",
                 retry_after_seconds=30,
@@ -387,11 +394,11 @@ class Service:
         """How the server is; answered without touching an environment."""
         return {
             "healthy": True,
-            "status": "draining" if self._draining or self.lanes.hung >= HUNG_LIMIT else "healthy",
+            "status": "draining" if self._draining or self._hung() >= HUNG_LIMIT else "healthy",
             "version": __version__,
             "in_flight": self.in_flight,
             "capacity": self.max_concurrent,
-            "hung_threads": self.lanes.hung,
+            "hung_threads": self._hung(),
             **({} if self.foreman is None else {"workers": self.foreman.health()}),
         }
 
@@ -412,7 +419,10 @@ class Service:
         if self.foreman is not None:
             await self.foreman.close()
         await self.lanes.quiet(self.lanes.grace_seconds)
+        await self.model_lanes.quiet(self.model_lanes.grace_seconds)
         self.lanes.close()
+        self.model_lanes.close()
+        await self.models.close()
         if self.store is not None:
             await self.store.close()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import json
 import logging
 import re
 import sys
@@ -62,7 +63,8 @@ class Tracing:
         self._owned = owned
         self._most = most
         self._tracer: Tracer = provider.get_tracer("taskapp_kit", __version__)
-        self._secrets = sorted({secret for secret in secrets if len(secret) >= 6}, key=len, reverse=True)
+        forms = {form for secret in secrets if len(secret) >= 6 for form in _written(secret)}
+        self._secrets = sorted(forms, key=len, reverse=True)
         self._content = self._shown if content else None
         self._places = threading.Semaphore(WAITING)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="taskapp-traces")
@@ -214,6 +216,11 @@ def _exporter(name: str, variables: Mapping[str, str]) -> Any:
     except Exception as error:
         log.warning("no traces go to the exporter %r: it raised %s when it was made", name, type(error).__name__)
         return None
+
+
+def _written(secret: str) -> tuple[str, str, str]:
+    """The secret as it stands in a text, and in JSON with and without escapes for what is not ASCII."""
+    return secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
 
 
 def _secrets(settings: Settings) -> list[str]:

@@ -22,6 +22,7 @@ from taskapp_kit.errors import RequestError
 from taskapp_kit.run.frames import Frame, Job, serve_jobs
 
 if TYPE_CHECKING:
+    from taskapp_kit.contract.model import ModelPort
     from taskapp_kit.contract.ports import Clock
     from taskapp_kit.declare.specs import AppSpec
     from taskapp_kit.planning import Planner
@@ -98,6 +99,7 @@ class Worker:
         from taskapp_kit.contract.model import RemotePolicy
         from taskapp_kit.contract.response import write_body
         from taskapp_kit.contract.wire import RolloutRequest
+        from taskapp_kit.model_access import JobPort
         from taskapp_kit.outcome import Outcome
         from taskapp_kit.playing import Performance
         from taskapp_kit.run.plan import Control
@@ -111,9 +113,10 @@ class Worker:
             planned = self.planner.plan(
                 request, answers=None if answers is None else [answer_from_json(answer) for answer in answers]
             )
-            performance = Performance(self.spec, planned, self.clock, control, [], telling)
+            port = JobPort(job)
+            performance = Performance(self.spec, planned, self.clock, control, [], telling, models=port)
             if isinstance(planned.policy, RemotePolicy):
-                _through_the_front(job, performance.turns(planned.policy))
+                _through_the_front(port, performance.turns(planned.policy))
             else:
                 performance.drive(planned.policy)
             played = performance.finish()
@@ -135,24 +138,18 @@ class Worker:
         return told, b"".join((*pieces, body))
 
 
-def _through_the_front(job: Job, turns: Turns) -> None:
+def _through_the_front(port: ModelPort, turns: Turns) -> None:
     """Plays turn by turn: the front asks the model, for it alone has the address and the key."""
-    from taskapp_kit.contract.model import ChatReply, ModelFailed
-    from taskapp_kit.errors import Failure
-    from taskapp_kit.run.episode import stop_failure
-    from taskapp_kit.run.frames import Stopped
+    from taskapp_kit.contract.model import POLICY, ChatReply, ModelFailed
 
     body = turns.begin()
     while body is not None:
+        came: ChatReply | ModelFailed
         try:
-            frame = job.ask({"chat": body})
-        except Stopped as stopped:
-            body = turns.go_on(stop_failure(stopped.reason))
-        else:
-            if "reply" in frame:
-                body = turns.go_on(ChatReply.from_json(frame["reply"]))
-            else:
-                body = turns.go_on(ModelFailed(Failure(**frame["failed"]), overflow=frame["overflow"]))
+            came = port.ask(POLICY, body)
+        except ModelFailed as failed:
+            came = failed
+        body = turns.go_on(came)
 
 
 class Telling:

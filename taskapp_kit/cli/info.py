@@ -12,15 +12,21 @@ from taskapp_kit.cli.values import JSON_OBJECT, SEED, is_url
 if TYPE_CHECKING:
     from taskapp_kit.config import Settings
     from taskapp_kit.declare.taskapp import TaskApp
+    from taskapp_kit.policy.asking import OutputMode
 
 
 @click.command(epilog=example("taskapp info crafter", "taskapp info adder.py --prompt --seed 3"))
 @click.argument("app", metavar="APP|URL")
-@click.option("--prompt", is_flag=True, help="Print exactly what a policy reads first in one episode.")
+@click.option("--prompt", is_flag=True, help="Print exactly what a language model reads first in one episode.")
 @click.option("--env", "environment", metavar="NAME", help="Only this environment.")
 @click.option("--seed", type=SEED, metavar="S", help="With --prompt: the episode.  [default: the first of its split]")
 @click.option("--split", metavar="NAME", help="With --prompt: the split.")
 @click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="With --prompt: the configuration.")
+@click.option(
+    "--output-mode",
+    type=click.Choice(["tool_calls", "text", "structured"]),
+    help="With --prompt: how the model is to answer.  [default: tool_calls]",
+)
 @click.option("--key", metavar="K", help="The server's key.  [default: ENVIRONMENT_API_KEY]")
 @click.option("--env-file", "env_files", multiple=True, metavar="F", help="Read settings from this file; may repeat.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the whole JSON Schemas.")
@@ -31,6 +37,7 @@ def command(
     seed: int | None,
     split: str | None,
     env_config: dict[str, Any] | None,
+    output_mode: OutputMode | None,
     key: str | None,
     env_files: tuple[str, ...],
     as_json: bool,
@@ -39,8 +46,10 @@ def command(
     from taskapp_kit.config import export, load
 
     settings = load(env_files=env_files)
-    if not prompt and (seed is not None or split is not None or env_config is not None):
-        raise click.UsageError("--seed, --split and --config name an episode; they belong to --prompt.")
+    if not prompt and any(given is not None for given in (seed, split, env_config, output_mode)):
+        raise click.UsageError(
+            "--seed, --split, --config and --output-mode are of an episode; they belong to --prompt."
+        )
     if is_url(app):
         if prompt:
             raise click.UsageError("--prompt plays the reset of an app in this process; give the app, not a URL.")
@@ -51,7 +60,8 @@ def command(
         export(settings)
         task_app = find_app(app)
         if prompt:
-            _prompt(task_app, environment, seed, {**(env_config or {}), **({"split": split} if split else {})}, as_json)
+            config = {**(env_config or {}), **({"split": split} if split else {})}
+            _prompt(task_app, environment, seed, config, output_mode or "tool_calls", as_json)
             return
         found = _local(task_app, settings, environment)
     if as_json:
@@ -137,17 +147,18 @@ def _remote(url: str, key: str | None, wanted: str | None) -> dict[str, Any]:
     }
 
 
-def _prompt(app: TaskApp, wanted: str | None, seed: int | None, config: dict[str, Any], as_json: bool) -> None:
-    """The model client will add the messages around it; what is printed here is the part that exists."""
+def _prompt(
+    app: TaskApp, wanted: str | None, seed: int | None, config: dict[str, Any], output_mode: OutputMode, as_json: bool
+) -> None:
     import asyncio
 
     from taskapp_kit.cli.failure import failure_told, only_authors_log, show_traceback
-    from taskapp_kit.cli.report import observation_words
     from taskapp_kit.contract.ports import View
-    from taskapp_kit.contract.response import wire_observation
     from taskapp_kit.contract.wire import RolloutRequest
     from taskapp_kit.declare.instances import find_environment
     from taskapp_kit.errors import RolloutFailed
+    from taskapp_kit.policy.asking import read_asking
+    from taskapp_kit.policy.prompt import prompt_of
     from taskapp_kit.service import Service
 
     spec = app.freeze()
@@ -159,7 +170,7 @@ def _prompt(app: TaskApp, wanted: str | None, seed: int | None, config: dict[str
         {
             "run_id": "cli-prompt",
             "env": {"env_name": environment.name, "seed": seed, "config": config},
-            "policy": {},
+            "policy": {"output_mode": output_mode},
             "ops": [],
             "mode": "eval",
         }
@@ -178,40 +189,34 @@ def _prompt(app: TaskApp, wanted: str | None, seed: int | None, config: dict[str
     except RolloutFailed as failed:
         show_traceback(failed.__cause__)
         raise failure_told(failed) from failed
-    system = environment.system_prompt or spec.system_prompt
-    tools = [
-        {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters), "text": tool.text}
-        for tool in view.tools
-    ]
+    body = prompt_of(spec, environment, read_asking({}, output_mode=output_mode), view)
     if as_json:
-        print_json(
-            {
-                "environment": environment.name,
-                "seed": seed,
-                "system_prompt": system,
-                "observation": wire_observation(view.observation),
-                "tools": tools,
-            }
-        )
+        print_json({"environment": environment.name, "seed": seed, "output_mode": output_mode, "body": body})
         return
+    out = console()
+    out.print(clean(f"{environment.name}, seed {seed}, output mode {output_mode}"), style="dim")
+    _print_body(body)
+
+
+def _print_body(body: dict[str, Any]) -> None:
+    """The messages, then the other members of the request."""
     import orjson
 
+    def written(value: Any) -> str:
+        return clean(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+
     out = console()
-    if system is not None:
-        out.print("system prompt, as declared", style="bold")
-        out.print(clean(system), soft_wrap=True)
-        out.print()
-    out.print(f"first observation of {environment.name}, seed {seed}", style="bold")
-    out.print(clean(observation_words(view.observation)), soft_wrap=True)
-    for tool in tools:
-        out.print()
-        words = "takes the assistant's plain words" if tool["text"] else "takes arguments"
-        out.print(f"tool {tool['name']} ({words})", style="bold")
-        out.print(clean(str(tool["description"])), soft_wrap=True)
-        out.print(orjson.dumps(tool["parameters"], option=orjson.OPT_INDENT_2).decode(), soft_wrap=True)
-    out.print()
-    out.print(
-        "This is what a policy is given. The messages in which a language model will read it come with the model "
-        "client, which this version does not have.",
-        style="dim",
-    )
+    for message in body["messages"]:
+        out.print(f"\n{message['role']}", style="bold")
+        parts = message["content"]
+        for part in [{"text": parts}] if isinstance(parts, str) else parts:
+            out.print(clean(part.get("text", "[picture]")), soft_wrap=True)
+    for tool in body.get("tools", ()):
+        function = tool["function"]
+        out.print(f"\ntool {function['name']}", style="bold")
+        out.print(clean(function["description"]), soft_wrap=True)
+        out.print(written(function["parameters"]), soft_wrap=True)
+    for name, value in body.items():
+        if name not in ("messages", "tools"):
+            out.print(f"\n{name}", style="bold")
+            out.print(value if isinstance(value, str) else written(value), soft_wrap=True)

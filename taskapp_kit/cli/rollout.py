@@ -11,7 +11,7 @@ import click
 from taskapp_kit.cli.failure import failure_told, only_authors_log, show_traceback
 from taskapp_kit.cli.terminal import console, example, print_json
 from taskapp_kit.cli.values import ACTION, JSON_OBJECT, SEED, is_url
-from taskapp_kit.errors import RequestError, RolloutFailed
+from taskapp_kit.errors import ConfigError, RequestError, RolloutFailed
 
 if TYPE_CHECKING:
     from taskapp_kit.config import Settings
@@ -24,6 +24,7 @@ DEADLINE_SECONDS = 3600.0
     epilog=example(
         "taskapp rollout adder.py --policy gold --seed 3",
         """taskapp rollout adder.py --action '{"add": {"amount": 3}}' --config '{"high": 30}'""",
+        "taskapp rollout adder.py --model m --inference-url http://127.0.0.1:8100/v1",
         "taskapp rollout http://127.0.0.1:8001 --policy random --json",
     )
 )
@@ -32,6 +33,17 @@ DEADLINE_SECONDS = 3600.0
 @click.option("--seed", type=SEED, metavar="S", help="The episode's seed.  [default: one is drawn]")
 @click.option("--split", metavar="NAME", help="The split to draw from, or whose row the seed counts.")
 @click.option("--policy", metavar="P", help="Who acts: random, noop, constant, replay, or a policy of the app's.")
+@click.option("--model", metavar="M", help="A language model acts: its name at the endpoint, or in models.toml.")
+@click.option("--inference-url", metavar="U", help="The model's endpoint, with OpenAI's chat completions.")
+@click.option(
+    "--output-mode",
+    type=click.Choice(["tool_calls", "text", "structured"]),
+    default="tool_calls",
+    help="How the model answers.",
+)
+@click.option(
+    "--cache", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Keep models' answers there."
+)
 @click.option("--action", type=ACTION, metavar="JSON", help='What `constant` repeats: {"tool": {args}}, or words.')
 @click.option("--policy-config", type=JSON_OBJECT, metavar="JSON", help="Further members of policy.config.")
 @click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="The environment's configuration.")
@@ -56,6 +68,10 @@ def command(
     seed: int | None,
     split: str | None,
     policy: str | None,
+    model: str | None,
+    inference_url: str | None,
+    output_mode: str,
+    cache: Path | None,
     action: Any,
     policy_config: dict[str, Any] | None,
     env_config: dict[str, Any] | None,
@@ -69,20 +85,27 @@ def command(
 ) -> None:
     """Play and score one episode, in this process or (with a URL) at a server.
 
-    Without --policy the random policy plays; with --action the constant one.
+    With --inference-url a language model plays; with --model alone one that models.toml names. Otherwise, without
+    --policy, the random policy plays; with --action the constant one.
     """
     from taskapp_kit.config import load
 
-    settings = load({"store": store}, env_files=env_files)
-    note = "" if policy or (policy_config or {}).get("policy") else "no --policy was given"
-    chosen = policy or ("constant" if action is not None else "random")
-    given = {"policy": chosen, **(policy_config or {})}
+    settings = load({"store": store, "cache": cache}, env_files=env_files)
+    note = ""
+    given: dict[str, Any] = dict(policy_config or {})
+    if model is not None or inference_url is not None:
+        if policy is not None or action is not None:
+            raise click.UsageError("--model and --inference-url let a model act, --policy and --action something else.")
+        given.update(_model(settings, model, inference_url))
+    elif "inference_url" not in given or policy is not None or action is not None:
+        note = "" if policy or given.get("policy") else "no --policy was given"
+        given = {"policy": policy or ("constant" if action is not None else "random"), **given}
     if action is not None:
         given["action"] = action
     body: dict[str, Any] = {
         "run_id": f"cli-{uuid.uuid4().hex[:12]}",
         "env": {"env_name": environment, "seed": seed, "config": dict(env_config or {})},
-        "policy": {"policy_name": given["policy"], "config": given},
+        "policy": {"policy_name": given.get("policy"), "config": given, "output_mode": output_mode},
         "ops": ["agent"] * (ops or 0),
         "safety": {"max_time_s": max_time_seconds},
         "mode": "eval",
@@ -108,6 +131,22 @@ def command(
     print_result(answer, policy_note=note)
     if out is not None:
         console().print(f"\nWritten to {out}")
+
+
+def _model(settings: Settings, model: str | None, url: str | None) -> dict[str, Any]:
+    """The members of policy.config for a model at an address, or for one that models.toml names. Raises ConfigError."""
+    if url is not None:
+        return {"inference_url": url, **({} if model is None else {"model": model})}
+    from taskapp_kit.policy.model_names import ModelNames
+
+    named = ModelNames.of(settings).resolve(str(model))
+    key = None if named.key is None else settings.variable(named.key)
+    if named.key is not None and key is None:
+        raise ConfigError(
+            f"The model {named.name!r} needs a key, and {named.key} is not set.",
+            hint=f"Set {named.key} in your environment.",
+        )
+    return {"inference_url": named.url, "model": named.model, **({} if key is None else {"api_key": key})}
 
 
 def _writable(out: Path | None) -> None:
@@ -164,29 +203,27 @@ def _local(app: str, settings: Settings, body: dict[str, Any], *, quiet: bool, h
 
 
 async def _play(app: Any, request: RolloutRequest, settings: Settings, *, quiet: bool) -> Any:
-    from taskapp_kit.cli.report import StepLines, observation_words
-    from taskapp_kit.contract.events import Event, Observed, Stepped
+    from taskapp_kit.cli.conversation import RolloutLines
+    from taskapp_kit.contract.ports import SystemClock
+    from taskapp_kit.model_access import model_access
     from taskapp_kit.service import Service
 
-    lines = StepLines()
-
-    def tell(event: Event) -> None:
-        if isinstance(event, Observed):
-            lines.start(observation_words(event.observation))
-        elif isinstance(event, Stepped):
-            step = event.step
-            words = observation_words(step.observation)
-            lines.step(step.index, step.tool, step.args, words, step.reward, refused=step.refused is not None)
-
+    lines = RolloutLines()
     store = None
     if settings.store not in (None, "none"):
         from taskapp_kit.store import open_store
 
         store = open_store(str(settings.store))
     service = Service(
-        app, store=store, max_concurrent=1, max_time_seconds=request.safety.max_time_s, exposure="local", threads=1
+        app,
+        store=store,
+        max_concurrent=1,
+        max_time_seconds=request.safety.max_time_s,
+        exposure="local",
+        threads=1,
+        models=model_access(settings, "local", SystemClock()),
     )
     try:
-        return await service.rollout(request, tell=None if quiet else tell)
+        return await service.rollout(request, tell=None if quiet else lines.tell)
     finally:
         await service.close()

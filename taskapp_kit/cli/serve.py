@@ -112,12 +112,14 @@ def command(
 
 def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, reload: bool, log_level: str) -> None:
     from taskapp_kit.asgi import build
-    from taskapp_kit.config import export, hand_over
+    from taskapp_kit.config import export, hand_over, keep_from_authors
     from taskapp_kit.declare.discovery import find_app
     from taskapp_kit.serve.runner import run
 
     exposure: Any = "local" if local else "public"
     export(settings)
+    if not reload:
+        keep_from_authors()
     found = find_app(app)
     found.freeze()
 
@@ -158,11 +160,12 @@ def reload_factory() -> FastAPI:
     An author's mistake is told in one paragraph and ends the child; the next change of a file starts another.
     """
     from taskapp_kit.asgi import build
-    from taskapp_kit.config import from_environment
+    from taskapp_kit.config import from_environment, keep_from_authors
     from taskapp_kit.declare.discovery import find_app
     from taskapp_kit.serve.runner import log_to_stderr
 
     settings = from_environment()
+    keep_from_authors()
     log_to_stderr(settings.variable(HANDED_LEVEL) or "info", settings.log_format)
     exposure: Any = settings.variable(HANDED_EXPOSURE) or "public"
     try:

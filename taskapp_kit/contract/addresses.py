@@ -45,3 +45,24 @@ def correlation_id(config: Mapping[str, Any], url: str | None, top_level: str | 
             if query.get(name):
                 return query[name][0]
     return top_level
+
+
+def complete_url(url: str) -> str:
+    """The address of chat completions at this endpoint: `…/v1/chat/completions`, the query kept, a fragment dropped.
+
+    A path that ends in `/chat/completions` stays, one that ends in `/v1` gets that, any other gets `/v1/chat/completions`.
+    What somebody appended to the query, `?cid=x/v1/chat/completions`, goes where it belongs. Takes any text.
+    """
+    path, mark, query = url.partition("#")[0].partition("?")
+    for wrong in ("/v1/chat/completions", "/chat/completions"):
+        if query.endswith(wrong):
+            query = query.removesuffix(wrong)
+            break
+    path = path.rstrip("/")
+    if path.endswith("/chat"):
+        path += "/completions"
+    elif path.endswith("/v1"):
+        path += "/chat/completions"
+    elif not path.endswith("/chat/completions"):
+        path += "/v1/chat/completions"
+    return path + mark + query

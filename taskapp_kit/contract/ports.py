@@ -32,9 +32,10 @@ class Tool:
 
 @dataclass(slots=True)
 class View:
-    """What a policy is given when its turn comes: what it reads now, the previous turn's steps, the tools at hand.
+    """What a policy is given when its turn comes: what it reads now, the steps since it was last asked, the tools at hand.
 
-    `observation` is the newest one (the first observation in turn 0). `task` is the row, private fields included:
+    `observation` is the newest one (the first observation in turn 0), `initial` the first. `results` are the steps of the
+    policy's own answer, then those that the caller applied himself. `task` is the row, private fields included:
     only the author's own `gold` policy reads it, and no model ever does.
     """
 
@@ -43,6 +44,7 @@ class View:
     results: Sequence[PlayedStep]
     tools: Sequence[Tool]
     task: Any = None
+    initial: Content = None
 
 
 class PolicyStops(Exception):

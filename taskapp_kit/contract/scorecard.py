@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from taskapp_kit.contract.content import Json
@@ -38,7 +38,8 @@ class Blend:
 class CriterionScore:
     """One criterion of one rollout. `score` None: not applicable, not configured or (weight 0) failed; `error` says which.
 
-    seconds: wall time of the criterion; cost: US dollars spent on it, None when no model was asked.
+    seconds: wall time of the criterion; cost: US dollars spent on it, None when no model was asked or its price is not
+    known. spread: highest minus lowest of a judge's samples, None with fewer than two.
     """
 
     name: str
@@ -50,6 +51,56 @@ class CriterionScore:
     seconds: float = 0.0
     cost: float | None = None
     error: str | None = None
+    spread: float | None = None
+
+
+@dataclass(slots=True)
+class JudgeCall:
+    """One answer of a judge's model, usable or not.
+
+    judges: the names of those that were asked in this call. role: whose model, model: its own name. sample: 0 for the
+    first, of all samples and models. ask: 1, or how often it was asked until this answer. prompt: SHA-256 (hex) under
+    which `JudgeRecord.prompts` has what it read. verdict: what was read from the answer; None when it was unusable,
+    then `problem` says why. text: the answer as it came, cut. seconds: of the call, cost in US dollars where the price is
+    known, attempts: of the client. Private fields of the task are replaced in all texts.
+    """
+
+    judges: list[str]
+    role: str
+    sample: int
+    ask: int
+    prompt: str
+    model: str = ""
+    verdict: Json = None
+    text: str = ""
+    problem: str | None = None
+    usage: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    cost: float | None = None
+    attempts: int = 1
+
+
+@dataclass(slots=True)
+class JudgeRecord:
+    """Every call of one scoring, and each prompt once, by its SHA-256: the boundaries' nonces are left out of it.
+
+    prompts: messages as they were sent, private fields of the task replaced, pictures as `{"image": hash}`.
+    """
+
+    prompts: dict[str, Json] = field(default_factory=dict)
+    calls: list[JudgeCall] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.calls)
+
+    def to_json(self) -> dict[str, Json]:
+        """As a store keeps it, beside what is private; it stands in no answer."""
+        return {"prompts": self.prompts, "calls": [asdict(call) for call in self.calls]}
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> JudgeRecord:
+        """The inverse of `to_json`."""
+        return cls(body["prompts"], [JudgeCall(**call) for call in body["calls"]])
 
 
 @dataclass(slots=True)
@@ -58,6 +109,7 @@ class Scorecard:
 
     `aggregation` is how the outcome's criteria became one score: weighted_sum, sum or custom (then it is None).
     `reward` is None when a part of the formula is undefined (say every outcome criterion was not applicable).
+    `judging` has what judges were asked; it stands in no answer, so `to_json` leaves it out.
     """
 
     criteria: list[CriterionScore] = field(default_factory=list)
@@ -67,6 +119,7 @@ class Scorecard:
     formula: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
     aggregation: str = "weighted_sum"
+    judging: JudgeRecord = field(default_factory=JudgeRecord)
 
     def to_json(self) -> dict[str, Json]:
         """As it stands in the response, the store and the `scored` event."""
@@ -82,6 +135,7 @@ class Scorecard:
                     "seconds": item.seconds,
                     "cost": item.cost,
                     "error": item.error,
+                    "spread": item.spread,
                 }
                 for item in self.criteria
             ],

@@ -10,7 +10,7 @@ from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.ports import LocalPolicy
 from taskapp_kit.contract.trajectory import Answer
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
-from taskapp_kit.errors import FieldProblem, RequestError, Unavailable
+from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.policy.local import (
     AuthorPolicy,
     PolicyError,
@@ -22,11 +22,14 @@ from taskapp_kit.policy.local import (
 )
 
 BUILT_IN = ("random", "noop", "constant", "replay")
+MODEL = "model"
+"""What the policy is called when the model at `inference_url` acts."""
 
 KEPT_CONFIG = (
     "policy", "model", "sample", "action", "rollout_id", "temperature", "top_p", "top_k", "max_tokens",
     "max_completion_tokens", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "stop",
-    "images",
+    "images", "history", "tool_choice", "parallel_tool_calls", "reasoning_effort", "logit_bias", "keep_reasoning",
+    "return_token_ids",
 )  # fmt: skip
 """The members of `policy.config` that a store keeps, besides the model's address without userinfo and query (but `cid`)."""
 
@@ -56,7 +59,7 @@ def policies_of(app: AppSpec, environment: EnvironmentSpec) -> dict[str, str | N
 def chosen_name(
     app: AppSpec, environment: str, config: Mapping[str, Json], policy_name: str | None, inference_url: str | None
 ) -> str:
-    """The policy's name. Raises RequestError listing the names, Unavailable when only a model could act."""
+    """The policy's name. Raises RequestError listing the names."""
     names = policy_names(app, environment)
     asked = config.get("policy")
     if asked is not None:
@@ -66,11 +69,7 @@ def chosen_name(
     if policy_name in names:
         return str(policy_name)
     if inference_url is not None:
-        raise Unavailable(
-            f"no policy is named {policy_name!r}, so the model at policy.config.inference_url would act, and that needs "
-            "the model client, which this version of taskapp-kit does not have.",
-            hint=f"Name one of {', '.join(names)} in policy.config.policy.",
-        )
+        return MODEL
     raise _unknown(policy_name, names, ("body", "policy", "policy_name"))
 
 

@@ -25,6 +25,7 @@ from taskapp_kit.contract.events import (
     Started,
     Stepped,
 )
+from taskapp_kit.contract.model import ModelPort
 from taskapp_kit.contract.ports import Clock, LocalPolicy, PolicyStops, Tool, View
 from taskapp_kit.contract.trajectory import Answer, PlayedStep, Status, ToolCall
 from taskapp_kit.declare.signature import BadArguments
@@ -56,10 +57,13 @@ class _Over(Exception):
 class Episode:
     """One episode. `view` is what the policy may read whenever `Called` was yielded."""
 
-    def __init__(self, plan: EpisodePlan, clock: Clock, control: Control | None = None) -> None:
+    def __init__(
+        self, plan: EpisodePlan, clock: Clock, control: Control | None = None, models: ModelPort | None = None
+    ) -> None:
         self.plan = plan
         self.clock = clock
         self.control = control or Control()
+        self.models = models
         self.view = View(0, None, (), (), plan.task)
         self.ops = 0
         self.environment_seconds = 0.0
@@ -73,7 +77,7 @@ class Episode:
     def events(self) -> Answers:
         """The events, in order, from `started` to `ended`. The environment is closed whatever happens."""
         plan = self.plan
-        stage = Stage(plan)
+        stage = Stage(plan, self.models)
         spec = plan.environment
         yield Started(spec.name, spec.version, plan.split, plan.seed, plan.config, plan.policy)
         status: Status = "failed"
@@ -96,7 +100,9 @@ class Episode:
             failed, status, stop_reason = closing, "failed", closing.code
         if failed is not None:
             yield failed
-        metrics = {"steps": float(self._steps), "turns": float(self._turns), **self._counts, **self._metrics}
+        metrics = {
+            "steps": float(self._steps), "turns": float(self._turns), **self._counts, **stage.spent(), **self._metrics,
+        }  # fmt: skip
         yield Ended(status, stop_reason, final_state, metrics)
 
     def _play(self, stage: Stage) -> Answers:
@@ -107,7 +113,9 @@ class Episode:
         seconds = clock.monotonic() - began
         self.environment_seconds += seconds
         self._tools = {tool.name: tool for tool in tools}
-        self.view = View(0, observation, (), tools, plan.task)
+        initial = observation
+        results: list[PlayedStep] = []  # since the policy was last asked
+        self.view = View(0, observation, (), tools, plan.task, initial)
         yield Observed(observation, list(self._tools), seconds)
         control, max_steps = self.control, plan.max_steps
         for instruction in plan.instructions():
@@ -128,19 +136,19 @@ class Episode:
                 seconds = clock.monotonic() - asked
                 self.policy_seconds += seconds
                 answer = self._spoken(answer)
+                results = []
                 yield Answered(self._turns, answer, seconds)
             else:
                 self.ops += 1
                 answer = self._spoken(Answer([ToolCall(instruction.tool, instruction.args)]))
                 yield Answered(self._turns, answer, scripted=True)
-            results: list[PlayedStep] = []
             for call in self._calls(answer):
                 if control.stop is not None:
                     raise stop_failure(control.stop)
                 if max_steps is not None and self._steps >= max_steps:
                     yield from self._limit("max_steps", max_steps)
                 yield Acted(self._steps, call.tool, call.args)
-                step = self._step(stage, call)
+                step = self._step(stage, call, answer.problem)
                 results.append(step)
                 observation = step.observation
                 yield Stepped(step)
@@ -151,7 +159,7 @@ class Episode:
                     self._turns += 1
                     raise _Over("truncated", "environment")
             self._turns += 1
-            self.view = View(self._turns, observation, results, tools, plan.task)
+            self.view = View(self._turns, observation, results, tools, plan.task, initial)
         yield from self._limit("ops", self.ops)
 
     def _reached(self, cost: int) -> tuple[str, int] | None:
@@ -185,17 +193,23 @@ class Episode:
         if answer.tool_calls:
             return answer.tool_calls
         words = next((tool for tool in self._tools.values() if tool.text), None)
-        if words is not None and answer.output:
+        if words is not None and answer.output and answer.problem is None:
             (parameter,) = self.plan.environment.actions[words.name].arguments.names
             return [ToolCall(words.name, {parameter: answer.output})]
         return [ToolCall("", {})]
 
-    def _step(self, stage: Stage, call: ToolCall) -> PlayedStep:
-        """One action in the environment; a refusal is a step whose observation says why."""
+    def _step(self, stage: Stage, call: ToolCall, problem: str | None) -> PlayedStep:
+        """One action in the environment; a refusal is a step whose observation says why.
+
+        problem: the policy's own sentence for a call of nothing, and for arguments that are words and no object.
+        """
         index = self._steps
         self._steps += 1
         if call.tool not in self._tools:
-            return self._refused(index, call, self._unknown(call.tool), 0.0)
+            said = problem if problem and not call.tool else self._unknown(call.tool)
+            return self._refused(index, call, said, 0.0)
+        if problem and isinstance(call.args, str):
+            return self._refused(index, call, problem, 0.0)
         action = self.plan.environment.actions[call.tool]
         try:
             arguments, coerced = action.arguments.read(call.args)

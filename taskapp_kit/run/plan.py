@@ -37,7 +37,9 @@ def read_ops(ops: Sequence[Any]) -> tuple[Instruction, ...] | None:
         return None
     result: list[Instruction] = []
     for index, op in enumerate(ops):
-        word = op if isinstance(op, str) else op.get("type") if isinstance(op, dict) else None
+        word = op.get("type") if isinstance(op, dict) else op
+        if not isinstance(word, str):
+            raise _bad_op(index, f"is {str(op)[:80]!r}")
         if isinstance(op, dict) and "tool" in op and word in AGENT_WORDS:
             raise _bad_op(index, f"names a tool, but {word!r} leaves that to the policy")
         if isinstance(op, dict) and "tool" in op and word in ENVIRONMENT_WORDS:

@@ -14,16 +14,18 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from taskapp_kit.contract.content import Content, Image, Json, NotJson, content, plain
 from taskapp_kit.contract.identity import derived_rng
+from taskapp_kit.contract.model import ModelPort
 from taskapp_kit.contract.ports import Tool
 from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.declare.places import line_of, without_folder
 from taskapp_kit.declare.specs import ActionSpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError, TaskappError, Unavailable
 from taskapp_kit.run.plan import EpisodePlan
+from taskapp_kit.run.second_models import SecondModel, SecondModels
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -66,7 +68,8 @@ class Context:
     nobody will look at pictures. path(name): a file beside the author's file.
     """
 
-    def __init__(self, plan: EpisodePlan) -> None:
+    def __init__(self, plan: EpisodePlan, second: SecondModels) -> None:
+        self._second = second
         self.rng = derived_rng("environment", plan.environment.name, plan.split, plan.seed)
         self.log = logging.getLogger(f"taskapp_kit.environment.{plan.environment.name}")
         self.wants_images = plan.wants_images
@@ -76,12 +79,9 @@ class Context:
         """A file beside the author's file."""
         return self._folder / name
 
-    def model(self, role: str) -> NoReturn:
-        """A second model, such as a user simulator. Needs the model client, which this version does not have."""
-        raise Unavailable(
-            f"context.model({role!r}) needs the model client, which this version of taskapp-kit does not have.",
-            hint="Play without a second model for now.",
-        )
+    def model(self, role: str) -> SecondModel:
+        """A second model, such as a user simulator: the one that TASKAPP_{ROLE}_URL names where the server runs."""
+        return self._second.model(role)
 
 
 _prepared: set[type] = set()
@@ -121,8 +121,9 @@ def prepare_to_serve(spec: EnvironmentSpec) -> None:
 class Stage:
     """An instance of an author's environment, from construction to `close`."""
 
-    def __init__(self, plan: EpisodePlan) -> None:
+    def __init__(self, plan: EpisodePlan, models: ModelPort | None = None) -> None:
         self.plan = plan
+        self._second = SecondModels(models)
         self.spec: EnvironmentSpec = plan.environment
         self._runner: asyncio.Runner | None = None
         self._last_observation: Any = None
@@ -150,7 +151,7 @@ class Stage:
             elif name == "split":
                 given[name] = plan.split
             else:
-                given[name] = Context(plan)
+                given[name] = Context(plan, self._second)
         first = self._finish(self._instance.reset(**given))
         if isinstance(first, Step):
             raise EnvironmentProblem(
@@ -225,6 +226,10 @@ class Stage:
             if self._runner is not None:
                 self._runner.close()
                 self._runner = None
+
+    def spent(self) -> dict[str, float]:
+        """Calls and tokens of second models, by role."""
+        return self._second.spent
 
     # -- the gate -------------------------------------------------------------------------------------------------
 

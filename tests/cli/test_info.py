@@ -55,19 +55,47 @@ def test_info_as_json_has_the_schemas(run: Run) -> None:
     assert list(told["unavailable_policies"]["adder"]) == ["noop"]
 
 
-def test_prompt_is_the_first_observation_and_the_tools(run: Run) -> None:
+def test_prompt_is_the_first_request_as_it_is_sent(run: Run) -> None:
+    from taskapp_kit.contract.ports import View
+    from taskapp_kit.declare.discovery import find_app
+    from taskapp_kit.policy.asking import Asking
+    from taskapp_kit.policy.conversation import Conversation
+
     told = json.loads(run("info", ADDER, "--prompt", "--seed", "3", "--json").stdout)
-    assert told["observation"] == {"text": "target 8, total 0"}
-    assert [tool["name"] for tool in told["tools"]] == ["add"]
+    spec = find_app(ADDER).freeze()
+    environment = spec.environments["adder"]
+    view = View(
+        0, "target 8, total 0", (), [item.tool for item in environment.actions.values()], initial="target 8, total 0"
+    )
+    assert told["body"] == Conversation(spec, environment, Asking()).ask(view)
+    assert (told["environment"], told["seed"], told["output_mode"]) == ("adder", 3, "tool_calls")
     shown = run("info", ADDER, "--prompt", "--seed", "3").stdout
-    assert "target 8, total 0" in shown
-    assert '"enum"' in shown
-    assert "this version does not have" in shown
+    for words in ("Reach the target exactly", "\nuser\ntarget 8, total 0\n", "\ntool add\n", '"enum"', "required"):
+        assert words in shown, words
+
+
+def test_prompt_of_each_output_mode(run: Run) -> None:
+    shown = run("info", ADDER, "--prompt", "--output-mode", "text").stdout
+    assert '{"tool":"add","arguments":{"amount":1}}' in shown
+    assert "\ntool add" not in shown
+    assert "json_schema" in run("info", ADDER, "--prompt", "--output-mode", "structured").stdout
+    told = run("info", ADDER, "--output-mode", "text")
+    assert told.exit_code == 2
+    assert "belong to --prompt" in told.stderr
+
+
+def test_a_prompt_with_a_picture_names_it(run: Run) -> None:
+    seen = ("info", "crafter", "--prompt", "--seed", "1", "--config", '{"image": true}')
+    shown = run(*seen).stdout
+    assert "[picture]" in shown
+    assert "base64" not in shown
+    parts = json.loads(run(*seen, "--json").stdout)["body"]["messages"][-1]["content"]
+    assert any(part["type"] == "image_url" for part in parts)
 
 
 def test_prompt_follows_config_and_split(run: Run) -> None:
     told = json.loads(run("info", ADDER, "--prompt", "--config", '{"low": 40, "high": 40}', "--json").stdout)
-    assert told["observation"] == {"text": "target 40, total 0"}
+    assert told["body"]["messages"][-1] == {"role": "user", "content": "target 40, total 0"}
     assert json.loads(run("info", ADDER, "--prompt", "--split", "test", "--json").stdout)["seed"] == 100
     assert run("info", ADDER, "--prompt", "--config", '{"lou": 1}').exit_code == 2
     assert run("info", ADDER, "--prompt", "--split", "tset").exit_code == 2

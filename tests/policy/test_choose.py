@@ -8,8 +8,7 @@ import pytest
 
 from taskapp_kit import RequestError, TaskApp
 from taskapp_kit.declare.specs import AppSpec
-from taskapp_kit.errors import Unavailable
-from taskapp_kit.policy.choose import BUILT_IN, KEPT_CONFIG, chosen_name, policy_names
+from taskapp_kit.policy.choose import BUILT_IN, KEPT_CONFIG, MODEL, chosen_name, policy_names
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +73,10 @@ def test_an_unknown_policy_lists_the_names(
         assert caught.value.hint == "Did you mean 'random'?"
 
 
-def test_a_model_needs_the_model_client(spec: AppSpec) -> None:
-    with pytest.raises(Unavailable) as caught:
-        chosen_name(spec, "t", {}, "my-label", "https://m")
-    assert "'my-label'" in caught.value.message
-    assert "needs the model client" in caught.value.message
-    assert "gold, noop, random" in caught.value.hint
+def test_a_model_acts_where_an_address_is_given_and_no_policy_is_named(spec: AppSpec) -> None:
+    assert chosen_name(spec, "t", {}, "my-label", "https://m") == MODEL
+    assert chosen_name(spec, "t", {}, "gold", "https://m") == "gold"
+    assert chosen_name(spec, "t", {"policy": "noop"}, "my-label", "https://m") == "noop"
 
 
 def test_no_key_is_among_what_a_store_keeps() -> None:

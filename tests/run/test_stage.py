@@ -421,12 +421,12 @@ def test_the_context(caplog: pytest.LogCaptureFixture) -> None:
     assert drawn[1][2] is False
 
 
-def test_a_second_model_needs_a_later_release() -> None:
+def test_a_second_model_that_nobody_configured() -> None:
     class Env:
         """Env."""
 
         def reset(self, context: Any) -> str:
-            context.model("user")
+            context.model("user").ask([{"role": "user", "content": "hello"}])
             return ""
 
         @action(noop={})
@@ -434,7 +434,7 @@ def test_a_second_model_needs_a_later_release() -> None:
             """Go."""
             return Step("")
 
-    with pytest.raises(RolloutFailed, match=r"context.model\('user'\) needs the model client"):
+    with pytest.raises(RolloutFailed, match="no model is configured for the role 'user'.*TASKAPP_USER_URL"):
         play(app_of(Env), "noop")
 
 
