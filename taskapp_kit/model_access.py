@@ -20,11 +20,9 @@ from taskapp_kit.contract.model import POLICY, ChatReply, Endpoint, ModelFailed
 from taskapp_kit.contract.ports import Clock
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.taskapp import Exposure
-from taskapp_kit.errors import Failure, FieldProblem, RequestError, Unavailable
+from taskapp_kit.errors import Failure, Unavailable
 from taskapp_kit.policy.client import HttpModelClient
 from taskapp_kit.policy.model_names import ModelNames
-from taskapp_kit.policy.outward import INFERENCE_URL, check_address
-from taskapp_kit.policy.vendor_keys import caller_key
 from taskapp_kit.run.frames import Frame, Job, Stopped
 
 Ask = Callable[[str, dict[str, Json]], Awaitable[ChatReply | ModelFailed]]
@@ -43,30 +41,18 @@ def role_endpoint(settings: Settings, role: str) -> Endpoint | None:
 class ModelAccess:
     """The models of one server."""
 
-    def __init__(self, client: HttpModelClient, settings: Settings, exposure: Exposure) -> None:
+    def __init__(self, client: HttpModelClient, settings: Settings) -> None:
         self._client = client
         self._settings = settings
-        self._exposure = exposure
 
     def of_policy(self, request: RolloutRequest) -> Endpoint:
         """The model that the request names to play, checked before anything runs.
 
         Raises RequestError: the address may not be called, or the request holds a key of this server's own door.
         """
-        config = request.policy.config
-        self._client.keys.check_config(config)
-        named = config.get("inference_url")
-        url, loc = (named, INFERENCE_URL) if named else (request.inference_url, ("body", "inference_url"))
-        model = config.get("model")
-        if model is not None and not isinstance(model, str):
-            message = f"policy.config.model is {str(model)[:80]!r}; expected the model's name."
-            raise RequestError(message, fields=(FieldProblem(("body", "policy", "config", "model"), message),))
-        return Endpoint(
-            check_address(complete_url(str(url)), self._exposure, self._client.rules, loc=loc),
-            model,
-            caller_key(config),
-            cache=request.mode != "rl",
-        )
+        endpoint = self._client.endpoint(request.policy.config, request.inference_url, cache=request.mode != "rl")
+        assert endpoint is not None, "a model plays where an address is given"
+        return endpoint
 
     def configured(self, role: str) -> bool:
         """Whether a model has this role."""
@@ -103,7 +89,7 @@ def model_access(
     client = HttpModelClient(
         exposure, settings, clock, is_door_key=is_door_key, model_names=ModelNames.of(settings, Path.cwd())
     )
-    return ModelAccess(client, settings, exposure)
+    return ModelAccess(client, settings)
 
 
 class ThreadPort:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.contract.addresses import correlation_id, inference_url, stored_url, without_userinfo
+from taskapp_kit.contract.addresses import complete_url, correlation_id, inference_url, stored_url, without_userinfo
 
 
 @pytest.mark.parametrize(
@@ -67,3 +67,32 @@ def test_where_the_correlation_id_stands() -> None:
     assert correlation_id({}, "https://h/?trace_correlation_id=u", "3") == "u"
     assert correlation_id({}, "https://h/", "3") == "3"
     assert correlation_id({}, None, None) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "complete"),
+    [
+        ("https://h/v1", "https://h/v1/chat/completions"),
+        ("https://h/v1/", "https://h/v1/chat/completions"),
+        ("https://h", "https://h/v1/chat/completions"),
+        ("https://h/", "https://h/v1/chat/completions"),
+        ("https://h/openai", "https://h/openai/v1/chat/completions"),
+        ("https://h/v1/chat", "https://h/v1/chat/completions"),
+        ("https://h/v1/chat/completions", "https://h/v1/chat/completions"),
+        ("https://h/v1/chat/completions/?cid=1", "https://h/v1/chat/completions?cid=1"),
+        ("https://h/v1?cid=a%2Fb&x=1#f", "https://h/v1/chat/completions?cid=a%2Fb&x=1"),
+        ("https://h?cid=1", "https://h/v1/chat/completions?cid=1"),
+        ("https://h/rollouts/r-1/v1?cid=1", "https://h/rollouts/r-1/v1/chat/completions?cid=1"),
+        ("https://h/v1?cid=1/v1/chat/completions", "https://h/v1/chat/completions?cid=1"),
+        ("https://h?cid=1/chat/completions", "https://h/v1/chat/completions?cid=1"),
+        ("https://h/v1/chat/completions?cid=1/v1/chat/completions", "https://h/v1/chat/completions?cid=1"),
+    ],
+)
+def test_an_endpoints_address_is_completed(url: str, complete: str) -> None:
+    assert complete_url(url) == complete
+
+
+@given(st.text(max_size=40))
+def test_a_complete_address_is_complete(text: str) -> None:
+    once = complete_url(text)
+    assert complete_url(once) == once
