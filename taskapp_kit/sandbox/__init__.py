@@ -1,0 +1,17 @@
+"""Untrusted code, confined as much as this machine can: `async with Sandbox() as box: await box.run(code)`."""
+
+from taskapp_kit.errors import SandboxError, SandboxTooWeak
+from taskapp_kit.sandbox.box import Sandbox
+from taskapp_kit.sandbox.limits import RunResult, SandboxLimits
+from taskapp_kit.sandbox.probe import Capabilities, Wall, capabilities
+
+__all__ = [
+    "Capabilities",
+    "RunResult",
+    "Sandbox",
+    "SandboxError",
+    "SandboxLimits",
+    "SandboxTooWeak",
+    "Wall",
+    "capabilities",
+]

@@ -1,0 +1,244 @@
+"""A sandbox that is open: a folder, a user id, and one program at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+from taskapp_kit.errors import SandboxError
+from taskapp_kit.sandbox import layers, uids
+from taskapp_kit.sandbox.folder import Folder, sweep
+from taskapp_kit.sandbox.limits import RunResult, SandboxLimits
+from taskapp_kit.sandbox.probe import settle
+from taskapp_kit.sandbox.stop import Stop
+from taskapp_kit.sandbox.supervise import Run
+
+log = logging.getLogger("taskapp_kit.sandbox")
+
+T = TypeVar("T")
+Names = list[str]
+_swept = threading.Event()
+
+
+class Sandbox:
+    """A box in which untrusted code runs; `async with` or `with` opens and removes it.
+
+    limits: of each run, unless `run` is given others. files: what lies in its working directory at first. level: which
+    wall to stand behind, None for the strongest that holds here. allow_weak: whether it may be one below level 2, None
+    for the setting `allow_weak_sandbox` (TASKAPP_ALLOW_WEAK_SANDBOX). user_ids: one of them becomes the box's own, when
+    we are root.
+
+    Boxes share nothing. Of one run the next finds the files only. A box runs one program at a time; its methods may be
+    called from any thread and from any event loop. Every method has a `_sync` twin that blocks.
+
+    Opening raises SandboxTooWeak when this machine cannot do what is asked for, else SandboxError.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: SandboxLimits | None = None,
+        files: Mapping[str, bytes | str] | None = None,
+        level: int | None = None,
+        allow_weak: bool | None = None,
+        user_ids: Sequence[int] = uids.DEFAULT_UIDS,
+    ) -> None:
+        self.limits = limits or SandboxLimits()
+        self._files = dict(files or {})
+        self._asked = level
+        self._allow_weak = allow_weak
+        self._user_ids = user_ids
+        self._level = -1
+        self._folder: Folder | None = None
+        self._lease: uids.Lease | None = None
+        self._busy = threading.Lock()
+        self._state = threading.Lock()
+        self._running: Stop | None = None
+
+    @property
+    def level(self) -> int:
+        """The level that the open box has."""
+        self._opened()
+        return self._level
+
+    @property
+    def root(self) -> str:
+        """The working directory as programs in the box see it."""
+        return layers.inner_root(self.level, self._opened())
+
+    async def __aenter__(self) -> Self:
+        try:
+            await _in_thread(self.__enter__)
+        except asyncio.CancelledError:
+            self.close()  # it may have been opened before the caller left
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await _in_thread(self.close)
+
+    def __enter__(self) -> Self:
+        if self._folder is not None:
+            raise SandboxError("This box is open already.", hint="Make another Sandbox.")
+        self._level = settle(self._asked, self._allow_weak)
+        if not _swept.is_set():
+            _swept.set()
+            sweep()
+        self._lease = uids.lease(self._user_ids) if layers.own_uid(self._level) else None
+        try:
+            self._folder = Folder(self._lease.uid if self._lease else None)
+            for name, data in self._files.items():
+                self.write_sync(name, data)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def run(
+        self, program: str | Sequence[str], *, stdin: bytes = b"", limits: SandboxLimits | None = None
+    ) -> RunResult:
+        """Runs a program and waits for its end, or ends it when a limit is reached. When cancelled, it ends at once.
+
+        program: Python source, or a command as a sequence of words, of which a first `python` is the box's own. It runs
+        in the box's working directory, where Python also finds modules.
+
+        Raises SandboxError when the program could not be started behind its walls, and while another one runs.
+        """
+        stop = Stop()
+        try:
+            return await _in_thread(lambda: self._run(program, stdin, limits, stop), stop.stop)
+        finally:
+            stop.close()
+
+    def run_sync(
+        self, program: str | Sequence[str], *, stdin: bytes = b"", limits: SandboxLimits | None = None
+    ) -> RunResult:
+        """`run` for plain code. The calling thread must not be an event loop's."""
+        stop = Stop()
+        try:
+            return self._run(program, stdin, limits, stop)
+        finally:
+            stop.close()
+
+    async def write(self, name: str, data: bytes | str) -> None:
+        """Makes or replaces a file. name: a path inside the box's working directory. Raises SandboxError."""
+        await _in_thread(lambda: self.write_sync(name, data))
+
+    def write_sync(self, name: str, data: bytes | str) -> None:
+        """`write` for plain code."""
+        data = data.encode() if isinstance(data, str) else data
+        self._opened().write(name, data, most_bytes=self.limits.file_bytes)
+
+    async def read(self, name: str, *, max_bytes: int = 2**20) -> bytes:
+        """A file's bytes. Raises FileNotFoundError, and SandboxError for a link, a longer file, or a path outside."""
+        return await _in_thread(lambda: self.read_sync(name, max_bytes=max_bytes))
+
+    def read_sync(self, name: str, *, max_bytes: int = 2**20) -> bytes:
+        """`read` for plain code."""
+        return self._opened().read(name, most_bytes=max_bytes)
+
+    async def list(self) -> Names:
+        """The plain files in the working directory and below, by path, sorted. Raises SandboxError if too many."""
+        return await _in_thread(self.list_sync)
+
+    def list_sync(self) -> Names:
+        """`list` for plain code."""
+        return self._opened().names(most=self.limits.files)
+
+    def close(self) -> None:
+        """Ends what runs and removes the box. May be called more than once, and from another thread than the run's."""
+        with self._state:
+            folder, self._folder = self._folder, None
+            lease, self._lease = self._lease, None
+            if self._running is not None:
+                self._running.stop()
+        with self._busy:
+            try:
+                if folder is not None:
+                    folder.remove()
+            except OSError as error:
+                log.warning("a box's folder could not be removed wholly: %s", error.strerror)
+            finally:
+                if lease is not None:
+                    lease.release()
+
+    def _opened(self) -> Folder:
+        folder = self._folder
+        if folder is None:
+            raise SandboxError("This box is not open.", hint="Use it inside `async with Sandbox() as box:`.")
+        return folder
+
+    def _run(self, program: str | Sequence[str], stdin: bytes, limits: SandboxLimits | None, stop: Stop) -> RunResult:
+        limits = limits or self.limits
+        argv = None if isinstance(program, str) else [*program]
+        if argv is not None and (not argv or not all(isinstance(word, str) and "\0" not in word for word in argv)):
+            raise SandboxError("A command for a box is a sequence of words, at least one.", hint="Give Python as text.")
+        if not self._busy.acquire(blocking=False):
+            raise SandboxError("This box runs another program.", hint="Wait for it, or open a second box.")
+        try:
+            with self._state:
+                folder = self._opened()
+                self._running = stop
+            if isinstance(program, str):
+                folder.put_code(program.encode("utf-8", "surrogatepass"))
+            launch = layers.prepare(self._level, folder, argv, limits)
+            try:
+                return Run(launch, folder, limits, self._level, stdin).result(stop)
+            finally:
+                folder.clear_temporary()
+        except OSError as error:
+            raise SandboxError(f"A box could not run a program: {error.strerror or error}.") from error
+        finally:
+            with self._state:
+                self._running = None
+            self._busy.release()
+
+
+async def _in_thread(work: Callable[[], T], cancel: Callable[[], None] | None = None) -> T:
+    """Runs work in a thread of its own, so that no full pool holds it up. When cancelled, waits until it has ended."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle_result(value: T) -> None:
+        if not done.done():
+            done.set_result(value)
+
+    def settle_error(error: BaseException) -> None:
+        if not done.done():
+            done.set_exception(error)
+
+    def body() -> None:
+        try:
+            value = work()
+        except BaseException as error:
+            tell(settle_error, error)
+        else:
+            tell(settle_result, value)
+
+    def tell(settle: Callable[..., None], what: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(settle, what)
+
+    threading.Thread(target=body, name="taskapp-sandbox", daemon=True).start()
+    try:
+        return await asyncio.shield(done)
+    except asyncio.CancelledError:
+        if cancel is not None:
+            cancel()
+        while not done.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([done])
+        done.exception()  # told to nobody: the caller left
+        raise

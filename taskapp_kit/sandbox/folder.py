@@ -1,0 +1,282 @@
+"""A box's folder on the host, and how to touch it while what lies in it was made by somebody hostile.
+
+    taskapp-box-XXXX/   ours: nobody else may change it
+        files/          the box's own: its working directory, kept between runs
+        tmp/  shm/      the box's own: /tmp and /dev/shm of one run, emptied after it
+        code/           ours: the program of the run, and what Python reads before it; read-only in the box
+        empty/          ours: what the box sees where something is hidden
+
+Every path is walked part by part, each part opened relative to the one before and never through a symbolic link, so
+nothing that the box makes, even while we walk, leads outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from taskapp_kit.errors import SandboxError
+
+PREFIX = "taskapp-box-"
+BEFORE_CODE = b"""import sys
+sys.path[:] = [p for p in sys.path if not p.endswith(("/site-packages", "/dist-packages")) and p != __file__[:-17]]
+"""
+"""`sitecustomize.py` of every box: the packages of the host are out of reach, so imports do not look for them there."""
+DEEPEST = 64
+_OURS_FOR_SECONDS = 60.0
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Folder:
+    """The folder of one box. uid: who owns what the box owns, None for ourselves. Raises SandboxError and OSError."""
+
+    def __init__(self, uid: int | None) -> None:
+        self.uid = uid
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._held = os.open(self.path, _FOLDER)
+        fcntl.flock(self._held, fcntl.LOCK_EX)
+        self.path.chmod(0o711)
+        for name in ("files", "tmp", "shm", "code", "empty"):
+            inner = self.path / name
+            inner.mkdir(mode=0o755 if name in ("code", "empty") else 0o700)
+            if name not in ("code", "empty"):
+                self._give(inner)
+            else:
+                inner.chmod(0o755)  # whatever the umask says
+        self._put("sitecustomize.py", BEFORE_CODE)
+
+    @property
+    def files(self) -> Path:
+        """The box's working directory."""
+        return self.path / "files"
+
+    def write(self, name: str, data: bytes, *, most_bytes: int) -> None:
+        """Makes or replaces a file of the box, its folders with it."""
+        if len(data) > most_bytes:
+            raise SandboxError(
+                f"The file {name!r} of {len(data)} bytes is more than the {most_bytes} that the box may hold.",
+                hint="Raise SandboxLimits.file_bytes.",
+            )
+        *folders, last = _parts(name)
+        with _refused(name), self._walk(folders, make=True) as inside:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(last, dir_fd=inside)
+            made = os.open(last, _WRITE, 0o644, dir_fd=inside)
+            with open(made, "wb") as file:  # noqa: PTH123
+                if self.uid is not None:
+                    os.fchown(made, self.uid, self.uid)
+                file.write(data)
+
+    def read(self, name: str, *, most_bytes: int) -> bytes:
+        """The bytes of a plain file of the box. Links, pipes, devices and what is longer than most_bytes are refused."""
+        *folders, last = _parts(name)
+        with _refused(name), self._walk(folders) as inside:
+            opened = os.open(last, _READ, dir_fd=inside)
+            with open(opened, "rb") as file:  # noqa: PTH123
+                found = os.fstat(opened)
+                if not stat.S_ISREG(found.st_mode) or (self.uid is not None and found.st_uid != self.uid):
+                    raise SandboxError(f"{name!r} in the box is not a plain file of the box's own.")
+                data = file.read(most_bytes + 1)
+        if len(data) > most_bytes:
+            raise SandboxError(
+                f"The file {name!r} of the box is longer than {most_bytes} bytes.", hint="Read with more max_bytes."
+            )
+        return data
+
+    def names(self, *, most: int) -> list[str]:
+        """The plain files of the box by their paths from its working directory, sorted. Links are not among them."""
+        found = [name for name, entry in self._entries("files", most) if stat.S_ISREG(entry.st_mode)]
+        return sorted(found)
+
+    def used(self, *, most_files: int) -> tuple[int, int]:
+        """(bytes, entries) that the box holds on disk. Entries are infinitely many when they lie too deep to count."""
+        total = count = 0
+        try:
+            for part in ("files", "tmp", "shm"):
+                for _, entry in self._entries(part, most_files):
+                    total += entry.st_blocks * 512
+                    count += 1
+        except SandboxError:
+            return total, 2**62
+        return total, count
+
+    def put_code(self, code: bytes) -> None:
+        """Where the box reads the program of its next run."""
+        self._put("main.py", code)
+
+    def _put(self, name: str, data: bytes) -> None:
+        path = self.path / "code" / name
+        path.write_bytes(data)
+        path.chmod(0o644)
+
+    def clear_temporary(self) -> None:
+        """Empties /tmp and /dev/shm of the box. Nothing may run in it."""
+        for name in ("tmp", "shm"):
+            if next(os.scandir(self.path / name), None) is not None:
+                _empty(self.path / name)
+
+    def remove(self) -> None:
+        """Removes all of it. Nothing may run in the box."""
+        try:
+            remove_tree(self.path)
+        finally:
+            os.close(self._held)
+
+    def _give(self, path: Path) -> None:
+        """To the box; our group may pass, for that is how process 1 of the box, root without rights, gets in."""
+        if self.uid is not None:
+            os.chown(path, self.uid, os.getegid())
+            path.chmod(0o710)
+
+    @contextlib.contextmanager
+    def _walk(self, folders: list[str], *, make: bool = False) -> Iterator[int]:
+        inside = os.open(self.files, _FOLDER)
+        try:
+            for name in folders:
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(name, 0o755, dir_fd=inside)
+                        if self.uid is not None:
+                            os.chown(name, self.uid, self.uid, dir_fd=inside, follow_symlinks=False)
+                deeper = os.open(name, _FOLDER, dir_fd=inside)
+                os.close(inside)
+                inside = deeper
+            yield inside
+        finally:
+            os.close(inside)
+
+    def _entries(self, part: str, most: int) -> Iterator[tuple[str, os.stat_result]]:
+        """Everything below a folder of the box, without following a link. Raises SandboxError past `most` or DEEPEST."""
+        waiting = [(part, 0)]
+        seen = 0
+        while waiting:
+            place, depth = waiting.pop()
+            try:
+                opened = self._open_below(place)
+            except OSError:
+                continue  # gone, or replaced by something else, meanwhile
+            try:
+                with os.scandir(opened) as entries:
+                    for entry in entries:
+                        seen += 1
+                        if seen > most or depth > DEEPEST:
+                            raise SandboxError(f"The box holds more than {most} files, or folders {DEEPEST} deep.")
+                        with contextlib.suppress(OSError):
+                            found = entry.stat(follow_symlinks=False)
+                            below = f"{place}/{entry.name}"
+                            if stat.S_ISDIR(found.st_mode):
+                                waiting.append((below, depth + 1))
+                            yield below.partition("/")[2], found
+            finally:
+                os.close(opened)
+
+    def _open_below(self, place: str) -> int:
+        inside = os.open(self.path, _FOLDER)
+        for name in place.split("/"):
+            try:
+                deeper = os.open(name, _FOLDER, dir_fd=inside)
+            finally:
+                os.close(inside)
+            inside = deeper
+        return inside
+
+
+def _parts(name: str) -> list[str]:
+    parts = name.split("/")
+    if not name or "\0" in name or name.startswith("/") or len(parts) > DEEPEST or {"", ".", ".."} & set(parts):
+        raise SandboxError(
+            f"{name!r} cannot name a file of a box.", hint='Give a path inside it, such as "out.json" or "data/a.txt".'
+        )
+    return parts
+
+
+@contextlib.contextmanager
+def _refused(name: str) -> Iterator[None]:
+    """Turns the kernel's answers about a file of the box into ours; a file that is not there stays FileNotFoundError."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, "The box has no such file", name) from None
+    except OSError as error:
+        raise SandboxError(
+            f"{name!r} in the box cannot be opened: {error.strerror}.", hint="It must be a plain file, without links."
+        ) from None
+
+
+def remove_tree(path: Path) -> None:
+    """Removes a folder, whatever is in it: folders of any depth, names that are no text, folders without permissions."""
+    _empty(path)
+    path.rmdir()
+
+
+def _empty(path: Path) -> None:
+    """Folders in folders are moved up before they are emptied, so no depth is too deep to remove."""
+    top = os.open(path, _FOLDER)
+    try:
+        count = 0
+        while True:
+            with os.scandir(top) as listed:
+                entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listed]
+            if not entries:
+                return
+            for name, is_folder in entries:
+                if not is_folder:
+                    os.unlink(name, dir_fd=top)
+                    continue
+                inner = _own(name, top)
+                try:
+                    with os.scandir(inner) as listed:
+                        below = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listed]
+                    for child, child_is_folder in below:
+                        if child_is_folder:
+                            os.close(_own(child, inner))  # moving a folder takes the right to write into it
+                            count += 1
+                            moved = f".{os.getpid()}-{time.monotonic_ns()}-{count}"
+                            os.rename(child, moved, src_dir_fd=inner, dst_dir_fd=top)
+                        else:
+                            os.unlink(child, dir_fd=inner)
+                finally:
+                    os.close(inner)
+                os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+
+
+def _own(name: str, inside: int) -> int:
+    """Opens a folder, with the right to change it."""
+    if os.geteuid() != 0:
+        os.chmod(name, 0o700, dir_fd=inside)  # nothing runs any more, so nobody swaps it for a link
+    return os.open(name, _FOLDER, dir_fd=inside)
+
+
+def sweep() -> int:
+    """Removes the folders of boxes whose process was killed; how many. A living box holds a lock on its own."""
+    swept = 0
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            found = path.lstat()
+            if found.st_uid != os.geteuid() or time.time() - found.st_mtime < _OURS_FOR_SECONDS:
+                continue
+            held = os.open(path, _FOLDER)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_tree(path)
+                swept += 1
+            finally:
+                os.close(held)
+    return swept
+
+
+def tool(name: str) -> str | None:
+    """Where a program of the system is; our own PATH is not asked, since nothing else can be shown inside a box."""
+    return shutil.which(name, path="/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin")

@@ -1,0 +1,111 @@
+"""Which Python runs inside a box, and what of the host's files it sees: the system's programs, not our packages."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import stat
+import sys
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+EXTRA = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A Python for boxes. prefix: the folder that it needs besides the system's, None when it lies in them."""
+
+    program: str
+    prefix: str | None
+
+
+@functools.cache
+def own() -> Interpreter:
+    """The Python that runs us, without its virtual environment."""
+    program = os.path.realpath(sys.executable)
+    prefix = os.path.realpath(sys.base_prefix)
+    if not Path(program).is_relative_to(prefix):
+        prefix = str(Path(program).parents[1])
+    return Interpreter(program, None if Path(prefix).is_relative_to("/usr") else prefix)
+
+
+@functools.cache
+def reachable() -> Interpreter | None:
+    """A Python that any user id can start: our own, or the system's when ours lies where only we may go."""
+    if _open_to_all(own().program):
+        return own()
+    for program in ("/usr/bin/python3", "/usr/local/bin/python3"):
+        if Path(program).exists() and _open_to_all(os.path.realpath(program)):
+            return Interpreter(os.path.realpath(program), None)
+    return None
+
+
+def _open_to_all(program: str) -> bool:
+    """Whether every folder on the way, and the program, are open to others."""
+    path = Path(program)
+    return all(part.stat().st_mode & stat.S_IXOTH for part in (path, *path.parents))
+
+
+@functools.cache
+def hidden() -> tuple[str, ...]:
+    """Folders below the shown ones that boxes do not see: installed packages, the kit, where we were started."""
+    base = {"base": sys.base_prefix, "platbase": sys.base_prefix}
+    found = {sysconfig.get_path(name, vars=base) for name in ("purelib", "platlib")}
+    for root in ("/usr/lib", "/usr/local/lib", f"{sys.base_prefix}/lib"):
+        for pattern in ("python3*/dist-packages", "python3*/site-packages"):
+            found |= {str(path) for path in Path(root).glob(pattern)}
+    found |= {str(PACKAGE.parent), "/usr/src"}
+    with contextlib.suppress(FileNotFoundError):  # it was removed
+        found.add(str(Path.cwd()))
+    if sys.prefix != sys.base_prefix:
+        found.add(sys.prefix)
+    shown = [Path(root).resolve() for root in shown_roots()]
+    needed = [Path(own().program), Path(os.path.realpath(os.__file__))]
+    places = {
+        path
+        for path in map(Path, map(os.path.realpath, found))
+        if path.is_dir()
+        and any(path.is_relative_to(root) for root in shown)
+        and not any(file.is_relative_to(path) for file in needed)
+    }
+    return tuple(sorted(str(path) for path in places if not any(other in path.parents for other in places)))
+
+
+def shown_roots() -> list[str]:
+    """Folders of the host that a box reads."""
+    prefix = own().prefix
+    return [root for root in SYSTEM if Path(root).exists()] + ([prefix] if prefix else [])
+
+
+@functools.cache
+def readable(program: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(trees to read, folders to list only) for a wall that can only allow: the shown roots without the hidden ones.
+
+    A root with something hidden inside is split into its entries, and may itself be listed but not read.
+    """
+    trees: list[str] = []
+    listed: list[str] = []
+    roots = [root for root in (*SYSTEM, *EXTRA) if Path(root).exists()]
+    prefix = own().prefix if program == own().program else None
+    waiting = [*roots, *([prefix] if prefix else [])]
+    while waiting:
+        path = waiting.pop()
+        real = os.path.realpath(path)
+        inside = [place for place in hidden() if Path(place).is_relative_to(real)]
+        if not inside:
+            trees.append(path)
+        elif real not in inside:
+            listed.append(path)
+            waiting += [entry.path for entry in os.scandir(path)]
+    return tuple(dict.fromkeys(trees)), tuple(dict.fromkeys(listed))
+
+
+def command(argv: Sequence[str], program: str) -> list[str]:
+    """The argv with `python` and `python3` made into the box's own interpreter."""
+    return [program, *argv[1:]] if argv[0] in ("python", "python3") else list(argv)

@@ -1,0 +1,216 @@
+"""How a program is started at each level: the command, its environment, the descriptors that it is given.
+
+4  remote       another machine; not built
+3  bubblewrap   namespaces, seccomp, rlimits; as root also a user id of the box's own
+2  landlock     Landlock, seccomp without sockets, rlimits, a user id of the box's own: needs root
+1  rlimits      limits and a clean environment; as root also a user id of the box's own
+0  none         a plain child process with a clean environment
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from taskapp_kit.errors import Unavailable
+from taskapp_kit.sandbox import interpreter, processes
+from taskapp_kit.sandbox.folder import Folder, tool
+from taskapp_kit.sandbox.launch import BETWEEN, KINDS, NOTHING, PATH
+from taskapp_kit.sandbox.limits import SandboxLimits
+from taskapp_kit.sandbox.syscalls import seccomp_program
+
+NAMES = {0: "none", 1: "rlimits", 2: "landlock", 3: "bubblewrap", 4: "remote"}
+LOCAL_LEVELS = (3, 2, 1, 0)
+SAFE_LEVEL = 2
+
+TEMPORARY, SHARED = "/tmp", "/dev/shm"  # noqa: S108 (in the box)
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+# Process 1 of the box: waits for the program, so that what it used is accounted and nobody else is process 1. Started by
+# root it stays root's, without rights: only so may a dying bubblewrap kill it, and the program may not. Its own words
+# ("Killed") go nowhere.
+#
+# It says that it is there (one line on stdout) and waits for a line on stdin. Before it was there nothing tied it to our
+# life; if we ended meanwhile, nobody answers, and it goes.
+_FIRST_PROCESS = 'echo; read -r _ || exit 1; cd /box; exec 3>&2 2>/dev/null; (exec "$@" 2>&3 3>&-); exit $?'
+
+
+@dataclass(slots=True)
+class Launch:
+    """A command to start. pass_fds: given to it, then to be closed by us. status_fd: where the launcher tells
+    what the program cannot forge: bubblewrap JSON lines, launch.py why it failed. asks: it waits for an answer to its first
+    line before it begins.
+    """
+
+    argv: list[str]
+    environment: dict[str, str]
+    folder: str
+    pass_fds: list[int] = field(default_factory=list)
+    status_fd: int | None = None
+    asks: bool = False
+
+
+def inner_root(level: int, folder: Folder) -> str:
+    """The working directory as the program in the box sees it."""
+    return "/box" if level == 3 else str(folder.files)
+
+
+def own_uid(level: int) -> bool:
+    """Whether a box of this level runs under a user id of its own."""
+    return level > 0 and os.geteuid() == 0
+
+
+def prepare(level: int, folder: Folder, argv: Sequence[str] | None, limits: SandboxLimits) -> Launch:
+    """The command of one run. argv None: the Python program that lies in the box's code folder.
+
+    Raises Unavailable in one sentence when this machine lacks what the level needs.
+    """
+    python = _interpreter(level)
+    if argv is None:
+        code = "/code/main.py" if level == 3 else str(folder.path / "code" / "main.py")
+        argv = [python.program, "-s", *(["-P"] if python == interpreter.own() else []), code]  # -P came with 3.11
+    else:
+        argv = interpreter.command(argv, python.program)
+    if level == 3:
+        return _bubblewrap(folder, argv, limits)
+    environment = _environment(str(folder.files), str(folder.path / "tmp"), str(folder.path / "code"))
+    if level == 0:
+        return Launch(["/bin/sh", "-c", 'exec "$@"', "sh", *argv], environment, str(folder.files))
+    limited = [f"{name}={value}" for name, value in _rlimits(limits, folder.uid is not None).items()]
+    status_read, status_write = os.pipe()
+    command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("launch.py")), str(status_write)]
+    command += [
+        str(os.getpid()),
+        NOTHING if folder.uid is None else str(folder.uid),
+        str(folder.files),
+        ",".join(limited),
+    ]
+    command.append(_filter(False).hex() if level == 2 else NOTHING)
+    rules = _landlock(folder, python) if level == 2 else {}
+    command += [BETWEEN.join(rules.get(kind, [NOTHING])) for kind in KINDS]
+    return Launch([*command, *argv], environment, "/", [status_write], status_read)
+
+
+def _interpreter(level: int) -> interpreter.Interpreter:
+    if level == 3 or not own_uid(level):
+        return interpreter.own()
+    found = interpreter.reachable()
+    if found is None:
+        raise Unavailable(
+            f"No Python can be started by another user: {interpreter.own().program} lies in a closed folder.",
+            hint="Install the system's Python (apt-get install python3).",
+        )
+    return found
+
+
+def _environment(home: str, temporary: str, code: str) -> dict[str, str]:
+    """All variables of a box. Nothing of ours is among them."""
+    return {
+        "PATH": PATH,
+        "HOME": home,
+        "TMPDIR": temporary,
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": f"{code}:{home}",  # sitecustomize.py takes the first away again
+        "PYTHONUTF8": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def _rlimits(limits: SandboxLimits, own: bool) -> dict[str, int]:
+    """Limit names of `setrlimit`, without their RLIMIT_, to values."""
+    found = {
+        "AS": limits.memory_bytes,
+        "CPU": max(1, math.ceil(limits.cpu_seconds)),
+        "FSIZE": limits.file_bytes,
+        "NOFILE": limits.open_files,
+        "NPROC": limits.processes if own else limits.processes + processes.threads_of(os.getuid()),
+        "CORE": 0,
+        "MEMLOCK": 0,
+    }
+    if sys.platform == "linux":
+        found |= {"MSGQUEUE": 0, "RTPRIO": 0, "SIGPENDING": 128}
+    return found
+
+
+@functools.cache
+def _filter(sockets: bool) -> bytes:
+    return seccomp_program(sockets=sockets)
+
+
+def _landlock(folder: Folder, python: interpreter.Interpreter) -> dict[str, list[str]]:
+    if folder.uid is None:
+        raise Unavailable("It gives each box a user id of its own, which only root can.")
+    read, listed = interpreter.readable(python.program)
+    return {
+        "read": [*read, str(folder.path / "code")],
+        "list": list(listed),
+        "write": [str(folder.path / name) for name in ("files", "tmp")],
+        "devices": list(_DEVICES),
+    }
+
+
+def _bubblewrap(folder: Folder, argv: Sequence[str], limits: SandboxLimits) -> Launch:
+    """As root: root's own mounts, then the box's user id inside. Otherwise: a user namespace, in which ids mean nothing."""
+    found = {name: tool(name) for name in ("bwrap", "prlimit", "setpriv", "sh")}
+    for name, package in (("bwrap", "bubblewrap"), ("prlimit", "util-linux"), ("setpriv", "util-linux")):
+        if found[name] is None:
+            raise Unavailable(f"The program {name} is not installed.", hint=f"Install it: apt-get install {package}.")
+    command = [str(found["bwrap"]), "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
+    command += ["--unshare-cgroup-try", "--hostname", "box", "--new-session", "--die-with-parent", "--as-pid-1"]
+    enter: list[str] = []
+    if folder.uid is None:
+        command += ["--unshare-user", "--cap-drop", "ALL"]
+    else:
+        command += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+        enter = [str(found["setpriv"]), f"--reuid={folder.uid}", f"--regid={folder.uid}", "--clear-groups"]
+        enter.append("--")
+    for root in interpreter.SYSTEM:
+        path = Path(root)
+        if path.is_symlink():
+            command += ["--symlink", str(path.readlink()), root]
+        elif path.exists():
+            command += ["--ro-bind", root, root]
+    prefix = interpreter.own().prefix
+    if prefix is not None:
+        for parent in list(Path(prefix).parents)[-2::-1]:  # left to itself, bubblewrap closes /root to others
+            command += ["--dir", str(parent)]
+        command += ["--ro-bind", prefix, prefix]
+    for path in map(Path, interpreter.EXTRA):
+        command += ["--ro-bind-try", str(path), str(path)]
+    for place in interpreter.hidden():
+        command += ["--ro-bind", str(folder.path / "empty"), place]
+    command += ["--proc", "/proc", "--dev", "/dev", "--bind", str(folder.path / "shm"), SHARED]
+    command += [
+        "--remount-ro",
+        "/dev",
+        "--bind",
+        str(folder.files),
+        "/box",
+        "--bind",
+        str(folder.path / "tmp"),
+        TEMPORARY,
+    ]
+    command += ["--ro-bind", str(folder.path / "code"), "/code", "--remount-ro", "/"]
+    filter_fd = _readable(_filter(True))
+    status_read, status_write = os.pipe()
+    command += ["--seccomp", str(filter_fd), "--json-status-fd", str(status_write), "--"]
+    # without an id of its own, process 1 counts too
+    bounds = _rlimits(limits, True) | {"NPROC": limits.processes + (folder.uid is None)}
+    soft = [f"--{name.lower()}={value}" for name, value in bounds.items() if name != "CPU"]
+    soft.append(f"--cpu={bounds['CPU']}:{bounds['CPU'] + 1}")
+    command += [str(found["sh"]), "-c", _FIRST_PROCESS, "sh", *enter, str(found["prlimit"]), *soft, "--", *argv]
+    return Launch(
+        command, _environment("/box", TEMPORARY, "/code"), "/", [filter_fd, status_write], status_read, asks=True
+    )
+
+
+def _readable(data: bytes) -> int:
+    """A descriptor from which these bytes can be read once."""
+    found = os.memfd_create("taskapp-filter", os.MFD_CLOEXEC)
+    os.write(found, data)
+    os.lseek(found, 0, os.SEEK_SET)
+    return found

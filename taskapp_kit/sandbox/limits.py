@@ -1,0 +1,90 @@
+"""What a run in a sandbox may use, and what came of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from taskapp_kit.errors import SandboxError
+
+MB = 2**20
+
+KilledFor = Literal["wall", "cpu", "memory", "disk", "output", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxLimits:
+    """What one run may use. `dataclasses.replace(limits, wall_seconds=1)` makes a changed copy.
+
+    wall_seconds: from start to end, sleep included. cpu_seconds: of all its processes together. memory_bytes: of
+    address space for each process, and of resident memory for all together. processes: at once, threads included.
+    file_bytes: of one file, and of all that the box holds on disk, between runs too. files: how many of them.
+    output_bytes: kept of stdout, and again of stderr; the rest is read and forgotten. flood_bytes: of output in all,
+    after which the run is killed. open_files: for each process.
+
+    Raises SandboxError for a limit that is not a positive number.
+    """
+
+    wall_seconds: float = 10.0
+    cpu_seconds: float = 10.0
+    memory_bytes: int = 512 * MB
+    processes: int = 32
+    file_bytes: int = 64 * MB
+    files: int = 10_000
+    output_bytes: int = 64 * 1024
+    flood_bytes: int = 64 * MB
+    open_files: int = 128
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            whole = not item.name.endswith("_seconds")
+            good = isinstance(value, int) or (isinstance(value, float) and not whole)
+            if isinstance(value, bool) or not good or not math.isfinite(value) or not 0 < value < 2**62:
+                kind = "whole number" if whole else "number"
+                raise SandboxError(
+                    f"The sandbox limit {item.name} cannot be {value!r}.", hint=f"Give a {kind} above 0."
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What came of one run.
+
+    exit_code: None when a signal ended it; then `signal` is that signal's number. Under bubblewrap a program that
+    exits with 129 to 192 cannot be told from one that a signal ended, and counts as that. killed_for: which limit
+    we ended it for, None when it ended by itself. wall_seconds, cpu_seconds: used. level: that it ran under.
+    stdout_bytes, stderr_bytes: the first `output_bytes` of each; the flags tell whether there was more.
+    """
+
+    exit_code: int | None
+    signal: int | None
+    stdout_bytes: bytes
+    stderr_bytes: bytes
+    stdout_truncated: bool
+    stderr_truncated: bool
+    wall_seconds: float
+    cpu_seconds: float
+    killed_for: KilledFor | None
+    level: int
+
+    @property
+    def ok(self) -> bool:
+        """It ended by itself, with exit code 0."""
+        return self.exit_code == 0 and self.killed_for is None
+
+    @property
+    def timed_out(self) -> bool:
+        """It was killed because its time was over, by the clock or by the processor."""
+        return self.killed_for in ("wall", "cpu")
+
+    @property
+    def stdout(self) -> str:
+        """What it printed, as text; bytes that are no UTF-8 become U+FFFD."""
+        return self.stdout_bytes.decode("utf-8", "replace")
+
+    @property
+    def stderr(self) -> str:
+        """What it printed to standard error, as text; bytes that are no UTF-8 become U+FFFD."""
+        return self.stderr_bytes.decode("utf-8", "replace")

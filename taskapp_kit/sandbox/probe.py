@@ -1,0 +1,259 @@
+"""Which level holds on this machine, found out by breaking out of it: never by a version number.
+
+`probe_inside.py` runs in a box of a level and tries what its walls should deny, against targets that we hold ready. A
+level counts when everything that it promises was denied. Asked once in a process.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from taskapp_kit.config import from_environment
+from taskapp_kit.errors import SandboxError, SandboxTooWeak, TaskappError
+from taskapp_kit.sandbox import layers, processes, uids
+from taskapp_kit.sandbox.folder import Folder
+from taskapp_kit.sandbox.limits import MB, SandboxLimits
+from taskapp_kit.sandbox.stop import Stop
+from taskapp_kit.sandbox.supervise import Run
+
+CLOSED = {
+    "tcp_out": "network off (TCP)",
+    "udp_out": "network off (UDP)",
+    "other_sockets": "host's unix and vsock sockets closed",
+    "read_outside": "host's files unreadable",
+    "write_outside": "host's files unwritable",
+    "others_environment": "host's variables unreadable",
+    "signal_others": "host's processes unsignalled",
+    "trace_others": "no tracing",
+    "namespaces": "no new namespaces",
+    "memory": "memory limited",
+    "big_file": "file size limited",
+    "forks": "processes limited",
+    "daemon": "nothing outlives a run",
+}
+"""Attempt of the probe to what its denial means."""
+
+PROMISED = {3: frozenset(CLOSED), 2: frozenset(CLOSED), 1: frozenset({"memory", "big_file"}), 0: frozenset[str]()}
+
+HOW = {
+    3: {
+        "tcp_out": "network namespace", "udp_out": "network namespace", "other_sockets": "namespaces, seccomp",
+        "read_outside": "mount namespace", "write_outside": "mount namespace", "others_environment": "pid namespace",
+        "signal_others": "pid namespace", "trace_others": "seccomp", "namespaces": "seccomp", "memory": "RLIMIT_AS",
+        "big_file": "RLIMIT_FSIZE", "forks": "RLIMIT_NPROC", "daemon": "pid namespace",
+    },
+    2: {
+        "tcp_out": "seccomp", "udp_out": "seccomp", "other_sockets": "seccomp", "read_outside": "Landlock",
+        "write_outside": "Landlock", "others_environment": "Landlock", "signal_others": "own user id",
+        "trace_others": "seccomp", "namespaces": "seccomp", "memory": "RLIMIT_AS", "big_file": "RLIMIT_FSIZE",
+        "forks": "RLIMIT_NPROC", "daemon": "own user id",
+    },
+}  # fmt: skip
+_LIMITS = SandboxLimits(wall_seconds=20, cpu_seconds=10, memory_bytes=256 * MB, processes=16, file_bytes=16 * MB)
+
+
+@dataclass(frozen=True, slots=True)
+class Wall:
+    """One capability. denied: what the probe tried was denied. detail: by what, or what came of the attempt."""
+
+    name: str
+    meaning: str
+    denied: bool
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.meaning}: {'yes' if self.denied else 'no'} ({self.detail})"
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What sandboxes are able to do here. refused: the stronger levels that do not hold, and why, a sentence each."""
+
+    level: int
+    name: str
+    walls: tuple[Wall, ...]
+    refused: tuple[str, ...] = ()
+
+    @property
+    def safe(self) -> bool:
+        """Whether untrusted code may run without anybody allowing a weak sandbox."""
+        return self.level >= layers.SAFE_LEVEL
+
+    def lines(self) -> list[str]:
+        """For people: one line for the level, one for each capability, one for each level that does not hold."""
+        return [f"sandbox level {self.level} ({self.name})", *map(str, self.walls), *self.refused]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: the same, `walls` as a mapping of name to whether it holds."""
+        found = asdict(self)
+        found["walls"] = {wall.name: wall.denied for wall in self.walls}
+        found["refused"] = list(self.refused)
+        return found
+
+
+_lock = threading.RLock()
+_known: dict[int, Capabilities | SandboxError] = {}
+
+
+def at_level(level: int) -> Capabilities:
+    """The probe's report for one level. Raises SandboxTooWeak when it does not hold here. Cached."""
+    if level not in layers.LOCAL_LEVELS:
+        raise SandboxTooWeak(
+            f"There is no sandbox level {level!r} here.",
+            hint=f"Give one of {', '.join(map(str, layers.LOCAL_LEVELS))}.",
+        )
+    if platform.system() != "Linux":
+        raise SandboxTooWeak(f"Sandboxes need Linux, this is {platform.system()}.", hint="Use a Linux container or VM.")
+    with _lock:
+        if level not in _known:
+            try:
+                _known[level] = _probe(level)
+            except (TaskappError, OSError) as error:
+                _known[level] = SandboxTooWeak(f"Sandbox level {level} ({layers.NAMES[level]}) does not hold: {error}")
+        found = _known[level]
+    if isinstance(found, SandboxError):
+        raise SandboxTooWeak(found.message)
+    return found
+
+
+def capabilities() -> Capabilities:
+    """The strongest level that holds here, and what it denies. The first call in a process takes part of a second."""
+    refused: list[str] = []
+    for level in layers.LOCAL_LEVELS:
+        try:
+            found = at_level(level)
+        except SandboxTooWeak as error:
+            refused.append(error.message)
+            continue
+        return Capabilities(found.level, found.name, found.walls, tuple(refused))
+    raise SandboxTooWeak(f"No program can be started in a box here. {' '.join(refused)}")
+
+
+def settle(level: int | None, allow_weak: bool | None) -> int:
+    """The level of a new box. Raises SandboxTooWeak below level 2, unless that is allowed, and for one that fails."""
+    found = capabilities() if level is None else at_level(level)
+    if found.safe or (from_environment().allow_weak_sandbox if allow_weak is None else allow_weak):
+        return found.level
+    why = f"Level {found.level} ({found.name}) does not confine files, network and processes."
+    raise SandboxTooWeak(
+        f"Untrusted code does not run here: {why} {' '.join(found.refused)}",
+        hint="Mend one of these; or, if the code can be trusted with this machine, set TASKAPP_ALLOW_WEAK_SANDBOX=1.",
+    )
+
+
+def _probe(level: int) -> Capabilities:
+    held = uids.lease(uids.DEFAULT_UIDS) if layers.own_uid(level) else None
+    try:
+        folder = Folder(held.uid if held else None)
+        try:
+            with _targets() as targets:
+                outcomes = _attempts(level, folder, targets)
+        finally:
+            folder.remove()
+    finally:
+        if held is not None:
+            held.release()
+    walls = tuple(
+        Wall(
+            name,
+            meaning,
+            outcomes[name].startswith("denied"),
+            HOW.get(level, {}).get(name, outcomes[name].removeprefix("denied: "))
+            if outcomes[name].startswith("denied")
+            else "open",
+        )
+        for name, meaning in CLOSED.items()
+    )
+    broken = [wall.meaning for wall in walls if not wall.denied and wall.name in PROMISED[level]]
+    if broken:
+        raise SandboxTooWeak(f"its own probe got through ({'; '.join(broken)}).")
+    return Capabilities(level, layers.NAMES[level], walls)
+
+
+def _attempts(level: int, folder: Folder, targets: _Targets) -> dict[str, str]:
+    folder.put_code(Path(__file__).with_name("probe_inside.py").read_bytes())
+    limits = _LIMITS if level else replace(_LIMITS, memory_bytes=2**40)  # nothing is to stop it but walls
+    launch = layers.prepare(level, folder, None, limits)
+    stop = Stop()
+    run = Run(launch, folder, limits, level, json.dumps(targets.told).encode())
+    try:
+        result = run.result(stop)
+    finally:
+        stop.close()
+    if not result.ok:
+        last = result.stderr.strip().splitlines()[-1:] or ["it said nothing"]
+        raise SandboxError(f"the probe could not run (exit {result.exit_code}, signal {result.signal}): {last[0]}")
+    outcomes: dict[str, str] = json.loads(result.stdout)
+    if set(outcomes) != set(CLOSED):
+        raise SandboxError("the probe did not finish.")
+    if targets.heard():
+        outcomes["udp_out"] = "open"
+    elif outcomes["udp_out"] == "open":
+        outcomes["udp_out"] = "denied: it never arrived"
+    outcomes["daemon"] = "open" if run.left_behind else "denied: gone"
+    return outcomes
+
+
+class _Targets:
+    """What the probe tries to reach: sockets, files and a process of the host, all of them harmless."""
+
+    def __init__(self, udp: socket.socket, told: Mapping[str, Any]) -> None:
+        self._udp = udp
+        self.told = told
+
+    def heard(self) -> bool:
+        """Whether a datagram came."""
+        self._udp.setblocking(False)
+        try:
+            return bool(self._udp.recv(16))
+        except BlockingIOError:
+            return False
+
+
+@contextmanager
+def _targets() -> Iterator[_Targets]:
+    with ExitStack() as opened:
+        tcp, udp, named, abstract = (
+            opened.enter_context(socket.socket(family, kind))
+            for family, kind in (
+                (socket.AF_INET, socket.SOCK_STREAM), (socket.AF_INET, socket.SOCK_DGRAM),
+                (socket.AF_UNIX, socket.SOCK_STREAM), (socket.AF_UNIX, socket.SOCK_STREAM),
+            )
+        )  # fmt: skip
+        folder = Path(tempfile.mkdtemp(prefix="taskapp-probe-"))
+        opened.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder.chmod(0o777)
+        (folder / "readable").write_text("anybody may read this")
+        (folder / "readable").chmod(0o644)
+        abstract_name = f"taskapp-probe-{secrets.token_hex(8)}"
+        tcp.bind(("127.0.0.1", 0))
+        udp.bind(("127.0.0.1", 0))
+        named.bind(str(folder / "socket"))
+        (folder / "socket").chmod(0o777)
+        abstract.bind(f"\0{abstract_name}")
+        for listener in (tcp, named, abstract):
+            listener.listen()
+        victim = subprocess.Popen(
+            ["/bin/sleep", "60"], env={"TASKAPP_PROBE": "seen"}, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        opened.callback(victim.wait)
+        opened.callback(processes.kill, [victim.pid])
+        told = {
+            "tcp_port": tcp.getsockname()[1], "udp_port": udp.getsockname()[1], "pid": victim.pid,
+            "readable": str(folder / "readable"), "writable": str(folder), "socket_path": str(folder / "socket"),
+            "abstract_name": abstract_name,
+        }  # fmt: skip
+        yield _Targets(udp, told)

@@ -1,0 +1,183 @@
+"""What runs inside a box to find out what its walls hold: each attempt is made for real, none does harm if it succeeds.
+
+Run as `python probe_inside.py` with a JSON object on stdin that names the targets; prints a JSON object of attempt to
+"open" or "denied: why". Nothing here imports the kit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+CLONE_NEWUSER = 0x10000000
+PTRACE_SEIZE, PTRACE_DETACH = 0x4206, 17
+FORKS = 200
+BIG_BYTES, BIG_FILE_BYTES = 2**30, 200 * 10**6
+
+targets: dict[str, Any] = {}
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Denied(Exception):
+    """The wall held; the text says how."""
+
+
+def tcp_out() -> None:
+    """Connects to a listener of the host."""
+    socket.create_connection(("127.0.0.1", targets["tcp_port"]), timeout=1).close()
+
+
+def udp_out() -> None:
+    """Sends a datagram to the host; whether it arrives is seen there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendto(b"probe", ("127.0.0.1", targets["udp_port"]))
+
+
+def other_sockets() -> None:
+    """Reaches a socket of the host that no network namespace holds: a file, an abstract name, a virtual machine's host."""
+    reached = []
+    for name in (targets["socket_path"], "\0" + targets["abstract_name"]):
+        try:
+            with socket.socket(socket.AF_UNIX) as caller:
+                caller.connect(name)
+            reached.append(name)
+        except OSError:
+            continue
+    try:
+        socket.socket(40, socket.SOCK_STREAM).close()  # AF_VSOCK
+        reached.append("vsock")
+    except OSError:
+        pass
+    if not reached:
+        raise Denied("no socket of the host")
+
+
+def read_outside() -> None:
+    """Reads a file of the host that anybody may read."""
+    Path(targets["readable"]).read_bytes()
+
+
+def write_outside() -> None:
+    """Makes a file in a folder of the host that anybody may write to."""
+    (Path(targets["writable"]) / "probe").write_bytes(b"x")
+
+
+def others_environment() -> None:
+    """Reads the variables of a process of the host."""
+    if b"TASKAPP_PROBE=" not in Path(f"/proc/{targets['pid']}/environ").read_bytes():
+        raise Denied("not its variables")
+
+
+def signal_others() -> None:
+    """Signals a process of the host."""
+    os.kill(targets["pid"], 0)
+
+
+def trace_others() -> None:
+    """Attaches to a process of the host, or at least to one's own child, as a debugger."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(5)
+        os._exit(0)
+    try:
+        for pid in (targets["pid"], child):
+            _libc.ptrace.restype = ctypes.c_long
+            if _libc.ptrace(PTRACE_SEIZE, pid, None, None) == 0:
+                return
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    raise Denied(os.strerror(ctypes.get_errno()))
+
+
+def namespaces() -> None:
+    """Makes a user namespace, in a child, since it cannot be left."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if _libc.unshare(CLONE_NEWUSER) == 0 else 1)
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0:
+        raise Denied("unshare fails")
+
+
+def memory() -> None:
+    """Takes a gigabyte."""
+    bytearray(BIG_BYTES)
+
+
+def big_file() -> None:
+    """Makes a file of 200 MB."""
+    with open("big", "wb") as file:  # noqa: PTH123
+        file.truncate(BIG_FILE_BYTES)
+    Path("big").unlink()
+
+
+def forks() -> None:
+    """Has 200 processes at once."""
+    children: list[int] = []
+    try:
+        for _ in range(FORKS):
+            child = os.fork()
+            if child == 0:
+                time.sleep(20)
+                os._exit(0)
+            children.append(child)
+    except OSError as error:
+        raise Denied(f"stops at {len(children)}") from error
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+        for child in children:
+            os.waitpid(child, 0)
+
+
+def daemon() -> None:
+    """Leaves a process behind, in a session of its own; whether it lives on is seen by the host."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(5)
+        os._exit(0)
+
+
+ATTEMPTS: dict[str, Callable[[], None]] = {
+    "tcp_out": tcp_out,
+    "udp_out": udp_out,
+    "other_sockets": other_sockets,
+    "read_outside": read_outside,
+    "write_outside": write_outside,
+    "others_environment": others_environment,
+    "signal_others": signal_others,
+    "trace_others": trace_others,
+    "namespaces": namespaces,
+    "memory": memory,
+    "big_file": big_file,
+    "forks": forks,
+    "daemon": daemon,
+}
+
+
+def attempt(work: Callable[[], None]) -> str:
+    """`open`, or `denied` and why."""
+    try:
+        work()
+    except (OSError, Denied, MemoryError) as error:
+        return f"denied: {getattr(error, 'strerror', None) or str(error) or type(error).__name__}"
+    return "open"
+
+
+def main() -> None:
+    """Makes every attempt and prints what came of it."""
+    targets.update(json.load(sys.stdin))
+    json.dump({name: attempt(work) for name, work in ATTEMPTS.items()}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""The processes of a box, seen from outside through /proc: which they are, what they use, and ending them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from taskapp_kit.errors import SandboxError
+
+_PROC = Path("/proc")
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_KILL_SECONDS = 10.0
+_SETRESUID = {"x86_64": 117, "aarch64": 147}
+_GET_DUMPABLE, _SET_DUMPABLE, _SET_PDEATHSIG, _GET_PDEATHSIG = 3, 4, 1, 2
+_libc = ctypes.CDLL(None)
+_DUMPABLE = _libc.prctl(_GET_DUMPABLE) if platform.system() == "Linux" else 0
+"""Of the whole process, so it is asked before any thread changes it."""
+
+GUARD_UID = 60_599
+"""No box and nobody else has this id; see `acting_as`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a box's processes use together: resident bytes, processor seconds, bytes of files that have no name."""
+
+    memory_bytes: int
+    cpu_seconds: float
+    nameless_bytes: int
+
+
+def of_uid(uid: int) -> list[int]:
+    """The living processes of a user id."""
+    found = []
+    for entry in os.scandir(_PROC):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if entry.stat().st_uid == uid and _alive(int(entry.name)):
+                    found.append(int(entry.name))
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """A process and all that descend from it, as long as nobody between them has ended."""
+    found, waiting = [], [pid]
+    while waiting:
+        pid = waiting.pop()
+        found.append(pid)
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                waiting += map(int, (task / "children").read_text().split())
+    return found
+
+
+def usage(pids: Iterable[int], *, memory_above: int, uid: int | None) -> Usage:
+    """What these processes use. Shared pages count once, but that is only looked up past `memory_above` bytes.
+
+    uid: whose processes they are, None for our own.
+    """
+    with acting_as(uid) if uid is not None else contextlib.nullcontext():
+        return _usage(pids, memory_above)
+
+
+def _usage(pids: Iterable[int], memory_above: int) -> Usage:
+    resident: dict[int, int] = {}
+    cpu = nameless = 0
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            resident[pid] = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+            after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            cpu += sum(map(int, after_name[11:15]))  # utime, stime, and both of its reaped children
+        nameless += _nameless(pid)
+    memory = sum(resident.values())
+    if memory > memory_above:
+        memory = sum(_proportional(pid, else_bytes) for pid, else_bytes in resident.items())
+    return Usage(memory, cpu / _TICKS, nameless)
+
+
+def kill_uid(uid: int) -> None:
+    """Ends every process of a user id, as root. Raises SandboxError if some do not go."""
+    with acting_as(uid), contextlib.suppress(OSError):
+        os.kill(-1, signal.SIGKILL)  # one call reaches all of them, those that fork meanwhile too, and nobody else
+    deadline = time.monotonic() + _KILL_SECONDS
+    while left := of_uid(uid):
+        if time.monotonic() > deadline:
+            raise SandboxError(f"{len(left)} processes of a box (user id {uid}) do not end when they are killed.")
+        time.sleep(0.001)
+
+
+def kill(pids: Iterable[int]) -> None:
+    """Sends SIGKILL; who is gone already is no concern."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def acting_as(uid: int) -> Iterator[None]:
+    """This thread alone has the rights of that user for a while: to signal its processes, and to look into them.
+
+    Root without CAP_SYS_PTRACE, as in most containers, may not look; and a root's kill(-1) would end the machine, so
+    this makes sure that nothing of root is left. Only the effective id is the user's: the real one is nobody's, so that
+    its processes cannot signal us. The kernel's call is made directly, because the C library's changes every thread.
+    Raises SandboxError.
+    """
+    number = _SETRESUID.get(platform.machine())
+    if number is None or os.geteuid() != 0:
+        raise SandboxError(f"A box of another user cannot be watched on {platform.machine()}, or without root.")
+    real, effective, saved = os.getresuid()
+    group = os.getegid()
+    parent_signal = ctypes.c_int(0)
+    _libc.prctl(_GET_PDEATHSIG, ctypes.byref(parent_signal))
+    try:
+        _libc.setfsgid(uid)
+        _libc.syscall(number, GUARD_UID, uid, effective)
+        if os.getresuid() != (GUARD_UID, uid, effective) or _capable():
+            raise SandboxError("The rights of root could not be laid down for a moment.")
+        yield
+    finally:
+        restored = _libc.syscall(number, real, effective, saved)
+        _libc.setfsgid(group)
+        _libc.prctl(_SET_DUMPABLE, _DUMPABLE)  # a change of ids clears both
+        _libc.prctl(_SET_PDEATHSIG, parent_signal.value)
+        if restored != 0:
+            raise SandboxError("The rights of root could not be taken up again.")
+
+
+def _capable() -> bool:
+    """Whether this thread has any capability in effect."""
+    for line in Path("/proc/thread-self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return int(line.split()[1], 16) != 0
+    return True
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, IndexError):
+        return False
+
+
+def _proportional(pid: int, else_bytes: int) -> int:
+    """Resident bytes, where a page that n processes share counts 1/n for each; else_bytes where we may not look."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return else_bytes
+
+
+def _nameless(pid: int) -> int:
+    """Bytes on disk of the files that a process holds open after their last name was removed."""
+    total = 0
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                found = entry.stat()
+                if found.st_nlink == 0:
+                    total += found.st_blocks * 512
+    return total
+
+
+def threads_of(uid: int) -> int:
+    """How many threads run under a user id, which is what RLIMIT_NPROC counts."""
+    total = 0
+    for entry in os.scandir(_PROC) if _PROC.is_dir() else ():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if entry.stat().st_uid == uid:
+                    total += sum(1 for _ in os.scandir(f"/proc/{entry.name}/task"))
+    return total

@@ -1,0 +1,31 @@
+"""Ending a run from another thread than the one that watches it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+
+class Stop:
+    """Ends a run from another thread. `stop()` may be called at any time, before the run begins or after it ended."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self._read, self._write = os.pipe()
+
+    def fileno(self) -> int:
+        """Readable once the run is to end."""
+        return self._read
+
+    def stop(self) -> None:
+        """Asks the run to end now."""
+        if not self.stopped:
+            self.stopped = True
+            with contextlib.suppress(OSError):
+                os.write(self._write, b"x")
+
+    def close(self) -> None:
+        """Called by the run's own thread when nobody will ask any more."""
+        self.stopped = True
+        os.close(self._read)
+        os.close(self._write)

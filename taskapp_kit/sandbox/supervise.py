@@ -1,0 +1,286 @@
+"""One run, watched from outside: fed, read, measured, and ended when its time or its share is over.
+
+All of it happens in one thread, which must live as long as the run: the kernel kills a box whose parent thread ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from taskapp_kit.errors import SandboxError
+from taskapp_kit.sandbox import processes
+from taskapp_kit.sandbox.folder import Folder
+from taskapp_kit.sandbox.layers import Launch
+from taskapp_kit.sandbox.limits import KilledFor, RunResult, SandboxLimits
+from taskapp_kit.sandbox.stop import Stop
+
+_LOOK_SECONDS = 0.05
+_CHUNK = 65536
+_GOING_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class _Output:
+    most: int
+    kept: bytearray = field(default_factory=bytearray)
+    seen: int = 0
+
+    def take(self, data: bytes) -> None:
+        self.seen += len(data)
+        if len(self.kept) < self.most:
+            self.kept += data[: self.most - len(self.kept)]
+
+
+class Run:
+    """One started program. `result()` watches it to its end.
+
+    left_behind: afterwards, whether somebody still held its output open, which only levels 0 and 1 let happen.
+    """
+
+    def __init__(self, launch: Launch, folder: Folder, limits: SandboxLimits, level: int, stdin: bytes) -> None:
+        self._folder = folder
+        self._limits = limits
+        self._level = level
+        self._status_fd = launch.status_fd
+        self._status = bytearray()
+        self._started = time.monotonic()
+        self.left_behind = False
+        self._killed_for: KilledFor | None = None
+        self._cpu_seconds = 0.0
+        self._asked = not launch.asks
+        self._unsent = memoryview(b"\n" + stdin if launch.asks else stdin)
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 (what it is for)
+                launch.argv, env=launch.environment, cwd=launch.folder, pass_fds=launch.pass_fds, bufsize=0,
+                stdin=subprocess.PIPE if self._unsent else subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            if launch.status_fd is not None:
+                os.close(launch.status_fd)
+            raise SandboxError(f"The sandbox could not start {launch.argv[0]}: {error.strerror}.") from error
+        finally:
+            for number in launch.pass_fds:
+                os.close(number)
+
+    def result(self, stop: Stop) -> RunResult:
+        """Waits for the end of the run, or brings it about. Raises SandboxError when the walls could not be put up."""
+        outputs = {"stdout": _Output(self._limits.output_bytes), "stderr": _Output(self._limits.output_bytes)}
+        try:
+            with selectors.DefaultSelector() as selector:
+                self._watch(selector, outputs, stop)
+            status, used = self._reap()
+            self._drain(outputs)
+        finally:
+            self._close()
+        self._cpu_seconds = max(self._cpu_seconds, used)
+        code = os.waitstatus_to_exitcode(status)
+        if self._level == 3 and 128 < code <= 192:
+            code = 128 - code
+        used_up = self._cpu_seconds >= self._limits.cpu_seconds
+        if self._killed_for is None and (-code == signal.SIGXCPU or (-code == signal.SIGKILL and used_up)):
+            self._killed_for = "cpu"
+        self._check_walls(outputs["stderr"])
+        out, err = outputs["stdout"], outputs["stderr"]
+        return RunResult(
+            exit_code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            stdout_bytes=bytes(out.kept),
+            stderr_bytes=bytes(err.kept),
+            stdout_truncated=out.seen > len(out.kept),
+            stderr_truncated=err.seen > len(err.kept),
+            wall_seconds=time.monotonic() - self._started,
+            cpu_seconds=self._cpu_seconds,
+            killed_for=self._killed_for,
+            level=self._level,
+        )
+
+    def _check_walls(self, error: _Output) -> None:
+        """Walls that could not be put up are no result. The program never has the descriptor on which this is told."""
+        self._hear()
+        why = ""
+        if self._level == 3 and b'"exit-code"' not in self._status and self._killed_for is None:
+            why = bytes(error.kept).decode("utf-8", "replace").strip() or "bubblewrap ended early"
+        elif self._level in (1, 2):
+            why = self._status.decode("utf-8", "replace").strip()
+        if why:
+            needs = "bubblewrap needs user namespaces, or in a container CAP_SYS_ADMIN." if self._level == 3 else ""
+            raise SandboxError(f"The walls of a box (level {self._level}) could not be put up: {why}.", hint=needs)
+
+    def _watch(self, selector: selectors.BaseSelector, outputs: dict[str, _Output], stop: Stop) -> None:
+        process = self._process
+        pidfd = os.pidfd_open(process.pid)
+        try:
+            selector.register(pidfd, selectors.EVENT_READ, self._nothing)
+            selector.register(stop, selectors.EVENT_READ, lambda: self._stopped(selector, stop))
+            for name, output in outputs.items():
+                number = getattr(process, name).fileno()
+                os.set_blocking(number, False)
+                selector.register(number, selectors.EVENT_READ, self._reader(selector, number, output))
+            if process.stdin is not None:
+                os.set_blocking(process.stdin.fileno(), False)
+                if self._asked:
+                    self._begin_to_feed(selector)
+            if self._status_fd is not None:
+                os.set_blocking(self._status_fd, False)
+            deadline = self._started + self._limits.wall_seconds
+            look_at = self._started + _LOOK_SECONDS
+            ended = ending = False
+            while not ended:
+                if self._killed_for is not None and not ending:  # by a limit, or by something that was just read
+                    ending, deadline = True, time.monotonic() + _GOING_SECONDS
+                now = time.monotonic()
+                if ending and now >= deadline:
+                    raise SandboxError("A killed program of a box does not end.")
+                if not ending and now >= deadline:
+                    self._end("wall")
+                elif not ending and now >= look_at:
+                    self._look(outputs)
+                    look_at = now + max(_LOOK_SECONDS, 10 * (time.monotonic() - now))
+                until = deadline if ending else min(deadline, look_at)
+                if self._killed_for is not None and not ending:
+                    continue
+                for key, _ in selector.select(max(0.0, until - time.monotonic())):
+                    ended = ended or key.fd == pidfd
+                    key.data()
+        finally:
+            os.close(pidfd)
+
+    def _stopped(self, selector: selectors.BaseSelector, stop: Stop) -> None:
+        selector.unregister(stop)
+        self._end("cancelled")
+
+    def _nothing(self) -> None:
+        """The program ended; the loop sees that."""
+
+    def _reader(self, selector: selectors.BaseSelector, number: int, output: _Output) -> Callable[[], None]:
+        assert self._process.stdout is not None
+        stdout = self._process.stdout.fileno()
+
+        def read() -> None:
+            try:
+                data = os.read(number, _CHUNK)
+            except BlockingIOError:
+                return
+            if not data:
+                selector.unregister(number)
+            if data and not self._asked and number == stdout:
+                data = data[1:]
+                self._begin_to_feed(selector)
+            output.take(data)
+            if output.seen > self._limits.flood_bytes and self._killed_for is None:
+                self._end("output")
+
+        return read
+
+    def _begin_to_feed(self, selector: selectors.BaseSelector) -> None:
+        assert self._process.stdin is not None
+        self._asked = True
+        selector.register(self._process.stdin, selectors.EVENT_WRITE, lambda: self._feed(selector))
+
+    def _feed(self, selector: selectors.BaseSelector) -> None:
+        pipe = self._process.stdin
+        assert pipe is not None
+        try:
+            self._unsent = self._unsent[os.write(pipe.fileno(), self._unsent[:_CHUNK]) :]
+        except BlockingIOError:
+            return
+        except OSError:  # it closed its stdin
+            self._unsent = memoryview(b"")
+        if not self._unsent:
+            selector.unregister(pipe)
+            pipe.close()
+
+    def _hear(self) -> None:
+        """What the launcher told so far: bubblewrap its JSON lines, ours why it failed."""
+        if self._status_fd is not None:
+            with contextlib.suppress(BlockingIOError):
+                while data := os.read(self._status_fd, _CHUNK):
+                    self._status += data
+
+    def _root_pid(self) -> int:
+        """Process 1 of the box by its number outside, once bubblewrap told it; else the program that we started."""
+        if self._level == 3:
+            self._hear()
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                return int(json.loads(bytes(self._status).partition(b"\n")[0])["child-pid"])
+        return self._process.pid
+
+    def _look(self, outputs: dict[str, _Output]) -> None:
+        """Measures what one process alone cannot exceed, but many together can."""
+        limits = self._limits
+        used = processes.usage(self._family(), memory_above=limits.memory_bytes, uid=self._folder.uid)
+        self._cpu_seconds = max(self._cpu_seconds, used.cpu_seconds)
+        stored, files = self._folder.used(most_files=limits.files)
+        if used.memory_bytes > limits.memory_bytes:
+            self._end("memory")
+        elif stored + used.nameless_bytes > limits.file_bytes or files > limits.files:
+            self._end("disk")
+        elif used.cpu_seconds > limits.cpu_seconds:
+            self._end("cpu")
+        elif sum(output.seen for output in outputs.values()) > limits.flood_bytes:
+            self._end("output")
+
+    def _family(self) -> list[int]:
+        if self._level in (1, 2) and self._folder.uid is not None:
+            return processes.of_uid(self._folder.uid)
+        return processes.descendants(self._root_pid())
+
+    def _end(self, cause: KilledFor) -> None:
+        """Kills it. At level 3 process 1 goes, and the kernel takes everybody else of its namespace along."""
+        self._killed_for = self._killed_for or cause
+        if self._level == 3:
+            processes.kill([self._root_pid()])
+            return
+        if self._folder.uid is not None:
+            processes.kill([self._process.pid])
+            processes.kill_uid(self._folder.uid)
+        else:
+            processes.kill(reversed(processes.descendants(self._process.pid)))
+
+    def _reap(self) -> tuple[int, float]:
+        """(wait status, processor seconds of all that were waited for); ends what the program left behind."""
+        self._hear()
+        if self._folder.uid is not None and (self._level != 3 or b'"exit-code"' not in self._status):
+            processes.kill_uid(self._folder.uid)
+        elif self._level < 3:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        _, status, used = os.wait4(self._process.pid, 0)
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        return status, used.ru_utime + used.ru_stime
+
+    def _drain(self, outputs: dict[str, _Output]) -> None:
+        """What still lay in the pipes; a daemon that no level could end may hold them open, so nobody waits."""
+        for name, output in outputs.items():
+            number = getattr(self._process, name).fileno()
+            while output.seen <= self._limits.flood_bytes:
+                try:
+                    data = os.read(number, _CHUNK)
+                except BlockingIOError:
+                    self.left_behind = True
+                    break
+                if not data:
+                    break
+                if not self._asked and name == "stdout":
+                    data, self._asked = data[1:], True
+                output.take(data)
+
+    def _close(self) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+            self._process.wait()
+        if self._status_fd is not None:
+            os.close(self._status_fd)
+            self._status_fd = None
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None and not pipe.closed:
+                pipe.close()

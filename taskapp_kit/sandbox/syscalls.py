@@ -1,0 +1,140 @@
+"""The seccomp filter: which system calls untrusted code may not make, as the BPF program that the kernel runs.
+
+Our own eighty lines instead of libseccomp: its Python bindings need the shared library, which a slim container lacks.
+What is here is a list of what is forbidden, not of what is allowed: an ordinary program keeps working, and what could
+reach around the other walls (new namespaces, mounts, tracing, keyrings, io_uring, BPF, memory that no limit counts,
+kernel settings) is answered with an error. Calls that are newer than this table do not exist for the program.
+
+Numbers: the kernel's `asm/unistd_64.h` (x86_64) and `asm-generic/unistd.h` (aarch64).
+"""
+
+from __future__ import annotations
+
+import errno
+import platform
+import struct
+
+from taskapp_kit.errors import Unavailable
+
+EPERM, ENOSYS = errno.EPERM, errno.ENOSYS
+AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
+
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+"""Machine to the kernel's AUDIT_ARCH number. The filter kills what calls with another one (32-bit calls)."""
+
+NEWEST = 450
+"""The last call that this table has judged (Linux 6.0: set_mempolicy_home_node); later ones answer ENOSYS."""
+
+FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
+    # looking into other processes, or taking what they hold
+    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
+    "process_madvise": (440, 440), "pidfd_getfd": (438, 438),
+    # other namespaces and other roots
+    "unshare": (272, 97), "setns": (308, 268), "pivot_root": (155, 41), "chroot": (161, 51),
+    # file systems
+    "mount": (165, 40), "umount2": (166, 39), "open_tree": (428, 428), "move_mount": (429, 429),
+    "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433),
+    "mount_setattr": (442, 442), "open_by_handle_at": (304, 265), "name_to_handle_at": (303, 264),
+    "quotactl": (179, 60), "quotactl_fd": (443, 443), "swapon": (167, 224), "swapoff": (168, 225),
+    "fanotify_init": (300, 262), "acct": (163, 89), "nfsservctl": (180, 42), "lookup_dcookie": (212, 18),
+    # parts of the kernel with many holes so far; io_uring also opens sockets and files past any filter
+    "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "keyctl": (250, 219), "add_key": (248, 217),
+    "request_key": (249, 218), "vmsplice": (278, 75), "move_pages": (279, 239), "migrate_pages": (256, 238),
+    # memory and messages that stay after the program, or that its limits do not count
+    "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "shmat": (30, 196),
+    "shmctl": (31, 195), "shmdt": (67, 197), "semget": (64, 190), "semop": (65, 193), "semctl": (66, 191),
+    "semtimedop": (220, 192), "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187),
+    "mq_open": (240, 180), "mq_unlink": (241, 181),
+    # the machine's own settings
+    "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106), "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294), "reboot": (169, 142), "settimeofday": (164, 170), "clock_settime": (227, 112),
+    "adjtimex": (159, 171), "clock_adjtime": (305, 266), "syslog": (103, 116), "vhangup": (153, 58),
+    "sethostname": (170, 161), "setdomainname": (171, 162), "personality": (135, 92),
+    # x86 only
+    "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None), "uselib": (134, None),
+    "_sysctl": (156, None), "sysfs": (139, None), "ustat": (136, None),
+}  # fmt: skip
+"""Call to its number on (x86_64, aarch64); each answers EPERM."""
+
+CLONE, CLONE3 = (56, 220), (435, 435)
+IOCTL, SOCKET, SOCKETPAIR = (16, 29), (41, 198), (53, 199)
+NEW_NAMESPACES = 0x02000000 | 0x00020000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
+"""CLONE_NEWCGROUP, NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET."""
+TERMINAL_REQUESTS = (0x5412, 0x541C)
+"""TIOCSTI and TIOCLINUX: both type into the terminal that a program was started from."""
+
+# Classic BPF: each instruction is (code, jump if true, jump if false, k); jumps count the instructions to skip.
+_LOAD = 0x20  # load a 32-bit word of `struct seccomp_data` at offset k
+_EQUAL, _ABOVE, _ANY_BIT = 0x15, 0x25, 0x45  # compare the loaded word with k: ==, >, & != 0
+_RETURN = 0x06
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24  # the low halves: both machines are LE
+ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000  # FAIL: the low 16 bits are the errno
+
+Instruction = tuple[int, int, int, int]
+
+
+def _fail(number: int) -> Instruction:
+    return (_RETURN, 0, 0, FAIL | number)
+
+
+def _when(number: int, then: list[Instruction]) -> list[Instruction]:
+    """`then`, run only for this system call. It may end anywhere with a return; falling off its end allows the call."""
+    then = [*then, (_RETURN, 0, 0, ALLOW)]
+    return [(_EQUAL, 0, len(then), number), *then]
+
+
+def instructions(machine: str, families: tuple[int, ...]) -> list[Instruction]:
+    """The filter for a machine (`x86_64`, `aarch64`). families: the kinds of sockets that may be made."""
+    if machine not in ARCHITECTURES:
+        raise Unavailable(
+            f"There is no system call filter for {machine} processors.", hint="Expected x86_64 or aarch64."
+        )
+    mine = list(ARCHITECTURES).index(machine)
+
+    def of(pair: tuple[int, int]) -> int:
+        return pair[mine]
+
+    program: list[Instruction] = [
+        # 1. A call by another architecture's table has other numbers: no filter for it, so no such calls.
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_EQUAL, 1, 0, ARCHITECTURES[machine]),
+        (_RETURN, 0, 0, KILL),
+        # 2. Calls that this table does not know, the x32 numbers (bit 30) with them, do not exist.
+        (_LOAD, 0, 0, _NUMBER),
+        (_ABOVE, 0, 1, NEWEST),
+        _fail(ENOSYS),
+    ]
+    # 3. clone3 has its flags in memory, where a filter cannot read; the C library then uses clone.
+    program += _when(of(CLONE3), [_fail(ENOSYS)])
+    # 4. clone makes threads and processes, but no namespaces.
+    program += _when(of(CLONE), [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_ANY_BIT, 0, 1, NEW_NAMESPACES), _fail(EPERM)])
+    # 5. Nothing is typed into a terminal.
+    typed: list[Instruction] = [(_LOAD, 0, 0, _SECOND_ARGUMENT)]
+    for request in TERMINAL_REQUESTS:
+        typed += [(_EQUAL, 0, 1, request), _fail(EPERM)]
+    program += _when(of(IOCTL), typed)
+    # 6. Sockets only of the kinds that are allowed here: a network namespace does not hold VSOCK, ALG or others.
+    kinds: list[Instruction] = [(_LOAD, 0, 0, _FIRST_ARGUMENT)]
+    for family in families:
+        kinds += [(_EQUAL, 0, 1, family), (_RETURN, 0, 0, ALLOW)]
+    program += _when(of(SOCKET), [*kinds, _fail(EPERM)])
+    # 7. A pair of connected sockets reaches nobody else (asyncio needs one).
+    program += _when(of(SOCKETPAIR), [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_EQUAL, 1, 0, AF_UNIX), _fail(EPERM)])
+    # 8. The list; whatever is left is allowed.
+    for pair in FORBIDDEN.values():
+        number = pair[mine]
+        if number is not None:
+            program += [(_EQUAL, 0, 1, number), _fail(EPERM)]
+    program.append((_RETURN, 0, 0, ALLOW))
+    return program
+
+
+def seccomp_program(*, sockets: bool, machine: str | None = None) -> bytes:
+    """The filter as the kernel and bubblewrap read it: `struct sock_filter` (8 bytes) one after another.
+
+    sockets: whether unix and internet sockets may be made; only right inside a network namespace. Raises Unavailable.
+    """
+    families = (AF_UNIX, AF_INET, AF_INET6) if sockets else ()
+    found = instructions(machine or platform.machine(), families)
+    return b"".join(struct.pack("<HBBI", *instruction) for instruction in found)

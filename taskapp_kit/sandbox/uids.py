@@ -1,0 +1,75 @@
+"""A user id for each box, lent by nobody twice at a time on one machine.
+
+RLIMIT_NPROC counts the processes of a real user id, and one id may signal and read its own processes: boxes that share
+an id share both. Only root can change ids; everybody else runs boxes under the own one, inside a user namespace.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import pwd
+import socket
+import threading
+from collections.abc import Sequence
+
+from taskapp_kit.errors import SandboxError
+from taskapp_kit.sandbox import processes
+
+DEFAULT_UIDS = range(60_600, 61_100)
+"""Between the ids that distributions and systemd give out, and below 65536, which a container may not pass."""
+
+_lock = threading.Lock()
+_next = 0
+
+
+class Lease:
+    """One user id, taken until `release()`. The lock is a name that only one socket on the machine can have."""
+
+    def __init__(self, uid: int, held: socket.socket) -> None:
+        self.uid = uid
+        self._held = held
+
+    def release(self) -> None:
+        """Gives the id back. Nothing of it may run any more."""
+        self._held.close()
+
+
+def lease(uids: Sequence[int]) -> Lease:
+    """Takes a free id. Kills what an earlier owner, itself killed, may have left under it. Raises SandboxError."""
+    global _next
+    with _lock:
+        for turn in range(len(uids)):
+            uid = uids[(_next + turn) % len(uids)]
+            if uid <= 0 or uid == processes.GUARD_UID or _belongs_to_somebody(uid):
+                raise SandboxError(
+                    f"User id {uid} cannot be a box's: it is somebody's, and all its processes would be ended.",
+                    hint="Give user_ids that no account has.",
+                )
+            held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                held.bind(f"\0taskapp-box-uid-{uid}")
+            except OSError as error:
+                held.close()
+                if error.errno != errno.EADDRINUSE:
+                    raise SandboxError(f"No user id could be taken for a box: {error.strerror}.") from error
+                continue
+            _next = (_next + turn + 1) % len(uids)
+            try:
+                processes.kill_uid(uid)
+            except BaseException:
+                held.close()
+                raise
+            return Lease(uid, held)
+    raise SandboxError(
+        f"All {len(uids)} user ids for boxes are taken.", hint="Close boxes that are done, or give a longer range."
+    )
+
+
+@functools.cache
+def _belongs_to_somebody(uid: int) -> bool:
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True

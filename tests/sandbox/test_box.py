@@ -1,0 +1,262 @@
+"""A box as an object: both faces, cancellation, threads and loops, and what is left afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from taskapp_kit.errors import SandboxError, TaskappError
+from taskapp_kit.sandbox import SandboxLimits, SandboxTooWeak, processes, uids
+from taskapp_kit.sandbox.folder import remove_tree, sweep
+from tests.sandbox.boxes import appeared, box, folders, gone, mounts, open_descriptors, token
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_async_face_leaves_the_loop_free(level: int) -> None:
+    async def main() -> tuple[list[str], int]:
+        beats = 0
+
+        async def heart() -> None:
+            nonlocal beats
+            while True:
+                await asyncio.sleep(0.01)
+                beats += 1
+
+        async with box(level, files={"a.py": b"value = 7"}) as opened:
+            beating = asyncio.create_task(heart())
+            result = await opened.run(
+                "import a, sys, time; time.sleep(0.5); print(a.value, sys.stdin.read())", stdin=b"in"
+            )
+            beating.cancel()
+            await opened.write("more/b.txt", "text")
+            return [result.stdout, (await opened.read("more/b.txt")).decode(), *await opened.list()], beats
+
+    said, beats = asyncio.run(main())
+    assert said == ["7 in\n", "text", "a.py", "more/b.txt"]
+    assert beats > 10
+
+
+def test_cancelling_ends_the_run_at_once(level: int) -> None:
+    word = token()
+
+    async def main() -> None:
+        async with box(level) as opened:
+            run = asyncio.create_task(opened.run(["sh", "-c", f"sleep {word} & sleep {word}"]))
+            assert await asyncio.to_thread(appeared, word)
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+            assert gone(word, 0)
+            assert (await opened.run("print('again')")).stdout == "again\n"
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(opened.run("import time; time.sleep(100)"), 0.2)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_cancelling_an_opening_leaves_no_box(level: int) -> None:
+    before = folders()
+
+    async def main() -> None:
+        async with box(level):
+            await asyncio.sleep(100)
+
+    async def cancelled() -> None:
+        for delay in (0.0, 0.0005, 0.001, 0.05):
+            task = asyncio.create_task(main())
+            await asyncio.sleep(delay)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(cancelled())
+    assert folders() == before
+
+
+def test_closing_from_elsewhere_ends_the_run(level: int) -> None:
+    word = token()
+    opened = box(level).__enter__()
+    closer = threading.Thread(target=lambda: (appeared(word), opened.close()))
+    closer.start()
+    result = opened.run_sync(["sleep", word])
+    closer.join()
+    assert result.killed_for == "cancelled"
+    assert gone(word, 0)
+    opened.close()
+    with pytest.raises(SandboxError, match="not open"):
+        opened.run_sync("pass")
+    with pytest.raises(SandboxError, match="not open"):
+        opened.read_sync("x")
+
+
+def test_one_program_at_a_time(level: int) -> None:
+    word = token()
+    with box(level) as opened, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(opened.run_sync, ["sleep", word])
+        assert appeared(word)
+        with pytest.raises(SandboxError, match="runs another program"):
+            opened.run_sync("pass")
+        opened.write_sync("while.txt", b"it runs")
+        opened.close()
+        assert first.result().killed_for == "cancelled"
+
+
+def test_boxes_work_from_several_loops_and_threads_at_once(level: int) -> None:
+    async def several(start: int) -> list[str]:
+        async def one(number: int) -> str:
+            async with box(level, files={"n": str(number)}) as opened:
+                return (await opened.run("import os; print(open('n').read(), os.getuid())")).stdout
+
+        return list(await asyncio.gather(*(one(start + turn) for turn in range(4))))
+
+    with ThreadPoolExecutor(3) as pool:
+        said = [
+            line.split() for lines in pool.map(lambda start: asyncio.run(several(start)), (0, 4, 8)) for line in lines
+        ]
+    assert [int(number) for number, _ in said] == list(range(12))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has ids to give")
+def test_each_open_box_has_a_user_id_of_its_own(level: int) -> None:
+    wanted = range(61_050, 61_053)
+    with box(level, user_ids=wanted) as one, box(level, user_ids=wanted) as two, box(level, user_ids=wanted) as three:
+        told = {
+            opened.run_sync("import os; print(os.getuid(), os.getgid(), os.getgroups())").stdout
+            for opened in (one, two, three)
+        }
+        assert told == {f"{uid} {uid} []\n" for uid in wanted}
+        with pytest.raises(SandboxError, match="All 3 user ids"):
+            box(level, user_ids=wanted).__enter__()
+    with box(level, user_ids=wanted) as again:
+        assert again.run_sync("print('free again')").ok
+
+
+@pytest.mark.parametrize("uid", [0, 1, 65534, -1, processes.GUARD_UID])
+def test_an_id_of_somebody_is_never_taken(uid: int) -> None:
+    with pytest.raises(SandboxError, match="somebody"):
+        uids.lease([uid])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has ids to give")
+def test_acting_as_a_user_is_this_threads_and_ends() -> None:
+    def rights() -> str:
+        lines = Path("/proc/thread-self/status").read_text().splitlines()
+        return str([line for line in lines if line.startswith(("Uid", "Gid", "CapEff", "CapPrm"))])
+
+    before, dumpable = rights(), Path("/proc/self/environ").stat().st_uid
+    with processes.acting_as(61_098):
+        assert os.geteuid() == 61_098
+        with pytest.raises(PermissionError):
+            os.kill(1, 0)
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(Path("/proc/1/status").read_text).result()
+            assert Path("/proc/self/status").read_text().split("Uid:")[1].split()[1] == (
+                "61098" if threading.current_thread() is threading.main_thread() else "0"
+            )
+    assert (rights(), Path("/proc/self/environ").stat().st_uid) == (before, dumpable)
+    with pytest.raises(SandboxError, match="does not matter"), processes.acting_as(61_098):
+        raise SandboxError("does not matter")
+    assert rights() == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has ids to give")
+def test_what_a_killed_owner_left_under_an_id_is_ended() -> None:
+    word = token()
+    left = subprocess.Popen(["/bin/sleep", word], user=61_099, group=61_099, extra_groups=[])
+    try:
+        assert appeared(word)
+        uids.lease([61_099]).release()
+        assert left.wait(5) == -signal.SIGKILL
+    finally:
+        left.kill()
+        left.wait()
+
+
+def test_a_hundred_runs_leave_nothing(level: int) -> None:
+    with box(level) as warm:
+        assert warm.run_sync("pass").ok
+    before = folders(), mounts(), open_descriptors(), threading.active_count()
+    word = token()
+
+    def some(_: int) -> None:
+        for turn in range(10):
+            with box(level, files={"x": b"x"}) as opened:
+                assert opened.run_sync(["sh", "-c", f"sleep {word} & exit {turn}"]).exit_code == turn
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(some, range(10)))
+    assert gone(word, 0)
+    assert (folders(), mounts(), open_descriptors(), threading.active_count()) == before
+
+
+def test_the_box_dies_with_us(level: int) -> None:
+    word, before = token(), folders()
+    program = (
+        "import sys\nfrom taskapp_kit.sandbox import Sandbox\n"
+        f"with Sandbox(level={level}) as box:\n    box.run_sync(['sleep', sys.stdin.read()])"
+    )
+    ours = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE)
+    try:
+        assert ours.stdin is not None
+        ours.stdin.write(word.encode())
+        ours.stdin.close()
+        assert appeared(word)
+    finally:
+        ours.kill()
+        ours.wait()
+    assert gone(word)
+    for left in folders() - before:  # nobody was there to remove it; `sweep` would, a minute later
+        remove_tree(Path(tempfile.gettempdir()) / left)
+
+
+def test_a_folder_whose_owner_was_killed_is_swept(level: int) -> None:
+    before = folders()
+    program = f"import os\nfrom taskapp_kit.sandbox import Sandbox\nSandbox(level={level}, files={{'a': 'x'}}).__enter__()\nos._exit(9)"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
+    (left,) = folders() - before
+    path = Path(tempfile.gettempdir()) / left
+    with box(level) as living:
+        (own,) = folders() - before - {left}
+        sweep()
+        assert path.exists()
+        for name in (left, own):
+            os.utime(path.with_name(name), (0, 0))
+        assert sweep() >= 1
+        assert not path.exists()
+        assert living.run_sync("print('untouched')").stdout == "untouched\n"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"wall_seconds": 0},
+        {"memory_bytes": -1},
+        {"processes": True},
+        {"files": 1.5},
+        {"cpu_seconds": float("nan")},
+        {"file_bytes": "1"},
+    ],
+)
+def test_a_limit_that_is_none_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(SandboxError, match=next(iter(wrong))):
+        SandboxLimits(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [[], ["a\0b"], [1]])
+def test_a_command_that_is_none_is_refused(level: int, wrong: list[str]) -> None:
+    with box(level) as opened, pytest.raises(SandboxError, match="sequence of words"):
+        opened.run_sync(wrong)
+
+
+def test_its_errors_belong_to_the_family() -> None:
+    assert issubclass(SandboxTooWeak, SandboxError) and issubclass(SandboxError, TaskappError)
