@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -28,13 +27,13 @@ from taskapp_kit.errors import (
     FieldProblem,
     RequestError,
     RolloutFailed,
-    Saturated,
     StoreError,
     Unavailable,
 )
 from taskapp_kit.foreman import Foreman
 from taskapp_kit.keeping import PictureMemory
 from taskapp_kit.model_access import ModelAccess, model_access
+from taskapp_kit.places import Places
 from taskapp_kit.planning import Nobody, Planner
 from taskapp_kit.players import Players
 from taskapp_kit.run.episode import Episode
@@ -45,12 +44,6 @@ from taskapp_kit.score.scoring import ScoringFailed, aggregates
 from taskapp_kit.version import __version__, git_commit
 
 log = logging.getLogger("taskapp_kit.service")
-
-HUNG_LIMIT = 8
-"""So many stuck threads and the server takes nothing new: `/health` says `draining`, somebody has to replace it."""
-STOPPING_SECONDS = 5.0
-"""How long rollouts that were stopped may take to be kept."""
-
 
 class Service:
     """Plays and scores rollouts of one app. Make it and use it on one event loop; call `close` at the end.
@@ -90,11 +83,7 @@ class Service:
         isolated = any(environment.isolation == "process" for environment in self.spec.environments.values())
         self.foreman = Foreman(app, self.spec, workers=workers) if workers or isolated else None
         self.watchers: list[Watcher] = []
-        self._in_flight = 0
-        self._of_label: Counter[str | None] = Counter()
-        self._under_way: dict[str, Course] = {}
-        self._draining = False
-        self._emptied: asyncio.Event | None = None
+        self.places = Places(max_concurrent, self._hung)
         self._pictures = PictureMemory()
         self._versions: dict[str, str | None] = {
             "kit": __version__,
@@ -172,16 +161,15 @@ class Service:
 
         rollout_id: 32 hex digits; made when absent. Raises RequestError, Unavailable, Saturated.
         """
-        self._room_for(caller)
-        self._take_place(caller)
+        self.places.take(caller)
         try:
             began, created_at = self.clock.monotonic(), self.clock.now()
             answers = None if policy is not None else await self._replayed(request)
-            self._open()
+            self.places.check_open()
             planned = self.planner.plan(request, own=policy, answers=answers)
             endpoint = None if isinstance(planned.policy, LocalPolicy) else self.models.of_policy(request)
         except BaseException:
-            self._give_place(caller)
+            self.places.give_back(caller)
             raise
         return Course(
             rollout_id or uuid.uuid4().hex,
@@ -202,20 +190,18 @@ class Service:
 
         prompt: False lets a worker process tell several events together, some 50 ms late, which costs it much less.
         """
-        course.task = task = asyncio.current_task()
-        self._under_way[course.rollout_id] = course
+        self.places.enter(course)
         try:
             finished = await self._players.play(course, tell, prompt=prompt, written=written)
             course.settling = True
             await self._keep(course, finished)
         except asyncio.CancelledError:
-            if course.stopped is None or task is None:
+            if course.stopped is None or course.task is None:
                 raise
-            task.uncancel()
+            course.task.uncancel()
             raise RolloutFailed(course.stopped, rollout_id=course.rollout_id) from None
         finally:
-            del self._under_way[course.rollout_id]
-            self._give_place(course.caller)
+            self.places.leave(course)
         if finished.outcome.failure is not None:
             raise RolloutFailed(finished.outcome.failure, rollout_id=course.rollout_id) from finished.cause
         return finished.outcome.rollout(
@@ -255,70 +241,14 @@ class Service:
     @property
     def in_flight(self) -> int:
         """Rollouts under way."""
-        return self._in_flight
+        return self.places.taken
 
     def _hung(self) -> int:
         return self.lanes.hung + self.model_lanes.hung
 
-    def _room_for(self, caller: Caller) -> None:
-        self._open()
-        if self._hung() >= HUNG_LIMIT:
-            raise Saturated(
-                f"{self._hung()} threads are stuck in environments that do not come back; the server has to be "
-                "started anew and takes nothing until then.",
-                code="draining",
-                retry_after_seconds=30,
-            )
-        if self._in_flight >= self.max_concurrent:
-            raise Saturated(f"{self._in_flight} rollouts are under way, as many as this server takes at once.")
-        if caller.max_in_flight is not None and self._of_label[caller.key_label] >= caller.max_in_flight:
-            raise Saturated(
-                f"{self._of_label[caller.key_label]} rollouts of the key {caller.key_label!r} are under way, as many as "
-                "it may have at once.",
-                code="key_quota_reached",
-            )
-
-    def _open(self) -> None:
-        if self._draining:
-            raise Saturated("The server is stopping and takes nothing new.", code="draining", retry_after_seconds=5)
-
-    def _take_place(self, caller: Caller) -> None:
-        self._in_flight += 1
-        self._of_label[caller.key_label] += 1
-
-    def _give_place(self, caller: Caller) -> None:
-        self._in_flight -= 1
-        self._of_label[caller.key_label] -= 1
-        if not self._of_label[caller.key_label]:
-            del self._of_label[caller.key_label]
-        if not self._in_flight and self._emptied is not None:
-            self._emptied.set()
-
     async def drain(self, grace_seconds: float) -> None:
         """Takes nothing new and waits for what runs; what still runs after the grace is cancelled, told and kept so."""
-        self._draining = True
-        if self._emptied is None:
-            self._emptied = asyncio.Event()
-        emptied = self._emptied
-        if not self._in_flight:
-            return
-        log.info("draining in_flight=%d grace_seconds=%g", self._in_flight, grace_seconds)
-        if await _within(emptied, grace_seconds):
-            return
-        stopped = [course for course in self._under_way.values() if not course.settling and course.stopped is None]
-        for course in stopped:
-            course.stopped = Failure(
-                "cancelled",
-                "server_stopping",
-                f"the server stopped, and the rollout had not ended within its grace of {grace_seconds:g} s",
-                "Send it again.",
-                error_id=uuid.uuid4().hex[:12],
-            )
-            if course.task is not None:
-                course.task.cancel()
-        log.warning("stopped rollouts=%d grace_seconds=%g", len(stopped), grace_seconds)
-        if not await _within(emptied, STOPPING_SECONDS):
-            log.error("still under way in_flight=%d", self._in_flight)
+        await self.places.drain(grace_seconds)
 
     async def _replayed(self, request: RolloutRequest) -> Sequence[Answer] | None:
         """The answers of the rollout that `policy.config.rollout_id` names, when `replay` is asked for, else None.
@@ -394,7 +324,7 @@ class Service:
         """How the server is; answered without touching an environment."""
         return {
             "healthy": True,
-            "status": "draining" if self._draining or self._hung() >= HUNG_LIMIT else "healthy",
+            "status": "draining" if self.places.draining else "healthy",
             "version": __version__,
             "in_flight": self.in_flight,
             "capacity": self.max_concurrent,
@@ -425,15 +355,6 @@ class Service:
         await self.models.close()
         if self.store is not None:
             await self.store.close()
-
-
-async def _within(event: asyncio.Event, seconds: float) -> bool:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
 
 
 def _judges_can_be_asked(spec: AppSpec) -> None:

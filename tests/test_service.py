@@ -20,7 +20,8 @@ from taskapp_kit.contract.events import fold, from_json
 from taskapp_kit.contract.ports import Clock, StoredRollout, SystemClock
 from taskapp_kit.course import Caller, Course, Finished
 from taskapp_kit.errors import Saturated, StoreError, Unavailable
-from taskapp_kit.service import HUNG_LIMIT, Service
+from taskapp_kit.places import HUNG_LIMIT
+from taskapp_kit.service import Service
 from tests.rollouts import a_request
 
 T = TypeVar("T")
