@@ -314,7 +314,8 @@ def keep_from_authors() -> None:
 
 
 def _server_only(name: str) -> bool:
-    return name.startswith(SERVER_ONLY) or name in ("TASKAPP_KEYS_FILE", "TASKAPP_STORE")
+    role_key = name.startswith("TASKAPP_") and name.endswith("_KEY")  # of judges, simulated users: the front calls them
+    return name.startswith(SERVER_ONLY) or role_key or name in ("TASKAPP_KEYS_FILE", "TASKAPP_STORE")
 
 
 def _settle(

@@ -379,5 +379,4 @@ def _unplayed_loop(spec: AppSpec) -> list[str]:
     if spec.rollout_function is None:
         return []
     name = spec.rollout_function.__name__
-    missing = "the model client, which this version of taskapp-kit does not have"
-    return [f"@app.rollout {name}() needs {missing}: rollouts are played by the policy that a request names"]
+    return [f"@app.rollout {name}() is not called by this version: rollouts are played by the policy that a request names"]

@@ -138,7 +138,7 @@ def test_its_two_commands_and_its_licence_are_declared(wheel: Path) -> None:
         assert f"{folder}/licenses/LICENSE" in archive.namelist()
     for name in ("taskapp", "taskapp-kit"):
         assert f"{name} = taskapp_kit.cli.main:main" in commands
-    for extra in ("all", "crafter", "gymnasium", "modal"):
+    for extra in ("all", "crafter", "gymnasium", "math", "modal", "otel"):
         assert f"Provides-Extra: {extra}\n" in metadata
 
 
@@ -160,7 +160,7 @@ def test_installed_it_reads_its_own_bundle_and_nothing_of_this_checkout(installe
 
 def test_list_shows_what_came_with_it(installed: Path, tmp_path: Path) -> None:
     shown = run(installed, tmp_path, "taskapp", "list")
-    for name in ("crafter", *TEMPLATES):
+    for name in ("crafter", "math", *TEMPLATES):
         assert name in shown
     assert run(installed, tmp_path, "taskapp-kit", "list") == shown
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs, unquote, urlencode
 
+HIDDEN = "(hidden)"
+_KEYS = re.compile(r"key|token|secret|passw|auth|credential|signature", re.IGNORECASE)
 CORRELATION_NAMES = ("cid", "trace_correlation_id", "trace")
 
 
@@ -13,7 +16,7 @@ def inference_url(config: Mapping[str, Any], top_level: str | None) -> str | Non
     """The address that the caller gave, with no password in it: `policy.config.inference_url`, else the top level's."""
     for given in (config.get("inference_url"), top_level):
         if isinstance(given, str) and given:
-            return without_userinfo(given)
+            return _without_keys(without_userinfo(given))
     return None
 
 
@@ -23,6 +26,15 @@ def without_userinfo(url: str) -> str:
     before, slashes, rest = url.partition(mark) if mark else ("", "", url)
     end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
     return before + slashes + rest[:end].rpartition("@")[2] + rest[end:]
+
+
+def _without_keys(url: str) -> str:
+    """The address with `(hidden)` for what its query says under a name in which keys are put."""
+    address, mark, query = url.partition("?")
+    query, fragment_mark, fragment = query.partition("#")
+    parts = [(part, part.partition("=")[0]) for part in query.split("&")]
+    told = "&".join(f"{name}={HIDDEN}" if _KEYS.search(unquote(name)) else part for part, name in parts)
+    return address + mark + told + fragment_mark + fragment
 
 
 def stored_url(url: str) -> str:

@@ -39,12 +39,12 @@ def read_ops(ops: Sequence[Any]) -> tuple[Instruction, ...] | None:
     for index, op in enumerate(ops):
         word = op.get("type") if isinstance(op, dict) else op
         if not isinstance(word, str):
-            raise _bad_op(index, f"is {str(op)[:80]!r}")
+            raise _bad_op(index, "has no `type` that is a word" if isinstance(op, dict) else "is neither")
         if isinstance(op, dict) and "tool" in op and word in AGENT_WORDS:
             raise _bad_op(index, f"names a tool, but {word!r} leaves that to the policy")
         if isinstance(op, dict) and "tool" in op and word in ENVIRONMENT_WORDS:
             if not isinstance(op["tool"], str):
-                raise _bad_op(index, f"names the tool {op['tool']!r}, which is not a string")
+                raise _bad_op(index, "names a tool that is not a string")
             try:
                 result.append(Scripted(op["tool"], plain(op.get("args", {}), "args")))
             except NotJson as error:
@@ -52,7 +52,7 @@ def read_ops(ops: Sequence[Any]) -> tuple[Instruction, ...] | None:
         elif word in AGENT_WORDS:
             result.append("agent")
         elif word not in ENVIRONMENT_WORDS:
-            raise _bad_op(index, f"is {str(op)[:80]!r}")
+            raise _bad_op(index, f"is of type {word[:40]!r}" if isinstance(op, dict) else f"is {word[:40]!r}")
     return tuple(result)
 
 

@@ -21,6 +21,7 @@ import psutil
 from taskapp_kit.contract.ports import StoredRollout
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sqlite import SqliteStore, StoreCheck
+from tests import recording
 
 ROOT = Path(__file__).parents[2]
 FIRE = ROOT / "tests" / "fire" / "app.py"
@@ -50,6 +51,7 @@ class Server:
     def __init__(self, folder: Path, *args: str, app: Path = FIRE, **variables: str) -> None:
         self.folder = folder
         self.key = secrets.token_urlsafe(24)
+        recording.keys.add(self.key)
         self.url = ""
         self.store = folder / STORE
         self._argv = [sys.executable, "-m", "taskapp_kit", "serve", str(app), "--port", "0", "--store", STORE, *args]
@@ -104,6 +106,10 @@ class Server:
     def pid(self) -> int:
         """Of the front process."""
         return self.process.pid
+
+    def variables(self, **variables: str) -> None:
+        """Sets these in the environment that it is going to be started in."""
+        self._environment.update(variables)
 
     @property
     def headers(self) -> dict[str, str]:

@@ -17,6 +17,7 @@ from taskapp_kit.contract.ports import Store
 from taskapp_kit.serve.app import create
 from taskapp_kit.serve.runner import BackgroundServer
 from taskapp_kit.service import Service
+from tests.recording import answered, recorded
 
 KEY = "Tr0ub4dor-and-3-staples-9f27c1"
 ALIAS = "second-Sesame-0b55e8d2"
@@ -199,7 +200,7 @@ class Door:
                     connection.shutdown(socket.SHUT_WR)
             except OSError:
                 pass  # the server may close first; what it said is still there
-            return read_answer(connection, body=not data.startswith(b"HEAD"))
+            return answered(read_answer(connection, body=not data.startswith(b"HEAD")))
 
 
 def read_answer(connection: socket.socket, *, body: bool = True) -> bytes:
@@ -234,7 +235,7 @@ def opened(
     """A server of its own for one test."""
     settings = settings or Settings(environment_api_key=KEY, environment_api_key_aliases=(ALIAS,))
     service = make(serves, store=store, max_concurrent=max_concurrent, exposure=exposure, workers=workers)
-    with BackgroundServer(create(service, settings, exposure=exposure)) as server:  # type: ignore[arg-type]
+    with BackgroundServer(recorded(create(service, settings, exposure=exposure))) as server:  # type: ignore[arg-type]
         door = Door(server, service)
         with door.client, door.stranger:
             yield door

@@ -15,6 +15,7 @@ import pytest
 from front_door import KEY, RESETS, Door, error_of, fragments, opened
 
 from taskapp_kit.config import Settings
+from tests.recording import answered
 
 GROWTH_BYTES = 5_000_000
 """What an attack may leave behind in the memory of the process, which is the server's and the test's in one."""
@@ -43,7 +44,7 @@ class Siege:
 
     def note(self, answer: bytes) -> bytes:
         """Takes an answer that came another way among those that are looked at."""
-        self.answers.append(answer)
+        self.answers.append(answered(answer))
         return answer
 
     def refused(self, data: bytes, status: int, code: str) -> dict[str, object]:

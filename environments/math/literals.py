@@ -1,0 +1,147 @@
+r"""Reading an answer as what it says, without computing anything: its wrapping, numbers, lists of numbers, `\boxed{}`.
+
+A number is a literal: `1,000`, `-3.50`, `7/2`, `\frac{7}{2}`, `1 1/2`, `1.5e3`. `3+4` and `2^10` are none, so that
+neither a question repeated nor a tower of powers is ever worked out. No unit is read, and no digits but 0 to 9.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+MAX_ANSWER_CHARACTERS = 1000
+"""A longer answer is refused unread."""
+
+_WRAPPINGS = (
+    ("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"),
+)  # fmt: skip
+_MINUS = str.maketrans({"\u2212": "-", "\u00a0": " ", "\u202f": " ", "\u2009": " "})
+
+_DIGITS = r"(?:[0-9]{1,3}(?:(?:,|\{,\}|\\,)[0-9]{3})+|[0-9]+)"
+_DECIMAL = rf"(?:{_DIGITS}(?:\.[0-9]*)?|\.[0-9]+)"
+_NUMBER = re.compile(
+    rf"(?P<sign>[+-]?)\s*(?:\\?\$\s*)?(?P<later>-?)\s*(?:"
+    rf"(?P<over>{_DECIMAL})\s*/\s*(?P<under>{_DECIMAL})"
+    rf"|(?P<wholes>[0-9]+)(?:\s+(?P<part>[0-9]+)\s*/\s*(?P<parts>[0-9]+)"
+    rf"|\s*\\[dt]?frac\s*\{{\s*(?P<mixed>[0-9]+)\s*\}}\s*\{{\s*(?P<mixer>[0-9]+)\s*\}})"
+    rf"|\\[dt]?frac\s*\{{\s*(?P<top>-?\s*{_DECIMAL})\s*\}}\s*\{{\s*(?P<bottom>{_DECIMAL})\s*\}}"
+    rf"|(?P<decimal>{_DECIMAL})(?:[eE](?P<power>[+-]?[0-9]{{1,2}}))?"
+    r")"
+)
+_NAMED = re.compile(r"([A-Za-z])(?:_\{?[0-9]\}?)?\s*=\s*")
+_BOX = "\\boxed{"
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+
+
+class Unreadable(Exception):
+    """The text is no answer of the kind that was expected. The message says what was found, for people."""
+
+
+def cleaned(text: str) -> str:
+    r"""The answer without what is around it: space, `$…$`, `\(…\)`, one `\boxed{…}`, `**`, a full stop at the end.
+
+    Raises Unreadable when it is longer than MAX_ANSWER_CHARACTERS, has several different boxes, or control characters.
+    """
+    if len(text) > MAX_ANSWER_CHARACTERS:
+        raise Unreadable(f"the answer has {len(text)} characters; at most {MAX_ANSWER_CHARACTERS} are read")
+    text = text.translate(_MINUS).strip()
+    if _BOX in text:
+        text = boxed(text)
+    if any(character < " " or character == "\x7f" for character in text):
+        raise Unreadable("the answer has control characters or several lines")
+    for _ in range(3):
+        before, text = text, text.strip()
+        if text.endswith(".") and not text.endswith(".."):
+            text = text[:-1].rstrip()
+        for left, right in _WRAPPINGS:
+            inner = text[len(left) : -len(right)]
+            if text.startswith(left) and text.endswith(right) and inner and left not in inner and right not in inner:
+                text = inner.strip()
+        if text == before:
+            break
+    return text
+
+
+def boxed(text: str) -> str:
+    r"""What is in the `\boxed{…}` of a text; a box may come again with the same content. One pass over the text.
+
+    Only what follows the last `</think>` is looked at. Raises Unreadable: no box, or boxes that differ.
+    """
+    _, closed, after = text.rpartition("</think>")
+    text = after if closed else text
+    found: str | None = None
+    at = text.find(_BOX)
+    while at != -1:
+        start = at + len(_BOX)
+        end = _closing(text, start)
+        inner = text[start:end].strip()
+        if found is not None and inner != found:
+            raise Unreadable("there are several \\boxed{...} in it that differ; give one")
+        found = inner
+        at = text.find(_BOX, end)
+    if found is None:
+        raise Unreadable("there is no \\boxed{...} in it")
+    return found
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the brace that was opened before `start` closes. Raises Unreadable: not within what an answer may be long."""
+    depth = 1
+    for found in _BRACE.finditer(text, start, start + MAX_ANSWER_CHARACTERS + 1):
+        if found[0] in "{}":
+            depth += 1 if found[0] == "{" else -1
+            if depth == 0:
+                return found.start()
+    raise Unreadable(f"a \\boxed{{ is not closed within {MAX_ANSWER_CHARACTERS} characters")
+
+
+def number(text: str) -> Fraction:
+    """The number that the text is. Raises Unreadable."""
+    found = _NUMBER.fullmatch(text.strip())
+    if found is None or (found["sign"] and found["later"]):
+        raise Unreadable("it is not one number")
+    try:
+        value = _value(found)
+    except ZeroDivisionError:
+        raise Unreadable("it divides by zero") from None
+    return -value if "-" in (found["sign"], found["later"]) else value
+
+
+def _value(found: re.Match[str]) -> Fraction:
+    if found["over"]:
+        return _plain(found["over"]) / _plain(found["under"])
+    if found["part"]:
+        return int(found["wholes"]) + Fraction(int(found["part"]), int(found["parts"]))
+    if found["mixed"]:
+        return int(found["wholes"]) + Fraction(int(found["mixed"]), int(found["mixer"]))
+    if found["top"]:
+        top = found["top"].replace(" ", "")
+        return (-_plain(top[1:]) if top.startswith("-") else _plain(top)) / _plain(found["bottom"])
+    return _plain(found["decimal"]) * Fraction(10) ** int(found["power"] or 0)
+
+
+def _plain(digits: str) -> Fraction:
+    return Fraction(re.sub(r"[^0-9.]", "", digits))
+
+
+def unnamed(text: str, variable: str | None = None) -> str:
+    """The text without a name in front: `x = 3` as `3`. variable: the only name that is taken off; any when None."""
+    found = _NAMED.match(text)
+    if found is None or (variable is not None and found[1] != variable):
+        return text
+    return text[found.end() :]
+
+
+def numbers(text: str, variable: str | None = None) -> tuple[Fraction, ...]:
+    """The numbers of a list with commas between them, in ascending order; in brackets or not. Raises Unreadable.
+
+    An empty list is the empty text. A comma always separates here, so thousands are written without.
+    """
+    text = text.strip().strip('"').strip()
+    for left, right in (("\\{", "\\}"), ("[", "]"), ("{", "}")):
+        if text.startswith(left) and text.endswith(right) and len(text) >= len(left) + len(right):
+            text = text[len(left) : -len(right)].strip()
+            break
+    if not text:
+        return ()
+    return tuple(sorted(number(unnamed(part.strip(), variable)) for part in text.split(",")))

@@ -1,0 +1,21 @@
+"""`--sentinels DIR`: all that the run writes and answers is kept in DIR and searched for keys at its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--sentinels", type=Path, metavar="DIR", help="keep what the run writes in DIR; search it for keys"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.sentinels is not None:
+        from tests.sentinel_run import SentinelRun
+
+        config.pluginmanager.register(SentinelRun(config.option.sentinels.absolute(), config))

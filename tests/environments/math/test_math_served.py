@@ -1,0 +1,290 @@
+"""Math as it is served: what pays, what never leaves the server, and that no answer stalls another rollout."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("reasoning_gym")
+
+from environments.math.generators import GENERATORS, problem
+from taskapp_kit import TaskApp
+from taskapp_kit.asgi import build
+from taskapp_kit.config import Settings
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.errors import ConfigError, DeclarationError, DiscoveryError
+from taskapp_kit.serve.runner import BackgroundServer
+
+ROOT = Path(__file__).parents[3]
+KEY = "a key of this test"
+COSTLY = r"(x+1)^{999}(x+2)^{999}"
+ROWS = [
+    {"question": "Expand (x+1)^2.", "answer": "x^2+2x+1", "difficulty": "easy"},
+    {"question": "Simplify the root of 8.", "answer": r"2\sqrt{2}"},
+    {"question": "6 x 7?", "answer": 42, "note": "canary-of-a-note"},
+    {"question": "Which word?", "answer": "canaryanswer"},
+    {"question": "How many?", "answer": "canary-of-a-solution says 9 * 8 = 72 #### 72"},
+]
+
+
+def own_copy(folder: Path, rows: Path, patch: pytest.MonkeyPatch) -> TaskApp:
+    """The app, imported anew with the operator's rows."""
+    shutil.copytree(ROOT / "environments" / "math", folder / "math", ignore=shutil.ignore_patterns("__pycache__"))
+    patch.setenv("TASKAPP_MATH_ROWS", str(rows))
+    return find_app(str(folder / "math" / "app.py"))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store") / "rollouts.db"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Iterator[httpx.Client]:
+    folder = tmp_path_factory.mktemp("app")
+    rows = folder / "rows.jsonl"
+    rows.write_text("\n".join(map(json.dumps, ROWS)))
+    with pytest.MonkeyPatch.context() as patch:
+        app = own_copy(folder, rows, patch)
+    settings = Settings(environment_api_key=KEY, store=f"sqlite:///{store}")
+    with (
+        BackgroundServer(build(app, settings)) as server,
+        httpx.Client(base_url=server.url, headers={"X-API-Key": KEY}, timeout=120) as client,
+    ):
+        yield client
+
+
+def rollout(
+    client: httpx.Client, action: Any = None, seed: int = 3, environment: str = "math", **config: Any
+) -> dict[str, Any]:
+    """The answer to one rollout: of `constant` with that action, of `gold` without."""
+    policy = (
+        {"policy_name": "gold", "config": {}}
+        if action is None
+        else {"config": {"policy": "constant", "action": action}}
+    )
+    body = {
+        "run_id": "r", "mode": "rl", "ops": [], "policy": policy,
+        "env": {"env_name": environment, "seed": seed, "config": config},
+    }  # fmt: skip
+    answer = client.post("/rollout", json=body)
+    assert answer.status_code == 200, answer.text[:500]
+    return dict(answer.json())
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def submit(answer: str) -> dict[str, Any]:
+    return {"submit": {"answer": answer}}
+
+
+@pytest.mark.parametrize("generator", GENERATORS)
+def test_the_right_answer_pays_in_both_ways(generator: str, client: httpx.Client) -> None:
+    made = problem(generator, "medium", 3)  # type: ignore[arg-type]
+    for action in (None, submit(made.answer), f"First this, then that: \\boxed{{{made.answer}}}."):
+        answer = rollout(client, action, generator=generator)
+        assert answer["reward"] == 1.0
+        assert answer["metrics"]["outcome_score"] == 1.0
+        assert len(answer["trajectories"][0]["steps"]) == 1
+    assert rollout(client, submit("1234567891"), generator=generator)["reward"] == 0.0
+    assert rollout(client, "I think \\boxed{1234567891}", generator=generator)["reward"] == 0.0
+
+
+def test_words_without_a_box_are_refused_until_the_turns_are_over(client: httpx.Client) -> None:
+    made = problem("gsm_symbolic", "medium", 3)
+    for words in (f"The answer is {made.answer}.", f"\\boxed{{{made.answer}}} or \\boxed{{1}}", "\\boxed{" * 100_000):
+        answer = rollout(client, words)
+        steps = answer["trajectories"][0]["steps"]
+        assert answer["reward"] == 0.0
+        assert len(steps) == 4
+        assert steps[0]["obs"]["text"].startswith("Nothing was handed in: ")
+        assert answer["metrics"]["details"]["refusals"] == 4
+
+
+def test_an_answer_of_a_megabyte_is_refused_at_once(client: httpx.Client) -> None:
+    for action in (submit("7" * 1_000_000), "7" * 1_000_000):
+        began = time.monotonic()
+        answer = rollout(client, action)
+        assert answer["reward"] == 0.0
+        assert answer["metrics"]["details"]["handed_in"] == 0
+        assert time.monotonic() - began < 10
+
+
+def test_one_attempt_and_no_word_on_whether_it_was_right(client: httpx.Client) -> None:
+    made = problem("gsm_symbolic", "medium", 3)
+    body: dict[str, Any] = {
+        "run_id": "r", "mode": "rl", "env": {"env_name": "math", "seed": 3}, "policy": {"config": {"policy": "noop"}},
+        "ops": [{"type": "env", "tool": "submit", "args": {"answer": text}} for text in ("1", made.answer)],
+    }  # fmt: skip
+    answer = client.post("/rollout", json=body).json()
+    (step,) = answer["trajectories"][0]["steps"]
+    assert answer["reward"] == 0.0
+    assert step["done"] is True
+    assert made.answer not in json.dumps(step["obs"])
+
+
+def test_the_rows_of_a_file_are_played(client: httpx.Client) -> None:
+    assert [rollout(client, seed=seed, environment="rows")["reward"] for seed in range(5)] == [1.0] * 5
+    for seed, right in ((0, "(x+1)^2"), (1, r"\sqrt{8}"), (2, "42.0"), (3, "CanaryAnswer"), (4, "$72$")):
+        assert rollout(client, submit(right), seed, "rows")["reward"] == 1.0
+        assert rollout(client, submit("x^2"), seed, "rows")["reward"] == 0.0
+
+
+def test_nothing_private_is_told_or_kept(
+    client: httpx.Client, store: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    seed, made = next(
+        (seed, made)
+        for seed in range(4, 100)
+        if len((made := problem("polynomial_equations", "medium", seed)).answer) > 18
+    )
+    word = problem("gsm_symbolic", "medium", seed)
+    private = [made.answer, word.solution.splitlines()[0], "answer_cot", "polynomial_expr", "canary"]
+    told = [
+        as_json(rollout(client, submit("0"), seed, generator="polynomial_equations")),
+        as_json(rollout(client, "what?", seed, generator="polynomial_equations")),
+        as_json(rollout(client, submit("0"), seed)),
+        *(as_json(rollout(client, submit("0"), row, "rows")) for row in (2, 3, 4)),
+        *(client.get("/task_info", params={"seed": row, "environment": "rows"}).text for row in (2, 3, 4)),
+        client.get("/task_info", params={"seed": seed}).text,
+        client.get("/task_info").text, client.get("/info").text, client.get("/metrics").text,
+        client.post("/rollout", json={"run_id": "r", "env": {"env_name": "rows", "seed": 99}}).text,
+        caplog.text, *capfd.readouterr(),
+    ]  # fmt: skip
+    assert [text for text in told if made.question.split("=")[0] in text]
+    assert [part for part in private for text in told if part in text] == []
+    kept = b"".join(file.read_bytes() for file in store.parent.iterdir())
+    assert b"simple_integration" in kept  # played above, with the answer that gold hands in
+    assert [part for part in private[:4] if part.encode() in kept] == []
+    assert b"canary-of" not in kept
+
+
+def test_an_unknown_generator_and_a_difficulty_that_is_not_there_are_the_callers_mistakes(client: httpx.Client) -> None:
+    for config, told in (
+        ({"generator": "sudoku"}, "chain_sum"),
+        ({"difficulty": "extreme"}, "medium"),
+        ({"difficulty": "hard"}, "'gsm_symbolic' has the difficulty medium only"),
+    ):
+        body = {"run_id": "r", "mode": "rl", "ops": [], "policy": {"policy_name": "gold"}}
+        answer = client.post("/rollout", json={**body, "env": {"env_name": "math", "seed": 0, "config": config}})
+        assert answer.status_code == 422
+        assert told in answer.text
+
+
+def test_costly_answers_neither_pay_nor_hold_up_honest_rollouts(client: httpx.Client) -> None:
+    """8 honest rollouts in flight, alone and beside answers of which each takes its process to the limit."""
+    answers = [problem("chain_sum", "medium", seed).answer for seed in range(100)]
+    rollout(client, submit("x^2"), 0, "rows")  # a process is warm
+
+    def honest(seed: int) -> float:
+        began = time.monotonic()
+        assert rollout(client, submit(answers[seed % 100]), seed % 100, generator="chain_sum")["reward"] == 1.0
+        return time.monotonic() - began
+
+    def symbolic() -> float:
+        began = time.monotonic()
+        assert rollout(client, submit("1+2x+x^2"), 0, "rows")["reward"] == 1.0
+        return time.monotonic() - began
+
+    with ThreadPoolExecutor(16) as pool:
+        alone = [seconds for _ in range(25) for seconds in pool.map(honest, range(8))]
+        hostile = [pool.submit(rollout, client, submit(f"{COSTLY}+{n}"), 0, "rows") for n in range(2)]
+        beside: list[float] = []
+        symbolic_seconds: list[float] = []
+        while not all(one.done() for one in hostile):
+            beside += pool.map(honest, range(8))
+            symbolic_seconds.append(symbolic())
+        paid = [one.result() for one in hostile]
+    assert [one["reward"] for one in paid] == [0.0, 0.0]
+    assert all(one["metrics"]["details"]["readable"] == 0 for one in paid)
+    print(
+        f"\nhonest: median {1e3 * statistics.median(alone):.1f} ms, worst {1e3 * max(alone):.1f} ms alone; "
+        f"{1e3 * statistics.median(beside):.1f} and {1e3 * max(beside):.1f} ms beside hostile ones, "
+        f"{len(beside)} of them; an expression among them {1e3 * statistics.median(symbolic_seconds):.1f} ms"
+    )
+    assert len(beside) >= 16
+    assert statistics.median(beside) < 0.5  # a hostile one takes 2 s of a processor
+    assert max(beside) < 2.0
+
+
+def test_files_that_do_not_fit_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises((ConfigError, DiscoveryError), match=r"neither train\.jsonl"):
+        own_copy(tmp_path / "a", empty, monkeypatch)
+    with pytest.raises(DeclarationError, match="no file"):
+        own_copy(tmp_path / "b", tmp_path / "none.jsonl", monkeypatch).freeze()
+    (tmp_path / "bad.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n{"question": "1+2?", "answer": " "}\n')
+    with pytest.raises(DeclarationError, match=r"bad\.jsonl:2") as told:
+        own_copy(tmp_path / "c", tmp_path / "bad.jsonl", monkeypatch).freeze()
+    assert "the answer is empty" in str(told.value)
+
+
+def test_a_folder_gives_its_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    for name in ("train", "test"):
+        (rows / f"{name}.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n')
+    spec = own_copy(tmp_path / "app", rows, monkeypatch).freeze()
+    assert spec.environments["rows"].split_names == ("train", "test")
+    assert spec.default_environment.name == "math"
+
+
+WITHOUT = """
+import asyncio, sys
+
+class NotInstalled:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("reasoning_gym", "math_verify", "sympy"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NotInstalled())
+
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.errors import TaskappError
+from taskapp_kit.service import Service
+
+async def main():
+    service = Service(find_app("math"))
+    assert service.instance("math", None, 1_010_000).split == "test"
+    request = {"run_id": "test", "env": {"env_name": "math", "seed": 7}, "policy": {"policy_name": "gold"},
+               "ops": [], "mode": "eval"}
+    try:
+        await service.rollout(RolloutRequest.model_validate(request))
+    except TaskappError as error:
+        print(type(error).__name__, error.message, error.hint)
+
+asyncio.run(main())
+"""
+
+
+def test_without_the_package_the_app_is_told_of_and_a_rollout_names_the_extra() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "environment 'math' needs the package reasoning_gym, which is not installed here; " in done.stdout
+    assert "pip install 'taskapp-kit[math]'" in done.stdout
+
+
+def test_the_file_of_the_app_loads_neither_package() -> None:
+    program = (
+        "import sys; from taskapp_kit.declare.discovery import find_app; find_app('math').freeze()\n"
+        "print([name for name in ('reasoning_gym', 'math_verify', 'sympy', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
