@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from taskapp_kit.contract.addresses import inference_url, stored_url
+from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.events import SCHEMA_VERSION, EncodedEvents
 from taskapp_kit.contract.ports import StoredRollout
 from taskapp_kit.declare.specs import AppSpec
@@ -75,12 +76,22 @@ def stored_rollout(
             "message": failure.message,
             "error_id": failure.error_id,
         },
-        private={"final_state": outcome.final_state} if outcome.final_state is not None else {},
+        private=_private(outcome),
         timing=timing,
         seconds=timing["total"],
         key_label=key_label,
         blobs=pictures,
     )
+
+
+def _private(outcome: Outcome) -> dict[str, Json]:
+    """What no answer holds: the end state, and every call of a judge."""
+    kept: dict[str, Json] = {}
+    if outcome.final_state is not None:
+        kept["final_state"] = outcome.final_state
+    if outcome.judging:
+        kept["judge_calls"] = outcome.judging.to_json()
+    return kept
 
 
 class PictureMemory:

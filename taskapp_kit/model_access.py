@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.addresses import complete_url
@@ -29,13 +29,24 @@ Ask = Callable[[str, dict[str, Json]], Awaitable[ChatReply | ModelFailed]]
 """(role, body) -> what came of it. On the event loop. Raises Unavailable when no model has the role."""
 
 
-def role_endpoint(settings: Settings, role: str) -> Endpoint | None:
-    """The model that has this role (`judge`, `user`, …); None when none is configured."""
-    name = "TASKAPP_" + role.upper().replace("-", "_")
-    url = settings.variable(f"{name}_URL")
+def url_variable(role: str) -> str:
+    """The variable that holds the address of a role's model, e.g. TASKAPP_JUDGE_URL."""
+    return f"TASKAPP_{role.upper().replace('-', '_')}_URL"
+
+
+def role_endpoint(settings: Settings, role: str, *, reward_model: bool = False) -> Endpoint | None:
+    """The model that has this role (`judge`, `user`, …); None when none is configured.
+
+    reward_model: its address is taken as it stands (`…/classify`), not completed to chat completions.
+    """
+    variable = url_variable(role)
+    url = settings.variable(variable)
     if url is None:
         return None
-    return Endpoint(complete_url(url), settings.variable(f"{name}_MODEL"), settings.variable(f"{name}_KEY"))
+    name = variable.removesuffix("URL")
+    return Endpoint(
+        url if reward_model else complete_url(url), settings.variable(f"{name}MODEL"), settings.variable(f"{name}KEY")
+    )
 
 
 class ModelAccess:
@@ -63,9 +74,10 @@ class ModelAccess:
         until = time.monotonic() + seconds
 
         async def ask(role: str, body: dict[str, Json]) -> ChatReply | ModelFailed:
-            endpoint = policy if role == POLICY else role_endpoint(self._settings, role)
+            scalar = body.get("kind") == "reward_model"
+            endpoint = policy if role == POLICY else role_endpoint(self._settings, role, reward_model=scalar)
             if endpoint is None:
-                variable = f"TASKAPP_{role.upper().replace('-', '_')}_URL"
+                variable = url_variable(role)
                 raise Unavailable(
                     f"no model is configured for the role {role!r}.",
                     hint=f"Set {variable} (and {variable.removesuffix('URL')}MODEL, …KEY) where the server runs.",
@@ -99,27 +111,27 @@ class ThreadPort:
         self._ask = ask
         self._loop = asyncio.get_running_loop()
         self._under_way: concurrent.futures.Future[ChatReply | ModelFailed] | None = None
-        self._stopped = False
+        self._stopped: Literal["timeout", "cancelled"] | None = None
 
     def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
         """Waits for one answer. Raises ModelFailed, Unavailable."""
-        if self._stopped:
-            raise _stopped("cancelled")
+        if self._stopped is not None:
+            raise _stopped(self._stopped)
         work: Coroutine[Any, Any, ChatReply | ModelFailed] = _awaited(self._ask(role, body))
         self._under_way = future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             came = future.result()
         except concurrent.futures.CancelledError:
-            raise _stopped("cancelled") from None
+            raise _stopped(self._stopped or "cancelled") from None
         finally:
             self._under_way = None
         if isinstance(came, ModelFailed):
             raise came
         return came
 
-    def stop(self) -> None:
+    def stop(self, reason: Literal["timeout", "cancelled"]) -> None:
         """Ends the call under way, and lets no other begin. On the event loop."""
-        self._stopped = True
+        self._stopped = self._stopped or reason
         if self._under_way is not None:
             self._under_way.cancel()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.rollout import Rollout, Story
-from taskapp_kit.contract.scorecard import RolloutSummary, Scorecard
+from taskapp_kit.contract.scorecard import JudgeRecord, RolloutSummary, Scorecard
 from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.errors import Failure
 from taskapp_kit.planning import Planned
@@ -19,6 +19,7 @@ class Outcome:
     """The store's row and the log need no more of a rollout than this, its encoded events and its pictures.
 
     length: steps. final_state: private. usage: tokens. ops: operations done. seconds: in environment, policy, scoring.
+    judging: every call of a judge, private.
     digest: None when the episode failed. scorecard: None when it failed or could not be scored.
     """
 
@@ -38,6 +39,7 @@ class Outcome:
     digest: str | None = None
     scorecard: Scorecard | None = None
     failure: Failure | None = None
+    judging: JudgeRecord = field(default_factory=JudgeRecord)
 
     @classmethod
     def of(cls, played: Played) -> Outcome:
@@ -60,6 +62,7 @@ class Outcome:
             digest=played.digest,
             scorecard=played.scorecard,
             failure=played.failure,
+            judging=played.judging,
         )
 
     def numbers(self, card: Scorecard) -> RolloutSummary:
@@ -112,17 +115,19 @@ class Outcome:
         """For another process; the private end state is in it."""
         told = {name: getattr(self, name) for name in self.__slots__}
         told["scorecard"] = None if self.scorecard is None else self.scorecard.to_json()
+        told["judging"] = self.judging.to_json() if self.judging else None
         told["failure"] = None if self.failure is None else asdict(self.failure)
         return told
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Outcome:
         """The inverse of `to_json`."""
-        card, failure = body["scorecard"], body["failure"]
+        card, failure, judging = body["scorecard"], body["failure"], body["judging"]
         return cls(
             **{
                 **body,
                 "scorecard": None if card is None else Scorecard.from_json(card),
+                "judging": JudgeRecord() if judging is None else JudgeRecord.from_json(judging),
                 "failure": None if failure is None else Failure(**failure),
             }
         )

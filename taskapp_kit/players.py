@@ -237,7 +237,7 @@ class _Story:
         """Asks the thread to end the episode. Of a cancelled one nothing is heard from now on, its own end neither."""
         if reason == "cancelled":
             self.until_now()
-        self.port.stop()
+        self.port.stop(reason)
         self.control.stop = self.control.stop or reason
 
     def until_now(self) -> list[Event]:

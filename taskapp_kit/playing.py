@@ -10,7 +10,7 @@ from taskapp_kit.contract.content import images
 from taskapp_kit.contract.events import Event, Failed, Scored, Started, fold
 from taskapp_kit.contract.model import ModelPort, RemotePolicy
 from taskapp_kit.contract.ports import Clock, LocalPolicy
-from taskapp_kit.contract.scorecard import Scorecard
+from taskapp_kit.contract.scorecard import JudgeRecord, Scorecard
 from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import Failure
@@ -27,6 +27,7 @@ class Played:
 
     digest: None when the episode failed (one whose scoring failed has a digest: it can be scored later). cause: the
     exception behind a failure, for the log. ops: operations done. seconds: in environment, policy and scoring.
+    judging: every call of a judge, of a failed scoring too.
     """
 
     events: list[Event]
@@ -37,6 +38,7 @@ class Played:
     cause: BaseException | None = None
     ops: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    judging: JudgeRecord = field(default_factory=JudgeRecord)
 
     def pictures(self) -> dict[str, bytes]:
         """The pictures that were seen, PNG bytes by SHA-256 (hex); encodes those that are not yet."""
@@ -96,12 +98,12 @@ class Performance:
         began = self._clock.monotonic()
         task, arguments = planned.plan.task, planned.plan.arguments
         try:
-            card = score(self._spec, trajectory, task=task, config=arguments, blend=planned.blend)
+            card = score(self._spec, trajectory, task=task, config=arguments, blend=planned.blend, models=self._models)
         except ScoringFailed as error:
-            played.failure, played.cause = error.failure, error.__cause__
+            played.failure, played.cause, played.judging = error.failure, error.__cause__, error.judging
             return played
         played.seconds["scoring"] = self._clock.monotonic() - began
-        played.scorecard = card
+        played.scorecard, played.judging = card, card.judging
         self._tell(Scored(card.to_json()))
         return played
 

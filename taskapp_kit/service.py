@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from taskapp_kit.config import Settings
+from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.events import Answered, Called, Failed, from_json
 from taskapp_kit.contract.ports import Clock, LocalPolicy, Store, SystemClock, View
 from taskapp_kit.contract.rollout import Rollout
@@ -31,8 +32,9 @@ from taskapp_kit.errors import (
     Unavailable,
 )
 from taskapp_kit.foreman import Foreman
+from taskapp_kit.group_scoring import load_group
 from taskapp_kit.keeping import PictureMemory
-from taskapp_kit.model_access import ModelAccess, model_access
+from taskapp_kit.model_access import ModelAccess, ThreadPort, model_access, url_variable
 from taskapp_kit.places import Places
 from taskapp_kit.planning import Nobody, Planner
 from taskapp_kit.players import Players
@@ -40,10 +42,13 @@ from taskapp_kit.run.episode import Episode
 from taskapp_kit.run.lanes import LaneHung, Lanes
 from taskapp_kit.run.plan import Control
 from taskapp_kit.run.stage import prepare_to_serve
-from taskapp_kit.score.scoring import ScoringFailed, aggregates
+from taskapp_kit.score.failures import ScoringFailed
+from taskapp_kit.score.judges import needed_roles
+from taskapp_kit.score.scoring import aggregates
 from taskapp_kit.version import __version__, git_commit
 
 log = logging.getLogger("taskapp_kit.service")
+
 
 class Service:
     """Plays and scores rollouts of one app. Make it and use it on one event loop; call `close` at the end.
@@ -69,7 +74,6 @@ class Service:
     ) -> None:
         self.app = app
         self.spec: AppSpec = app.freeze()
-        _judges_can_be_asked(self.spec)
         self.store = store
         self.clock: Clock = clock or SystemClock()
         self.max_concurrent = max_concurrent
@@ -104,7 +108,7 @@ class Service:
         )
         self.warnings: tuple[str, ...] = (
             *self.spec.warnings,
-            *_unasked_judges(self.spec),
+            *_judges_can_be_asked(self.spec, self.models),
             *_unplayed_loop(self.spec),
         )
         for warning in self.warnings:
@@ -309,6 +313,24 @@ class Service:
             raise RolloutFailed(failure) from control.cause
         return episode.view
 
+    async def score_group(
+        self, *, rollout_ids: Sequence[str] | None = None, group_id: str | None = None, caller: Caller = ANYONE
+    ) -> dict[str, Json]:
+        """Stored rollouts of one seed, ranked against each other by the group judges: the answer of `POST /score_group`.
+
+        Takes a place, as a rollout does. Raises RequestError, Unavailable, Saturated, RolloutFailed, StoreError.
+        """
+        group = await load_group(self.planner, self.store, rollout_ids=rollout_ids, group_id=group_id)
+        self.places.take(caller)
+        try:
+            port = ThreadPort(self.models.of_rollout(None, self.max_time_seconds))
+            return await self.model_lanes.run(lambda: group.score(port), seconds=self.max_time_seconds, stop=port.stop)
+        except LaneHung:
+            message = f"the group judges gave no verdict within {self.max_time_seconds:g} s"
+            raise RolloutFailed(Failure("timeout", "deadline", message)) from None
+        finally:
+            self.places.give_back(caller)
+
     async def blob(self, sha256: str) -> bytes | None:
         """A picture's PNG bytes by their SHA-256 (hex); None when it is not kept (any more)."""
         shown = self._pictures.get(sha256)
@@ -357,26 +379,27 @@ class Service:
             await self.store.close()
 
 
-def _judges_can_be_asked(spec: AppSpec) -> None:
-    """A judge that weighs something must be answered, or no rollout of the app has a reward."""
-    for judge in spec.judges:
-        if judge.weight > 0:
+def _judges_can_be_asked(spec: AppSpec, models: ModelAccess) -> list[str]:
+    """A judge that weighs something must have a model, or no rollout of the app has a reward; the others are warned of."""
+    warnings = []
+    for need in needed_roles(spec):
+        if models.configured(need.role):
+            continue
+        variable = url_variable(need.role)
+        if need.must:
             raise Unavailable(
-                f"judge {judge.name!r} ({judge.place}) has weight {judge.weight:g} and needs a model to ask "
-                "(TASKAPP_JUDGE_URL), and this version of taskapp-kit declares judges but cannot ask them yet.",
-                hint="Give it weight=0 to serve without it.",
+                f"judge {need.judge!r} ({need.place}) weighs something, and no model is configured for it ({variable}).",
+                hint=f"Set {variable} (and {variable.removesuffix('URL')}MODEL, …KEY), or give it weight=0.",
             )
-
-
-def _unasked_judges(spec: AppSpec) -> list[str]:
-    names = [judge.name for judge in spec.judges]
-    if not names:
-        return []
-    return [f"judges {', '.join(names)} are not configured: their scores are null (not_configured)"]
+        names = ", ".join(need.judges)
+        warnings.append(f"judges {names} are not configured ({variable}): their scores are null (not_configured)")
+    return warnings
 
 
 def _unplayed_loop(spec: AppSpec) -> list[str]:
     if spec.rollout_function is None:
         return []
     name = spec.rollout_function.__name__
-    return [f"@app.rollout {name}() is not called by this version: rollouts are played by the policy that a request names"]
+    return [
+        f"@app.rollout {name}() is not called by this version: rollouts are played by the policy that a request names"
+    ]

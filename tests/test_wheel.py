@@ -160,7 +160,7 @@ def test_installed_it_reads_its_own_bundle_and_nothing_of_this_checkout(installe
 
 def test_list_shows_what_came_with_it(installed: Path, tmp_path: Path) -> None:
     shown = run(installed, tmp_path, "taskapp", "list")
-    for name in ("crafter", "math", *TEMPLATES):
+    for name in ("crafter", "math", "python_sandbox", *TEMPLATES):
         assert name in shown
     assert run(installed, tmp_path, "taskapp-kit", "list") == shown
 

@@ -85,6 +85,7 @@ def _local(app: TaskApp, settings: Settings, wanted: str | None) -> dict[str, An
     from taskapp_kit.cli.policies import example_policy
     from taskapp_kit.declare.instances import find_environment
     from taskapp_kit.policy.choose import policies_of
+    from taskapp_kit.score.judges import needed_roles, variable_of
     from taskapp_kit.serve.task_info import Description
 
     spec = app.freeze()
@@ -106,8 +107,11 @@ def _local(app: TaskApp, settings: Settings, wanted: str | None) -> dict[str, An
         policies = policies_of(spec, environment)
         unavailable[environment.name] = {name: why for name, why in policies.items() if why is not None}
         first = first or {"seed": seed, "policy": example_policy(policies, words=environment.text_action is not None)}
-    judges = [judge.name for judge in spec.judges]
-    asked = [f"the judges {', '.join(judges)} cannot be asked in this version of taskapp-kit"] if judges else []
+    asked = [
+        f"judges {', '.join(need.judges)} ask the model of role {need.role!r}, and {variable_of(need.role)} is not set"
+        for need in needed_roles(spec)
+        if settings.variable(variable_of(need.role)) is None
+    ]
     return {
         "info": told.info(),
         "task_info": tasks,

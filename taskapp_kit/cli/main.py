@@ -18,7 +18,7 @@ from taskapp_kit.errors import TaskappError
 from taskapp_kit.version import __version__
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Author": ("init", "list", "info", "play", "mock-model"),
+    "Author": ("init", "list", "info", "play", "mock-model", "judge"),
     "Serve": ("serve", "rollout", "keys"),
 }
 """Group to its commands, in the order of `taskapp --help`; a dash in a name is an underscore in its module's."""

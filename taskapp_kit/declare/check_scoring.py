@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.declare.check_functions import (
@@ -16,13 +17,23 @@ from taskapp_kit.declare.check_functions import (
 )
 from taskapp_kit.declare.places import did_you_mean, line_of
 from taskapp_kit.declare.problems import Problems, is_number
-from taskapp_kit.declare.rubric_file import Criterion, RubricFile, read_rubric_file
+from taskapp_kit.declare.rubric_file import (
+    COMBINATIONS,
+    Criterion,
+    JudgeTable,
+    RubricFile,
+    is_role,
+    read_rubric_file,
+    wrong_choices,
+)
 from taskapp_kit.declare.specs import CriterionSpec, JudgeSpec
 from taskapp_kit.declare.taskapp import Declared, TaskApp
 from taskapp_kit.errors import DeclarationError
 
 EVENT_NAMES = ("step", "trajectory", "task", "config")
 """What a criterion of events may take."""
+GROUP_NAMES = ("trajectories", "task", "config")
+"""What a group judge may take."""
 
 
 def check_criterion(app: TaskApp, declared: Declared, problems: Problems) -> CriterionSpec | None:
@@ -61,13 +72,17 @@ def check_judge(app: TaskApp, declared: Declared, problems: Problems) -> JudgeSp
     function, options = declared.target, declared.options
     place = line_of(function, declared.place)
     before = len(problems)
-    parameters = taken_names(declared, place, OUTCOME_NAMES, problems)
+    parameters = taken_names(declared, place, GROUP_NAMES if options["group"] else OUTCOME_NAMES, problems)
+    if options["group"] and "trajectories" not in parameters:
+        problems.add(place, f"group judge {declared.name!r} does not take 'trajectories'",
+                     "def rank(trajectories), giving one reading for each", "take trajectories")  # fmt: skip
     _weight(declared, place, problems)
     environments = chosen_environments(app, declared, place, problems)
     scale = _scale(declared, place, problems)
-    if type(options["samples"]) is not int or options["samples"] < 1:
-        problems.add(place, f"judge {declared.name!r} has samples={options['samples']!r}", "a whole number ≥ 1",
-                     "mend samples")  # fmt: skip
+    asking = _asking(declared, place, problems)
+    if options["kind"] == "reward_model" and (options["group"] or asking["choices"]):
+        problems.add(place, f"judge {declared.name!r} is a reward model with group= or choices=",
+                     "one number for one rollout", "drop group= and choices=")  # fmt: skip
     if not own_docstring(function):
         problems.add(place, f"judge {declared.name!r} has no docstring", "the question that the model is asked",
                      "write the question as the docstring")  # fmt: skip
@@ -78,21 +93,56 @@ def check_judge(app: TaskApp, declared: Declared, problems: Problems) -> JudgeSp
         description=described(function, declared.name),
         weight=float(options["weight"]),
         scale=(float(scale[0]), float(scale[1])),
-        samples=options["samples"],
         group=bool(options["group"]),
         environments=environments,
         function=function,
         parameters=parameters,
         place=place,
+        **asking,
     )
 
 
-def check_rubric_file(
-    app: TaskApp, declared: Declared, criteria: list[CriterionSpec], problems: Problems
-) -> tuple[RubricFile | None, list[CriterionSpec], list[JudgeSpec]]:
-    """One `app.load_rubric`: the file (None when it cannot be used), the criteria with what it says of them, its judges.
+def _asking(declared: Declared, place: str, problems: Problems) -> dict[str, Any]:
+    """How the model is asked, checked."""
+    options, what = declared.options, f"judge {declared.name!r}"
+    models, choices = options["model"], options["choices"]
+    models = (models,) if isinstance(models, str) else tuple(models)
+    if type(options["samples"]) is not int or options["samples"] < 1:
+        problems.add(place, f"{what} has samples={options['samples']!r}", "a whole number ≥ 1", "mend samples")
+    if not models or len(set(models)) < len(models) or not all(map(is_role, models)):
+        problems.add(place, f"{what} has model={options['model']!r}", "a role, or several: small letters, digits and _",
+                     'e.g. model="judge"')  # fmt: skip
+    for name, known in (
+        ("combine", COMBINATIONS),
+        ("kind", ("chat", "reward_model")),
+        ("form", ("json_schema", "text")),
+    ):
+        if options[name] not in known:
+            problems.add(place, f"{what} has {name}={options[name]!r}", f"one of {', '.join(known)}",
+                         did_you_mean(str(options[name]), known))  # fmt: skip
+    why = wrong_choices(choices)
+    if why is not None:
+        problems.add(place, f"{what} has choices={choices!r}", why, "mend choices")
+    temperature = options["temperature"]
+    if temperature is not None and (not is_number(temperature) or temperature < 0):
+        problems.add(place, f"{what} has temperature={temperature!r}", "a number ≥ 0, or None", "mend temperature")
+    return {
+        "samples": options["samples"],
+        "models": models,
+        "combine": options["combine"],
+        "choices": () if why is not None else tuple(choices),
+        "kind": options["kind"],
+        "form": options["form"],
+        "temperature": temperature,
+    }
 
-    An entry with the name of a declared criterion gives that one its weight; any other one becomes a judge's question.
+
+def check_rubric_file(
+    app: TaskApp, declared: Declared, criteria: list[CriterionSpec], judges: list[JudgeSpec], problems: Problems
+) -> tuple[RubricFile | None, list[CriterionSpec], list[JudgeSpec]]:
+    """One `app.load_rubric`: the file (None when it cannot be used), the criteria and the judges with what it says of them.
+
+    An entry with the name of a declared criterion or judge gives that one its weight; any other one is a new judge.
     """
     file: RubricFile | None = None
     try:
@@ -100,7 +150,7 @@ def check_rubric_file(
     except DeclarationError as error:
         problems.extend(error.problems)
     environments = chosen_environments(app, declared, declared.place, problems)
-    told, judges = list(criteria), []
+    told, asked = list(criteria), list(judges)
     for entry in file.criteria if file is not None else ():
         own = [at for at, spec in enumerate(told) if spec.name == entry.id and meet(spec.environments, environments)]
         for at in own:
@@ -108,26 +158,54 @@ def check_rubric_file(
                 told[at], description=entry.description or told[at].description, weight=entry.weight,
                 required=entry.required, accumulate=entry.accumulate,
             )  # fmt: skip
-        if not own and not entry.description:
-            problems.add(entry.place, f"criterion {entry.id!r} has no description, and no @app.rubric has its name",
-                         "the question that a judge is asked", "give it a description, or declare the rubric")  # fmt: skip
-        elif not own:
-            judges.append(_judge_of(entry, environments))
-    return file, told, judges
+        same = [at for at, spec in enumerate(asked) if spec.name == entry.id and meet(spec.environments, environments)]
+        for at in same:
+            asked[at] = replace(
+                asked[at], description=entry.description or asked[at].description, weight=entry.weight,
+                required=entry.required, scale=entry.scale or asked[at].scale, choices=entry.choices or asked[at].choices,
+            )  # fmt: skip
+        _matches(entry, bool(own), bool(same), problems)
+        if file is not None and not own and not same:
+            asked.append(_judge_of(entry, file.judge, environments))
+    return file, told, asked
 
 
-def _judge_of(entry: Criterion, environments: tuple[str, ...] | None) -> JudgeSpec:
+def _matches(entry: Criterion, code: bool, declared_judge: bool, problems: Problems) -> None:
+    """Whether an entry fits what is declared under its name."""
+    name = f"criterion {entry.id!r}"
+    if code and (entry.judge or entry.of_a_judge):
+        problems.add(entry.place, f"{name} is for a judge, and an @app.rubric of its name answers by code",
+                     "a name of its own for the judge's question", "rename it, or drop judge, choices, scale, call")  # fmt: skip
+    elif declared_judge and (entry.judge is False or entry.call is not None):
+        problems.add(entry.place, f"{name} is declared as an @app.judge, which is asked by itself",
+                     "neither judge = false nor a call", "drop it")  # fmt: skip
+    elif not code and not declared_judge and entry.judge is False:
+        problems.add(entry.place, f"{name} is not for a judge, and no @app.rubric has its name",
+                     "an @app.rubric that answers it", "declare the rubric, or say judge = true")  # fmt: skip
+    elif not code and not declared_judge and not entry.description:
+        problems.add(entry.place, f"{name} has no description, and no @app.rubric has its name",
+                     "the question that a judge is asked", "give it a description, or declare the rubric")  # fmt: skip
+
+
+def _judge_of(entry: Criterion, asking: JudgeTable, environments: tuple[str, ...] | None) -> JudgeSpec:
     return JudgeSpec(
         name=entry.id,
         description=entry.description,
         weight=entry.weight,
-        scale=(0.0, 1.0),
-        samples=1,
+        scale=entry.scale or (0.0, 1.0),
+        samples=asking.samples,
         group=False,
         environments=environments,
         function=None,
         parameters=(),
         place=entry.place,
+        models=asking.models,
+        combine=asking.combine,
+        choices=entry.choices,
+        form=asking.form,
+        temperature=asking.temperature,
+        required=entry.required,
+        call=None if entry.call is None else f"{asking.source}:{entry.call}",
     )
 
 

@@ -43,8 +43,7 @@ def freeze(app: TaskApp) -> AppSpec:
     judges = _checked(app, "judge", check_judge, problems)
     aggregation: Aggregation = "weighted_sum"
     for declared in _declared(app, "rubric_file"):
-        file, criteria, more = check_rubric_file(app, declared, criteria, problems)
-        judges.extend(more)
+        file, criteria, judges = check_rubric_file(app, declared, criteria, judges, problems)
         if file is not None:
             aggregation = file.aggregation
     policies = _checked(app, "policy", check_policy, problems)

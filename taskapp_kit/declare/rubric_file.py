@@ -8,12 +8,25 @@ id = "reached"
 description = "The target was hit exactly."
 weight = 3.0
 required = false
+
+[[criteria]]
+id = "tone"
+judge = true                     # a model is asked, whatever is declared under this name
+description = "Is the answer polite?"
+choices = ["rude", "plain", "polite"]    # from worst to best; or scale = [0, 10]
+call = "style"                   # criteria with the same call are asked in one
+
+[judge]                          # how this file's judges are asked
+model = "judge"                  # a role, or a list of roles
+samples = 1
+combine = "mean"
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +35,23 @@ from typing import Any, Literal
 from taskapp_kit.declare.places import shown_path
 from taskapp_kit.errors import DeclarationError, Problem, Unavailable
 
-KNOWN = {"id", "description", "weight", "required", "accumulate"}
+KNOWN = {"id", "description", "weight", "required", "accumulate", "judge", "choices", "scale", "call"}
+KNOWN_OF_JUDGE = {"model", "samples", "combine", "form", "temperature"}
 Aggregation = Literal["weighted_sum", "sum", "custom"]
 AGGREGATIONS: tuple[Aggregation, ...] = ("weighted_sum", "sum", "custom")
+Combination = Literal["mean", "median", "majority"]
+COMBINATIONS: tuple[Combination, ...] = ("mean", "median", "majority")
+ROLE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """One entry of a rubric file. weight ≥ 0 and finite; accumulate False: the last event counts, not the sum."""
+    """One entry of a rubric file. weight ≥ 0 and finite; accumulate False: the last event counts, not the sum.
+
+    judge: True, a model answers; False, code does; None, code when an @app.rubric has its name. choices: from worst to
+    best, in place of a number. scale: lowest and highest score, None for 0 to 1. call: asked together with the others of
+    this call.
+    """
 
     id: str
     description: str
@@ -37,14 +59,50 @@ class Criterion:
     required: bool
     accumulate: bool
     place: str
+    judge: bool | None = None
+    choices: tuple[str, ...] = ()
+    scale: tuple[float, float] | None = None
+    call: str | None = None
+
+    @property
+    def of_a_judge(self) -> bool:
+        """True when it says something that only a judge reads."""
+        return bool(self.choices) or self.scale is not None or self.call is not None
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeTable:
+    """How a file's judges are asked; see `@app.judge`. source: the file, as it is told to authors."""
+
+    source: str
+    models: tuple[str, ...] = ("judge",)
+    samples: int = 1
+    combine: Combination = "mean"
+    form: Literal["json_schema", "text"] = "json_schema"
+    temperature: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RubricFile:
-    """A rubric file: its criteria and how outcome criteria become one score."""
+    """A rubric file: its criteria, how outcome criteria become one score, how its judges are asked."""
 
     criteria: tuple[Criterion, ...]
     aggregation: Aggregation
+    judge: JudgeTable
+
+
+def is_role(name: object) -> bool:
+    """Whether it can be the name of a model's role."""
+    return isinstance(name, str) and ROLE.fullmatch(name) is not None and name != "policy"
+
+
+def wrong_choices(choices: object) -> str | None:
+    """What choices have to be, when these are not; None when they are fine or empty."""
+    if isinstance(choices, (list, tuple)):
+        words = [word for word in choices if isinstance(word, str) and word.strip()]
+        if not choices or (len(choices) >= 2 and len(words) == len(choices) == len(set(words))):
+            return None
+    return "at least two different words, from worst to best"
 
 
 def read_rubric_file(path: Path, app: str) -> RubricFile:
@@ -77,11 +135,55 @@ def read_rubric_file(path: Path, app: str) -> RubricFile:
                 bool(entry.get("required", False)),
                 bool(entry.get("accumulate", True)),
                 where,
+                entry.get("judge"),
+                tuple(entry.get("choices", ())),
+                _scale(entry),
+                entry.get("call"),
             )
         )
+    table = _judge_table(data.get("judge", {}), place, problems)
     if problems:
         raise DeclarationError(app, problems)
-    return RubricFile(tuple(criteria), aggregation)
+    return RubricFile(tuple(criteria), aggregation, table)
+
+
+def _scale(entry: dict[str, Any]) -> tuple[float, float] | None:
+    scale = entry.get("scale")
+    return None if scale is None else (float(scale[0]), float(scale[1]))
+
+
+def _judge_table(given: Any, place: str, problems: list[Problem]) -> JudgeTable:
+    where = f"{place} (judge)"
+    if not isinstance(given, dict):
+        problems.append(Problem(where, f"is {given!r}", "a table", "write [judge]"))
+        return JudgeTable(place)
+    before = len(problems)
+    unknown = sorted(set(given) - KNOWN_OF_JUDGE)
+    if unknown:
+        problems.append(
+            Problem(where, f"has {unknown[0]!r}, which nothing reads", ", ".join(sorted(KNOWN_OF_JUDGE)), "drop it")
+        )
+    models = given.get("model", "judge")
+    models = (models,) if isinstance(models, str) else models
+    if not isinstance(models, (list, tuple)) or not models or not all(map(is_role, models)):
+        problems.append(Problem(where, f"has model {given['model']!r}", "a role, or a list of roles", "mend it"))
+    samples = given.get("samples", 1)
+    if type(samples) is not int or samples < 1:
+        problems.append(Problem(where, f"has samples {samples!r}", "a whole number ≥ 1", "mend it"))
+    for name, known in (("combine", COMBINATIONS), ("form", ("json_schema", "text"))):
+        if given.get(name, known[0]) not in known:
+            problems.append(Problem(where, f"has {name} {given[name]!r}", f"one of {', '.join(known)}", "mend it"))
+    temperature = given.get("temperature")
+    if temperature is not None and (not _number(temperature) or temperature < 0):
+        problems.append(Problem(where, f"has temperature {temperature!r}", "a number ≥ 0", "mend it"))
+    if len(problems) > before:
+        return JudgeTable(place)
+    combine, form = given.get("combine", "mean"), given.get("form", "json_schema")
+    return JudgeTable(place, tuple(models), samples, combine, form, temperature)
+
+
+def _number(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def _wrong(entry: Any, where: str, seen: set[str]) -> Problem | None:
@@ -97,6 +199,22 @@ def _wrong(entry: Any, where: str, seen: set[str]) -> Problem | None:
         return Problem(where, f"has weight {weight!r}", "a finite number ≥ 0", "mend the weight")
     if entry.get("required") and weight == 0:
         return Problem(where, "is required and has weight 0", "a weight > 0: 0 only measures", "give it a weight")
+    return _wrong_for_a_judge(entry, where)
+
+
+def _wrong_for_a_judge(entry: dict[str, Any], where: str) -> Problem | None:
+    judge, call, scale = entry.get("judge"), entry.get("call"), entry.get("scale")
+    if judge is not None and not isinstance(judge, bool):
+        return Problem(where, f"has judge {judge!r}", "true or false", "mend it")
+    why = wrong_choices(entry.get("choices", ()))
+    if why is not None:
+        return Problem(where, f"has choices {entry['choices']!r}", why, "mend it")
+    if scale is not None and not (
+        isinstance(scale, list) and len(scale) == 2 and all(map(_number, scale)) and scale[0] < scale[1]
+    ):
+        return Problem(where, f"has scale {scale!r}", "[lowest, highest], finite", "mend it")
+    if call is not None and (not isinstance(call, str) or not call):
+        return Problem(where, f"has call {call!r}", "a word", "mend it")
     return None
 
 

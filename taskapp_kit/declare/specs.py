@@ -125,7 +125,14 @@ class CriterionSpec(Scoped):
 
 @dataclass(frozen=True, slots=True)
 class JudgeSpec(Scoped):
-    """One criterion that a model is asked about: the docstring is the question, what the function returns is read."""
+    """One criterion that a model is asked about: the docstring is the question, what the function returns is read.
+
+    function: None (rubric files) reads the transcript. models: roles, each is asked `samples` times; combine: how the
+    scores become one. choices: words from worst to best in place of a number, spread evenly over the scale. kind
+    "reward_model": the endpoint answers with a number alone. group: ranks the rollouts of one seed, and scores no rollout
+    by itself. call: judges with the same one are asked together (rubric files). form: "text" sends no `response_format`.
+    temperature: None leaves it to the endpoint.
+    """
 
     name: str
     description: str
@@ -137,6 +144,21 @@ class JudgeSpec(Scoped):
     function: Callable[..., Any] | None
     parameters: tuple[str, ...]
     place: str
+    models: tuple[str, ...] = ("judge",)
+    combine: Literal["mean", "median", "majority"] = "mean"
+    choices: tuple[str, ...] = ()
+    kind: Literal["chat", "reward_model"] = "chat"
+    form: Literal["json_schema", "text"] = "json_schema"
+    temperature: float | None = None
+    required: bool = False
+    call: str | None = None
+
+    def declaration(self) -> list[Json]:
+        """What the spec hash covers."""
+        return [
+            *(self.name, self.description, self.weight, list(self.scale), self.samples, list(self.models)),
+            *(self.combine, list(self.choices), self.kind, self.group, self.required, self.call),
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +227,9 @@ class AppSpec:
         judged = any(
             item.of == "outcome" and item.weight > 0 and item.applies_to(environment) for item in self.criteria
         )
-        judged = judged or any(item.weight > 0 and item.applies_to(environment) for item in self.judges)
+        judged = judged or any(
+            item.weight > 0 and not item.group and item.applies_to(environment) for item in self.judges
+        )
         return Blend(outcome=1.0) if judged else Blend(env=1.0)
 
     @cached_property
@@ -216,7 +240,7 @@ class AppSpec:
                 "app": [self.name, self.version],
                 "environments": [spec.declaration() for spec in self.environments.values()],
                 "criteria": [[c.name, c.of, c.description, c.weight, c.required] for c in self.criteria],
-                "judges": [[j.name, j.description, j.weight, list(j.scale), j.samples] for j in self.judges],
+                "judges": [judge.declaration() for judge in self.judges],
                 "reward": {name: self.blend_for(name).words() for name in self.environments},
             }
         )

@@ -214,6 +214,12 @@ class TaskApp:
         scale: tuple[float, float] = (0, 1),
         samples: int = 1,
         group: bool = False,
+        model: str | Sequence[str] = "judge",
+        combine: Literal["mean", "median", "majority"] = "mean",
+        choices: Sequence[str] = (),
+        kind: Literal["chat", "reward_model"] = "chat",
+        form: Literal["json_schema", "text"] = "json_schema",
+        temperature: float | None = None,
         name: str | None = None,
         environment: Names = None,
     ) -> Callable[[F], F]: ...
@@ -225,11 +231,37 @@ class TaskApp:
         scale: tuple[float, float] = (0, 1),
         samples: int = 1,
         group: bool = False,
+        model: str | Sequence[str] = "judge",
+        combine: Literal["mean", "median", "majority"] = "mean",
+        choices: Sequence[str] = (),
+        kind: Literal["chat", "reward_model"] = "chat",
+        form: Literal["json_schema", "text"] = "json_schema",
+        temperature: float | None = None,
         name: str | None = None,
         environment: Names = None,
     ) -> Any:
-        """Declares a criterion that a model answers: the docstring is the question, the return value what it reads."""
-        options = {"weight": weight, "scale": scale, "samples": samples, "group": group}
+        """Declares a criterion that a model answers: the docstring is the question, the return value what it reads.
+
+        The function takes what an outcome rubric takes and returns a str, a dict (one part for each name), a list of Text
+        and Image, or None for *not applicable*. weight ≥ 0; 0 only measures. scale: lowest and highest score. samples: so
+        often each model is asked. model: the role whose model is asked, or several roles. combine: how several scores
+        become one. choices: words from worst to best, in place of a number. kind "reward_model": the endpoint answers
+        with a number alone; a str is sent as `input`, a list of messages as `messages`, a dict as it is. form "text": for
+        endpoints without structured output. temperature: sent when given. group: takes `trajectories` and returns a list,
+        one reading for each; asked at `POST /score_group`, never for one rollout.
+        """
+        options = {
+            "weight": weight,
+            "scale": scale,
+            "samples": samples,
+            "group": group,
+            "model": model,
+            "combine": combine,
+            "choices": choices,
+            "kind": kind,
+            "form": form,
+            "temperature": temperature,
+        }
         return self._decorator("judge", function, name, options, environment)
 
     def load_rubric(self, path: str | Path, *, environment: Names = None) -> None:

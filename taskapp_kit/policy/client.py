@@ -24,7 +24,7 @@ from taskapp_kit.policy.cache import ResponseCache
 from taskapp_kit.policy.endpoint import endpoint_of
 from taskapp_kit.policy.model_names import ModelNames, Price
 from taskapp_kit.policy.outward import Called, Exposure, NotAnAddress, Outward, read_url
-from taskapp_kit.policy.replies import read_reply
+from taskapp_kit.policy.replies import read_reply, read_reward_reply
 from taskapp_kit.policy.throttle import Gate, Throttle
 from taskapp_kit.policy.vendor_keys import VendorKeys
 
@@ -91,6 +91,9 @@ class HttpModelClient:
 
     async def chat(self, endpoint: Endpoint, body: dict[str, Json], *, seconds: float) -> ChatReply:
         """One answer, after as many attempts as fit into `seconds`. Raises ModelFailed."""
+        scalar = body.get("kind") == "reward_model"  # a word for us, not for the endpoint
+        sent = {member: part for member, part in body.items() if member != "kind"} if scalar else body
+        read = read_reward_reply if scalar else read_reply
         way = self._ways.get(endpoint.url) or self._find(endpoint.url)
         place = way.called.place
         key = endpoint.key if endpoint.key is not None else way.own_key
@@ -104,7 +107,7 @@ class HttpModelClient:
             if found is not None:
                 return found
         try:
-            content = orjson.dumps(body if endpoint.model is None else {"model": endpoint.model, **body})
+            content = orjson.dumps(sent if endpoint.model is None else {"model": endpoint.model, **sent})
         except TypeError:  # half a surrogate pair, a number beyond 64 bits
             raise _failed(
                 "request_not_json",
@@ -115,7 +118,7 @@ class HttpModelClient:
 
         async def once(attempt: int, left: float) -> ChatReply:
             try:
-                return await self._attempt(connections, gate, way, content, key, attempt, left)
+                return await self._attempt(connections, gate, way, content, key, attempt, left, read)
             except AttemptFailed as failed:
                 failed.excerpt = self.keys.excerpt(failed.excerpt, key)
                 raise
@@ -179,9 +182,10 @@ class HttpModelClient:
     # one attempt
 
     async def _attempt(
-        self, connections: Connections, gate: Gate, way: Way, content: bytes, key: str | None, attempt: int, left: float
-    ) -> ChatReply:
-        """An answer, or AttemptFailed. left: seconds, waiting for a place included."""
+        self, connections: Connections, gate: Gate, way: Way, content: bytes, key: str | None, attempt: int, left: float,
+        read: Callable[[int, bytes, float | None], ChatReply],
+    ) -> ChatReply:  # fmt: skip
+        """An answer, or AttemptFailed. left: seconds, waiting for a place included. read: makes it of status and body."""
         clock = self._clock
         asked = clock.monotonic()
         try:
@@ -196,7 +200,7 @@ class HttpModelClient:
         try:
             async with asyncio.timeout(limit):
                 answered = await connections.post(way.called, way.url, content, key, clock.now)
-            reply = read_reply(answered.status, answered.body, answered.retry_after)
+            reply = read(answered.status, answered.body, answered.retry_after)
             reply.seconds = seconds = clock.monotonic() - began
         except TimeoutError:
             congested = True

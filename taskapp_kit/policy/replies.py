@@ -23,15 +23,7 @@ CUT_SHORT = frozenset(("error", "abort", "aborted"))
 
 def read_reply(status: int, body: bytes, retry_after: float | None = None) -> ChatReply:
     """The answer of status and body. Raises AttemptFailed. retry_after: seconds, as the headers name them."""
-    try:
-        answer = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        if status != 200:
-            raise refused(status, None, body[:2000].decode(errors="replace"), retry_after) from None
-        raise AttemptFailed("malformed", "answered 200 with something that is no JSON", status=status) from None
-    error = _error_of(answer)
-    if status != 200 or error is not None:
-        raise refused(status, error if error is not None else answer, "", retry_after)
+    answer = _answer(status, body, retry_after)
     if not isinstance(answer, dict):
         raise _malformed("is no object")
     choices = answer.get("choices")
@@ -56,6 +48,31 @@ def read_reply(status: int, body: bytes, retry_after: float | None = None) -> Ch
     )
     _tokens(reply, answer, choice)
     return reply
+
+
+def read_reward_reply(status: int, body: bytes, retry_after: float | None = None) -> ChatReply:
+    """A reward model's answer, whole, as `message["answer"]`: who asked finds the number in it. Raises AttemptFailed."""
+    answer = _answer(status, body, retry_after)
+    told = answer if isinstance(answer, dict) else {}
+    return ChatReply(
+        message={"role": "assistant", "content": "", "answer": answer},
+        model=told["model"] if isinstance(told.get("model"), str) else "",
+        usage=_usage(told.get("usage")),
+    )
+
+
+def _answer(status: int, body: bytes, retry_after: float | None) -> Any:
+    """The JSON of an answer that is no error. Raises AttemptFailed."""
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        if status != 200:
+            raise refused(status, None, body[:2000].decode(errors="replace"), retry_after) from None
+        raise AttemptFailed("malformed", "answered 200 with something that is no JSON", status=status) from None
+    error = _error_of(answer)
+    if status != 200 or error is not None:
+        raise refused(status, error if error is not None else answer, "", retry_after)
+    return answer
 
 
 def _malformed(what: str) -> AttemptFailed:

@@ -115,6 +115,7 @@ def _environment(home: str, temporary: str, code: str) -> dict[str, str]:
         "TMPDIR": temporary,
         "LANG": "C.UTF-8",
         "PYTHONPATH": f"{code}:{home}",  # sitecustomize.py takes the first away again
+        "PYTHONHASHSEED": "0",  # the same program prints the same
         "PYTHONUTF8": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }

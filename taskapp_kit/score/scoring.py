@@ -1,47 +1,38 @@
-"""Criteria answered by code, the outcome's arithmetic, the blend. A score that could not be computed is never a number."""
+"""Criteria, the outcome's arithmetic, the blend. A score that could not be computed is never a number."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import logging
 import math
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.model import ModelPort
 from taskapp_kit.contract.scorecard import Blend, CriterionScore, RolloutSummary, Scorecard
 from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.declare.places import without_folder
 from taskapp_kit.declare.specs import AppSpec, CriterionSpec
-from taskapp_kit.errors import Failure
+from taskapp_kit.score.failures import BadScore, ScoringFailed, failed, finished, sentence
+from taskapp_kit.score.judges import judge_scores
+
+__all__ = ["ScoringFailed", "aggregates", "blended", "score", "weighted"]
 
 log = logging.getLogger("taskapp_kit.score")
 
 
-class ScoringFailed(Exception):
-    """A criterion with weight > 0 could not be computed. `failure` says which; `__cause__` is how."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
-
-
-class _BadScore(Exception):
-    """A criterion returned something that is no score."""
-
-
 def score(
     spec: AppSpec, trajectory: Trajectory, *, task: Any = None, config: Mapping[str, Json] | None = None,
-    blend: Blend | None = None,
+    blend: Blend | None = None, models: ModelPort | None = None,
 ) -> Scorecard:  # fmt: skip
     """The scorecard of one trajectory.
 
-    task: the row, private fields included. blend: the request's own formula, the app's when absent. Raises
-    ScoringFailed when a criterion with weight > 0 raises or returns no score; with weight 0 the error is recorded
-    beside a null. Runs the author's functions: call it in an environment's thread.
+    task: the row, private fields included. blend: the request's own formula, the app's when absent. models: asks the
+    judges' models, each call blocks; without it no judge is configured. Raises ScoringFailed when a criterion with
+    weight > 0 raises or returns no score, and when the time is up while a judge is asked; with weight 0 the error is
+    recorded beside a null. Runs the author's functions: call it in an environment's thread. Judges are asked last, so a
+    criterion that fails costs nothing.
     """
     environment = trajectory.environment
     card = Scorecard(aggregation=spec.aggregation)
@@ -58,9 +49,7 @@ def score(
             events.append(_event_criterion(criterion, trajectory, given))
         else:
             outcome.append(_outcome_criterion(criterion, given))
-    for judge in spec.judges:
-        if judge.applies_to(environment):
-            outcome.append(CriterionScore(judge.name, "judge", None, judge.weight, reason="not_configured"))
+    outcome += judge_scores(spec, environment, given, models, card.judging)
     card.criteria = outcome + events
     card.outcome_score = weighted(outcome, spec.aggregation)
     weighed = [item for item in events if item.weight > 0]
@@ -74,7 +63,7 @@ def score(
     parts = {"outcome_score": card.outcome_score, "events_score": card.events_score, card.formula: card.reward}
     for name, value in parts.items():
         if value is not None and not math.isfinite(value):
-            raise _failed(name, _BadScore(f"came to {value}, beyond all numbers"))
+            raise failed(name, BadScore(f"came to {value}, beyond all numbers"))
     return card
 
 
@@ -131,7 +120,7 @@ def aggregates(spec: AppSpec, rollouts: Sequence[RolloutSummary]) -> dict[str, f
                 else None if value is None else _number(value, (-math.inf, math.inf))
             )  # fmt: skip
         except Exception as error:
-            raise _failed(f"aggregate {aggregate.name!r} ({without_folder(aggregate.place)})", error) from error
+            raise failed(f"aggregate {aggregate.name!r} ({without_folder(aggregate.place)})", error) from error
     return result
 
 
@@ -140,7 +129,7 @@ def _outcome_criterion(criterion: CriterionSpec, given: Mapping[str, Any]) -> Cr
     scale = criterion.scale if criterion.weight > 0 else (-math.inf, math.inf)
 
     def compute() -> float | None:
-        value = _finished(criterion.function(**{name: given[name] for name in criterion.parameters}))
+        value = finished(criterion.function(**{name: given[name] for name in criterion.parameters}))
         return None if value is None else _number(value, scale)
 
     return _timed(item, criterion, compute)
@@ -156,7 +145,7 @@ def _event_criterion(criterion: CriterionSpec, trajectory: Trajectory, given: Ma
         for step in trajectory.steps:
             if "step" in criterion.parameters:
                 others["step"] = step
-            value = _finished(criterion.function(**others))
+            value = finished(criterion.function(**others))
             if value is not None:
                 values.append(_number(value, (-math.inf, math.inf)))
         if not values:
@@ -174,8 +163,8 @@ def _timed(item: CriterionScore, criterion: CriterionSpec, compute: Callable[[],
             item.reason = "not_applicable"
     except BaseException as error:  # sys.exit() in an author's function must not end the server
         if criterion.weight > 0:
-            raise _failed(f"criterion {criterion.name!r} ({without_folder(criterion.place)})", error) from error
-        item.error = _sentence(error)
+            raise failed(f"criterion {criterion.name!r} ({without_folder(criterion.place)})", error) from error
+        item.error = sentence(error)
         log.warning("criterion %r with weight 0 failed: %s", criterion.name, item.error, exc_info=error)
     item.seconds = time.perf_counter() - began
     return item
@@ -187,7 +176,7 @@ def _metrics(spec: AppSpec, environment: str, given: Mapping[str, Any], card: Sc
         if not metric.applies_to(environment):
             continue
         try:
-            value = _finished(metric.function(**{name: given[name] for name in metric.parameters}))
+            value = finished(metric.function(**{name: given[name] for name in metric.parameters}))
             if isinstance(value, Mapping):
                 for key, part in value.items():
                     if part is not None:
@@ -195,44 +184,20 @@ def _metrics(spec: AppSpec, environment: str, given: Mapping[str, Any], card: Sc
             elif value is not None:
                 card.metrics[metric.name] = _number(value, (-math.inf, math.inf))
         except BaseException as error:
-            item = CriterionScore(metric.name, "metric", None, 0.0, error=_sentence(error))
+            item = CriterionScore(metric.name, "metric", None, 0.0, error=sentence(error))
             card.criteria.append(item)
             log.warning("metric %r (%s) failed: %s", metric.name, metric.place, item.error, exc_info=error)
 
 
-def _finished(value: Any) -> Any:
-    """The value, or what an async criterion's coroutine comes to (on a loop of this thread's own)."""
-    if inspect.isawaitable(value):
-
-        async def awaited() -> Any:
-            return await value
-
-        return asyncio.run(awaited())
-    return value
-
-
 def _number(value: Any, scale: tuple[float, float]) -> float:
     if isinstance(value, (str, bytes)):
-        raise _BadScore(f"returned {value!r}, expected a number or None")
+        raise BadScore(f"returned {value!r}, expected a number or None")
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise _BadScore(f"returned a {type(value).__name__}, expected a number or None") from None
+        raise BadScore(f"returned a {type(value).__name__}, expected a number or None") from None
     if not math.isfinite(number):
-        raise _BadScore(f"returned {number}, expected a finite number or None")
+        raise BadScore(f"returned {number}, expected a finite number or None")
     if not scale[0] <= number <= scale[1]:
-        raise _BadScore(f"returned {number:g}, outside its scale {scale[0]:g} to {scale[1]:g}")
+        raise BadScore(f"returned {number:g}, outside its scale {scale[0]:g} to {scale[1]:g}")
     return number
-
-
-def _sentence(error: BaseException) -> str:
-    return str(error) if isinstance(error, _BadScore) else f"raised {type(error).__name__}"
-
-
-def _failed(what: str, error: BaseException) -> ScoringFailed:
-    error_id = uuid.uuid4().hex[:12]
-    message = f"{what} {_sentence(error)}, so the rollout has no reward"
-    log.error("%s (error_id %s)", message, error_id, exc_info=error)
-    return ScoringFailed(
-        Failure("scoring", "criterion_failed", message, "Mend the function; what was played is kept.", error_id)
-    )

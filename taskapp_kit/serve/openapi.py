@@ -117,6 +117,8 @@ def install(app: FastAPI) -> None:
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
+            from taskapp_kit.serve.routes.score_group import ScoreGroupRequest
+
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # "/" answers GET and HEAD from one function
                 found = get_openapi(
@@ -126,7 +128,7 @@ def install(app: FastAPI) -> None:
             components = found.setdefault("components", {})
             components["securitySchemes"] = SECURITY
             schemas = components.setdefault("schemas", {})
-            for model in (RolloutRequest, RolloutResponse, ErrorEnvelope):
+            for model in (RolloutRequest, RolloutResponse, ScoreGroupRequest, ErrorEnvelope):
                 schema = model.model_json_schema(ref_template=REF)
                 for name, inner in schema.pop("$defs", {}).items():
                     schemas.setdefault(name, inner)

@@ -176,9 +176,11 @@ def _judge(item: JudgeSpec) -> dict[str, Json]:
         "id": item.name,
         "description": item.description,
         "weight": item.weight,
-        "required": False,
+        "required": item.required,
         "judge": True,
         "scale": list(item.scale),
+        "choices": list(item.choices),
+        "group": item.group,
     }
 
 

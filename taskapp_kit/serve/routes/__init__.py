@@ -1,12 +1,25 @@
 """One file for each route; `ROUTES` is all of them, in the order in which they are documented."""
 
-from taskapp_kit.serve.routes import blobs, debug_env, done, health, info, metrics, rollout, rollouts, root, task_info
+from taskapp_kit.serve.routes import (
+    blobs,
+    debug_env,
+    done,
+    health,
+    info,
+    metrics,
+    rollout,
+    rollouts,
+    root,
+    score_group,
+    task_info,
+)
 from taskapp_kit.serve.routing import RouteSpec
 
 ROUTES: tuple[RouteSpec, ...] = (
     rollout.ROUTE,
     rollouts.GET,
     rollouts.DELETE,
+    score_group.ROUTE,
     root.ROUTE,
     health.ROUTE,
     metrics.ROUTE,

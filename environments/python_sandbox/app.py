@@ -1,0 +1,164 @@
+"""python_sandbox: write a function; hidden tests decide.
+
+README.md beside this file says what is seen, done, paid and when it ends, and why a submission cannot pay itself.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from taskapp_kit import Step, TaskApp, Trajectory, action
+from taskapp_kit.errors import SandboxError, SandboxTooWeak
+from taskapp_kit.sandbox import RunResult, Sandbox
+
+from .boxes import Boxes
+from .rows import CodeTask
+from .verdict import RIGHT, judge
+from .words import run_text, task_text
+
+app = TaskApp(
+    "python_sandbox",
+    version="1.0.0",
+    description="Write a Python function; hidden tests decide, in a sandbox that holds no answers.",
+)
+
+MAX_CODE_CHARACTERS = 50_000
+Code = Annotated[str, Field(max_length=MAX_CODE_CHARACTERS)]
+TRIES = ("print(1 + 1)", "import sys\nprint(sys.version_info[:2])", "open('note.txt', 'a').write('x')", "1 / 0")
+
+
+def random_run(rng: random.Random) -> dict[str, str]:
+    """A small program that solves nothing."""
+    return {"code": rng.choice(TRIES)}
+
+
+def random_submission(rng: random.Random) -> dict[str, str]:
+    """A submission that solves nothing."""
+    return {"code": rng.choice(("", "pass", "def solve(*arguments):\n    return None\n"))}
+
+
+@app.environment(
+    "python_sandbox",
+    tasks={"train": "train.jsonl", "test": "test.jsonl"},
+    row=CodeTask,
+    max_steps=20,
+    step_timeout_seconds=180,  # a run ends after 10 s, a judgement after 15; the rest is waiting for a free place
+    baselines={"noop": 0.0, "random": 0.0},
+    tags=("code", "multi-turn", "sandbox"),
+)
+class PythonSandbox:
+    """You write one Python function. Hidden tests call it and compare what it returns.
+
+    Try things out with `run` as often as you like; `submit` ends the episode. Only the standard library is there, no
+    network, and a test may take 2 seconds.
+    """
+
+    boxes: ClassVar[Boxes] = Boxes()
+
+    @classmethod
+    def setup_worker(cls) -> None:
+        """Opens a box. Raises SandboxTooWeak where this machine does not confine what policies write."""
+        cls.boxes.level  # noqa: B018 (asking is what opens it)
+
+    def reset(self, task: CodeTask) -> str:
+        """The task with its signature and examples."""
+        self.task = task
+        self.box: Sandbox | None = None
+        self.outcomes: list[str] | None = None
+        self.told_level = False
+        examples = [(example.args, example.result) for example in task.examples]
+        return task_text(task.statement, task.signature, task.entry, examples, task.checker is not None)
+
+    @action(noop={"code": ""}, sample=random_run)
+    def run(self, code: Code) -> Step:
+        """Run Python code as a program of its own and read what it prints. Files that it leaves stay for later runs."""
+        result, root, replaced = self._ran(code)
+        said = run_text(
+            exit_code=result.exit_code,
+            signal=result.signal,
+            killed_for=result.killed_for,
+            stdout=result.stdout,
+            stderr=result.stderr,
+            root=root,
+        )
+        if replaced:
+            said = f"What earlier runs left could not be used; this is a new working directory.\n{said}"
+        return Step(said, info=self._level_once())
+
+    @action(sample=random_submission)
+    def submit(self, code: Code) -> Step:
+        """Submit the whole source of your function. This ends the episode; hidden tests decide."""
+        self.close()  # everything of the policy is dead before the judge's box opens
+        cases = [(case.args, case.expected) for case in self.task.hidden_tests]
+        answers = self.boxes.answers(code, self.task.entry, [arguments for arguments, _ in cases])
+        self.outcomes = judge(cases, answers, self.task.checker)
+        return Step("submitted", terminated=True, info=self._level_once())
+
+    def final_state(self) -> dict[str, Any]:
+        """For rubrics only: a word for each hidden test, None without a submission."""
+        return {"outcomes": self.outcomes, "sandbox_level": self.boxes.level}
+
+    def close(self) -> None:
+        """Ends whatever the policy left running, and removes its files."""
+        box, self.box = self.box, None
+        if box is not None:
+            box.close()
+
+    def _ran(self, code: str) -> tuple[RunResult, str, bool]:
+        """(result, the box's working directory, whether a new box had to replace one that the policy spoiled)."""
+        if self.box is not None:
+            try:
+                return self.boxes.run(self.box, code), self.box.root, False
+            except SandboxTooWeak:
+                raise
+            except SandboxError:  # a folder where a file has to be written, say; a fault of ours shows in a new box too
+                self.close()
+                replaced = True
+        else:
+            replaced = False
+        self.box = self.boxes.open_policy()
+        return self.boxes.run(self.box, code), self.box.root, replaced
+
+    def _level_once(self) -> dict[str, int]:
+        if self.told_level:
+            return {}
+        self.told_level = True
+        return {"sandbox_level": self.boxes.level}
+
+
+def outcomes(trajectory: Trajectory) -> list[str]:
+    """A word for each hidden test; nothing when nothing was submitted."""
+    return trajectory.final_state["outcomes"] or []
+
+
+@app.rubric(weight=1.0)
+def passed(trajectory: Trajectory) -> float:
+    """The function was submitted and passes every hidden test."""
+    found = outcomes(trajectory)
+    return float(bool(found) and all(word == RIGHT for word in found))
+
+
+@app.rubric(weight=0.0)
+def share(trajectory: Trajectory) -> float:
+    """Share of the hidden tests that the submitted function passes."""
+    found = outcomes(trajectory)
+    return found.count(RIGHT) / len(found) if found else 0.0
+
+
+@app.metric
+def sandbox(trajectory: Trajectory) -> dict[str, float]:
+    """The level of the sandbox (3 bubblewrap, 2 Landlock), 1 or 0 for a submission, and the number of runs."""
+    return {
+        "sandbox_level": float(trajectory.final_state["sandbox_level"]),
+        "submitted": float(trajectory.final_state["outcomes"] is not None),
+        "runs": float(len(trajectory.actions("run"))),
+    }
+
+
+@app.policy("gold")
+def reference(task: CodeTask) -> dict[str, dict[str, str]]:
+    """Submits the reference solution."""
+    return {"submit": {"code": task.reference}}

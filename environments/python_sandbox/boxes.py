@@ -1,0 +1,129 @@
+"""The two boxes of an episode: the policy's own, and the judge's, which opens when everything of the policy is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from taskapp_kit.errors import SandboxError, SandboxTooWeak
+from taskapp_kit.sandbox import RunResult, Sandbox, SandboxLimits
+from taskapp_kit.sandbox.uids import DEFAULT_UIDS
+
+from .verdict import read_answers
+
+MB = 2**20
+POLICY_IDS, JUDGE_IDS = DEFAULT_UIDS[:-100], DEFAULT_UIDS[-100:]
+"""User ids, when we are root: no judge's box ever has one that a policy's box had."""
+
+POLICY_LIMITS = SandboxLimits(
+    wall_seconds=10, cpu_seconds=5, memory_bytes=512 * MB, processes=32, file_bytes=16 * MB, files=500,
+    output_bytes=16_000, flood_bytes=16 * MB,
+)  # fmt: skip
+CASE_CPU_SECONDS, CASE_WALL_SECONDS, LATE_CASES, RESULT_BYTES = 2, 5.0, 2, 65_536
+JUDGE_LIMITS = SandboxLimits(
+    wall_seconds=15, cpu_seconds=10, memory_bytes=512 * MB, processes=32, file_bytes=16 * MB, files=100,
+    output_bytes=64 * (RESULT_BYTES + 16), flood_bytes=8 * MB,
+)  # fmt: skip
+AT_ONCE = min(16, max(4, os.cpu_count() or 1))
+"""Programs that one server process runs at once; more wait, so that their clocks do not run while they get no share."""
+
+_running = threading.BoundedSemaphore(AT_ONCE)
+_HERE = Path(__file__).parent
+_CAN_BE_READ = """
+import sys
+print(sys.executable)
+for path in sys.stdin.read().splitlines():
+    try:
+        open(path).close()
+    except OSError:
+        continue
+    print(path)
+"""
+
+
+class Boxes:
+    """Opens boxes of one level.
+
+    level: None for the strongest that holds on this machine. judge_limits: of one verdict. policy_ids, judge_ids: user ids
+    for their boxes. private_files: what no box may be able to read.
+    """
+
+    def __init__(
+        self,
+        level: int | None = None,
+        *,
+        judge_limits: SandboxLimits = JUDGE_LIMITS,
+        policy_ids: Sequence[int] = POLICY_IDS,
+        judge_ids: Sequence[int] = JUDGE_IDS,
+        private_files: Sequence[Path] = tuple(sorted(_HERE.glob("*.jsonl"))),
+    ) -> None:
+        self._asked = level
+        self._judge_limits = judge_limits
+        self._policy_ids = policy_ids
+        self._judge_ids = judge_ids
+        self._private_files = private_files
+        self._lock = threading.Lock()
+        self._known: tuple[int, str] | None = None
+
+    @property
+    def level(self) -> int:
+        """The level of every box; opens one to find out, the first time."""
+        return self._ready()[0]
+
+    def _ready(self) -> tuple[int, str]:
+        """(level, Python in the box). Raises SandboxTooWeak when this machine does not confine what policies write."""
+        with self._lock:
+            if self._known is None:
+                with Sandbox(limits=POLICY_LIMITS, level=self._asked) as box:
+                    files = "\n".join(map(str, self._private_files))
+                    result = box.run_sync(_CAN_BE_READ, stdin=files.encode())
+                    if not result.ok:
+                        raise SandboxError(f"A box could not run Python: {result.stderr.strip()[-200:]}")
+                    python, *seen = result.stdout.splitlines()
+                    if seen and box.level >= 2:
+                        raise SandboxTooWeak(
+                            f"The hidden tests of python_sandbox can be read from inside a box here: {Path(seen[0]).name}.",
+                            hint="Keep the environment's folder outside the folders of system programs.",
+                        )
+                    self._known = (box.level, python)
+            return self._known
+
+    def open_policy(self) -> Sandbox:
+        """A policy's box, open. Raises SandboxError."""
+        return Sandbox(limits=POLICY_LIMITS, level=self.level, user_ids=self._policy_ids).__enter__()
+
+    def run(self, box: Sandbox, code: str) -> RunResult:
+        """Runs code as `main.py` in a policy's box. Raises SandboxError."""
+        with _running:
+            return self._run(box, "main.py", code.encode("utf-8", "surrogatepass"))
+
+    def answers(self, code: str, entry: str, arguments: Sequence[list[Any]]) -> list[tuple[str, Any]]:
+        """What a submission's function gives for each list of arguments, as `read_answers` tells it.
+
+        In a new box, of which nothing is kept. Raises SandboxError when it could not be opened, twice in a row.
+        """
+        asked = {
+            "code": code, "entry": entry, "cases": list(arguments), "cpu_seconds": CASE_CPU_SECONDS,
+            "wall_seconds": CASE_WALL_SECONDS, "result_bytes": RESULT_BYTES, "late_cases": LATE_CASES,
+        }  # fmt: skip
+        stdin = json.dumps(asked).encode()
+        try:
+            result = self._judged(stdin)
+        except SandboxTooWeak:
+            raise
+        except SandboxError:
+            result = self._judged(stdin)
+        return read_answers(result.stdout_bytes, cut=result.stdout_truncated, count=len(arguments))
+
+    def _judged(self, stdin: bytes) -> RunResult:
+        with _running, Sandbox(limits=self._judge_limits, level=self.level, user_ids=self._judge_ids) as box:
+            return self._run(box, "judge_inside.py", (_HERE / "judge_inside.py").read_bytes(), stdin)
+
+    def _run(self, box: Sandbox, name: str, code: bytes, stdin: bytes = b"") -> RunResult:
+        """A program whose sets have the same order every time."""
+        box.write_sync(name, code)
+        return box.run_sync(["env", "PYTHONHASHSEED=0", self._ready()[1], "-s", name], stdin=stdin)

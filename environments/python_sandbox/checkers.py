@@ -1,0 +1,122 @@
+"""Properties of results, for tasks with more than one right answer. Plain Python; each is total: any JSON gets a verdict.
+
+A checker is given the arguments of a case, what the data file tells about a right answer, and the result, which is
+plain JSON made by code that nobody trusts. It answers whether the result is right, and never raises.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+Checker = Callable[[list[Any], Any, Any], bool]
+
+
+def _whole_numbers(value: Any, below: int) -> bool:
+    """Whether it is a list of whole numbers from 0, all of them below a bound."""
+    return type(value) is list and all(type(item) is int and 0 <= item < below for item in value)
+
+
+def pair_with_sum(arguments: list[Any], expected: Any, result: Any) -> bool:
+    """Two rising indices of `weights` whose values make the target; [] when there are none (expected says which)."""
+    weights, target = arguments
+    if not expected:
+        return bool(type(result) is list and result == [])
+    return (
+        _whole_numbers(result, len(weights))
+        and len(result) == 2
+        and result[0] < result[1]
+        and weights[result[0]] + weights[result[1]] == target
+    )
+
+
+def build_order(arguments: list[Any], expected: Any, result: Any) -> bool:
+    """Every part once, each after those that it needs; [] when there is no order (expected says which)."""
+    count, needs = arguments
+    if not expected:
+        return bool(type(result) is list and result == [])
+    if not _whole_numbers(result, count) or len(result) != count or len(set(result)) != count:
+        return False
+    place = {part: index for index, part in enumerate(result)}
+    return all(place[a] > place[b] for a, b in needs)
+
+
+def quiet_queens(arguments: list[Any], expected: Any, result: Any) -> bool:
+    """A column for each row, no two queens attacking each other; [] when there is no placement (expected says which)."""
+    (size,) = arguments
+    if not expected:
+        return bool(type(result) is list and result == [])
+    if not _whole_numbers(result, size) or len(result) != size:
+        return False
+    falling = {row - column for row, column in enumerate(result)}
+    rising = {row + column for row, column in enumerate(result)}
+    return bool(len(set(result)) == len(falling) == len(rising) == size)
+
+
+def longest_common_subsequence(arguments: list[Any], expected: Any, result: Any) -> bool:
+    """A subsequence of both texts, of the greatest length, which expected tells."""
+    if type(result) is not str or len(result) != expected:
+        return False
+    return all(_is_within(result, text) for text in arguments)
+
+
+def _is_within(part: str, whole: str) -> bool:
+    letters = iter(whole)
+    return all(letter in letters for letter in part)
+
+
+def four_by_four(arguments: list[Any], expected: Any, result: Any) -> bool:
+    """The grid, filled: each row, column and quarter holds 1 to 4; [] when it cannot be (expected says which)."""
+    (grid,) = arguments
+    if not expected:
+        return bool(type(result) is list and result == [])
+    if type(result) is not list or len(result) != 4:
+        return False
+    if not all(_whole_numbers(row, 5) and len(row) == 4 for row in result):
+        return False
+    cells = [pair for given, filled in zip(grid, result, strict=True) for pair in zip(given, filled, strict=True)]
+    kept = all(given in (0, cell) for given, cell in cells)
+    quarters = [[result[r + i][c + j] for i in (0, 1) for j in (0, 1)] for r in (0, 2) for c in (0, 2)]
+    return kept and all(sorted(group) == [1, 2, 3, 4] for group in [*result, *zip(*result, strict=True), *quarters])
+
+
+def fair_shares(arguments: list[Any], expected: Any, result: Any) -> bool:
+    """Rising indices of things worth half of all; [] when it cannot be shared (expected says which)."""
+    (values,) = arguments
+    if not expected:
+        return bool(type(result) is list and result == [])
+    return (
+        _whole_numbers(result, len(values))
+        and all(a < b for a, b in pairwise(result))
+        and 2 * sum(values[index] for index in result) == sum(values)
+    )
+
+
+def close_numbers(_arguments: list[Any], expected: Any, result: Any) -> bool:
+    """As many floats as expected, each within 1e-6 of its own, relative or absolute. A whole number is no float."""
+    return (
+        type(result) is list
+        and len(result) == len(expected)
+        and all(type(item) is float for item in result)
+        and all(
+            math.isclose(item, wanted, rel_tol=1e-6, abs_tol=1e-6)
+            for item, wanted in zip(result, expected, strict=True)
+        )
+    )
+
+
+CHECKERS: dict[str, Checker] = {
+    checker.__name__: checker
+    for checker in (
+        pair_with_sum,
+        build_order,
+        quiet_queens,
+        longest_common_subsequence,
+        four_by_four,
+        fair_shares,
+        close_numbers,
+    )
+}
+"""Name in the data file to checker."""

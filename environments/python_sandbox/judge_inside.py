@@ -1,0 +1,163 @@
+"""The program that calls a submission, inside a box of its own. It knows arguments, never what is right.
+
+Standard input is one JSON object:
+
+    code            source of the submission
+    entry           name of the function
+    cases           one list of arguments for each case
+    cpu_seconds     processor time of one case, whole seconds
+    wall_seconds    time of one case
+    result_bytes    longest answer of one case
+    late_cases      so many cases that took too long, and the rest is not tried
+
+Standard output is one line for each case that was tried, `NUMBER ANSWER`, where ANSWER is a JSON list:
+
+    ["value", V]    the function returned V, built of None, bool, int, finite float, str, list and dict with str keys
+    ["odd"]         it returned something else, subclasses of these included
+    ["raised"]      the code, or the call, raised
+    ["absent"]      the code has no such function
+    ["late"]        it took too long
+    ["ended"]       the process ended without an answer
+    ["long"]        the answer was too long
+
+Each case has a process of its own, made before any of the submission ran, in which the source runs anew. The submission
+can do to this program what it wants: kill it, or write lines of its own. Whatever it says instead of a right answer is
+not one, so nothing here has to be kept from it.
+
+Only the standard library, and nothing of the kit: this file is copied into the box.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import select
+import signal
+import sys
+import time
+import types
+from typing import Any
+
+DEEPEST = 50
+
+
+def main() -> None:
+    """Answers all cases."""
+    asked = json.loads(sys.stdin.buffer.read())
+    out = os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    late = 0
+    for number, arguments in enumerate(asked["cases"]):
+        answer = answer_of(asked, arguments, out)
+        _write(out, b"%d %s\n" % (number, answer))
+        late += answer == b'["late"]'
+        if late >= asked["late_cases"]:
+            break
+
+
+def answer_of(asked: dict[str, Any], arguments: list[Any], out: int) -> bytes:
+    """One case, in a new process."""
+    reading, writing = os.pipe()
+    try:
+        child = os.fork()
+    except OSError:  # the submission left so many processes behind that no other can be made
+        os.close(reading)
+        os.close(writing)
+        return b'["ended"]'
+    if child == 0:
+        try:
+            os.close(reading)
+            os.close(out)
+            os.setpgid(0, 0)
+            seconds = asked["cpu_seconds"]
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+            _write(writing, called(asked["code"], asked["entry"], arguments) + b"\n")
+        finally:
+            os._exit(0)
+    os.close(writing)
+    try:
+        return _heard(reading, child, asked)
+    finally:
+        os.close(reading)
+
+
+def _heard(reading: int, child: int, asked: dict[str, Any]) -> bytes:
+    """What the process says until a line break, its end, or its time is over; it is gone afterwards."""
+    deadline = time.monotonic() + asked["wall_seconds"]
+    said = b""
+    answer = b'["ended"]'
+    while True:
+        readable, _, _ = select.select([reading], [], [], max(0.0, deadline - time.monotonic()))
+        if not readable:
+            answer = b'["late"]'
+            break
+        piece = os.read(reading, 65536)
+        said += piece
+        if b"\n" in said:
+            answer = said.partition(b"\n")[0]
+            break
+        if not piece:
+            break
+        if len(said) > asked["result_bytes"]:
+            break
+    if len(said) > asked["result_bytes"]:
+        answer = b'["long"]'
+    for kill, target in ((os.killpg, child), (os.kill, child)):
+        try:
+            kill(target, signal.SIGKILL)
+        except OSError:
+            continue
+    try:
+        _, status = os.waitpid(child, 0)
+    except OSError:  # somebody else took it
+        return answer
+    if answer == b'["ended"]' and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
+        return b'["late"]'
+    return answer
+
+
+def called(code: str, entry: str, arguments: list[Any]) -> bytes:
+    """Runs the source as a module of its own and calls its function."""
+    absent = object()
+    try:
+        module = types.ModuleType("solution")
+        sys.modules["solution"] = module
+        exec(compile(code, "solution.py", "exec"), module.__dict__)  # noqa: S102 (what this file is for)
+        function = module.__dict__.get(entry, absent)
+        if function is absent:
+            return b'["absent"]'
+        result = function(*arguments)
+        if not is_plain(result, 0):
+            return b'["odd"]'
+        return json.dumps(["value", result], allow_nan=False).encode("ascii")
+    except BaseException:  # SystemExit and whatever else the submission raises
+        return b'["raised"]'
+
+
+def is_plain(value: Any, depth: int) -> bool:
+    """Whether a value is built of JSON's own types only, exactly: a subclass may lie about what it equals."""
+    kind = type(value)
+    if kind is float:
+        return math.isfinite(value)
+    if value is None or kind is bool or kind is int or kind is str:
+        return True
+    if depth >= DEEPEST:
+        return False
+    if kind is list:
+        return all(is_plain(item, depth + 1) for item in value)
+    if kind is dict:
+        return all(type(key) is str for key in value) and all(is_plain(item, depth + 1) for item in value.values())
+    return False
+
+
+def _write(number: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(number, data) :]
+
+
+if __name__ == "__main__":
+    main()

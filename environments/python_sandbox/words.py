@@ -1,0 +1,56 @@
+"""What the policy reads: the task, and what a run printed. Plain Python, no kit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+SHOWN_CHARACTERS = 4000
+"""Of standard output, and again of standard error."""
+
+RULES = (
+    "Results are compared exactly, types included: a tuple is not a list, True is not 1, 1.0 is not 1. "
+    "`run` runs Python code as a program of its own; files that it leaves stay until the end. "
+    "`submit` takes the whole source of your function and ends the episode; hidden tests decide."
+)
+_ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
+
+
+def task_text(statement: str, signature: str, entry: str, examples: Sequence[tuple[list[Any], Any]], many: bool) -> str:
+    """The first observation. many: whether a case has more than one right result."""
+    shown = [
+        f"    {entry}({', '.join(map(repr, arguments))}) {'may give' if many else '=='} {result!r}"
+        for arguments, result in examples
+    ]
+    asked = [statement, "", "Write this function in Python:", "", f"    {signature}", "", "Examples:", "", *shown]
+    return "\n".join([*asked, "", RULES])
+
+
+def run_text(
+    *, exit_code: int | None, signal: int | None, killed_for: str | None, stdout: str, stderr: str, root: str
+) -> str:
+    """What a run came to. root: the working directory in the box, which no observation shows."""
+    if killed_for in ("wall", "cpu"):
+        lines = ["Stopped: it took too long."]
+    elif killed_for is not None:
+        lines = [f"Stopped: too much {killed_for}."]
+    elif signal is not None:
+        lines = [f"Ended by signal {signal}."]
+    else:
+        lines = [f"Exit code {exit_code}."]
+    for name, text in (("stdout", stdout), ("stderr", stderr)):
+        if text:
+            shown = steady(text, root)
+            more = len(shown) > SHOWN_CHARACTERS
+            lines += [f"{name}:", shown[:SHOWN_CHARACTERS].rstrip("\n") + ("\n(cut here)" if more else "")]
+    return "\n".join(lines)
+
+
+def steady(text: str, root: str) -> str:
+    """The text without what differs between runs that are otherwise the same: the box's own paths, addresses of objects."""
+    box = root.removesuffix("/files")
+    if box != root:  # a level at which the box sees its folder under the host's name for it
+        text = text.replace(f"{box}/tmp", "/tmp").replace(f"{box}/code", "/code")  # noqa: S108 (in the box)
+    text = text.replace(f"{root}/", "").replace(root, ".")
+    return _ADDRESS.sub("at 0x0", text)

@@ -1,0 +1,56 @@
+"""How scoring fails: one exception, whose failure has a sentence and an id under which the log has the cause."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import uuid
+from typing import Any
+
+from taskapp_kit.contract.scorecard import JudgeRecord
+from taskapp_kit.errors import Failure
+
+log = logging.getLogger("taskapp_kit.score")
+
+
+class ScoringFailed(Exception):
+    """A criterion with weight > 0 could not be computed. `failure` says which; `__cause__` is how.
+
+    judging: what judges were asked until then.
+    """
+
+    def __init__(self, failure: Failure, judging: JudgeRecord | None = None) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+        self.judging = judging if judging is not None else JudgeRecord()
+
+
+class BadScore(Exception):
+    """A criterion returned something that is no score."""
+
+
+def sentence(error: BaseException) -> str:
+    """What an author's function did, without the words of a foreign exception."""
+    return str(error) if isinstance(error, BadScore) else f"raised {type(error).__name__}"
+
+
+def failed(what: str, error: BaseException) -> ScoringFailed:
+    """The failure of the author's function `what`; its traceback goes to the log."""
+    error_id = uuid.uuid4().hex[:12]
+    message = f"{what} {sentence(error)}, so the rollout has no reward"
+    log.error("%s (error_id %s)", message, error_id, exc_info=error)
+    return ScoringFailed(
+        Failure("scoring", "criterion_failed", message, "Mend the function; what was played is kept.", error_id)
+    )
+
+
+def finished(value: Any) -> Any:
+    """The value, or what an async criterion's coroutine comes to (on a loop of this thread's own)."""
+    if inspect.isawaitable(value):
+
+        async def awaited() -> Any:
+            return await value
+
+        return asyncio.run(awaited())
+    return value

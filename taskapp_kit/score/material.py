@@ -1,0 +1,176 @@
+"""What a judge reads, made harmless: cut, escaped, and put between boundaries that nobody could know.
+
+A policy may have written any of it. Between `<material-NONCE>` and `</material-NONCE>` there is no `<` and no `>`, nor a
+character that looks like one, so no text in it can end it; the nonce is drawn for each call, after the text was written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from taskapp_kit.contract.content import Image, Json, Text, plain
+
+MATERIAL_CHARACTERS = 60_000
+"""So many characters of material stand in one prompt; what is longer loses its middle, and a notice says so."""
+NAME_CHARACTERS = 80
+
+_OPENING = "<＜﹤‹〈⟨❮❬⧼˂ᐸ𝈶〈"
+_CLOSING = ">＞﹥›〉⟩❯❭⧽˃ᐳ𝈷〉"
+_INVISIBLE = (
+    (0x200B, 0x200B), (0x200E, 0x200F), (0x202A, 0x202E), (0x2060, 0x206F), (0x00AD, 0x00AD), (0x061C, 0x061C),
+    (0x180E, 0x180E), (0xFE00, 0xFE0F), (0xFEFF, 0xFEFF), (0xFFF9, 0xFFFB), (0xE0000, 0xE01EF),
+)  # fmt: skip
+"""Dropped: direction marks, tags and selectors, which hide text. The joiners that some scripts need are kept."""
+_TABLE: dict[int, str | None] = {
+    **{ord(character): "&lt;" for character in _OPENING},
+    **{ord(character): "&gt;" for character in _CLOSING},
+    **{code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"},  # ESC is shown as ␛
+    **dict.fromkeys(range(0x7F, 0xA0), "\ufffd"),
+    **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),
+    **{code: None for first, last in _INVISIBLE for code in range(first, last + 1)},
+    **dict.fromkeys((0x85, 0x2028, 0x2029), "\n"),
+}
+_CONTROL_TOKEN = re.compile(r"\[(?=/?[A-Z][A-Z_]+\])")
+"""`[INST]` and its like: some models' templates read them as a change of speaker."""
+
+_UNSPEAKABLE = {
+    code: "\ufffd" for code in (*range(32), *range(0x7F, 0xA0), *range(0xD800, 0xE000)) if code not in (9, 10)
+}
+
+Block = str | Image
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One part of the material. name: of the part, where there are several."""
+
+    blocks: tuple[Block, ...]
+    name: str | None = None
+
+
+class NotReadable(TypeError):
+    """A judge function returned what no judge can read; the sentence says what it may return."""
+
+
+def sections(value: Any) -> list[Section]:
+    """What a judge function returned, as the parts that a judge reads. Raises NotReadable, NotJson."""
+    value = valid(value)
+    if isinstance(value, (str, Text, Image)):
+        return [Section((_block(value),))]
+    if isinstance(value, (list, tuple)):
+        return [Section(_blocks(value))]
+    if hasattr(value, "model_dump") or hasattr(value, "__dataclass_fields__"):
+        value = plain(value, "reading")
+    if isinstance(value, Mapping):
+        return [Section(_blocks(part), str(name)) for name, part in value.items()]
+    raise NotReadable(f"returned a {type(value).__name__}, expected a str, a dict, a list of Text and Image, or None")
+
+
+def valid(value: Any) -> Any:
+    """The value with half surrogate pairs replaced in its texts: a policy may write them, and JSON cannot hold them."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, Text):
+        return Text(valid(value.text))
+    if isinstance(value, Mapping):
+        return {valid(name): valid(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [valid(part) for part in value]
+    return value
+
+
+def _blocks(value: Any) -> tuple[Block, ...]:
+    if isinstance(value, (list, tuple)) and any(isinstance(item, (Text, Image)) for item in value):
+        return tuple(_block(item) for item in value)
+    return (_block(value),)
+
+
+def _block(value: Any) -> Block:
+    if isinstance(value, (str, Image)):
+        return value
+    if isinstance(value, Text):
+        return value.text
+    return json.dumps(plain(value, "reading"), ensure_ascii=False)
+
+
+def escape(text: str) -> str:
+    """The text without anything that could end a boundary, change the speaker or hide words.
+
+    Every `<` and `>`, and what looks like one, is written `&lt;` or `&gt;`; control characters are shown as `␛` and the
+    like; invisible ones go.
+    """
+    return _CONTROL_TOKEN.sub("&#91;", text.replace("\r\n", "\n").replace("\r", "\n").translate(_TABLE))
+
+
+def cleaned(text: str) -> str:
+    """A model's words as they may be kept and shown: valid text without control characters."""
+    return text.translate(_UNSPEAKABLE)
+
+
+def shortened(text: str, limit: int) -> str:
+    """At most `limit` characters of the text, from its beginning and end, with a notice in between."""
+    if len(text) <= limit:
+        return text
+    tail = limit // 3
+    left_out = len(text) - limit
+    return f"{text[: limit - tail]}\n[… {left_out} characters are left out here …]\n{text[len(text) - tail :]}"
+
+
+def fitted(parts: Sequence[Section], limit: int = MATERIAL_CHARACTERS) -> list[Section]:
+    """The parts with `limit` characters of text in all: the longest are cut first, to one length."""
+    lengths = sorted(len(block) for part in parts for block in part.blocks if isinstance(block, str))
+    each, left = limit, limit
+    for at, length in enumerate(lengths):
+        each = left // (len(lengths) - at)
+        if length > each:
+            break
+        left -= length
+        each = max(length, left)
+    return [
+        Section(tuple(shortened(block, each) if isinstance(block, str) else block for block in part.blocks), part.name)
+        for part in parts
+    ]
+
+
+def mapped(parts: Iterable[Section], change: Callable[[str], str]) -> list[Section]:
+    """The parts with each text changed."""
+    return [
+        Section(
+            tuple(change(block) if isinstance(block, str) else block for block in part.blocks),
+            None if part.name is None else change(part.name),
+        )
+        for part in parts
+    ]
+
+
+def draw_nonce(parts: Sequence[Section]) -> str:
+    """32 hex digits that stand nowhere in the material."""
+    while True:
+        nonce = secrets.token_hex(16)
+        if not any(nonce in block for part in parts for block in part.blocks if isinstance(block, str)):
+            return nonce
+
+
+def bounded(parts: Sequence[Section], nonce: str) -> list[dict[str, Json]]:
+    """The parts as content of a message, each between boundaries. The first line of a named part is its name."""
+    content: list[dict[str, Json]] = []
+    words: list[str] = []
+    for part in parts:
+        words.append(f"<material-{nonce}>")
+        if part.name is not None:
+            words.append(f"[{escape(' '.join(part.name.split()))[:NAME_CHARACTERS]}]")
+        for block in part.blocks:
+            if isinstance(block, str):
+                words.append(escape(block))
+            else:
+                content.append({"type": "text", "text": "\n".join(words)})
+                content.append({"type": "image_url", "image_url": {"url": block.data_url()}})
+                words = []
+        words.append(f"</material-{nonce}>")
+    content.append({"type": "text", "text": "\n".join(words)})
+    return content

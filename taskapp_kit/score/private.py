@@ -1,0 +1,84 @@
+"""Private fields of a task, replaced in what is kept and shown of a judge: its prompts, its reasons, its answers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from taskapp_kit.contract.content import Json, NotJson
+from taskapp_kit.declare.specs import AppSpec
+from taskapp_kit.declare.tasks import row_json
+
+SHORT = 4
+"""A shorter value, and every number, is replaced only where it stands as a word: 7 is not taken out of 17."""
+_MISSING = object()
+
+
+def masker(spec: AppSpec, environment: str, task: Any) -> Callable[[str], str]:
+    """Replaces every private value of the task, in any letter case, by `[private: FIELD]`; true and false stay."""
+    source = spec.environments[environment].tasks if environment in spec.environments else None
+    if source is None or task is None:
+        return _unchanged
+    values: dict[str, str] = {}
+    try:
+        full = row_json(task)
+    except NotJson:
+        return _hidden
+    for field, value in _leaves("", full, source.public(task)):
+        for written in _ways(value):
+            values.setdefault(written.casefold(), field)
+    if not values:
+        return _unchanged
+    ordered = sorted(values, key=len, reverse=True)
+
+    def mask(text: str) -> str:
+        folded = text.casefold()
+        there = [value for value in ordered if value in folded]  # a row may hold thousands, and few stand in a text
+        if not there:
+            return text
+        pattern = re.compile("|".join(map(_pattern, there)), re.IGNORECASE)
+        return pattern.sub(lambda found: f"[private: {values.get(found[0].casefold(), 'field')}]", text)
+
+    return mask
+
+
+def _unchanged(text: str) -> str:
+    return text
+
+
+def _hidden(_: str) -> str:
+    """Of a row that is not JSON nobody can say what is private in a text."""
+    return "[not kept: the task's row is not JSON]"
+
+
+def _leaves(name: str, full: Json, public: Any) -> Iterator[tuple[str, Json]]:
+    """The values that stand in `full` and not in `public`, with the name of their outermost private field."""
+    if isinstance(full, dict):
+        inside = public if isinstance(public, dict) else {}
+        for key, value in full.items():
+            yield from _leaves(name if public is _MISSING else key, value, inside.get(key, _MISSING))
+    elif isinstance(full, list):
+        matched = isinstance(public, list) and len(public) == len(full)
+        for at, value in enumerate(full):
+            yield from _leaves(name, value, public[at] if matched else public)
+    elif public is _MISSING and full is not None and not isinstance(full, bool):
+        yield name, full
+
+
+def _ways(value: Json) -> set[str]:
+    """How a value may stand in a text: as it is, in one line, as JSON or Python write it; its longer lines, too."""
+    if not isinstance(value, str):
+        return {json.dumps(value), str(value)} | ({f"{value:g}"} if isinstance(value, float) else set())
+    lines = [line.strip() for line in value.splitlines()]
+    written = {value, value.strip(), json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+    written |= {repr(value)[1:-1], " ".join(value.split()), *(line for line in lines if len(line) >= 2 * SHORT)}
+    return {item for item in written if item.strip()}
+
+
+def _pattern(value: str) -> str:
+    quoted = re.escape(value)
+    if len(value) >= SHORT and not re.fullmatch(r"-?[\d.]+(?:e[-+]?\d+)?", value):
+        return quoted
+    return rf"(?<![\w.]){quoted}(?![\w]|\.\d)"

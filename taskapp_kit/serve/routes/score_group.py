@@ -1,0 +1,94 @@
+"""`POST /score_group`: group judges rank the rollouts of one seed against each other."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+
+from taskapp_kit.course import Caller
+from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.group_scoring import MOST_MEMBERS
+from taskapp_kit.serve.answer import Answer, json_answer
+from taskapp_kit.serve.auth import LABEL, QUOTA
+from taskapp_kit.serve.body import read_json
+from taskapp_kit.serve.errors import invalid_request
+from taskapp_kit.serve.routing import Hall, RouteSpec
+
+
+class ScoreGroupRequest(BaseModel):
+    """Which rollouts: their ids, or the group_id that they were sent with. Exactly one of them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rollout_ids: list[Annotated[str, Field(pattern="^[0-9a-f]{32}$")]] | None = Field(
+        default=None, min_length=2, max_length=MOST_MEMBERS
+    )
+    group_id: str | None = Field(default=None, min_length=1, max_length=256)
+
+
+class GroupMember(BaseModel):
+    """One rollout of the group. rank: 1 is the best, equal scores share one; null without a judge that weighs something."""
+
+    rollout_id: str
+    score: float | None
+    rank: int | None
+    reason: str | None
+
+
+class GroupJudge(BaseModel):
+    """What one judge said. orders: in which the rollouts stood before the model, for each sample. cost: US dollars."""
+
+    name: str
+    weight: float
+    scores: dict[str, float | None]
+    spreads: dict[str, float | None]
+    orders: list[list[str]]
+    reason: str | None
+    error: str | None
+    seconds: float
+    cost: float | None
+
+
+class ScoreGroupResponse(BaseModel):
+    """The ranking, in the order in which the rollouts were named."""
+
+    group_id: str | None
+    environment: str
+    split: str
+    seed: int
+    scores: list[GroupMember]
+    judges: list[GroupJudge]
+
+
+async def score_group(hall: Hall, request: Request) -> Answer:
+    """Ranks stored rollouts of one environment, split, seed and config; others are refused, and it says what differs.
+
+    Scores lie in the judges' scale; they are answered, and not stored.
+    """
+    scope = request.scope
+    body = await read_json(scope, request.receive, hall.settings.max_body_bytes)
+    try:
+        wanted = ScoreGroupRequest.model_validate(body)
+    except pydantic.ValidationError as error:
+        raise invalid_request(error, body) from None
+    if (wanted.rollout_ids is None) == (wanted.group_id is None):
+        message = "the body names the rollouts either by rollout_ids or by group_id, exactly one of them."
+        raise RequestError(message, fields=(FieldProblem(("body", "rollout_ids"), message),))
+    caller = Caller(scope.get(LABEL), scope.get(QUOTA))
+    return json_answer(
+        await hall.service.score_group(rollout_ids=wanted.rollout_ids, group_id=wanted.group_id, caller=caller)
+    )
+
+
+ROUTE = RouteSpec(
+    "/score_group",
+    "POST",
+    score_group,
+    "Rank the rollouts of one seed",
+    request_model=ScoreGroupRequest,
+    response_model=ScoreGroupResponse,
+    failures=(408, 413, 415, 422, 429, 500, 504),
+)

@@ -1,0 +1,165 @@
+"""`taskapp judge calibrate`, against a real model server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from taskapp_kit.cli.judge import command
+from taskapp_kit.contract.events import encode
+from taskapp_kit.contract.ports import SystemClock
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.keeping import stored_rollout
+from taskapp_kit.outcome import Outcome
+from taskapp_kit.planning import Planner
+from taskapp_kit.playing import play
+from taskapp_kit.run.plan import Control
+from taskapp_kit.store import open_store
+from taskapp_kit.testing import ChatRequest, MockModel, Reply
+from tests.rollouts import a_request
+
+APP = '''
+from taskapp_kit import TaskApp
+app = TaskApp("explain")
+app.tasks("explain", prompt="{q}", train=[{"q": "Why does it rain?"}, {"q": "Why is it dark?"}])
+@app.judge
+def clear(answer_text):
+    """Is it clear?"""
+    return answer_text
+@app.judge(group=True, model="strict")
+def best(trajectories):
+    """Which is best?"""
+    return [trajectory.answer_text for trajectory in trajectories]
+'''
+
+
+def by_length(request: ChatRequest) -> Reply:
+    """Longer is better; a text with `silent` gets no verdict."""
+    schema = request.body["response_format"]["json_schema"]["schema"]["properties"]
+    parts = [found[1] for found in re.findall(r"<material-(\w+)>\n(.*?)\n</material-\1>", request.text, re.DOTALL)]
+    if "silent" in request.text:
+        return Reply("I would rather not say.")
+    if "score" in schema:
+        return Reply(json.dumps({"reason": "x", "score": min(1.0, len(parts[0]) / 10)}))
+    texts = dict(part.removeprefix("[").split("]\n", 1) for part in parts)
+    return Reply(json.dumps({name: {"reason": "x", "score": min(1.0, len(text) / 10)} for name, text in texts.items()}))
+
+
+@pytest.fixture
+def model() -> Iterator[MockModel]:
+    with MockModel(by_length) as running:
+        yield running
+
+
+def calibrate(folder: Path, model: MockModel | None, lines: list[Any], *options: str) -> Result:
+    (folder / "app.py").write_text(APP)
+    (folder / "labels.jsonl").write_text(
+        "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    )
+    env = dict.fromkeys(("TASKAPP_JUDGE_URL", "TASKAPP_STRICT_URL")) | (
+        {} if model is None else {f"TASKAPP_{role}_{part}": value for role in ("JUDGE", "STRICT")
+                                  for part, value in (("URL", model.url), ("MODEL", "m"))}
+    )  # fmt: skip
+    args = ["calibrate", str(folder / "app.py"), "--labels", str(folder / "labels.jsonl"), *options]
+    return CliRunner().invoke(command, args, env={**env, "COLUMNS": "100"})
+
+
+LINES: list[Any] = [
+    {"judge": "clear", "seed": 0, "answer": "1234567890", "label": 1},
+    {"judge": "clear", "seed": 1, "answer": "12345", "label": 0.5},
+    "",
+    {"judge": "clear", "seed": 1, "answer": "1", "label": 0.1},
+    {"judge": "best", "seed": 0, "answers": ["1", "12345"], "labels": [0, 1]},
+]
+
+
+def test_a_table_and_json(tmp_path: Path, model: MockModel) -> None:
+    shown = calibrate(tmp_path, model, LINES, "--repeats", "2")
+    assert shown.exit_code == 0, shown.output + str(shown.exception)
+    assert "Cohen's κ" in shown.output
+    assert "clear: good from 0.5 on, for accuracy and κ." in shown.output
+    told = json.loads(calibrate(tmp_path, model, LINES, "--json").stdout)
+    clear, best = told["judges"]
+    assert (clear["labels"], clear["accuracy"], clear["spearman"], clear["mean_difference"]) == (3, 1.0, 1.0, 0.0)
+    assert (best["labels"], best["pairs"], best["position_bias"]) == (2, 1.0, 0.0)
+    assert [case["place"] for case in told["cases"]] == [f"labels.jsonl:{n}" for n in (1, 2, 4, 5)]
+    assert told["cases"][3]["scores"] == [0.1, 0.5]
+
+
+def test_no_verdict_is_listed_and_the_exit_status_says_so(tmp_path: Path, model: MockModel) -> None:
+    shown = calibrate(tmp_path, model, [*LINES, {"judge": "clear", "answer": "silent", "label": 0}])
+    assert shown.exit_code == 1
+    assert "clear, labels.jsonl:6: judge 'clear' gave no verdict" in shown.stderr
+
+
+def test_stored_rollouts(tmp_path: Path, model: MockModel) -> None:
+    (tmp_path / "app.py").write_text(APP)
+
+    async def keep() -> None:
+        app = find_app(str(tmp_path / "app.py"))
+        spec = app.freeze()
+        planned = Planner(spec, tmp_path).plan(a_request("constant", action="12345", seed=1))
+        from dataclasses import replace
+
+        played = play(replace(spec, judges=()), planned, SystemClock(), Control(), [])
+        store = open_store(f"sqlite:///{tmp_path}/r.db")
+        await store.save(
+            stored_rollout(
+                spec,
+                planned,
+                Outcome.of(played),
+                encode(played.events),
+                rollout_id="a" * 32,
+                created_at=1.0,
+                timing={"total": 0.1},
+                pictures={},
+                key_label=None,
+            )  # fmt: skip
+        )
+        await store.close()
+
+    asyncio.run(keep())
+    lines = [{"judge": "clear", "rollout_id": "a" * 32, "label": 0.5}]
+    shown = calibrate(tmp_path, model, lines, "--json", "--store", f"sqlite:///{tmp_path}/r.db")
+    assert shown.exit_code == 0, shown.output + str(shown.exception)
+    assert json.loads(shown.stdout)["cases"][0]["scores"] == [0.5]
+    assert "there is no store" in str(calibrate(tmp_path, model, lines, "--store", "none").exception)
+    missing = [{"judge": "clear", "rollout_id": "b" * 32, "label": 0.5}]
+    told = calibrate(tmp_path, model, missing, "--store", f"sqlite:///{tmp_path}/r.db")
+    assert "is not in the store" in str(told.exception)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("{", "labels.jsonl:1 is not JSON"),
+        ("[1]", "is no JSON object"),
+        ({"judge": "cler", "answer": "x", "label": 1}, "has judge 'cler'; judges are clear, best"),
+        ({"answer": "x", "label": 1}, "names no judge, and the app has several"),
+        ({"judge": "clear", "answer": "x", "label": 2}, "has label '2'; expected a number from 0 to 1"),
+        ({"judge": "clear", "answer": "x", "label": True}, "has label 'True'"),
+        ({"judge": "clear", "answer": "x"}, "needs label, and one of answer and rollout_id"),
+        ({"judge": "clear", "label": 1}, "needs label, and one of answer and rollout_id"),
+        ({"judge": "best", "answer": "x", "label": 1}, "needs labels, and one of answers and rollout_ids"),
+        ({"judge": "best", "answers": ["x"], "labels": [1]}, "at least two answers"),
+        ({"judge": "best", "answers": ["x", "y"], "labels": [1]}, "as many labels as answers"),
+        ({"judge": "clear", "answer": "x", "label": 1, "score": 1}, "has 'score', which nothing reads"),
+        ({"judge": "clear", "answer": "x", "label": 1, "seed": 99}, "seed 99"),
+        ("", "has no labels"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, model: MockModel, line: Any, told: str) -> None:
+    shown = calibrate(tmp_path, model, [line])
+    assert told in str(shown.exception)
+    assert model.requests == []
+
+
+def test_without_a_model_it_says_what_to_set(tmp_path: Path) -> None:
+    assert "Set TASKAPP_JUDGE_URL." in str(calibrate(tmp_path, None, LINES[:1]).exception)
