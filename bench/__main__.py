@@ -9,9 +9,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from bench import crafter_episodes, startup, trivial_rollout, ways_of_asking, workers
+from bench import crafter_episodes, fault_run, model_turns, startup, trivial_rollout, ways_of_asking, workers
 from bench.processes import ROOT, BenchFailed
 from bench.tables import Table
 
@@ -20,9 +21,11 @@ PARTS: dict[str, Callable[[int, Path], Table]] = {
     "trivial": trivial_rollout.measure,
     "ways": ways_of_asking.measure,
     "workers": workers.measure,
+    "models": model_turns.measure,
+    "faults": fault_run.measure,
     "startup": startup.measure,
 }
-REPETITIONS = {"crafter": 3, "trivial": 5, "ways": 5, "workers": 3, "startup": 5}
+REPETITIONS = {"crafter": 3, "trivial": 5, "ways": 5, "workers": 3, "models": 2, "faults": 1, "startup": 5}
 PAGE = ROOT / "docs" / "performance.md"
 INTRODUCTION = """# Performance
 
@@ -49,15 +52,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the budgets, beside peers.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"only these, printed: {', '.join(PARTS)}")
     parser.add_argument("--repetitions", type=int, help="instead of each part's own number")
+    parser.add_argument(
+        "--seconds", type=float, default=fault_run.SECONDS, help="of `faults`, at least 10 (%(default)s)"
+    )
     given = parser.parse_args()
     if unknown := [part for part in given.parts if part not in PARTS]:
         parser.error(f"there is no part {unknown[0]!r}: choose from {', '.join(PARTS)}")
+    parts = {**PARTS, "faults": partial(fault_run.measure, seconds=max(10.0, given.seconds))}
     page = [machine(os.getloadavg()[0])]
     with tempfile.TemporaryDirectory(prefix="taskapp-bench-") as scratch:
         for part in given.parts or PARTS:
             begun = time.monotonic()
             try:
-                table = PARTS[part](given.repetitions or REPETITIONS[part], Path(scratch))
+                table = parts[part](given.repetitions or REPETITIONS[part], Path(scratch))
             except BenchFailed as error:
                 print(f"bench {part}: {error}", file=sys.stderr)
                 return 1

@@ -92,13 +92,18 @@ def our_command(app: str, store: str = "none", workers: int = 0) -> list[str]:
     return [sys.executable, "-m", "taskapp_kit", "serve", app, *address, *options]
 
 
-def synth_command() -> list[str]:
-    """The Synth reference app under one uvicorn worker, its access log off. Raises BenchFailed."""
-    command = [sys.executable, str(PEER_BUILDER), "synth-ai-0.3.9"]
+def peer_python(name: str) -> str:
+    """The Python of a peer's environment, built now if nobody has. Raises BenchFailed with the builder's sentence."""
+    command = [sys.executable, str(PEER_BUILDER), name]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     if built.returncode != 0:
         raise BenchFailed(built.stderr.strip())
-    python = built.stdout.strip().splitlines()[-1]
+    return built.stdout.strip().splitlines()[-1]
+
+
+def synth_command() -> list[str]:
+    """The Synth reference app under one uvicorn worker, its access log off. Raises BenchFailed."""
+    python = peer_python("synth-ai-0.3.9")
     options = ["--factory", "synth_reference_app:build_app", "--app-dir", str(ROOT / "bench")]
     quiet = ["--no-access-log", "--log-level", "warning"]
     return [python, "-m", "uvicorn", *options, "--host", "127.0.0.1", "--port", "{port}", *quiet]

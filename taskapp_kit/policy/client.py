@@ -116,10 +116,14 @@ class HttpModelClient:
             ) from None
         connections, gate = self._open(), self.throttle.gate(way.gate_name)
 
-        async def once(attempt: int, left: float) -> ChatReply:
+        hung = 0
+
+        async def once(_: int, left: float) -> ChatReply:
+            nonlocal hung
             try:
-                return await self._attempt(connections, gate, way, content, key, attempt, left, read)
+                return await self._attempt(connections, gate, way, content, key, hung, left, read)
             except AttemptFailed as failed:
+                hung += failed.kind == "hung"
                 failed.excerpt = self.keys.excerpt(failed.excerpt, key)
                 raise
 
@@ -182,10 +186,10 @@ class HttpModelClient:
     # one attempt
 
     async def _attempt(
-        self, connections: Connections, gate: Gate, way: Way, content: bytes, key: str | None, attempt: int, left: float,
+        self, connections: Connections, gate: Gate, way: Way, content: bytes, key: str | None, hung: int, left: float,
         read: Callable[[int, bytes, float | None], ChatReply],
     ) -> ChatReply:  # fmt: skip
-        """An answer, or AttemptFailed. left: seconds, waiting for a place included. read: makes it of status and body."""
+        """An answer, or AttemptFailed. hung: attempts of this call that did. left: seconds, waiting for a place included. read: makes it of status and body."""
         clock = self._clock
         asked = clock.monotonic()
         try:
@@ -194,8 +198,9 @@ class HttpModelClient:
             raise AttemptFailed("out_of_time", "was not asked: no place was free before the time ran out") from None
         began = clock.monotonic()
         left -= began - asked
-        patience = gate.patience() if attempt == 1 else None
-        limit = min(left, self._attempt_seconds, left if patience is None else patience)
+        patience = gate.patience()
+        # an answer that really takes long has twice the time when it is asked for again
+        limit = min(left, self._attempt_seconds, left if patience is None else patience * 2**hung)
         congested, seconds = False, None
         try:
             async with asyncio.timeout(limit):

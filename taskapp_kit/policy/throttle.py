@@ -98,10 +98,10 @@ class Gate:
                 place.set_result(None)
 
     def patience(self) -> float | None:
-        """After how many seconds a first attempt counts as hung: far beyond all of the last answers; None while few are known.
+        """After how many seconds an attempt counts as hung: far beyond all of the last answers; None while few are known.
 
-        Only a first attempt is given up so, for the next one may take all the time there is: an answer that really takes
-        long costs a second call, and no failure.
+        Whoever asks again after a hung attempt gives the next one twice the time: an answer that really takes long costs a
+        second call, and no failure.
         """
         if not self._patient:
             return None

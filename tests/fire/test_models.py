@@ -90,7 +90,7 @@ def test_with_every_kind_of_fault_none_is_wrong_and_none_lost(server: Server, tm
         async def caller(number: int) -> None:
             for turn in range(ROUNDS):
                 seed = seeds[(number + 7 * turn) % IN_FLIGHT]
-                request = asked(url, seed=seed, seconds=4, journal=str(journal))
+                request = asked(url, seed=seed, seconds=3, journal=str(journal))
                 told.append((seed, await ask(client, request)))
 
         async with session(server) as client:
@@ -216,7 +216,7 @@ def test_sigterm_while_models_are_awaited(tmp_path: Path, processes: str) -> Non
     """What can end in the grace is answered right; what cannot is told as stopped, and its environment closed."""
     journal = tmp_path / "journal"
     quick, slow = 16, 4
-    with Server(tmp_path / "server", "--workers", processes, "--grace-seconds", "4") as server:
+    with Server(tmp_path / "server", "--workers", processes, "--grace-seconds", "3") as server:
         expected = digests(server, range(quick))
         with MockModel(latency_seconds=0.2) as model, MockModel(faults=Faults({"hang": 1.0})) as hanging:
             requests = [
