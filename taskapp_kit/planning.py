@@ -17,6 +17,7 @@ from taskapp_kit.declare.instances import Instance, find_environment, find_insta
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.policy.asking import read_asking
+from taskapp_kit.policy.author_loop import AuthorLoop
 from taskapp_kit.policy.choose import MODEL, chosen_name, make_policy
 from taskapp_kit.policy.conversation import Conversation
 from taskapp_kit.run.plan import EpisodePlan, read_ops
@@ -105,8 +106,8 @@ class Planner:
         """The instance of a seed. Raises RequestError."""
         return find_instance(find_environment(self.spec, environment), split, seed, self._draw)
 
-    def conversation(self, request: RolloutRequest, spec: EnvironmentSpec) -> Conversation:
-        """What the model of this request reads and says. Raises RequestError."""
+    def _model_policy(self, request: RolloutRequest, spec: EnvironmentSpec) -> LocalPolicy | RemotePolicy:
+        """The author's own loop, where there is one; else the kit's conversation. Raises RequestError."""
         asking = read_asking(
             request.policy.config,
             output_mode=request.policy.output_mode,
@@ -114,6 +115,9 @@ class Planner:
             record_logprobs=request.record.logprobs,
             mode=request.mode,
         )
+        if self.spec.rollout_function is not None:
+            shown = None if spec.tasks is None else spec.tasks.public
+            return AuthorLoop(self.spec.rollout_function, asking, MODEL, shown)
         return Conversation(self.spec, spec, asking, name=MODEL)
 
     def policy_name(self, request: RolloutRequest) -> str:
@@ -128,7 +132,7 @@ class Planner:
     ) -> LocalPolicy | RemotePolicy:
         name = self.policy_name(request)
         if name == MODEL:
-            return self.conversation(request, spec)
+            return self._model_policy(request, spec)
         return make_policy(
             self.spec,
             spec,

@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 
 from taskapp_kit.contract.events import EncodedEvents, Event, encode
 from taskapp_kit.contract.model import POLICY
-from taskapp_kit.contract.ports import Clock, StoredRollout
+from taskapp_kit.contract.ports import Clock, LocalPolicy, StoredRollout
 from taskapp_kit.contract.response import with_timing
 from taskapp_kit.contract.rollout import Story
 from taskapp_kit.course import Course, Ear, Finished, Listener
@@ -77,11 +77,12 @@ class Players:
         if not course.own and self._foreman is not None and (self._workers or isolated):
             return await self._in_a_worker(self._foreman, course, tell, prompt=prompt, written=written)
         ear = None if tell is None else Ear(tell)
-        if course.endpoint is not None:
-            return await self._with_a_model(course, ear)
-        return await self._in_a_thread(course, ear)
+        if course.endpoint is None or isinstance(course.planned.policy, LocalPolicy):
+            lanes = self._lanes if course.endpoint is None else self._model_lanes
+            return await self._in_a_thread(course, ear, lanes)
+        return await self._with_a_model(course, ear)
 
-    async def _in_a_thread(self, course: Course, ear: Ear | None) -> Finished:
+    async def _in_a_thread(self, course: Course, ear: Ear | None, lanes: Lanes) -> Finished:
         story = _Story(ear, ThreadPort(self._models.of_rollout(course.endpoint, course.seconds)))
 
         def job() -> Finished:
@@ -92,7 +93,7 @@ class Players:
                 )
 
         try:
-            return await self._lanes.run(job, seconds=course.seconds, stop=story.stop)
+            return await lanes.run(job, seconds=course.seconds, stop=story.stop)
         except LaneHung as hung:
             failure = _hung(course.seconds, began=not isinstance(hung, NoLane))
             return self._give_up(course, story.until_now(), failure, story.tell_rest)

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 from taskapp_kit.contract.content import images
 from taskapp_kit.contract.events import Event, Failed, Scored, Started, fold
-from taskapp_kit.contract.model import ModelPort, RemotePolicy
+from taskapp_kit.contract.model import AsksModels, ModelPort, RemotePolicy
 from taskapp_kit.contract.ports import Clock, LocalPolicy
 from taskapp_kit.contract.scorecard import JudgeRecord, Scorecard
 from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import Failure
 from taskapp_kit.planning import Planned
+from taskapp_kit.policy.choose import MODEL
 from taskapp_kit.run.episode import Episode, drive
 from taskapp_kit.run.plan import Control
 from taskapp_kit.run.turns import Turns
@@ -76,7 +77,16 @@ class Performance:
 
     def drive(self, policy: LocalPolicy) -> None:
         """Plays it to its end with a policy that decides here. RequestError: the constructor refuses env.config."""
-        drive(self._episode, policy, self._events.append if self._listener is None else self._tell)
+        tell = self._events.append if self._listener is None else self._tell
+        if policy.name != MODEL or not isinstance(policy, AsksModels):
+            drive(self._episode, policy, tell)
+            return
+        assert self._models is not None, "a model acts where there is a way to ask it"
+        policy.use(self._models)
+        try:
+            drive(self._episode, policy, tell)
+        finally:
+            policy.close()
 
     def turns(self, policy: RemotePolicy) -> Turns:
         """Plays it turn by turn with a policy that decides elsewhere."""

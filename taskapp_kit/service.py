@@ -14,6 +14,7 @@ from typing import Any, Literal
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.events import Answered, Called, Failed, from_json
+from taskapp_kit.contract.model import AsksModels, RemotePolicy
 from taskapp_kit.contract.ports import Clock, LocalPolicy, Store, SystemClock, View
 from taskapp_kit.contract.rollout import Rollout
 from taskapp_kit.contract.scorecard import RolloutSummary
@@ -38,6 +39,7 @@ from taskapp_kit.model_access import ModelAccess, ThreadPort, model_access, url_
 from taskapp_kit.places import Places
 from taskapp_kit.planning import Nobody, Planner
 from taskapp_kit.players import Players
+from taskapp_kit.policy.choose import MODEL
 from taskapp_kit.run.episode import Episode
 from taskapp_kit.run.lanes import LaneHung, Lanes
 from taskapp_kit.run.plan import Control
@@ -109,7 +111,6 @@ class Service:
         self.warnings: tuple[str, ...] = (
             *self.spec.warnings,
             *_judges_can_be_asked(self.spec, self.models),
-            *_unplayed_loop(self.spec),
         )
         for warning in self.warnings:
             log.warning("%s", warning)
@@ -171,7 +172,9 @@ class Service:
             answers = None if policy is not None else await self._replayed(request)
             self.places.check_open()
             planned = self.planner.plan(request, own=policy, answers=answers)
-            endpoint = None if isinstance(planned.policy, LocalPolicy) else self.models.of_policy(request)
+            endpoint = None
+            if planned.plan.policy == MODEL and isinstance(planned.policy, RemotePolicy | AsksModels):
+                endpoint = self.models.of_policy(request)
         except BaseException:
             self.places.give_back(caller)
             raise
@@ -394,12 +397,3 @@ def _judges_can_be_asked(spec: AppSpec, models: ModelAccess) -> list[str]:
         names = ", ".join(need.judges)
         warnings.append(f"judges {names} are not configured ({variable}): their scores are null (not_configured)")
     return warnings
-
-
-def _unplayed_loop(spec: AppSpec) -> list[str]:
-    if spec.rollout_function is None:
-        return []
-    name = spec.rollout_function.__name__
-    return [
-        f"@app.rollout {name}() is not called by this version: rollouts are played by the policy that a request names"
-    ]

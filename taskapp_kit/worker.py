@@ -118,7 +118,7 @@ class Worker:
             if isinstance(planned.policy, RemotePolicy):
                 _through_the_front(port, performance.turns(planned.policy))
             else:
-                performance.drive(planned.policy)
+                performance.drive(planned.local())
             played = performance.finish()
         except RequestError as error:
             return {"refused": refusal(error)}, b""

@@ -114,6 +114,19 @@ class RemotePolicy(Protocol):
         ...
 
 
+@runtime_checkable
+class AsksModels(Protocol):
+    """A policy that decides in the environment's thread, and asks the model itself meanwhile: an author's own loop."""
+
+    def use(self, models: ModelPort) -> None:
+        """How models are asked; given before the first decision."""
+        ...
+
+    def close(self) -> None:
+        """The episode is over."""
+        ...
+
+
 class ModelPort(Protocol):
     """How code in an environment's thread reaches models: judges, user simulators. Each call blocks that thread."""
 

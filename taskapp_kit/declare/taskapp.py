@@ -309,7 +309,11 @@ class TaskApp:
     @overload
     def rollout(self) -> Callable[[F], F]: ...
     def rollout(self, function: Any = None) -> Any:
-        """Declares the author's own agent loop: `async def play(env, model, task)`. Needs the model client to run."""
+        """Declares the author's own agent loop, `async def play(env, model, task)`: it plays where a model is to act.
+
+        By name any of env (`observation`, `tools`, `done`, `await step(tool, args)`), model (`await chat(messages,
+        tools)`) and task (the row's public fields, a dict).
+        """
         return self._decorator("rollout", function, None, {}, None)
 
     # -- what comes of it -----------------------------------------------------------------------------------------

@@ -189,7 +189,10 @@ class HttpModelClient:
         self, connections: Connections, gate: Gate, way: Way, content: bytes, key: str | None, hung: int, left: float,
         read: Callable[[int, bytes, float | None], ChatReply],
     ) -> ChatReply:  # fmt: skip
-        """An answer, or AttemptFailed. hung: attempts of this call that did. left: seconds, waiting for a place included. read: makes it of status and body."""
+        """An answer, or AttemptFailed.
+
+        hung: attempts of this call that did. left: seconds, waiting for a place included. read: makes it of status and body.
+        """
         clock = self._clock
         asked = clock.monotonic()
         try:

@@ -25,7 +25,7 @@ from taskapp_kit.contract.events import (
     Started,
     Stepped,
 )
-from taskapp_kit.contract.model import ModelPort
+from taskapp_kit.contract.model import ModelFailed, ModelPort
 from taskapp_kit.contract.ports import Clock, LocalPolicy, PolicyStops, Tool, View
 from taskapp_kit.contract.trajectory import Answer, PlayedStep, Status, ToolCall
 from taskapp_kit.declare.signature import BadArguments
@@ -289,7 +289,9 @@ class Episode:
 
 def policy_failure(name: str, error: BaseException, *, boundary: Boundary = "policy") -> PolicyFailed:
     """What a driver throws into an episode when the policy raised."""
-    if isinstance(error, TaskappError):
+    if isinstance(error, ModelFailed):
+        failure = error.failure
+    elif isinstance(error, TaskappError):
         failure = Failure(boundary, "policy_raised", error.message, error.hint)
     else:
         failure = Failure(boundary, "policy_raised", f"policy {name!r} raised {type(error).__name__}")

@@ -1,0 +1,249 @@
+"""Rollouts that a language model plays, in threads and in worker processes: the kit's conversation and an author's loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from taskapp_kit import RequestError, RolloutFailed, TaskApp
+from taskapp_kit.config import Settings
+from taskapp_kit.contract.events import encode
+from taskapp_kit.contract.ports import SystemClock
+from taskapp_kit.contract.rollout import Rollout
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.model_access import model_access
+from taskapp_kit.service import Service
+from taskapp_kit.store import open_store
+from taskapp_kit.testing import Faults, MockModel
+from tests.rollouts import a_request, app_from
+
+T = TypeVar("T")
+APP = """
+import json, pathlib
+
+app = TaskApp("sums", version="1")
+
+
+@app.environment("sums", splits={"train": range(20)}, max_steps=8)
+class Sums:
+    '''Reach six.'''
+
+    def __init__(self, mark: str = "", raises: bool = False):
+        self.mark, self.raises = mark, raises
+
+    def reset(self, seed: int) -> str:
+        self.total = 0
+        return f"total 0 of 6, seed {seed}"
+
+    @action
+    def add(self, amount: Literal[1, 2, 3]) -> Step:
+        '''Add it.'''
+        if self.raises:
+            raise OSError("broken")
+        self.total += amount
+        return Step(f"total {self.total} of 6", reward=float(self.total == 6), terminated=self.total >= 6)
+
+    def close(self) -> None:
+        if self.mark:
+            pathlib.Path(self.mark).write_text("closed")
+
+
+@app.environment("guest", splits={"train": range(3)}, max_steps=3)
+class Guest:
+    '''Talks to a simulated user.'''
+
+    def reset(self, seed: int, context: Any) -> str:
+        self.user = context.model("user")
+        return self.user.ask([{"role": "user", "content": "begin"}]).message["content"]
+
+    @action(text=True, noop={"words": "hello"})
+    async def say(self, words: str) -> Step:
+        '''Say it.'''
+        reply = await self.user.chat([{"role": "user", "content": words}], temperature=0)
+        return Step(reply.message["content"], reward=1.0, terminated=True)
+"""
+LOOP = """
+app.tasks("quiz", row=None, prompt="{ask}", train=[{"ask": "a?"}])
+seen = []
+
+
+@app.rollout
+async def play(env, model, task):
+    messages = [{"role": "system", "content": "Add."}, {"role": "user", "content": env.observation}]
+    while not env.done:
+        reply = await model.chat(messages, tools=env.tools, temperature=0.5)
+        messages.append(reply.message)
+        if reply.message.get("content") == "stop":
+            return
+        if reply.message.get("content") == "raise":
+            raise RuntimeError("sentinel-of-the-loop")
+        for call in reply.message.get("tool_calls") or []:
+            step = await env.step(call["function"]["name"], json.loads(call["function"]["arguments"]))
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": str(step.observation)})
+"""
+ADDS: list[Any] = [{"add": {"amount": 2}}, {"add": {"amount": 3}}, {"add": {"amount": 1}}]
+
+
+def asked(url: str, **more: Any) -> RolloutRequest:
+    config = {"inference_url": url, "model": "m", **more.pop("policy", {})}
+    return a_request(None, policy_config=config, **{"seed": 3, **more})
+
+
+def serving(app: TaskApp, work: Callable[[Service], Awaitable[T]], *, variables: dict[str, str] | None = None,
+            **options: Any) -> T:  # fmt: skip
+    async def main() -> T:
+        settings = Settings(variables=variables or {})
+        models = model_access(settings, "local", SystemClock())
+        service = Service(app, exposure="local", models=models, **options)
+        try:
+            return await work(service)
+        finally:
+            await service.close()
+
+    return asyncio.run(main())
+
+
+def one(app: TaskApp, request: RolloutRequest, **options: Any) -> Rollout:
+    return serving(app, lambda service: service.rollout(request), **options)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> TaskApp:
+    return app_from(tmp_path_factory.mktemp("plain"), APP)
+
+
+@pytest.fixture(scope="module")
+def looped(tmp_path_factory: pytest.TempPathFactory) -> TaskApp:
+    return app_from(tmp_path_factory.mktemp("looped"), APP + LOOP)
+
+
+@pytest.mark.parametrize("which", ["plain", "looped"])
+def test_a_model_plays_the_same_in_threads_and_in_workers(which: str, request: pytest.FixtureRequest) -> None:
+    app = request.getfixturevalue(which)
+    with MockModel(ADDS) as model:
+        near = one(app, asked(model.url))
+        far = one(app, asked(model.url), workers=1)
+    for rollout in (near, far):
+        assert (rollout.policy, rollout.trajectory.length, rollout.scorecard.reward) == ("model", 3, 1.0)
+        assert [step.args for step in rollout.trajectory.steps] == [{"amount": 2}, {"amount": 3}, {"amount": 1}]
+        roles = [message["role"] for turn in rollout.trajectory.turns for message in turn.answer.messages]
+        assert roles == ["system", "user", "assistant", "tool", "assistant", "tool", "assistant"]
+        assert rollout.usage["completion_tokens"] > 0
+    assert near.digest == far.digest
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_model_that_cannot_be_asked_is_a_failure_of_the_policy(plain: TaskApp, looped: TaskApp, workers: int) -> None:
+    for app in (plain, looped):
+        with MockModel(ADDS, faults=Faults(sequence=["401"])) as model, pytest.raises(RolloutFailed) as caught:
+            one(app, asked(model.url), workers=workers)
+        assert (caught.value.boundary, caught.value.failure.code) == ("policy", "model_refused")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_conversation_that_is_too_long_truncates_and_is_scored(plain: TaskApp, looped: TaskApp, workers: int) -> None:
+    for app in (plain, looped):
+        with MockModel([ADDS[0], {"fault": "context"}]) as model:
+            rollout = one(app, asked(model.url), workers=workers)
+        assert (rollout.trajectory.status, rollout.trajectory.stop_reason) == ("truncated", "context_overflow")
+        assert rollout.scorecard.reward == 0.0 and rollout.trajectory.length == 1
+
+
+def test_a_model_that_hangs_ends_at_the_deadline(plain: TaskApp) -> None:
+    with MockModel(ADDS, faults=Faults(rate={"hang": 1.0})) as model, pytest.raises(RolloutFailed) as caught:
+        one(plain, asked(model.url, safety={"max_time_s": 0.5}))
+    assert (caught.value.boundary, caught.value.failure.code) == ("timeout", "deadline")
+
+
+@pytest.mark.parametrize("which", ["plain", "looped"])
+def test_a_caller_that_goes_while_the_model_thinks(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+
+    async def work(service: Service) -> str:
+        task = asyncio.create_task(service.rollout(asked(model.url, config={"mark": str(mark)})))
+        while not model.requests:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with asyncio.timeout(1):
+            while not mark.exists():
+                await asyncio.sleep(0.01)
+        assert service.store is not None
+        (kept,) = await service.store.recent()
+        return f"{kept.status} {(kept.failure or {})['boundary']}"
+
+    with MockModel(ADDS, faults=Faults(rate={"hang": 1.0})) as model:
+        assert serving(request.getfixturevalue(which), work, store=open_store("memory")) == "failed cancelled"
+
+
+def test_an_environment_that_breaks_is_not_the_models_fault(plain: TaskApp) -> None:
+    with MockModel(ADDS) as model, pytest.raises(RolloutFailed) as caught:
+        one(plain, asked(model.url, config={"raises": True}))
+    assert caught.value.boundary == "environment"
+
+
+def test_an_address_is_looked_at_before_anything_runs(plain: TaskApp) -> None:
+    async def work(service: Service) -> None:
+        for url, code in (("ftp://example.org", "invalid_address"), ("http://169.254.169.254/v1", "address_refused")):
+            with pytest.raises(RequestError) as caught:
+                await service.rollout(asked(url))
+            assert caught.value.code == code
+        assert service.in_flight == 0
+
+    serving(plain, work)
+
+
+def test_the_callers_own_key_is_used_and_kept_nowhere(plain: TaskApp) -> None:
+    key = "sk-sentinel-of-the-caller"
+
+    async def work(service: Service) -> str:
+        rollout = await service.rollout(asked(model.url, policy={"api_key": key, "temperature": 0.5}))
+        assert service.store is not None
+        kept = await service.store.load(rollout.rollout_id)
+        assert kept is not None and kept.policy["temperature"] == 0.5
+        return f"{kept}{encode(rollout.events).text!r}{rollout.policy}"
+
+    with MockModel(ADDS, api_key=key) as model:
+        assert key not in serving(plain, work, store=open_store("memory"))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_environment_asks_a_second_model(plain: TaskApp, workers: int) -> None:
+    with MockModel(["Good day.", "Well said."]) as user:
+        variables = {"TASKAPP_USER_URL": user.url, "TASKAPP_USER_MODEL": "crowd"}
+        rollout = one(plain, a_request("noop", env_name="guest", seed=1), variables=variables, workers=workers)
+        assert [request.body["model"] for request in user.requests] == ["crowd", "crowd"]
+        assert user.requests[1].body["temperature"] == 0
+    assert rollout.trajectory.initial == "Good day." and rollout.trajectory.steps[0].observation == "Good day."
+    metrics = rollout.trajectory.metrics
+    assert metrics["calls_user"] == 2 and metrics["tokens_user"] > 0
+    assert rollout.usage == {}, "a second model's tokens are not the policy's"
+
+
+def test_a_second_model_that_fails_is_the_environments_failure(plain: TaskApp) -> None:
+    with (
+        MockModel(faults=Faults(rate={"400": 1.0})) as user,
+        pytest.raises(RolloutFailed, match="role 'user'") as caught,
+    ):
+        one(plain, a_request("noop", env_name="guest", seed=1), variables={"TASKAPP_USER_URL": user.url})
+    assert caught.value.boundary == "environment"
+
+
+def test_a_loop_that_returns_truncates_and_one_that_raises_fails(looped: TaskApp) -> None:
+    with MockModel([ADDS[0], "stop"]) as model:
+        rollout = one(looped, asked(model.url))
+    assert (rollout.trajectory.status, rollout.trajectory.stop_reason) == ("truncated", "rollout_returned")
+    with MockModel([ADDS[0], "raise"]) as model, pytest.raises(RolloutFailed) as caught:
+        one(looped, asked(model.url))
+    assert (caught.value.boundary, caught.value.failure.code) == ("policy", "policy_raised")
+    assert "sentinel" not in caught.value.failure.message
+
+
+def test_named_policies_play_without_the_loop(looped: TaskApp) -> None:
+    rollout = one(looped, a_request("random", env_name="sums", seed=3))
+    assert rollout.policy == "random"
