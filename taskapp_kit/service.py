@@ -9,7 +9,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.content import Json
@@ -44,10 +44,14 @@ from taskapp_kit.run.episode import Episode
 from taskapp_kit.run.lanes import LaneHung, Lanes
 from taskapp_kit.run.plan import Control
 from taskapp_kit.run.stage import prepare_to_serve
+from taskapp_kit.sandboxed import sandbox_in_use
 from taskapp_kit.score.failures import ScoringFailed
 from taskapp_kit.score.judges import needed_roles
 from taskapp_kit.score.scoring import aggregates
 from taskapp_kit.version import __version__, git_commit
+
+if TYPE_CHECKING:
+    from taskapp_kit.sandbox import Capabilities
 
 log = logging.getLogger("taskapp_kit.service")
 
@@ -89,6 +93,7 @@ class Service:
         isolated = any(environment.isolation == "process" for environment in self.spec.environments.values())
         self.foreman = Foreman(app, self.spec, workers=workers) if workers or isolated else None
         self.watchers: list[Watcher] = []
+        self._sandbox: Capabilities | None = None
         self.places = Places(max_concurrent, self._hung)
         self._pictures = PictureMemory()
         self._versions: dict[str, str | None] = {
@@ -120,6 +125,7 @@ class Service:
 
         Raises Unavailable: what is missing, or what broke.
         """
+        self._sandbox = sandbox_in_use()
         for spec in self.spec.environments.values():
             if self.workers or spec.isolation == "process":
                 continue  # a worker process prepares it
@@ -355,6 +361,7 @@ class Service:
             "capacity": self.max_concurrent,
             "hung_threads": self._hung(),
             **({} if self.foreman is None else {"workers": self.foreman.health()}),
+            **({} if self._sandbox is None else {"sandbox": self._sandbox.to_dict()}),
         }
 
     def instance(self, environment: str | None, split: str | None, seed: int) -> Instance:

@@ -38,6 +38,7 @@ LAYERS = {
     "players": 3,
     "playing": 3,
     "live": 3,
+    "sandboxed": 3,
     "places": 3,
     "group_scoring": 3,
     "model_access": 3,

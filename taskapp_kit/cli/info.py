@@ -72,6 +72,10 @@ def command(
 
     print_description(found["info"], found["task_info"], found["unavailable_policies"])
     out = console()
+    if found.get("sandbox"):
+        out.print()
+        for line in found["sandbox"]:
+            out.print(clean(line), soft_wrap=True)
     for warning in found["warnings"]:
         out.print(f"\nWarning: {clean(warning)}", style="yellow")
     url = app.rstrip("/") if is_url(app) else f"http://{settings.host}:{settings.port}"
@@ -85,6 +89,7 @@ def _local(app: TaskApp, settings: Settings, wanted: str | None) -> dict[str, An
     from taskapp_kit.cli.policies import example_policy
     from taskapp_kit.declare.instances import find_environment
     from taskapp_kit.policy.choose import policies_of
+    from taskapp_kit.sandboxed import sandbox_in_use
     from taskapp_kit.score.judges import needed_roles, variable_of
     from taskapp_kit.serve.task_info import Description
 
@@ -112,8 +117,10 @@ def _local(app: TaskApp, settings: Settings, wanted: str | None) -> dict[str, An
         for need in needed_roles(spec)
         if settings.variable(variable_of(need.role)) is None
     ]
+    sandbox = sandbox_in_use()
     return {
         "info": told.info(),
+        "sandbox": [] if sandbox is None else sandbox.lines(),
         "task_info": tasks,
         "unavailable_policies": unavailable,
         "warnings": [*spec.warnings, *asked],
