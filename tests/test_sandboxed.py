@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
+ROOT = Path(__file__).parents[1]
 PROGRAM = """
 import asyncio, json
 from taskapp_kit.declare.discovery import find_app
@@ -27,7 +29,7 @@ print(json.dumps([adder, again]))
 
 
 def test_health_tells_the_level_where_a_sandbox_is_used() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, cwd=ROOT)
     without, used = json.loads(done.stdout)
     assert "sandbox" not in without
     assert used["sandbox"]["level"] in range(5) and used["sandbox"]["name"] and used["sandbox"]["walls"]
