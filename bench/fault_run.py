@@ -1,0 +1,232 @@
+"""512 rollouts in flight with a model that fails: what is right, wrong, declared and lost, and how the server bears it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from bench import load
+from bench.health_probe import HealthProbe
+from bench.model_turns import ANSWERED, APP, TURNS, body
+from bench.processes import ROOT, Server, our_command, served
+from bench.tables import Budget, Table
+from taskapp_kit.testing import Faults, MockModel, MockProcess
+
+SECONDS = 60.0
+IN_FLIGHT = 512
+LATENCY_SECONDS = 0.2
+SHARE = 0.05
+KINDS = ("429", "500", "503", "reset", "truncated", "hang")
+SEEDS = 1000
+WARM_SHARE = 1 / 3
+"""Of the time, before memory is looked at: by then calls hang and are given up as they do ever after."""
+DEADLINE_SECONDS = 60.0
+LOST_AFTER_SECONDS = DEADLINE_SECONDS + 30
+DECLARED_AT = ("policy", "timeout")
+
+
+@dataclass
+class Seen:
+    """What became of the rollouts. `right`, `wrong` and `lost` in all; `in_time`: right ones within the run's seconds."""
+
+    right: int = 0
+    in_time: int = 0
+    wrong: int = 0
+    lost: int = 0
+    declared: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+    latencies_ms: list[float] = field(default_factory=list)
+    health_ms: list[float] = field(default_factory=list)
+    growth_megabytes: float = 0.0
+    resident_megabytes: float = 0.0
+    cpu_seconds: float = 0.0
+    calls: int = 0
+    faults: Mapping[str, int] = field(default_factory=dict)
+    load_average: float = 0.0
+
+    @property
+    def asked(self) -> int:
+        """All rollouts."""
+        return self.right + self.wrong + self.lost + self.declared.total()
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def measure(repetitions: int, scratch: Path, seconds: float = SECONDS) -> Table:
+    """Each repetition: a fresh server, the answers without faults, then `seconds` with them. Raises BenchFailed."""
+    runs = []
+    for _ in range(repetitions):
+        with served("faults", our_command(APP), ROOT, scratch / "home") as server:
+            expected = answers_without_faults(server)
+            faults = Faults({kind: SHARE / len(KINDS) for kind in KINDS}, seed=1)
+            with MockModel.process(latency_seconds=LATENCY_SECONDS, faults=faults) as model:
+                runs.append(asyncio.run(under_faults(server, model, expected, seconds)))
+    return table(runs, seconds)
+
+
+def answers_without_faults(server: Server) -> dict[int, tuple[str, float]]:
+    """Seed to (digest, reward), with a model that never fails."""
+    with MockModel.process() as model:
+        asked = [body(model.url, seed) for seed in range(SEEDS)]
+        run = load.run(server, asked, 64, ANSWERED, keep=True)
+    return {int(answer["run_id"].removeprefix("seed-")): _what_counts(answer) for answer in run.answers}
+
+
+def _what_counts(answer: Mapping[str, Any]) -> tuple[str, float]:
+    return answer["digest"], answer["reward"]
+
+
+async def under_faults(
+    server: Server, model: MockProcess, expected: Mapping[int, tuple[str, float]], seconds: float
+) -> Seen:
+    seen = Seen(load_average=os.getloadavg()[0])
+    headers = {"X-API-Key": server.key, "Content-Type": "application/json"}
+    timeout = aiohttp.ClientTimeout(total=LOST_AFTER_SECONDS)
+    cpu = server.cpu_seconds()
+    end = time.monotonic() + seconds
+    seeds = itertools.cycle(expected)
+    async with (
+        aiohttp.ClientSession(
+            server.address, connector=aiohttp.TCPConnector(limit=0), headers=headers, timeout=timeout
+        ) as session,
+        HealthProbe(server) as probe,
+    ):
+        callers = [
+            asyncio.create_task(_caller(session, model.url, seeds, expected, seen, end)) for _ in range(IN_FLIGHT)
+        ]
+        resident = []
+        while time.monotonic() < end:
+            if time.monotonic() > end - seconds * (1 - WARM_SHARE):
+                resident.append(server.resident_megabytes())
+            await asyncio.sleep(1.0)
+        seen.cpu_seconds = server.cpu_seconds() - cpu
+        seen.growth_megabytes, seen.resident_megabytes = resident[-1] - resident[0], resident[-1]
+        told = await asyncio.to_thread(model.stats)
+        seen.calls, seen.faults = int(told["requests"]), told["faults"]
+        await asyncio.gather(*callers)
+    seen.health_ms = probe.latencies_ms
+    return seen
+
+
+async def _caller(
+    session: aiohttp.ClientSession,
+    address: str,
+    seeds: Iterator[int],
+    expected: Mapping[int, tuple[str, float]],
+    seen: Seen,
+    end: float,
+) -> None:
+    while time.monotonic() < end:
+        seed = next(seeds)
+        request = {**body(address, seed), "safety": {"max_time_s": DEADLINE_SECONDS}}
+        sent = time.monotonic()
+        try:
+            async with session.post("/rollout", data=json.dumps(request)) as response:
+                status, answer = response.status, await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            seen.lost += 1
+            seen.examples.append(f"lost: {type(error).__name__}: {error}")
+            continue
+        now = time.monotonic()
+        seen.latencies_ms.append((now - sent) * 1000)
+        judge(status, answer, expected[seed], seen, in_time=now <= end)
+
+
+def judge(status: int, answer: bytes, expected: tuple[str, float], seen: Seen, *, in_time: bool) -> None:
+    """Counts one answer. Right is what came without faults; declared is a typed failure of the model's; else it is lost."""
+    try:
+        told = json.loads(answer)
+    except json.JSONDecodeError:
+        told = {}
+    if status == 200 and "digest" in told:
+        if _what_counts(told) == expected and not told["aborted"]:
+            seen.right += 1
+            seen.in_time += in_time
+        else:
+            seen.wrong += 1
+            seen.examples.append(f"wrong: {answer[:300]!r}")
+        return
+    detail = told.get("detail")
+    error = detail.get("error", {}) if isinstance(detail, dict) else {}
+    if error.get("boundary") in DECLARED_AT and error.get("code"):
+        seen.declared[f"{status} {error['code']}"] += 1
+    else:
+        seen.lost += 1
+        seen.examples.append(f"lost: {status}: {answer[:300]!r}")
+
+
+def table(runs: list[Seen], seconds: float) -> Table:
+    speeds = [run.in_time / seconds for run in runs]
+    health = [percentile(run.health_ms, 0.99) for run in runs]
+    growth = [run.growth_megabytes for run in runs]
+    bad = sum(run.wrong + run.lost for run in runs)
+    declared: Counter[str] = sum((run.declared for run in runs), Counter())
+    kinds: Counter[str] = sum((Counter(run.faults) for run in runs), Counter())
+    notes = [
+        (
+            f"{IN_FLIGHT} rollouts of {TURNS} turns in flight for {seconds:.0f} s, a model that takes "
+            f"{LATENCY_SECONDS * 1000:.0f} ms, {SHARE:.0%} of its calls failing in equal parts: {', '.join(KINDS)}. "
+            "Right: digest and reward are those of the same seed without faults; declared: a failure with a name, at the "
+            "model; lost: anything else. Rollouts/s are right ones. /health is asked by a process of its own. Growth is "
+            f"from a third of the time to its end (10^6 bytes). Load average before: {runs[0].load_average:.1f}."
+        ),
+        f"Failed calls: {_listed(kinds)}. Declared: {_listed(declared) or 'none'}.",
+        *(run.examples[0] for run in runs if run.examples),
+        Budget("0 wrong and 0 lost", f"{bad} of {sum(run.asked for run in runs)}", bad == 0).sentence(),
+        Budget("at least 200 rollouts/s", f"{min(speeds):.0f}", min(speeds) >= 200).sentence(),
+        Budget("/health p99 under 50 ms on a quiet machine", f"{max(health):.0f} ms", max(health) < 50).sentence(),
+        Budget("memory grows by less than 50 MB", f"{max(growth):.0f} MB", max(growth) < 50).sentence(),
+    ]
+    return Table(
+        title="A model that fails",
+        header=[
+            "",
+            "right",
+            "wrong",
+            "declared",
+            "lost",
+            "rollouts/s",
+            "p50, s",
+            "p99, s",
+            "/health p99, ms",
+            "calls a turn",
+            "server CPU, ms a call",
+            "memory, MB",
+            "growth, MB",
+        ],
+        rows=[
+            [
+                f"repetition {number}",
+                str(run.right),
+                str(run.wrong),
+                str(run.declared.total()),
+                str(run.lost),
+                f"{speed:.0f}",
+                f"{percentile(run.latencies_ms, 0.5) / 1000:.2f}",
+                f"{percentile(run.latencies_ms, 0.99) / 1000:.1f}",
+                f"{percentile(run.health_ms, 0.99):.0f}",
+                f"{run.calls / (run.calls - sum(run.faults.values())):.3f}",
+                f"{run.cpu_seconds / run.calls * 1000:.2f}",
+                f"{run.resident_megabytes:.0f}",
+                f"{run.growth_megabytes:.1f}",
+            ]
+            for number, (run, speed) in enumerate(zip(runs, speeds, strict=True), 1)
+        ],
+        notes=notes,
+    )
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} × {name}" for name, count in sorted(counts.items()))
