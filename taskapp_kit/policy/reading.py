@@ -152,7 +152,7 @@ def clean(value: Any, depth: int = DEEPEST) -> Json:
         return value if math.isfinite(value) else None
     if depth == 0:
         return None
-    if isinstance(value, Mapping):
+    if type(value) is dict or isinstance(value, Mapping):
         return {clean(key): clean(part, depth - 1) for key, part in value.items() if isinstance(key, str)}
     if isinstance(value, list | tuple):
         return [clean(part, depth - 1) for part in value]

@@ -133,9 +133,10 @@ def characters_of(message: Mapping[str, Any]) -> int:
 
 
 def _characters(value: Any) -> int:
-    if isinstance(value, str):
+    kind = type(value)
+    if kind is str:
         return len(value)
-    if isinstance(value, Mapping):
+    if kind is dict or isinstance(value, Mapping):
         if value.get("type") == "image_url":
             return PICTURE_CHARACTERS
         return sum(_characters(part) for name, part in value.items() if name not in ("role", "type"))

@@ -13,7 +13,7 @@ import pytest
 from taskapp_kit.cli.template import find_template, instantiate, templates
 from taskapp_kit.declare.discovery import find_app
 
-NAMES = ("gymnasium", "multi-turn-game", "questions")
+NAMES = ("customer-service", "gymnasium", "multi-turn-game", "questions")
 
 
 def make(template: str, folder: Path, title: str) -> Path:
@@ -75,11 +75,12 @@ def test_a_project_is_an_app_without_warnings(template: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("template", NAMES)
 def test_a_project_uses_only_what_is_promised(template: str) -> None:
-    """The names that newcomers learn are those of `taskapp_kit` itself, the adapter's and the deploy's."""
+    """The names that newcomers learn are those of `taskapp_kit` itself and of the few modules that are public too."""
+    public = {"adapters.gymnasium", "deploy.modal", "errors", "testing"}
     for file in find_template(template).folder.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("taskapp_kit"):
-                assert node.module in {"taskapp_kit", "taskapp_kit.adapters.gymnasium", "taskapp_kit.deploy.modal"}
+                assert node.module in {"taskapp_kit", *(f"taskapp_kit.{name}" for name in public)}
 
 
 @pytest.mark.skipif(importlib.util.find_spec("modal") is None, reason="the extra taskapp-kit[modal] is not installed")
