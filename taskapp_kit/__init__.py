@@ -16,6 +16,7 @@ from taskapp_kit.errors import (
     RequestError,
     RolloutFailed,
     TaskappError,
+    Unavailable,
 )
 from taskapp_kit.version import __version__
 
@@ -35,6 +36,7 @@ __all__ = [
     "TaskappError",
     "Text",
     "Trajectory",
+    "Unavailable",
     "__version__",
     "action",
 ]

@@ -38,7 +38,7 @@ PLANTED = (
     "templates/questions/.env.production",
     "templates/questions/.taskapp/rollouts.db",
 )
-TEMPLATES = ("gymnasium", "multi-turn-game", "questions")
+TEMPLATES = ("customer-service", "gymnasium", "multi-turn-game", "questions")
 
 
 def sources(checkout: Path) -> set[str]:

@@ -18,6 +18,7 @@ from taskapp_kit.contract.trajectory import Answer, PlayedStep, ToolCall
 from taskapp_kit.policy.asking import Asking
 from taskapp_kit.policy.local import PolicyError
 from taskapp_kit.policy.prompt import tool_schemas
+from taskapp_kit.policy.reading import hear
 
 RETURNED = "rollout_returned"
 """The stop reason of an episode whose loop returned before the environment ended it: truncated, and scored."""
@@ -92,7 +93,7 @@ class LoopModel:
             raise ValueError(f"model.chat(): {error}") from None
         sent = request["messages"]
         known = len(self._known) if sent[: len(self._known)] == self._known else 0
-        reply = self._models.ask(POLICY, request)
+        reply = self._models.ask(POLICY, {**request, "messages": [_mended(message) for message in sent]})
         self.fresh += [*sent[known:], reply.message]
         self.replies.append(reply)
         self._known = [*sent, reply.message]
@@ -189,6 +190,13 @@ class AuthorLoop:
                 for reply in replies[:-1]
             ]
         return answer
+
+
+def _mended(message: Json) -> Json:
+    """A model's own message in the form in which endpoints take it back, whatever it was; others as they are."""
+    if not isinstance(message, dict) or message.get("role") != "assistant":
+        return message
+    return hear(message, {}, 0).back
 
 
 def _details(reply: ChatReply) -> dict[str, Json]:

@@ -29,6 +29,7 @@ def running(folder: Path, *args: str) -> Iterator[tuple[subprocess.Popen[str], l
         stderr=subprocess.PIPE,
         text=True,
         env={**clean_environ(), "PYTHONUNBUFFERED": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - a shell's background ignores it
     )
     assert process.stdout is not None
     lines: list[str] = []

@@ -163,6 +163,11 @@ if __name__ == "__main__":
 LIVE_APP = Path(__file__).parent.parent / "live_app.py"
 
 
+def _hears_ctrl_c() -> None:
+    """A suite that runs in the background of a shell ignores SIGINT, and its children would too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def drained(folder: Path, grace_seconds: int) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]]:
     """A whole process that drains at a signal."""
@@ -178,6 +183,7 @@ def drained(folder: Path, grace_seconds: int) -> Iterator[tuple[subprocess.Popen
     process = subprocess.Popen(
         [sys.executable, str(program), str(LIVE_APP), str(port), str(grace_seconds)],
         env=environ, cwd=folder, stderr=subprocess.DEVNULL,
+        preexec_fn=_hears_ctrl_c,  # noqa: PLW1509 - nothing but that
     )  # fmt: skip
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers={"X-API-Key": KEY}, timeout=20) as client:
