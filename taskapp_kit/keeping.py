@@ -89,6 +89,8 @@ def _private(outcome: Outcome) -> dict[str, Json]:
     kept: dict[str, Json] = {}
     if outcome.final_state is not None:
         kept["final_state"] = outcome.final_state
+    if outcome.second_calls:
+        kept["second_calls"] = outcome.second_calls
     if outcome.judging:
         kept["judge_calls"] = outcome.judging.to_json()
     return kept

@@ -19,7 +19,7 @@ class Outcome:
     """The store's row and the log need no more of a rollout than this, its encoded events and its pictures.
 
     length: steps. final_state: private. usage: tokens. ops: operations done. seconds: in environment, policy, scoring.
-    judging: every call of a judge, private.
+    judging: every call of a judge, second_calls: of models that the environment asked itself; both private.
     digest: None when the episode failed. scorecard: None when it failed or could not be scored.
     """
 
@@ -40,6 +40,7 @@ class Outcome:
     scorecard: Scorecard | None = None
     failure: Failure | None = None
     judging: JudgeRecord = field(default_factory=JudgeRecord)
+    second_calls: list[Json] = field(default_factory=list)
 
     @classmethod
     def of(cls, played: Played) -> Outcome:
@@ -63,6 +64,7 @@ class Outcome:
             scorecard=played.scorecard,
             failure=played.failure,
             judging=played.judging,
+            second_calls=played.second_calls,
         )
 
     def numbers(self, card: Scorecard) -> RolloutSummary:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from taskapp_kit.contract.content import images
+from taskapp_kit.contract.content import Json, images
 from taskapp_kit.contract.events import Event, Failed, Scored, Started, fold
 from taskapp_kit.contract.model import AsksModels, ModelPort, RemotePolicy
 from taskapp_kit.contract.ports import Clock, LocalPolicy
@@ -19,6 +20,7 @@ from taskapp_kit.policy.choose import MODEL
 from taskapp_kit.run.episode import Episode, drive
 from taskapp_kit.run.plan import Control
 from taskapp_kit.run.turns import Turns
+from taskapp_kit.score.private import masker
 from taskapp_kit.score.scoring import ScoringFailed, score
 
 
@@ -28,7 +30,8 @@ class Played:
 
     digest: None when the episode failed (one whose scoring failed has a digest: it can be scored later). cause: the
     exception behind a failure, for the log. ops: operations done. seconds: in environment, policy and scoring.
-    judging: every call of a judge, of a failed scoring too.
+    judging: every call of a judge, of a failed scoring too. second_calls: of the models that the environment asked itself,
+    private fields of the task taken out.
     """
 
     events: list[Event]
@@ -40,6 +43,7 @@ class Played:
     ops: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     judging: JudgeRecord = field(default_factory=JudgeRecord)
+    second_calls: list[Json] = field(default_factory=list)
 
     def pictures(self) -> dict[str, bytes]:
         """The pictures that were seen, PNG bytes by SHA-256 (hex); encodes those that are not yet."""
@@ -97,6 +101,9 @@ class Performance:
         control, events, planned = self._control, self._events, self._planned
         trajectory = fold(events)
         played = Played(events, trajectory, ops=self._episode.ops, cause=control.cause)
+        if self._episode.second_calls:
+            mask = masker(self._spec, trajectory.environment, planned.plan.task)
+            played.second_calls = [_masked(call, mask) for call in self._episode.second_calls]
         control.cause = None  # its traceback's frames hold `control`: a ring that only the collector would break
         episode = self._episode
         played.seconds = {"environment": episode.environment_seconds, "policy": episode.policy_seconds, "scoring": 0.0}
@@ -116,6 +123,17 @@ class Performance:
         played.scorecard, played.judging = card, card.judging
         self._tell(Scored(card.to_json()))
         return played
+
+
+def _masked(value: Any, mask: Callable[[str], str]) -> Json:
+    """The value with every text in it masked."""
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, dict):
+        return {name: _masked(part, mask) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_masked(part, mask) for part in value]
+    return value
 
 
 def play(

@@ -216,10 +216,21 @@ def test_the_callers_own_key_is_used_and_kept_nowhere(plain: TaskApp) -> None:
 def test_an_environment_asks_a_second_model(plain: TaskApp, workers: int) -> None:
     with MockModel(["Good day.", "Well said."]) as user:
         variables = {"TASKAPP_USER_URL": user.url, "TASKAPP_USER_MODEL": "crowd"}
-        rollout = one(plain, a_request("noop", env_name="guest", seed=1), variables=variables, workers=workers)
+
+        async def work(service: Service) -> tuple[Rollout, Any]:
+            rollout = await service.rollout(a_request("noop", env_name="guest", seed=1))
+            assert service.store is not None
+            kept = await service.store.load(rollout.rollout_id)
+            assert kept is not None
+            return rollout, kept.private["second_calls"]
+
+        rollout, calls = serving(plain, work, variables=variables, workers=workers, store=open_store("memory"))
         assert [request.body["model"] for request in user.requests] == ["crowd", "crowd"]
         assert user.requests[1].body["temperature"] == 0
     assert rollout.trajectory.initial == "Good day." and rollout.trajectory.steps[0].observation == "Good day."
+    assert [(call["role"], call["messages"][-1]["content"], call["reply"]["content"]) for call in calls] == [
+        ("user", "begin", "Good day."), ("user", "hello", "Good day."),
+    ]  # fmt: skip
     metrics = rollout.trajectory.metrics
     assert metrics["calls_user"] == 2 and metrics["tokens_user"] > 0
     assert rollout.usage == {}, "a second model's tokens are not the policy's"

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 
-from taskapp_kit.contract.content import Content
+from taskapp_kit.contract.content import Content, Json
 from taskapp_kit.contract.events import (
     Acted,
     Answered,
@@ -64,6 +64,7 @@ class Episode:
         self.clock = clock
         self.control = control or Control()
         self.models = models
+        self.second_calls: list[dict[str, Json]] = []
         self.view = View(0, None, (), (), plan.task)
         self.ops = 0
         self.environment_seconds = 0.0
@@ -78,6 +79,7 @@ class Episode:
         """The events, in order, from `started` to `ended`. The environment is closed whatever happens."""
         plan = self.plan
         stage = Stage(plan, self.models)
+        self.second_calls = stage.second.calls
         spec = plan.environment
         yield Started(spec.name, spec.version, plan.split, plan.seed, plan.config, plan.policy)
         status: Status = "failed"
@@ -101,7 +103,7 @@ class Episode:
         if failed is not None:
             yield failed
         metrics = {
-            "steps": float(self._steps), "turns": float(self._turns), **self._counts, **stage.spent(), **self._metrics,
+            "steps": float(self._steps), "turns": float(self._turns), **self._counts, **stage.second.spent, **self._metrics,
         }  # fmt: skip
         yield Ended(status, stop_reason, final_state, metrics)
 

@@ -19,11 +19,17 @@ class SecondModelFailed(TaskappError):
 
 
 class SecondModels:
-    """Those of one episode. spent: `calls_ROLE` and `tokens_ROLE`, for the episode's metrics."""
+    """Those of one episode. spent: `calls_ROLE` and `tokens_ROLE`, for the episode's metrics.
+
+    calls: each with `role`, `messages` (those that this role was not sent before), `reply`, `usage`, `seconds`, `attempts`
+    and `cost`. What is private in them is still there.
+    """
 
     def __init__(self, port: ModelPort | None) -> None:
         self._port = port
         self.spent: dict[str, float] = {}
+        self.calls: list[dict[str, Json]] = []
+        self._known: dict[str, list[Json]] = {}
 
     def model(self, role: str) -> SecondModel:
         """The model with this role."""
@@ -42,7 +48,24 @@ class SecondModels:
             raise SecondModelFailed(role, failed.failure) from None
         for name, amount in ((f"calls_{role}", 1.0), (f"tokens_{role}", _tokens(reply))):
             self.spent[name] = self.spent.get(name, 0.0) + amount
+        self._record(role, body, reply)
         return reply
+
+    def _record(self, role: str, body: dict[str, Json], reply: ChatReply) -> None:
+        sent, known = body["messages"], self._known.get(role, [])
+        fresh = sent[len(known) :] if sent[: len(known)] == known else sent
+        self._known[role] = [*sent, reply.message]
+        self.calls.append(
+            {
+                "role": role,
+                "messages": fresh,
+                "reply": reply.message,
+                "usage": reply.usage,
+                "seconds": reply.seconds,
+                "attempts": reply.attempts,
+                "cost": reply.cost,
+            }
+        )
 
 
 class SecondModel:

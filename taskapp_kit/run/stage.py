@@ -227,9 +227,10 @@ class Stage:
                 self._runner.close()
                 self._runner = None
 
-    def spent(self) -> dict[str, float]:
-        """Calls and tokens of second models, by role."""
-        return self._second.spent
+    @property
+    def second(self) -> SecondModels:
+        """The models that the environment asked itself."""
+        return self._second
 
     # -- the gate -------------------------------------------------------------------------------------------------
 
