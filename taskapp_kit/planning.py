@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from taskapp_kit.contract.addresses import inference_url
 from taskapp_kit.contract.model import RemotePolicy
@@ -45,8 +46,8 @@ class Planned:
 
     def local(self) -> LocalPolicy:
         """The policy, of a plan whose policy decides by computing."""
-        assert isinstance(self.policy, LocalPolicy), "a model decides, from elsewhere"
-        return self.policy
+        assert hasattr(self.policy, "decide"), "a model decides, from elsewhere"  # a protocol's isinstance takes 8 µs
+        return cast(LocalPolicy, self.policy)
 
     def remote(self) -> RemotePolicy:
         """The policy, of a plan whose policy decides elsewhere."""

@@ -102,6 +102,7 @@ class Worker:
         from taskapp_kit.model_access import JobPort
         from taskapp_kit.outcome import Outcome
         from taskapp_kit.playing import Performance
+        from taskapp_kit.policy.choose import MODEL
         from taskapp_kit.run.plan import Control
 
         frame = job.frame
@@ -115,7 +116,7 @@ class Worker:
             )
             port = JobPort(job)
             performance = Performance(self.spec, planned, self.clock, control, [], telling, models=port)
-            if isinstance(planned.policy, RemotePolicy):
+            if planned.plan.policy == MODEL and isinstance(planned.policy, RemotePolicy):
                 _through_the_front(port, performance.turns(planned.policy))
             else:
                 performance.drive(planned.local())
