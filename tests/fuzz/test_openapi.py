@@ -235,7 +235,7 @@ BODIES: dict[str, st.SearchStrategy[Any]] = {
                     {"policy": "one"},
                     {"policy": "constant", "action": "Sechs"},
                     {"policy": "constant", "action": {"write": {"row": 1, "word": "é"}}},
-                    {"policy": "random", "inference_url": "https://models.example/v1?cid=trace_1"},
+                    {"policy": "random", "inference_url": "https://10.0.0.1/v1?cid=trace_1"},
                 ]
             ),
             "output_mode": st.sampled_from(["tool_calls", "text"]),
@@ -256,7 +256,7 @@ BODIES: dict[str, st.SearchStrategy[Any]] = {
     "reward": st.sampled_from(
         [None, None, {"env": 1}, {"env": 0.5, "outcome": 2.0}, {"env": 1e308, "event": 1e308, "outcome": 1e308}]
     ),
-    "inference_url": st.sampled_from([None, "https://models.example/v1/chat/completions?cid=trace_1"]),
+    "inference_url": st.sampled_from([None, "https://10.0.0.1/v1/chat/completions?cid=trace_1"]),
     "record": st.fixed_dictionaries({}, optional={"return_trace": st.booleans(), "trajectories": st.booleans()}),
 }
 
