@@ -53,7 +53,7 @@ fuzz: $(VENV)/dev
 	FUZZ_CASES=10000 $(BIN)/pytest tests/fuzz -s
 
 sentinels: $(VENV)/dev
-	$(BIN)/pytest -m "not interop" --sentinels "$$(mktemp -d)"
+	$(BIN)/pytest -m "not interop" --sentinels="$$(mktemp -d)"
 
 bench: $(VENV)/dev
 	$(BIN)/python -m bench
