@@ -67,6 +67,7 @@ def play(app: TaskApp, request: RolloutRequest, answer: Callable[[View], Answer 
             if left:
                 raise
             left = True
+            person.answers.put(None)  # the view may have been taken from the queue just when the signal came
             continue
         if view is None:
             break
