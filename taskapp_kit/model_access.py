@@ -16,7 +16,7 @@ from typing import Any, Literal
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.addresses import complete_url
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.model import POLICY, ChatReply, Endpoint, ModelFailed
+from taskapp_kit.contract.model import POLICY, ChatReply, Endpoint, ModelFailed, role_variable
 from taskapp_kit.contract.ports import Clock
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.taskapp import Exposure
@@ -29,17 +29,12 @@ Ask = Callable[[str, dict[str, Json]], Awaitable[ChatReply | ModelFailed]]
 """(role, body) -> what came of it. On the event loop. Raises Unavailable when no model has the role."""
 
 
-def url_variable(role: str) -> str:
-    """The variable that holds the address of a role's model, e.g. TASKAPP_JUDGE_URL."""
-    return f"TASKAPP_{role.upper().replace('-', '_')}_URL"
-
-
 def role_endpoint(settings: Settings, role: str, *, reward_model: bool = False) -> Endpoint | None:
     """The model that has this role (`judge`, `user`, …); None when none is configured.
 
     reward_model: its address is taken as it stands (`…/classify`), not completed to chat completions.
     """
-    variable = url_variable(role)
+    variable = role_variable(role)
     url = settings.variable(variable)
     if url is None:
         return None
@@ -77,7 +72,7 @@ class ModelAccess:
             scalar = body.get("kind") == "reward_model"
             endpoint = policy if role == POLICY else role_endpoint(self._settings, role, reward_model=scalar)
             if endpoint is None:
-                variable = url_variable(role)
+                variable = role_variable(role)
                 raise Unavailable(
                     f"no model is configured for the role {role!r}.",
                     hint=f"Set {variable} (and {variable.removesuffix('URL')}MODEL, …KEY) where the server runs.",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.events import Answered, Called, Failed, from_json
-from taskapp_kit.contract.model import AsksModels, RemotePolicy
+from taskapp_kit.contract.model import AsksModels, RemotePolicy, role_variable
 from taskapp_kit.contract.ports import Clock, LocalPolicy, Store, SystemClock, View
 from taskapp_kit.contract.rollout import Rollout
 from taskapp_kit.contract.scorecard import RolloutSummary
@@ -35,7 +35,7 @@ from taskapp_kit.errors import (
 from taskapp_kit.foreman import Foreman
 from taskapp_kit.group_scoring import load_group
 from taskapp_kit.keeping import PictureMemory
-from taskapp_kit.model_access import ModelAccess, ThreadPort, model_access, url_variable
+from taskapp_kit.model_access import ModelAccess, ThreadPort, model_access
 from taskapp_kit.places import Places
 from taskapp_kit.planning import Nobody, Planner
 from taskapp_kit.players import Players
@@ -395,7 +395,7 @@ def _judges_can_be_asked(spec: AppSpec, models: ModelAccess) -> list[str]:
     for need in needed_roles(spec):
         if models.configured(need.role):
             continue
-        variable = url_variable(need.role)
+        variable = role_variable(need.role)
         if need.must:
             raise Unavailable(
                 f"judge {need.judge!r} ({need.place}) weighs something, and no model is configured for it ({variable}).",

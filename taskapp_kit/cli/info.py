@@ -87,10 +87,11 @@ def command(
 
 def _local(app: TaskApp, settings: Settings, wanted: str | None) -> dict[str, Any]:
     from taskapp_kit.cli.policies import example_policy
+    from taskapp_kit.contract.model import role_variable
     from taskapp_kit.declare.instances import find_environment
     from taskapp_kit.policy.choose import policies_of
     from taskapp_kit.sandboxed import sandbox_in_use
-    from taskapp_kit.score.judges import needed_roles, variable_of
+    from taskapp_kit.score.judges import needed_roles
     from taskapp_kit.serve.task_info import Description
 
     spec = app.freeze()
@@ -113,9 +114,9 @@ def _local(app: TaskApp, settings: Settings, wanted: str | None) -> dict[str, An
         unavailable[environment.name] = {name: why for name, why in policies.items() if why is not None}
         first = first or {"seed": seed, "policy": example_policy(policies, words=environment.text_action is not None)}
     asked = [
-        f"judges {', '.join(need.judges)} ask the model of role {need.role!r}, and {variable_of(need.role)} is not set"
+        f"judges {', '.join(need.judges)} ask the model of role {need.role!r}, and {role_variable(need.role)} is not set"
         for need in needed_roles(spec)
-        if settings.variable(variable_of(need.role)) is None
+        if settings.variable(role_variable(need.role)) is None
     ]
     sandbox = sandbox_in_use()
     return {

@@ -137,10 +137,10 @@ async def _ask(
     """Every case asked, in the file's order. Raises ConfigError for a bad line, Unavailable without a model."""
     import asyncio
 
+    from taskapp_kit.contract.model import role_variable
     from taskapp_kit.contract.ports import SystemClock
     from taskapp_kit.model_access import ThreadPort, model_access
     from taskapp_kit.score.calibration import ask_about
-    from taskapp_kit.score.judges import variable_of
 
     store: Store | None = None
     if settings.store not in (None, "none"):
@@ -159,7 +159,7 @@ async def _ask(
         cases = await _Reader(app, spec, store).read(name, text)
         for role in sorted({role for case in cases for role in case.judge.models}):
             if not access.configured(role):
-                raise Unavailable(f"no model has the role {role!r}.", hint=f"Set {variable_of(role)}.")
+                raise Unavailable(f"no model has the role {role!r}.", hint=f"Set {role_variable(role)}.")
         return await asyncio.gather(*map(one, cases))
     finally:
         await access.close()

@@ -18,6 +18,15 @@ POLICY = "policy"
 """The role of the model that plays; judges and user simulators have names of their own."""
 
 
+CONTEXT_OVERFLOW = "context_overflow"
+"""The stop reason of an episode whose conversation grew longer than the model reads: truncated, and scored."""
+
+
+def role_variable(role: str) -> str:
+    """The variable that holds the address of the model with this role, e.g. TASKAPP_JUDGE_URL."""
+    return f"TASKAPP_{role.upper().replace('-', '_')}_URL"
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where a model is asked, and as what.
@@ -79,21 +88,6 @@ class ModelFailed(Exception):
         super().__init__(failure.message)
         self.failure = failure
         self.overflow = overflow
-
-
-class ModelClient(Protocol):
-    """Asks models. One for each process, used on one event loop."""
-
-    async def chat(self, endpoint: Endpoint, body: dict[str, Json], *, seconds: float) -> ChatReply:
-        """One answer, after as many attempts as fit into `seconds`. Raises ModelFailed.
-
-        body: an OpenAI-compatible chat-completions request without `model`, which the endpoint gives.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Lets go of connections."""
-        ...
 
 
 @runtime_checkable

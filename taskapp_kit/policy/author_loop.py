@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from taskapp_kit.contract.content import Content, Json, NotJson, plain
-from taskapp_kit.contract.model import POLICY, ChatReply, ModelFailed, ModelPort
+from taskapp_kit.contract.model import CONTEXT_OVERFLOW, POLICY, ChatReply, ModelFailed, ModelPort
 from taskapp_kit.contract.ports import PolicyStops, View
 from taskapp_kit.contract.trajectory import Answer, PlayedStep, ToolCall
 from taskapp_kit.policy.asking import Asking
@@ -22,7 +22,6 @@ from taskapp_kit.policy.reading import hear
 
 RETURNED = "rollout_returned"
 """The stop reason of an episode whose loop returned before the environment ended it: truncated, and scored."""
-CONTEXT_OVERFLOW = "context_overflow"
 
 
 class LoopEnvironment:

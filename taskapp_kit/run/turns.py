@@ -6,12 +6,9 @@ from collections.abc import Callable
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.events import Called, Event
-from taskapp_kit.contract.model import ChatReply, ModelFailed, RemotePolicy
+from taskapp_kit.contract.model import CONTEXT_OVERFLOW, ChatReply, ModelFailed, RemotePolicy
 from taskapp_kit.contract.ports import PolicyStops
 from taskapp_kit.run.episode import Episode, PolicyFailed, policy_failure
-
-CONTEXT_OVERFLOW = "context_overflow"
-"""The stop reason of an episode whose conversation grew longer than the model reads: truncated, and scored."""
 
 
 class Turns:

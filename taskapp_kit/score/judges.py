@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskapp_kit.contract.content import Json, NotJson
-from taskapp_kit.contract.model import ChatReply, ModelPort
+from taskapp_kit.contract.model import ChatReply, ModelPort, role_variable
 from taskapp_kit.contract.scorecard import CriterionScore, JudgeRecord
 from taskapp_kit.declare.places import without_folder
 from taskapp_kit.declare.specs import AppSpec, JudgeSpec
@@ -114,12 +114,7 @@ class _AuthorFailed(Exception):
 def not_configured(judge: JudgeSpec, role: str) -> Failure:
     """The failure of a judge that weighs something and whose role has no model."""
     message = f"judge {judge.name!r} ({without_folder(judge.place)}) asks the role {role!r}, and no model is configured for it"
-    return Failure("scoring", "judge_not_configured", message, f"Set {variable_of(role)} where the server runs.")
-
-
-def variable_of(role: str) -> str:
-    """The setting that gives a role its model."""
-    return f"TASKAPP_{role.upper()}_URL"
+    return Failure("scoring", "judge_not_configured", message, f"Set {role_variable(role)} where the server runs.")
 
 
 def _note(items: Sequence[CriterionScore], error: str, cause: BaseException) -> None:
