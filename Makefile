@@ -29,7 +29,7 @@ $(VENV)/crafter: $(VENV)/core
 
 $(VENV)/dev: $(VENV)/core
 	@echo "installing what the tests need …"
-	@$(PIP) -e '.[crafter,gymnasium,modal,otel,dev]'
+	@$(PIP) -e '.[crafter,gymnasium,jobs,modal,otel,postgres,dev]'
 	@$(PIP) -e '.[math]' || echo "the math extra could not be installed (one of its packages needs a C compiler): its tests are skipped" >&2
 	@touch $@ $(VENV)/crafter
 

@@ -20,8 +20,8 @@ CONFIG_FILE = "taskapp.toml"
 MASK = "(set, hidden)"
 MAX_KEY_BYTES = 512
 
-SERVER_ONLY = ("ENVIRONMENT_API_KEY", "DEV_ENVIRONMENT_API_KEY")
-"""Variables whose names begin so hold keys to the door; who plays environments has no use for them."""
+SERVER_ONLY = ("ENVIRONMENT_API_KEY", "DEV_ENVIRONMENT_API_KEY", "SYNTH_API_KEY")
+"""Variables whose names begin so hold keys to a door; who plays environments has no use for them."""
 
 LOG_FORMAT, LOG_LEVEL = "TASKAPP_LOG_FORMAT", "TASKAPP_SERVED_LOG_LEVEL"
 LEVELS = ("debug", "info", "warning", "error")
@@ -255,6 +255,14 @@ def load(
 def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
     """The settings of an app that somebody else runs (uvicorn, TestClient, Modal): process environment and defaults."""
     return _settle({}, os.environ if environ is None else environ, [], {})
+
+
+def process_variable(name: str, environ: Mapping[str, str] | None = None) -> str | None:
+    """One variable of the process environment, for a client that was not given the value itself; None when empty.
+
+    No env file is read: a library called from somebody's program takes what that program's environment says.
+    """
+    return ((os.environ if environ is None else environ).get(name) or "").strip() or None
 
 
 def export(settings: Settings) -> list[str]:

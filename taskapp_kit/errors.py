@@ -12,6 +12,15 @@
     ├── SandboxError            a box could not run a program, or not give or take a file
     │   └── SandboxTooWeak      this machine confines untrusted code less than is asked for
     ├── StoreError              the store could not keep or give back a rollout
+    ├── JobError                a job, its backend or a task app could not be asked, refused or broke (`client/`)
+    │   ├── JobConfigError      an RL config cannot be used; holds every problem (a ConfigError and ValueError, too)
+    │   ├── BackendError        the backend refused or broke, with its HTTP status
+    │   │   └── BackendUnreachable
+    │   ├── TaskAppError        the task app refused or broke, with its HTTP status, code and boundary
+    │   │   └── TaskAppUnreachable
+    │   ├── TunnelError         no tunnel to a task app on this machine
+    │   ├── JobFailed           the job ended, and not as succeeded
+    │   └── JobTimeout          the job went on for longer than the caller waits (a TimeoutError, too)
     └── RolloutFailed           a rollout broke; exactly one `boundary` says where
 
     InvalidAction               not a failure: an environment says no, the policy reads why
@@ -121,6 +130,75 @@ class IdempotencyKeyReused(TaskappError):
 
 class StoreError(TaskappError):
     """The store could not be opened, written or read. A rollout that it could not keep is not answered as kept."""
+
+
+class JobError(TaskappError):
+    """A job, its backend or the task app that it drives: asked over HTTP, and it could not be done."""
+
+
+class JobConfigError(JobError, ConfigError, ValueError):
+    """An RL config cannot be used. `problems` holds every sentence, each with its line where there is one."""
+
+    def __init__(self, message: str, *, problems: tuple[str, ...] = (), hint: str = "") -> None:
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        super().__init__(f"{message}{lines}", hint=hint)
+        self.problems = problems
+
+
+class BackendError(JobError):
+    """The backend refused or broke. `status` is its HTTP status, 0 when there was none."""
+
+    def __init__(self, message: str, *, status: int = 0, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+class BackendUnreachable(BackendError):
+    """Nothing answers at the backend's address."""
+
+
+class TaskAppError(JobError):
+    """The task app refused or broke.
+
+    status: HTTP status, 0 when there was none. code: the stable word of the answer, "" when it had none. boundary:
+    where a rollout failed, None for a refusal. rollout_id: of the rollout that failed, "" when there is none.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        code: str = "",
+        boundary: Boundary | None = None,
+        rollout_id: str = "",
+        hint: str = "",
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.code = code
+        self.boundary = boundary
+        self.rollout_id = rollout_id
+
+
+class TaskAppUnreachable(TaskAppError):
+    """Nothing answers at the task app's address, or the connection broke and could not be taken up again."""
+
+
+class TunnelError(JobError):
+    """A task app on this machine could not be reached from outside."""
+
+
+class JobFailed(JobError):
+    """The job ended otherwise than as succeeded. `job` is its last status as the backend told it."""
+
+    def __init__(self, message: str, *, job: dict[str, object] | None = None, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.job = job or {}
+
+
+class JobTimeout(JobError, TimeoutError):
+    """The job went on for longer than the caller was ready to wait; it goes on."""
 
 
 class SandboxError(TaskappError):

@@ -138,7 +138,7 @@ def test_its_two_commands_and_its_licence_are_declared(wheel: Path) -> None:
         assert f"{folder}/licenses/LICENSE" in archive.namelist()
     for name in ("taskapp", "taskapp-kit"):
         assert f"{name} = taskapp_kit.cli.main:main" in commands
-    for extra in ("all", "crafter", "gymnasium", "math", "modal", "otel"):
+    for extra in ("all", "crafter", "gymnasium", "jobs", "math", "modal", "otel", "postgres"):
         assert f"Provides-Extra: {extra}\n" in metadata
 
 
