@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import quote
 
+from taskapp_kit.contract.networks import Address, embedded, is_metadata, is_metadata_name, kind_of
 from taskapp_kit.errors import ConfigError, FieldProblem, RequestError
-from taskapp_kit.policy.networks import Address, embedded, is_metadata, is_metadata_name, kind_of
 
 Exposure = Literal["public", "local"]
 Place = tuple[str | int, ...]
