@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taskapp_kit.cli.failure import failure_told, only_authors_log, show_traceback
+from taskapp_kit.cli.model_choice import chosen_model
 from taskapp_kit.cli.terminal import console, example, print_json
 from taskapp_kit.cli.values import ACTION, JSON_OBJECT, SEED, is_url
-from taskapp_kit.errors import ConfigError, RequestError, RolloutFailed
+from taskapp_kit.errors import RequestError, RolloutFailed
 
 if TYPE_CHECKING:
     from taskapp_kit.config import Settings
@@ -96,7 +97,7 @@ def command(
     if model is not None or inference_url is not None:
         if policy is not None or action is not None:
             raise click.UsageError("--model and --inference-url let a model act, --policy and --action something else.")
-        given.update(_model(settings, model, inference_url))
+        given.update(chosen_model(settings, model, inference_url))
     elif "inference_url" not in given or policy is not None or action is not None:
         note = "" if policy or given.get("policy") else "no --policy was given"
         given = {"policy": policy or ("constant" if action is not None else "random"), **given}
@@ -133,22 +134,6 @@ def command(
         console().print(f"\nWritten to {out}")
 
 
-def _model(settings: Settings, model: str | None, url: str | None) -> dict[str, Any]:
-    """The members of policy.config for a model at an address, or for one that models.toml names. Raises ConfigError."""
-    if url is not None:
-        return {"inference_url": url, **({} if model is None else {"model": model})}
-    from taskapp_kit.policy.model_names import ModelNames
-
-    named = ModelNames.of(settings).resolve(str(model))
-    key = None if named.key is None else settings.variable(named.key)
-    if named.key is not None and key is None:
-        raise ConfigError(
-            f"The model {named.name!r} needs a key, and {named.key} is not set.",
-            hint=f"Set {named.key} in your environment.",
-        )
-    return {"inference_url": named.url, "model": named.model, **({} if key is None else {"api_key": key})}
-
-
 def _writable(out: Path | None) -> None:
     """Before a long rollout, not after."""
     if out is not None and not out.parent.is_dir():
@@ -162,7 +147,7 @@ def _remote(url: str, key: str | None, body: dict[str, Any], seconds: float, *, 
     from taskapp_kit.cli.report import print_steps
     from taskapp_kit.contract.wire import RolloutResponse
 
-    answer: dict[str, Any] = Remote(url, key).post("/rollout", body, timeout_seconds=seconds + 30.0)
+    answer = Remote(url, key).rollout(body, timeout_seconds=seconds + 30.0)
     try:
         RolloutResponse.model_validate(answer)
     except ValidationError as error:

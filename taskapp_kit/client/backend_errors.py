@@ -1,0 +1,65 @@
+"""What went wrong with a backend, as the kit's own errors: one sentence with the address, what happened and what to do."""
+
+from __future__ import annotations
+
+from taskapp_kit.client.refusals import ended, sentence, told_by
+from taskapp_kit.client.transport import Answer, NoAnswer
+from taskapp_kit.errors import BackendError, BackendUnreachable
+
+NO_BACKEND = "Is that the address of a training backend?"
+NO_SUCH_ROUTE = frozenset({404, 405})
+
+
+def unreachable(lost: NoAnswer, url: str, path: str, *, may_act: bool = False) -> BackendUnreachable:
+    """may_act: the request was no mere question, and the backend may be acting on it."""
+    if lost.kind == "refused":
+        return BackendUnreachable(
+            f"Nothing answers at {url}.", hint="Start the backend (taskapp backend serve), or check the address."
+        )
+    if lost.kind == "connect":
+        return BackendUnreachable(f"{url} {lost.why}.", hint="Check the address.")
+    if may_act and lost.sent:
+        return BackendUnreachable(
+            f"{url}/{path} {lost.why}; the backend may have acted on the request, so it was not sent again.",
+            hint="Look at the list of jobs. With an idempotency key a request can be sent again without a second job.",
+        )
+    return BackendUnreachable(f"{url}/{path} {lost.why}.")
+
+
+def refusal(answer: Answer, url: str, path: str, key: str | None) -> BackendError:
+    """What an answer other than 200, 201 and 202 comes to."""
+    status = answer.status
+    if status in (401, 403):
+        what = "the key" if key else "a request without a key"
+        return BackendError(
+            f"{url} refuses {what}.", status=status, hint="Give the backend's key as api_key, or set SYNTH_API_KEY."
+        )
+    if 300 <= status < 400:
+        return BackendError(
+            f"{url}/{path} answered {status}: a redirect, which is not followed, because the key belongs to this address.",
+            status=status,
+            hint="Give the address that it redirects to, if it is yours.",
+        )
+    told = told_by(answer, key)
+    if told is not None:
+        lines = "".join(f"\n  {line}" for line in told.fields)
+        return BackendError(
+            f"{url}/{path} answers {status} ({told.code}): {ended(told.message)}",
+            status=status,
+            hint=told.hint + lines,
+        )
+    body = answer.json_object() or {}
+    words = sentence(body.get("detail") or body.get("message") or body.get("error"), key)
+    if words:
+        return BackendError(f"{url}/{path} answered {status}: {ended(words)}", status=status)
+    return BackendError(f"{url}/{path} answered {status}.", status=status, hint=NO_BACKEND)
+
+
+def odd(url: str, path: str, what: str) -> BackendError:
+    """A good status with a body that cannot be used."""
+    return BackendError(f"The answer of {url}/{path} {what}.", status=200, hint=NO_BACKEND)
+
+
+def passing(error: BackendError) -> bool:
+    """Whether it may be over in a while: the backend is away, restarts, or has too much to do."""
+    return isinstance(error, BackendUnreachable) or error.status >= 500 or error.status in (408, 429)

@@ -1,0 +1,307 @@
+"""Whether a task app and a backend can be used for a job, and if not, which of address, key and contract is wrong.
+
+    for finding in await check_task_app("http://127.0.0.1:8001", key):
+        print(finding.part, finding.ok, finding.found, finding.do)
+
+Nothing is played and nothing is created. No finding holds a key, a part of one, or a server's raw words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from taskapp_kit.client.backend import EXAMPLE, api_base
+from taskapp_kit.client.probing import Prober, Reply, name_of
+from taskapp_kit.client.transport import header_key, read_address
+from taskapp_kit.errors import ConfigError
+
+Part = Literal["backend", "task app", "key", "contract"]
+
+SECONDS = 10.0
+TASK_APP_START = "Start it (taskapp serve APP), or check host and port."
+BACKEND_START = "Start it (taskapp backend serve), or check host and port."
+UNAUTHORISED = ("unauthorised", "unauthorized")
+PUBLIC_KEY_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. found: a sentence. do: what to do; with `ok` it is advice, and nothing is in the way."""
+
+    part: Part
+    ok: bool
+    found: str
+    do: str = ""
+
+
+async def check_task_app(url: str, key: str | None, *, timeout_seconds: float = SECONDS) -> list[Finding]:
+    """Address, task app, key, contract, in this order; what depends on something that is wrong is not looked at.
+
+    key: the task app's ENVIRONMENT_API_KEY, sent to that address alone. timeout_seconds: for each of six questions.
+    """
+    try:
+        address = read_address(url)
+    except ConfigError as error:
+        return [Finding("task app", False, f"The task app's address cannot be used. {error.message}", error.hint)]
+    try:
+        sent = header_key(key, "The task app's key")
+    except ConfigError as error:
+        return [Finding("key", False, error.message, error.hint)]
+    prober = Prober.at(address, {"X-API-Key": sent} if sent else {}, timeout_seconds)
+    try:
+        return await _task_app(prober, sent)
+    finally:
+        await prober.aclose()
+
+
+async def check_backend(
+    url: str, key: str | None, task_app_url: str | None = None, *, timeout_seconds: float = SECONDS
+) -> list[Finding]:
+    """Address, backend, key, and what the backend offers, in this order.
+
+    url: with or without `/api`. key: the backend's, SYNTH_API_KEY. task_app_url: the backend is asked whether it reaches
+    this task app, too. timeout_seconds: for each question.
+    """
+    try:
+        address = api_base(url)
+    except ConfigError as error:
+        return [Finding("backend", False, f"The backend's address cannot be used. {error.message}", error.hint)]
+    try:
+        sent = header_key(key, "The backend's key")
+    except ConfigError as error:
+        return [Finding("key", False, error.message, error.hint)]
+    prober = Prober.at(address, {"Authorization": f"Bearer {sent}"} if sent else {}, timeout_seconds)
+    try:
+        return await _backend(prober, sent, task_app_url)
+    finally:
+        await prober.aclose()
+
+
+async def _task_app(prober: Prober, key: str | None) -> list[Finding]:
+    url = prober.url
+    root = await prober.ask("/", keyed=False)
+    if root.answer is None:
+        return [Finding("task app", False, f"{url} {root.words}.", root.do_without_answer(TASK_APP_START))]
+    named = name_of((root.object or {}).get("service"), key) if root.status == 200 else ""
+    health = await prober.ask("/health")
+    if health.answer is None:
+        return [Finding("task app", False, f"{url}/health {health.words}.", health.do_without_answer(TASK_APP_START))]
+    here = Finding(
+        "task app", True, f"{url} answers as task app {named}." if named else f"{url} answers as a task app."
+    )
+    about_key = _key_of_task_app(health, key)
+    if about_key is not None:
+        return [here, about_key]
+    told = health.object
+    if health.status != 200 or told is None:
+        if named:
+            return [
+                here,
+                Finding("contract", False, f"GET /health answers {health.words}; expected 200 with JSON.", READ_LOG),
+            ]
+        do = "Is that the address of a task app? A proxy or another server may stand there."
+        found = f"{url} answers, and not as a task app: GET / gives {root.words}, GET /health gives {health.words}."
+        return [Finding("task app", False, found, do)]
+    if told.get("healthy") is False or told.get("status") == "draining":
+        state = name_of(told.get("status"), key) or "not healthy"
+        return [
+            Finding("task app", False, f"{url} says of itself that it is {state}.", "Wait for it, or start it again.")
+        ]
+    accepted = Finding("key", True, "The task app accepts the key.")
+    if not key:
+        accepted = Finding(
+            "key", True, "The task app asks for no key.", "Whoever finds the address can play. Set one there."
+        )
+    taskset, info, rollout = await asyncio.gather(prober.ask("/task_info"), prober.ask("/info"), prober.ask("/rollout"))
+    if taskset.status in (401, 403):
+        found = f"GET /task_info refuses the key ({taskset.status}), and GET /health does not ask for one."
+        return [
+            here,
+            Finding("key", False, found, "Give the task app's key; or is that another server, such as a backend?"),
+        ]
+    return [here, accepted, *await _contract(prober, key, taskset, info, rollout)]
+
+
+def _key_of_task_app(health: Reply, key: str | None) -> Finding | None:
+    """What is wrong with the key; None when nothing is."""
+    if health.code == "missing_environment_api_key":
+        return Finding(
+            "key",
+            False,
+            "The task app has no key of its own, so it opens to nobody.",
+            "Set ENVIRONMENT_API_KEY where it runs (on Modal: in its secret), and start it again.",
+        )
+    if health.status in (401, 403) or (health.status == 400 and health.code in UNAUTHORISED):
+        if key:
+            do = "Give the key that the task app was started with, as ENVIRONMENT_API_KEY; look for a stale .env."
+            return Finding("key", False, f"The task app refuses the key ({health.status}).", do)
+        return Finding("key", False, "The task app asks for a key, and none is given.", "Set ENVIRONMENT_API_KEY.")
+    return None
+
+
+READ_LOG = "Read the task app's log; docs/contract.md has what is expected."
+
+
+async def _contract(prober: Prober, key: str | None, taskset: Reply, info: Reply, rollout: Reply) -> list[Finding]:
+    findings = []
+    if rollout.status == 404:
+        findings.append(
+            Finding("contract", False, "There is no POST /rollout (404).", "A trainer plays there. " + READ_LOG)
+        )
+    body = taskset.object
+    if taskset.status != 200 or body is None:
+        findings.append(_odd("/task_info", taskset))
+        return findings
+    dataset = body.get("taskset") if isinstance(body.get("taskset"), Mapping) else body.get("dataset")
+    if not isinstance(dataset, Mapping):
+        wanted = "expected an object `taskset` (or a TaskInfo with `dataset`)."
+        findings.append(Finding("contract", False, f"GET /task_info describes no data set; {wanted}", READ_LOG))
+        return findings
+    findings.append(_dataset(dataset, key))
+    seed = _first_seed(dataset)
+    one = await prober.ask(f"/task_info?seed={seed}")
+    findings.append(_instance(one, seed))
+    findings.append(_rubrics(info, one.object or {}))
+    return findings
+
+
+def _odd(path: str, reply: Reply) -> Finding:
+    if reply.answer is None:
+        return Finding("contract", False, f"GET {path} {reply.words}.", reply.do_without_answer(READ_LOG))
+    return Finding("contract", False, f"GET {path} answers {reply.words}; expected 200 with a JSON object.", READ_LOG)
+
+
+def _dataset(dataset: Mapping[str, Any], key: str | None) -> Finding:
+    name = name_of(dataset.get("id"), key) or name_of(dataset.get("name"), key)
+    splits = [name_of(split, key) for split in dataset.get("splits") or () if isinstance(split, str)][:8]
+    if not name or not splits:
+        found = "GET /task_info names no data set with splits." if not name else f"Data set {name} names no splits."
+        return Finding("contract", True, found, "Metrics of a job cannot be told by split: advertise id and splits.")
+    return Finding("contract", True, f"Data set {name}: splits {', '.join(splits)}.")
+
+
+def _first_seed(dataset: Mapping[str, Any]) -> int:
+    """The first seed that the data set advertises, else 0."""
+    seeds = dataset.get("seeds")
+    for bounds in seeds.values() if isinstance(seeds, Mapping) else ():
+        first = bounds[0] if isinstance(bounds, list) and bounds else None
+        if isinstance(first, int) and not isinstance(first, bool) and 0 <= first < 2**63:
+            return first
+    return 0
+
+
+def _instance(one: Reply, seed: int) -> Finding:
+    path, body = f"/task_info?seed={seed}", one.object
+    if one.status != 200 or body is None:
+        return _odd(path, one)
+    task, missing = body.get("task"), []
+    if not isinstance(task, Mapping) or not isinstance(task.get("id"), str):
+        missing.append("task.id")
+    if not isinstance(body.get("environment"), str):
+        missing.append("environment")
+    missing += [
+        name for name in ("dataset", "rubric", "inference", "limits") if not isinstance(body.get(name), Mapping)
+    ]
+    if missing:
+        return Finding("contract", False, f"GET {path} lacks {', '.join(missing)}; expected a TaskInfo.", READ_LOG)
+    return Finding("contract", True, f"GET {path} answers a whole TaskInfo.")
+
+
+def _rubrics(info: Reply, task: Mapping[str, Any]) -> Finding:
+    body = info.object
+    if info.status == 404:
+        return Finding("contract", True, "There is no GET /info (404).", "Rubrics stay unknown to a trainer: add it.")
+    if info.status != 200 or body is None:
+        return _odd("/info", info)
+    service = body.get("service")
+    if not isinstance(service, Mapping) or not isinstance(service.get("task"), Mapping):
+        return Finding("contract", False, "GET /info lacks service.task.", READ_LOG)
+    rubrics = body.get("rubrics") or task.get("rubric")
+    counts = {
+        kind: len(part["criteria"])
+        for kind in ("outcome", "events")
+        if isinstance(rubrics, Mapping)
+        and isinstance(part := rubrics.get(kind), Mapping)
+        and isinstance(part.get("criteria"), list)
+        and part["criteria"]
+    }
+    if not counts:
+        do = "Outcome and events scores of a job stay undefined; its reward is the environment's return."
+        return Finding("contract", True, "No rubric is advertised.", do)
+    told = ", ".join(f"{count} for {kind}" for kind, count in counts.items())
+    return Finding("contract", True, f"GET /info advertises a rubric: criteria {told}.")
+
+
+async def _backend(prober: Prober, key: str | None, task_app_url: str | None) -> list[Finding]:
+    url, asked = prober.url, "rl/jobs"
+    jobs = await prober.ask("/rl/jobs?limit=1")
+    if jobs.status in (404, 405):
+        other = await prober.ask("/learning/jobs?limit=1")
+        if other.status not in (0, 404, 405):
+            jobs, asked = other, "learning/jobs"
+    if jobs.answer is None:
+        return [Finding("backend", False, f"{url} {jobs.words}.", jobs.do_without_answer(BACKEND_START))]
+    here = Finding("backend", True, f"{url} answers as a backend.")
+    if jobs.status in (401, 403):
+        if key:
+            do = "Give the backend's key as SYNTH_API_KEY; look for a stale .env."
+            return [here, Finding("key", False, f"The backend refuses the key ({jobs.status}).", do)]
+        return [here, Finding("key", False, "The backend asks for a key, and none is given.", "Set SYNTH_API_KEY.")]
+    if jobs.status != 200 or not _is_json(jobs):
+        found = f"{url} answers, and not as a backend: GET {asked} gives {jobs.words}."
+        do = f"Is that the address of a backend, such as {EXAMPLE}? If so, read its log."
+        return [Finding("backend", False, found, do)]
+    accepted = Finding("key", True, "The backend accepts the key.")
+    if not key:
+        accepted = Finding("key", True, "The backend asks for no key.", "Whoever finds the address can run jobs there.")
+    return [here, accepted, await _public_key(prober), await _verifies(prober, task_app_url)]
+
+
+def _is_json(reply: Reply) -> bool:
+    try:
+        return reply.answer is not None and isinstance(reply.answer.json(), dict | list)
+    except ValueError:
+        return False
+
+
+async def _public_key(prober: Prober) -> Finding:
+    reply = await prober.ask("/v1/crypto/public-key")
+    told = (reply.object or {}).get("public_key")
+    try:
+        size = len(base64.b64decode(told, validate=True)) if isinstance(told, str) else 0
+    except (binascii.Error, ValueError):
+        size = 0
+    if reply.status == 200 and size == PUBLIC_KEY_BYTES:
+        return Finding("backend", True, "It offers a public key, so a task app's key can be left with it.")
+    found = f"It offers no public key that can be used (GET v1/crypto/public-key gives {reply.words})."
+    return Finding("backend", True, found, "A task app's key cannot be uploaded: set it where the backend runs.")
+
+
+async def _verifies(prober: Prober, task_app_url: str | None) -> Finding:
+    if task_app_url is None:
+        reply = await prober.ask("/rl/verify_task_app")  # a GET asks whether the route is there, and verifies nothing
+        if reply.status not in (0, 404):
+            return Finding("backend", True, "It can verify task apps.")
+        found = f"It cannot verify task apps (rl/verify_task_app gives {reply.words})."
+        return Finding("backend", True, found, "The SDK's own `train` does not run with it; taskapp train does.")
+    body = json.dumps({"endpoint_base_url": task_app_url}).encode()
+    reply = await prober.ask("/rl/verify_task_app", verb="POST", body=body)
+    told = reply.object or {}
+    if reply.status == 200 and told.get("any_ok") is True:
+        return Finding("backend", True, "It reaches the task app.")
+    if reply.status == 404:
+        return Finding(
+            "backend", True, "It cannot verify task apps (404).", "Nobody knows yet whether it reaches yours."
+        )
+    if reply.status == 200:
+        do = "The task app may be open to this machine only, or have another key than the backend knows."
+        return Finding("backend", False, "It does not reach the task app, or may not use it.", do)
+    return Finding(
+        "backend", False, f"It could not verify the task app: rl/verify_task_app gives {reply.words}.", "Read its log."
+    )

@@ -1,0 +1,46 @@
+"""What a job is made of when its maker left something out: addresses and keys from the environment, overrides read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from taskapp_kit.client.transport import header_key
+from taskapp_kit.config import process_variable
+from taskapp_kit.errors import JobConfigError
+
+FLAT = ("task_url", "task_app_url", "backend", "backend_url", "model")
+"""Overrides that are arguments and no tables of the file; the SDK has some of them, too."""
+
+
+def backend_key(given: str | None) -> str:
+    """The given key, else SYNTH_API_KEY. Raises JobConfigError."""
+    found = header_key(given, "The backend's key") or header_key(process_variable("SYNTH_API_KEY"), "SYNTH_API_KEY")
+    if found is None:
+        raise JobConfigError(
+            "There is no key for the backend: none was given, and SYNTH_API_KEY is not set.",
+            hint="Give it as api_key, or set SYNTH_API_KEY.",
+        )
+    return found
+
+
+def task_app_key(given: str | None) -> str | None:
+    """The given key, else ENVIRONMENT_API_KEY; None for a task app that asks for none. Raises ConfigError."""
+    return header_key(given, "The task app's key") or header_key(
+        process_variable("ENVIRONMENT_API_KEY"), "ENVIRONMENT_API_KEY"
+    )
+
+
+def split_overrides(overrides: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """The tables to be merged into the file, and the flat words that stand for arguments; the caller's are left alone.
+
+    `model` is a flat word when it is text, and the table `[model]` when it is a mapping.
+    """
+    tables: dict[str, Any] = {}
+    words: dict[str, str] = {}
+    for name, value in (overrides or {}).items():
+        if name in FLAT and isinstance(value, str):
+            words[{"task_app_url": "task_url", "backend_url": "backend"}.get(name, name)] = value
+        else:
+            tables[name] = value
+    return tables, words

@@ -1,0 +1,54 @@
+"""What a backend says of a job, read: its status word, whether it is over, its reward."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+TERMINAL = frozenset({"succeeded", "failed", "cancelled", "canceled", "completed"})
+SUCCEEDED = frozenset({"succeeded", "completed"})
+WATCHED = ("status", "progress", "metrics", "final_reward", "error")
+
+
+def job_id_of(body: Mapping[str, Any]) -> str | None:
+    """The id under `job_id` or `id`."""
+    for name in ("job_id", "id"):
+        value = body.get(name)
+        if isinstance(value, str) and value:
+            return value
+    return None
+
+
+def read_status(body: Mapping[str, Any], job_id: str) -> dict[str, Any]:
+    """The job as told, with `job_id`, `status` (else `state`, in lower case), `progress` and `metrics` always there.
+
+    `final_reward` and `metrics` that stand under `results` only are lifted to the top.
+    """
+    job = dict(body)
+    word = job.get("status") or job.get("state")
+    job["status"] = word.strip().lower() if isinstance(word, str) and word.strip() else "unknown"
+    job["job_id"] = job_id_of(job) or job_id
+    within = job.get("results")
+    results = within if isinstance(within, Mapping) else {}
+    if job.get("final_reward") is None and results.get("final_reward") is not None:
+        job["final_reward"] = results["final_reward"]
+    for name in ("progress", "metrics"):
+        if not isinstance(job.get(name), Mapping):
+            job[name] = dict(results[name]) if isinstance(results.get(name), Mapping) else {}
+    return job
+
+
+def over(job: Mapping[str, Any]) -> bool:
+    """Nothing more will happen to it."""
+    return job.get("status") in TERMINAL
+
+
+def succeeded(job: Mapping[str, Any]) -> bool:
+    """It ended well."""
+    return job.get("status") in SUCCEEDED
+
+
+def seen(job: Mapping[str, Any]) -> str:
+    """What a watcher is told changes of, as text: two that are equal need not both be shown."""
+    return json.dumps([job.get(name) for name in WATCHED], sort_keys=True, default=repr)

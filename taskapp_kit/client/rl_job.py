@@ -1,0 +1,275 @@
+"""`RLJob`: a reinforcement-learning job from its TOML file to its results, as the guides show it.
+
+    job = RLJob.from_config("rl_config.toml")
+    job.submit()
+    result = job.poll_until_complete(on_status=print)
+
+Every method that asks the backend blocks and has a twin ending in `_async`. The blocking ones work inside a running event
+loop, which stands still meanwhile; callbacks then run on another thread.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from taskapp_kit.client.backend import BackendClient, api_base
+from taskapp_kit.client.backend import backend_url as backend_address
+from taskapp_kit.client.job_settings import backend_key, split_overrides, task_app_key
+from taskapp_kit.client.job_status import SUCCEEDED, TERMINAL, job_id_of, over, read_status, succeeded
+from taskapp_kit.client.job_watch import OnStatus, watch
+from taskapp_kit.client.portal import iterate, run
+from taskapp_kit.client.refusals import ended, sentence
+from taskapp_kit.errors import (
+    BackendError,
+    JobConfigError,
+    JobError,
+    JobFailed,
+    TaskAppError,
+    TaskAppUnreachable,
+)
+
+__all__ = ["SUCCEEDED", "TERMINAL", "RLJob"]
+
+
+class RLJob:
+    """One job: made by `from_config` (to be submitted) or `from_job_id` (to be followed)."""
+
+    def __init__(
+        self,
+        *,
+        backend_url: str,
+        api_key: str,
+        job_id: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        task_app_api_key: str | None = None,
+        idempotency_key: str | None = None,
+        warnings: tuple[str, ...] = (),
+    ) -> None:
+        self.backend_url = api_base(backend_url)
+        self.warnings = warnings
+        """What the config file has that is probably a mistake, a sentence each."""
+        self._api_key = api_key
+        self._job_id = job_id
+        self._payload = payload
+        self._task_app_api_key = task_app_api_key
+        self._idempotency_key = idempotency_key
+
+    @classmethod
+    def from_config(
+        cls,
+        config_path: str | Path,
+        backend_url: str | None = None,
+        api_key: str | None = None,
+        task_app_url: str | None = None,
+        task_app_api_key: str | None = None,
+        allow_experimental: bool | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+        trainer_id: str | None = None,
+        model: str | None = None,
+    ) -> RLJob:
+        """A job to be submitted. Nothing is asked of anybody yet.
+
+        Left out: backend_url is BACKEND_BASE_URL, api_key SYNTH_API_KEY, task_app_url TASK_APP_URL, else the file's
+        `services.task_url`; task_app_api_key ENVIRONMENT_API_KEY. overrides: the file's tables again, nested, with what
+        is to be otherwise; they are checked as the file is.
+
+        Raises FileNotFoundError; JobConfigError (a ConfigError and ValueError) for everything that cannot be used.
+        """
+        from taskapp_kit.client.payload import build_rl_payload
+        from taskapp_kit.client.rl_config import load_rl_config
+
+        changed, named = split_overrides(overrides)
+        config = load_rl_config(config_path, changed or None)
+        url = api_base(backend_address(backend_url or named.get("backend")))
+        payload = build_rl_payload(
+            config,
+            task_app_url=task_app_url or named.get("task_url"),
+            backend_url=url,
+            model=model or named.get("model"),
+            trainer_id=trainer_id,
+            allow_experimental=allow_experimental,
+        )
+        return cls(
+            backend_url=url,
+            api_key=backend_key(api_key),
+            payload=payload,
+            task_app_api_key=task_app_key(task_app_api_key),
+            idempotency_key=idempotency_key,
+            warnings=tuple(config.warnings),
+        )
+
+    @classmethod
+    def from_job_id(cls, job_id: str, backend_url: str | None = None, api_key: str | None = None) -> RLJob:
+        """A job that was submitted before. Raises JobConfigError."""
+        if not job_id or not job_id.strip():
+            raise JobConfigError("The job's id is empty.")
+        return cls(backend_url=backend_address(backend_url), api_key=backend_key(api_key), job_id=job_id.strip())
+
+    @property
+    def job_id(self) -> str | None:
+        """The backend's name for the job; None until it is submitted."""
+        return self._job_id
+
+    @property
+    def payload(self) -> dict[str, Any] | None:
+        """A copy of what `submit` sends; None for a job that was submitted elsewhere."""
+        return None if self._payload is None else copy.deepcopy(dict(self._payload))
+
+    @property
+    def task_app_url(self) -> str | None:
+        """Where the job will find its task app; None for a job that was submitted elsewhere."""
+        data = (self._payload or {}).get("data")
+        return data.get("endpoint_base_url") if isinstance(data, Mapping) else None
+
+    # blocking
+
+    def submit(self) -> str:
+        """Asks the task app for its health, then hands the job to the backend; the job's id.
+
+        Raises TaskAppError when the task app cannot be used as it is (nothing was submitted), BackendError,
+        BackendUnreachable, JobError when the job was submitted before.
+        """
+        return run(self.submit_async())
+
+    def get_status(self) -> dict[str, Any]:
+        """The job now: `status`, `progress`, `metrics` and what else the backend tells. Raises BackendError."""
+        return run(self.get_status_async())
+
+    def poll_until_complete(
+        self, *, timeout: float = 7200.0, interval: float = 10.0, on_status: OnStatus | None = None
+    ) -> dict[str, Any]:
+        """Waits until the job is over; its last status, with `final_reward` and `metrics`, however it ended.
+
+        timeout, interval: seconds, for all of it and between two looks. on_status: called at the first look and whenever
+        status, progress or metrics are not what they were at the look before. What it raises ends the waiting.
+
+        A backend that is away or answers 5xx is waited for until `timeout`. Raises JobTimeout (a TimeoutError): the job
+        goes on; BackendError for a job that is not there or a key that is refused.
+        """
+        return run(self.poll_until_complete_async(timeout=timeout, interval=interval, on_status=on_status))
+
+    def get_results(self) -> dict[str, Any]:
+        """The last status of a job that succeeded: `final_reward`, `metrics`, `results`. Raises JobFailed for any other."""
+        return run(self.get_results_async())
+
+    def events(self, since_seq: int = 0) -> list[dict[str, Any]]:
+        """Every event so far after number `since_seq`. Raises BackendError."""
+        return run(self.events_async(since_seq))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every point so far: `{name, value, step, …}`. Raises BackendError."""
+        return run(self.metrics_async())
+
+    def cancel(self) -> dict[str, Any]:
+        """Asks the backend to end the job. Raises BackendError."""
+        return run(self.cancel_async())
+
+    def stream(self, since_seq: int = 0) -> Iterator[dict[str, Any]]:
+        """The events as they happen, without a gap, until the job is over. Raises BackendError."""
+        return iterate(lambda: self.stream_async(since_seq))
+
+    # asynchronous
+
+    async def submit_async(self) -> str:
+        """See `submit`."""
+        if self._job_id is not None:
+            raise JobError(f"The job was submitted already, as {self._job_id}.", hint="Make another with from_config.")
+        if self._payload is None:
+            raise JobError("There is nothing to submit.", hint="Make the job with RLJob.from_config.")
+        if self.task_app_url is not None:
+            await _can_be_used(self.task_app_url, self._task_app_api_key)
+        async with self._client() as client:
+            told = await client.create_job(self._payload, idempotency_key=self._idempotency_key)
+        job_id = job_id_of(told)
+        if job_id is None:
+            raise BackendError(f"{self.backend_url}/rl/jobs took the job and does not say its id.", status=200)
+        self._job_id = job_id
+        return job_id
+
+    async def get_status_async(self) -> dict[str, Any]:
+        """See `get_status`."""
+        job_id = self._submitted()
+        async with self._client() as client:
+            return read_status(await client.get_job(job_id), job_id)
+
+    async def poll_until_complete_async(
+        self,
+        *,
+        timeout: float = 7200.0,  # noqa: ASYNC109 — the name that the guides give it
+        interval: float = 10.0,
+        on_status: OnStatus | None = None,
+    ) -> dict[str, Any]:
+        """See `poll_until_complete`. on_status may be asynchronous here."""
+        job_id = self._submitted()
+        async with self._client() as client:
+            return await watch(client, job_id, timeout_seconds=timeout, interval_seconds=interval, on_status=on_status)
+
+    async def get_results_async(self) -> dict[str, Any]:
+        """See `get_results`."""
+        job = await self.get_status_async()
+        if succeeded(job):
+            return job
+        if not over(job):
+            raise JobFailed(
+                f"Job {job['job_id']} has no results yet: it is {job['status']}.", job=job, hint="Wait for its end."
+            )
+        why = sentence(job.get("error"), self._api_key)
+        raise JobFailed(f"Job {job['job_id']} {job['status']}{f': {ended(why)}' if why else '.'}", job=job)
+
+    async def events_async(self, since_seq: int = 0) -> list[dict[str, Any]]:
+        """See `events`."""
+        from taskapp_kit.client.stream import all_events
+
+        job_id = self._submitted()
+        async with self._client() as client:
+            return await all_events(client, job_id, since_seq)
+
+    async def metrics_async(self) -> list[dict[str, Any]]:
+        """See `metrics`."""
+        from taskapp_kit.client.stream import all_metrics
+
+        job_id = self._submitted()
+        async with self._client() as client:
+            return await all_metrics(client, job_id)
+
+    async def cancel_async(self) -> dict[str, Any]:
+        """See `cancel`."""
+        job_id = self._submitted()
+        async with self._client() as client:
+            return await client.cancel(job_id)
+
+    async def stream_async(self, since_seq: int = 0) -> AsyncGenerator[dict[str, Any], None]:
+        """See `stream`."""
+        job_id = self._submitted()
+        async with self._client() as client, aclosing(client.stream(job_id, since_seq)) as stream:
+            async for event in stream:
+                yield event
+
+    def _client(self) -> BackendClient:
+        return BackendClient(self.backend_url, self._api_key)
+
+    def _submitted(self) -> str:
+        if self._job_id is None:
+            raise JobError("The job was not submitted yet.", hint="Call submit() first.")
+        return self._job_id
+
+    def __repr__(self) -> str:
+        return f"RLJob(job_id={self._job_id!r}, backend_url={self.backend_url!r})"
+
+
+async def _can_be_used(url: str, key: str | None) -> None:
+    """Asks a task app for its health. Raises TaskAppError."""
+    from taskapp_kit.client.checks import check_task_app
+
+    wrong = next((found for found in await check_task_app(url, key) if not found.ok), None)
+    if wrong is None:
+        return
+    message = f"The job was not submitted, because its task app at {url} cannot be used: {ended(wrong.found)}"
+    if wrong.part == "task app":
+        raise TaskAppUnreachable(message, code="unreachable", hint=wrong.do)
+    raise TaskAppError(message, code="unauthorised" if wrong.part == "key" else "contract", hint=wrong.do)

@@ -1,0 +1,252 @@
+"""One rollout asked of a task app, through whatever breaks on the way.
+
+The POST is sent once. It is sent again only where that cannot play a second episode: the server says that it refused
+before anything ran, the connection never stood, or the caller gave an `Idempotency-Key`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import re
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from taskapp_kit.client.redirects import (
+    GATEWAY_TROUBLE,
+    ForeignRedirect,
+    OutOfHops,
+    follow,
+    hop_budget,
+    next_address,
+)
+from taskapp_kit.client.refusals import Told, told_by
+from taskapp_kit.client.task_app_errors import not_json, refusal, unreachable
+from taskapp_kit.client.transport import Answer, NoAnswer, Transport
+from taskapp_kit.errors import JobTimeout, TaskAppError
+
+log = logging.getLogger("taskapp_kit.client")
+
+PATH = "/rollout"
+WAIT_SECONDS = 20
+"""How long a poll lets the server wait for the end (`Prefer: wait`)."""
+POLL_PATIENCE = 4
+"""Polls change nothing, so each may break this many times as often as anything else before it is given up."""
+LONGEST_PAUSE = 10.0
+LONGEST_WAIT = 5.0
+"""Between two looks whether a full server has a place."""
+NOT_RUN = frozenset({"saturated", "key_quota_reached"})
+ROLLOUT_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+
+class _Again(Exception):
+    """The POST may be sent again. `counts`: against the number of tries; `retry_after`: seconds, as the server said."""
+
+    def __init__(self, error: Exception, *, counts: bool = True, retry_after: float | None = None) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.counts = counts
+        self.retry_after = retry_after
+
+
+@dataclass(slots=True)
+class RolloutCall:
+    """What one call needs. url: the task app's. key: its API key. submit: ask for 202 and poll.
+
+    timeout_seconds: for all of it, waiting and tries included. hop_seconds: for one redirect's or poll's answer.
+    """
+
+    transport: Transport
+    url: str
+    key: str | None = field(repr=False)
+    body: bytes
+    idempotency_key: str | None
+    submit: bool
+    timeout_seconds: float
+    hop_seconds: float
+    retries: int
+    rng: random.Random
+    _end: float = 0.0
+    _rollout_id: str = ""
+
+    async def answer(self) -> dict[str, Any]:
+        """The body of the answer. Raises TaskAppError, TaskAppUnreachable, JobTimeout."""
+        self._end = time.monotonic() + self.timeout_seconds
+        counted = waited = 0
+        while True:
+            try:
+                return await self._once()
+            except _Again as again:
+                counted += again.counts
+                waited += not again.counts
+                if counted > self.retries:
+                    raise again.error from None
+                pause = self._pause(again, counted, waited)
+                if pause >= self._left():
+                    raise again.error from None
+                log.info("asking %s for the rollout again in %.1f s: %s", self.url, pause, again)
+                await asyncio.sleep(pause)
+
+    def _pause(self, again: _Again, counted: int, waited: int) -> float:
+        """Seconds. A place in a full server may be free at any moment, so that pause grows slowly."""
+        grown, longest = (
+            (2.0 ** (counted - 1), LONGEST_PAUSE) if again.counts else (1.5 ** min(waited, 10), LONGEST_WAIT)
+        )
+        return min(max(again.retry_after or 0.0, 0.2 * grown), longest) * self.rng.uniform(0.8, 1.2)
+
+    async def _once(self) -> dict[str, Any]:
+        fetched = False
+        try:
+            answer = await self.transport.send(
+                "POST", self.url + PATH, body=self.body, headers=self._headers(), seconds=max(0.001, self._left())
+            )
+            if answer.status == 303:
+                fetched = True
+                answer = await self._follow(answer)
+            if answer.status == 202:
+                fetched = True
+                answer = await self._poll(answer)
+        except NoAnswer as lost:
+            raise self._lost(lost) from None
+        except ForeignRedirect as foreign:
+            raise TaskAppError(
+                f"{self.url}{PATH} answered with a redirect that is not followed: {foreign}.",
+                status=303,
+                code="foreign_redirect",
+                hint="The key belongs to the address that was given. If the app has moved, give its new address.",
+            ) from None
+        except OutOfHops:
+            raise self._out_of_hops() from None
+        if answer.status != 200:
+            raise self._refused(answer, fetched=fetched)
+        told = answer.json_object()
+        if told is None:
+            raise not_json(answer, self.url, PATH)
+        return told
+
+    def _headers(self) -> dict[str, str]:
+        headers = {} if self.idempotency_key is None else {"Idempotency-Key": self.idempotency_key}
+        return {**headers, "Prefer": "respond-async"} if self.submit else headers
+
+    def _left(self) -> float:
+        return self._end - time.monotonic()
+
+    async def _follow(self, answer: Answer, headers: dict[str, str] | None = None) -> Answer:
+        return await follow(
+            self.transport,
+            answer,
+            hops=hop_budget(self.timeout_seconds),
+            retries=self.retries,
+            hop_seconds=self.hop_seconds,
+            left=self._left,
+            headers=headers,
+        )
+
+    async def _poll(self, accepted: Answer) -> Answer:
+        """The rollout's end. Raises NoAnswer, ForeignRedirect, OutOfHops, JobTimeout."""
+        address = self._place(accepted)
+        broken = 0
+        while True:
+            seconds = self._left()
+            if seconds <= 0:
+                raise self._too_long()
+            headers = {"Prefer": f"wait={max(1, min(WAIT_SECONDS, int(seconds)))}"}
+            asked = time.monotonic()
+            pause = 0.2 * 2 ** min(broken, 10)
+            try:
+                got = await self.transport.send("GET", address, headers=headers, seconds=min(self.hop_seconds, seconds))
+                got = await self._follow(got, headers)
+            except NoAnswer:
+                broken += 1
+                if self._left() <= 0:
+                    raise self._too_long() from None
+                if broken > self.retries * POLL_PATIENCE:
+                    raise
+            else:
+                if got.status == 202:
+                    broken = 0
+                    pause = 0.0 if time.monotonic() - asked > 1.0 else min(got.retry_after or 1.0, LONGEST_PAUSE)
+                elif got.status not in GATEWAY_TROUBLE or told_by(got) is not None:
+                    return got
+                else:
+                    broken += 1
+                    if broken > self.retries * POLL_PATIENCE:
+                        return got
+            await asyncio.sleep(max(0.0, min(pause, LONGEST_PAUSE, self._left())))
+
+    def _place(self, accepted: Answer) -> str:
+        """Where a rollout that was taken (202) is found."""
+        body = accepted.json_object() or {}
+        name = body.get("rollout_id")
+        if isinstance(name, str) and ROLLOUT_ID.fullmatch(name):
+            self._rollout_id = name
+            return f"{self.url}/rollouts/{name}"
+        if not accepted.headers.get("location"):
+            raise TaskAppError(
+                f"{self.url}{PATH} took the rollout (202) and does not say where its result will be.", status=202
+            )
+        return next_address(accepted.url, accepted.headers["location"])
+
+    # what went wrong
+
+    def _lost(self, lost: NoAnswer) -> Exception:
+        if lost.kind == "timeout" and self._left() <= 0:
+            return self._too_long()
+        error = unreachable(lost, self.url, PATH, may_run=lost.sent)
+        if not lost.sent:
+            return _Again(error) if lost.kind == "refused" else error
+        if self.idempotency_key is None or lost.kind == "too_large":
+            return error
+        self.submit = True  # whatever cut the line once may do so again: a short request, then polls
+        return _Again(error)
+
+    def _out_of_hops(self) -> Exception:
+        if self._left() <= 0:
+            return self._too_long()
+        error = TaskAppError(
+            f"{self.url}{PATH} redirected more than {hop_budget(self.timeout_seconds)} times without an answer, which is "
+            f"more than a rollout of {self.timeout_seconds:g} s needs.",
+            status=303,
+            code="out_of_hops",
+            hint="Give the rollout more time, or an idempotency key.",
+        )
+        if self.idempotency_key is None:
+            return error
+        self.submit = True
+        return _Again(error)
+
+    def _refused(self, answer: Answer, *, fetched: bool) -> Exception:
+        told = told_by(answer)
+        error = refusal(answer, self.url, PATH, self.key)
+        if told is not None and not told.boundary and answer.status in (429, 503) and told.code in NOT_RUN:
+            return _Again(error, counts=False, retry_after=answer.retry_after)
+        if told is not None and not told.boundary and answer.status == 503 and told.code == "draining":
+            return _Again(error, retry_after=answer.retry_after)
+        if self.idempotency_key is None or not _worth_another(answer, told, fetched=fetched):
+            return error
+        if told is None and answer.status in (408, 504):
+            self.submit = True
+        return _Again(error, retry_after=answer.retry_after)
+
+    def _too_long(self) -> JobTimeout:
+        where = f" It is found at {self.url}/rollouts/{self._rollout_id} when it has ended." if self._rollout_id else ""
+        return JobTimeout(
+            f"The rollout at {self.url} was not over within {self.timeout_seconds:g} s.{where}",
+            hint="Give it more time, or shorten it with safety.max_time_s.",
+        )
+
+
+def _worth_another(answer: Answer, told: Told | None, *, fetched: bool) -> bool:
+    """Whether a rollout that has an idempotency key may end otherwise when it is asked for again.
+
+    fetched: the answer came to a GET: a result that is not there (any longer) can be had by the key.
+    """
+    if fetched and answer.status in (404, 410):
+        return True
+    if told is None:
+        return answer.status in (408, 429) or answer.status >= 500
+    if told.boundary:  # it ran and failed, and would be answered as that failure again; but if it was cancelled
+        return told.boundary == "cancelled"
+    return answer.status >= 500 and told.code != "missing_environment_api_key"

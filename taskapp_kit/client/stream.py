@@ -1,0 +1,229 @@
+"""A job's events as they happen: server-sent events while they last, polls from the last number on otherwise.
+
+Gapless by `seq`: what a stream leaves out is fetched, what comes twice is given once. It ends when the backend says that
+the job is over and every event before that has been given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from taskapp_kit.client.backend_errors import passing
+from taskapp_kit.client.job_status import over, read_status
+from taskapp_kit.client.server_events import Frame, FrameReader, FrameTooLarge
+from taskapp_kit.client.transport import NoAnswer
+from taskapp_kit.errors import BackendError
+
+if TYPE_CHECKING:
+    from taskapp_kit.client.backend import BackendClient
+
+log = logging.getLogger("taskapp_kit.client")
+
+SSE_FAMILIES = ("rl", "learning")
+SILENCE_SECONDS = 45.0
+"""A stream without a byte for so long, not even a comment, is taken for broken."""
+POLL_SECONDS = 2.0
+PATIENCE_SECONDS = 600.0
+PAGE = 200
+METRICS_PAGE = 1000
+LAST_WORDS = frozenset({"completed", "failed", "cancelled", "canceled", "succeeded"})
+
+
+def hints_at_the_end(event: dict[str, Any]) -> bool:
+    """`rl.job.completed`, `workflow.failed` and the like: the status may be final now (of a part of the job only, too)."""
+    kind = event.get("type")
+    return isinstance(kind, str) and kind.rpartition(".")[2] in LAST_WORDS
+
+
+async def follow_events(
+    client: BackendClient,
+    job_id: str,
+    since_seq: int = 0,
+    *,
+    poll_seconds: float = POLL_SECONDS,
+    patience_seconds: float = PATIENCE_SECONDS,
+    silence_seconds: float = SILENCE_SECONDS,
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Every event after `since_seq`.
+
+    patience_seconds: how long a backend that does not answer, or answers 5xx, is waited for (it may restart). Raises
+    BackendError for any other refusal, BackendUnreachable when the patience is over.
+    """
+    tracker = _Tracker(client, job_id, since_seq, patience_seconds)
+    async with aclosing(_streamed(tracker, silence_seconds)) as streamed:
+        async for event in streamed:
+            yield event
+    while not tracker.ended:
+        for event in await tracker.round():
+            yield event
+        if not tracker.ended:
+            await asyncio.sleep(poll_seconds)
+
+
+async def _streamed(tracker: _Tracker, silence_seconds: float) -> AsyncGenerator[dict[str, Any], None]:
+    """The events of the first stream that there is, until it ends or breaks."""
+    for family in SSE_FAMILIES:
+        try:
+            async with tracker.client.open_events(
+                family, tracker.job_id, tracker.last, silence_seconds=silence_seconds
+            ) as response:
+                if response.status != 200 or "event-stream" not in response.headers.get("Content-Type", ""):
+                    continue
+                reader = FrameReader()
+                async for chunk in response.content.iter_any():
+                    for frame in reader.feed(chunk):
+                        for event in await tracker.take(frame):
+                            yield event
+                        if tracker.ended or tracker.broken:
+                            return
+                return
+        except (NoAnswer, FrameTooLarge) as broken:
+            log.info("the event stream of job %s broke (%s); going on by polling", tracker.job_id, broken)
+            return
+
+
+class _Tracker:
+    """What has been given so far.
+
+    last: the number of the last event. ended: the job is over and all was given. broken: the stream left out events that
+    could not be fetched just then.
+    """
+
+    def __init__(self, client: BackendClient, job_id: str, since_seq: int, patience_seconds: float) -> None:
+        self.client = client
+        self.job_id = job_id
+        self.last = since_seq
+        self.ended = self.broken = False
+        self._from_the_start = since_seq == 0
+        self._patience_seconds = patience_seconds
+        self._silent_since: float | None = None
+
+    async def take(self, frame: Frame) -> list[dict[str, Any]]:
+        """What one frame brings: nothing new, the event, or the events before it that the stream left out, too."""
+        event = _event_of(frame)
+        if event is None:
+            return []
+        seq = _seq(event)
+        if seq is None:
+            return [event]
+        found: list[dict[str, Any]] = []
+        if seq > self.last + 1:
+            try:
+                await self.fetch(found, up_to=seq)
+            except BackendError:  # polls will see to the gap, and to the backend
+                self.broken = True
+                return found
+        if self._is_new(seq):
+            self._given(seq)
+            found.append(event)
+        if any(hints_at_the_end(item) for item in found):
+            found += await self.round(look_at_status_first=True)
+        return found
+
+    async def round(self, *, look_at_status_first: bool = False) -> list[dict[str, Any]]:
+        """One poll: the events that there are, and whether the job is over. Raises as `follow_events`."""
+        found: list[dict[str, Any]] = []
+        try:
+            if not look_at_status_first:
+                await self.fetch(found)
+            if not found or look_at_status_first or any(hints_at_the_end(event) for event in found):
+                job = read_status(await self.client.get_job(self.job_id), self.job_id)
+                if over(job):
+                    await self.fetch(found)  # what came between the two questions
+                    self.ended = True
+        except BackendError as error:
+            self._bear(error)
+        else:
+            if self._silent_since is not None:
+                log.warning("the backend answers again for job %s", self.job_id)
+            self._silent_since = None
+        return found
+
+    async def fetch(self, found: list[dict[str, Any]], up_to: int | None = None) -> None:
+        """Adds all events after the last one to `found`, page by page: what arrived before an error is in it."""
+        while True:
+            page = await self.client.events(self.job_id, self.last, PAGE)
+            before = len(found)
+            for event in sorted((item for item in page if _seq(item) is not None), key=lambda item: _seq(item) or 0):
+                seq = _seq(event)
+                if seq is not None and self._is_new(seq):
+                    self._given(seq)
+                    found.append(event)
+            if len(found) == before or (up_to is not None and self.last >= up_to):
+                return
+
+    def _bear(self, error: BackendError) -> None:
+        """A backend that is away may come back. Raises the error when it will not, or has been away for too long."""
+        now = time.monotonic()
+        may_pass = passing(error)
+        if self._silent_since is None:
+            self._silent_since = now
+            if may_pass:
+                log.warning(
+                    "the backend cannot be asked for job %s now, and will be again: %s", self.job_id, error.message
+                )
+        if not may_pass or now - self._silent_since > self._patience_seconds:
+            raise error
+
+    def _is_new(self, seq: int) -> bool:
+        return seq > self.last or (self._from_the_start and seq == 0)
+
+    def _given(self, seq: int) -> None:
+        self.last = max(self.last, seq)
+        self._from_the_start = False
+
+
+def _seq(event: dict[str, Any]) -> int | None:
+    value = event.get("seq")
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _event_of(frame: Frame) -> dict[str, Any] | None:
+    """The event of a frame; its name and id fill in what the data does not say."""
+    import orjson
+
+    try:
+        event = orjson.loads(frame.data)
+    except ValueError:
+        return None
+    if not isinstance(event, dict):
+        return None
+    if "type" not in event and frame.event != "message":
+        event["type"] = frame.event
+    if "seq" not in event and frame.id.isdecimal() and len(frame.id) < 18:
+        event["seq"] = int(frame.id)
+    return event
+
+
+async def all_events(client: BackendClient, job_id: str, since_seq: int = 0) -> list[dict[str, Any]]:
+    """Every event so far after `since_seq`, page by page. Raises BackendError."""
+    found: list[dict[str, Any]] = []
+    await _Tracker(client, job_id, since_seq, 0.0).fetch(found)
+    return found
+
+
+async def all_metrics(client: BackendClient, job_id: str) -> list[dict[str, Any]]:
+    """Every point so far, page by page. Raises BackendError.
+
+    A page may end in the middle of a step, so the next one begins at that step again; what comes twice is given once.
+    """
+    import orjson
+
+    found: list[dict[str, Any]] = []
+    known: set[bytes] = set()
+    after = -1
+    while True:
+        page = await client.metrics(job_id, after, METRICS_PAGE)
+        new = [point for point in page if orjson.dumps(point, option=orjson.OPT_SORT_KEYS) not in known]
+        known.update(orjson.dumps(point, option=orjson.OPT_SORT_KEYS) for point in new)
+        found += new
+        steps = [point["step"] for point in page if isinstance(point.get("step"), int)]
+        if len(page) < METRICS_PAGE or not new or not steps:
+            return found
+        last = max(steps)
+        after = last - 1 if last - 1 > after else last

@@ -1,0 +1,223 @@
+"""A task app asked over HTTP: `TaskAppClient`, and `SyncTaskAppClient`, which does the same and blocks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode
+
+from taskapp_kit.client.portal import run
+from taskapp_kit.client.rollout_call import RolloutCall
+from taskapp_kit.client.task_app_errors import not_json, refusal, unreachable
+from taskapp_kit.client.transport import Answer, NoAnswer, Refuse, Transport, header_key, read_address
+from taskapp_kit.errors import ConfigError, RequestError, TaskAppError
+
+if TYPE_CHECKING:
+    from taskapp_kit.contract.wire import RolloutRequest
+
+REQUEST_SECONDS = 60.0
+"""For a request that plays nothing."""
+MAX_KEY = 255
+
+Result = TypeVar("Result")
+
+
+class TaskAppClient:
+    """One task app. `async with TaskAppClient(url, key) as client: answer = await client.rollout(request)`
+
+    api_key: sent as X-API-Key to this address and nowhere else; None sends none. timeout_seconds: the longest that a
+    rollout may take, tries included. retries: how often something that may be repeated is. hop_seconds: how long one
+    redirect or poll may take to answer; the POST itself is given the rollout's whole time, because a server without a
+    gateway answers at the end. headers: further ones for every request (`Modal-Key`, `Modal-Secret`).
+    refuse: is asked for the IP address of every connection; a sentence that it returns is why there is none.
+
+    Redirects are followed only where they are 303 and stay at this server. Raises ConfigError for an address or a key
+    that cannot be used.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str | None = None,
+        *,
+        timeout_seconds: float = 3600.0,
+        retries: int = 3,
+        hop_seconds: float = 170.0,
+        headers: Mapping[str, str] | None = None,
+        refuse: Refuse | None = None,
+    ) -> None:
+        self.url = read_address(url)
+        self.timeout_seconds = timeout_seconds
+        self.retries = retries
+        self.hop_seconds = hop_seconds
+        self._key = header_key(api_key, "The task app's key")
+        own = {} if self._key is None else {"X-API-Key": self._key}
+        self._transport = Transport({**(headers or {}), **own}, refuse=refuse)
+        self._rng = random.Random()
+
+    async def health(self) -> dict[str, Any]:
+        """`GET /health`. Raises TaskAppError, TaskAppUnreachable; asked once, so that it says how things are now."""
+        return await self._object("/health", retries=0)
+
+    async def info(self) -> dict[str, Any]:
+        """`GET /info`. Raises TaskAppError, TaskAppUnreachable."""
+        return await self._object("/info", retries=self.retries)
+
+    async def task_info(self, seeds: Sequence[int] = (), **query: str) -> Any:
+        """`GET /task_info`: an object for no seed or one, an array for several. query: `environment="adder"`.
+
+        Raises TaskAppError, TaskAppUnreachable.
+        """
+        pairs = [*(("seed", str(seed)) for seed in seeds), *query.items()]
+        return await self.get("/task_info" + (f"?{urlencode(pairs)}" if pairs else ""))
+
+    async def get(self, path: str, *, retries: int | None = None, seconds: float = REQUEST_SECONDS) -> Any:
+        """The JSON of any GET, its path and query as they go over the wire. Raises TaskAppError, TaskAppUnreachable."""
+        shown = path.partition("?")[0]
+        answer = await self._get(path, shown, self.retries if retries is None else retries, seconds)
+        if answer.status != 200:
+            raise refusal(answer, self.url, shown, self._key)
+        try:
+            return answer.json()
+        except ValueError:
+            raise not_json(answer, self.url, shown) from None
+
+    async def rollout(
+        self,
+        request: RolloutRequest | Mapping[str, Any],
+        *,
+        timeout_seconds: float | None = None,
+        idempotency_key: str | None = None,
+        submit: bool = False,
+    ) -> dict[str, Any]:
+        """One episode: the answer of `POST /rollout`, which is a JSON object and otherwise as the server gave it.
+
+        idempotency_key: 1 to 255 visible ASCII characters. With one, and only then, the POST is sent again after it
+        broke; the task app plays once. submit: ask for `202` and poll, so that no line has to stay open.
+
+        Raises TaskAppError when the task app refuses or the rollout failed there (`status`, `code`, `boundary`,
+        `rollout_id`), TaskAppUnreachable, JobTimeout, RequestError for what cannot be written as JSON.
+        """
+        if idempotency_key is not None and not (
+            0 < len(idempotency_key) <= MAX_KEY and all("!" <= letter <= "~" for letter in idempotency_key)
+        ):
+            raise ConfigError(f"An idempotency key is 1 to {MAX_KEY} visible ASCII characters, without spaces.")
+        call = RolloutCall(
+            transport=self._transport,
+            url=self.url,
+            key=self._key,
+            body=_body(request),
+            idempotency_key=idempotency_key,
+            submit=submit,
+            timeout_seconds=self.timeout_seconds if timeout_seconds is None else timeout_seconds,
+            hop_seconds=self.hop_seconds,
+            retries=self.retries,
+            rng=self._rng,
+        )
+        return await call.answer()
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        await self._transport.aclose()
+
+    async def __aenter__(self) -> TaskAppClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _object(self, path: str, *, retries: int) -> dict[str, Any]:
+        body = await self.get(path, retries=retries)
+        if not isinstance(body, dict):
+            raise TaskAppError(
+                f"{self.url}{path} answered with JSON that is no object.",
+                status=200,
+                code="not_json",
+                hint="Is that the address of a task app?",
+            )
+        return body
+
+    async def _get(self, path: str, shown: str, retries: int, seconds: float) -> Answer:
+        from taskapp_kit.client.attempts import again
+
+        try:
+            return await again(
+                lambda: self._transport.send("GET", self.url + path, seconds=seconds), retries=retries, rng=self._rng
+            )
+        except NoAnswer as lost:
+            raise unreachable(lost, self.url, shown) from None
+
+
+class SyncTaskAppClient:
+    """TaskAppClient for code that blocks; its arguments and errors. Works inside a running event loop, which stands still.
+
+    Each call opens and closes its own connections, so an instance may be shared by threads.
+    """
+
+    def __init__(self, url: str, api_key: str | None = None, **options: Any) -> None:
+        self.url = TaskAppClient(url, api_key, **options).url
+        self._open: Callable[[], TaskAppClient] = lambda: TaskAppClient(url, api_key, **options)
+
+    def health(self) -> dict[str, Any]:
+        """See TaskAppClient."""
+        return self._do(lambda client: client.health())
+
+    def info(self) -> dict[str, Any]:
+        """See TaskAppClient."""
+        return self._do(lambda client: client.info())
+
+    def task_info(self, seeds: Sequence[int] = (), **query: str) -> Any:
+        """See TaskAppClient."""
+        return self._do(lambda client: client.task_info(seeds, **query))
+
+    def get(self, path: str, *, retries: int | None = None, seconds: float = REQUEST_SECONDS) -> Any:
+        """See TaskAppClient."""
+        return self._do(lambda client: client.get(path, retries=retries, seconds=seconds))
+
+    def rollout(
+        self,
+        request: RolloutRequest | Mapping[str, Any],
+        *,
+        timeout_seconds: float | None = None,
+        idempotency_key: str | None = None,
+        submit: bool = False,
+    ) -> dict[str, Any]:
+        """See TaskAppClient."""
+        return self._do(
+            lambda client: client.rollout(
+                request, timeout_seconds=timeout_seconds, idempotency_key=idempotency_key, submit=submit
+            )
+        )
+
+    def close(self) -> None:
+        """There is nothing to close; for symmetry."""
+
+    def __enter__(self) -> SyncTaskAppClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _do(self, ask: Callable[[TaskAppClient], Awaitable[Result]]) -> Result:
+        async def once() -> Result:
+            async with self._open() as client:
+                return await ask(client)
+
+        return run(once())
+
+
+def _body(request: RolloutRequest | Mapping[str, Any]) -> bytes:
+    import orjson
+
+    if not isinstance(request, Mapping):
+        return request.model_dump_json(by_alias=True, exclude_unset=True).encode()
+    try:
+        return orjson.dumps(dict(request))
+    except TypeError as error:
+        raise RequestError(f"The rollout request cannot be written as JSON: {error}.") from None

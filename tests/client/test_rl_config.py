@@ -1,0 +1,599 @@
+"""The RL config: every problem at once with its line, warnings, overrides, files that are none."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from taskapp_kit.client.rl_config import RlConfig, load_rl_config, rl_config_of
+from taskapp_kit.client.rl_key_table import table_of_keys
+from taskapp_kit.client.rl_sections import BY_NAME, SECTIONS
+from taskapp_kit.errors import ConfigError, JobConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTRACT = (Path(__file__).parent / "data" / "rl_config.toml").read_text()
+SHORT = """[trainer]
+batch_size = 2
+group_size = 4
+[env]
+max_steps_per_episode = 3
+[job]
+model = "Qwen/Qwen3-0.6B"
+[runner]
+stream_seconds = 0
+empty_polls_threshold = 5
+startup_deadline_s = 45
+"""
+SECRET = "sk-Abc123Def456Ghi789Jkl012"
+
+
+def load(folder: Path, text: str) -> RlConfig:
+    path = folder / "rl.toml"
+    path.write_text(text, encoding="utf-8")
+    return load_rl_config(path)
+
+
+def problems(folder: Path, text: str) -> tuple[str, ...]:
+    with pytest.raises(JobConfigError) as caught:
+        load(folder, text)
+    assert isinstance(caught.value, ConfigError) and isinstance(caught.value, ValueError)
+    assert all(problem in str(caught.value) for problem in caught.value.problems)
+    return caught.value.problems
+
+
+def with_line(after: str, line: str, text: str = CONTRACT) -> tuple[str, int]:
+    """The text with one more line below another, and the number of the new line."""
+    rows = text.split("\n")
+    at = rows.index(after) + 1
+    return "\n".join([*rows[:at], line, *rows[at:]]), at + 1
+
+
+def with_value(section: str, key: str, value: str, text: str = CONTRACT) -> tuple[str, int]:
+    """The text with another value of a key, and the number of its line."""
+    rows = text.split("\n")
+    at = next(i for i in range(rows.index(f"[{section}]"), len(rows)) if rows[i].startswith(f"{key} = "))
+    rows[at] = f"{key} = {value}"
+    return "\n".join(rows), at + 1
+
+
+# what is valid
+
+
+def test_the_contracts_config_has_no_problem_and_no_warning(tmp_path: Path) -> None:
+    config = load(tmp_path, CONTRACT)
+    assert config.document == tomllib.loads(CONTRACT) and config.warnings == () and config.path == tmp_path / "rl.toml"
+    assert config.model == "Qwen/Qwen3-4B" and config.task_url == "http://127.0.0.1:8401" and not config.is_short
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "rl/config.toml",
+        "rl/configs/rl_from_ft.toml",
+        "rl/configs/rl_from_base_qwen4b.toml",
+        "rl_in_process_config.toml",
+    ],
+)
+def test_the_examples_have_no_problem_and_no_warning(file: str) -> None:
+    assert load_rl_config(ROOT / "examples" / file).warnings == ()
+
+
+def test_the_guides_layout_stands_in_the_example() -> None:
+    config = load_rl_config(ROOT / "examples" / "rl" / "config.toml").document
+    topology = config["compute"]["topology"]
+    assert (config["compute"]["gpu_type"], config["compute"]["gpu_count"]) == ("H100", 8)
+    assert (topology["gpus_for_vllm"], topology["tensor_parallel"], topology["gpus_for_training"]) == (2, 2, 6)
+    assert config["trainer"] == {"batch_size": 2, "group_size": 4} and config["env"] == {"max_steps_per_episode": 3}
+
+
+def test_the_smoke_test_form_alone_is_valid(tmp_path: Path) -> None:
+    config = load(tmp_path, SHORT)
+    assert config.warnings == () and config.is_short and config.model == "Qwen/Qwen3-0.6B" and config.task_url is None
+
+
+@pytest.mark.parametrize("section", [section for section in SECTIONS if section.keys], ids=lambda section: section.name)
+def test_every_key_of_the_schema_is_taken_as_its_example_shows_it(section: Any, tmp_path: Path) -> None:
+    """Beside a smoke-test config, which demands nothing else; the model is named once."""
+    rows = [
+        f"{key.name} = {key.example}" for key in section.keys if key.example not in ('"ft:my-model"', '"Qwen/Qwen3-4B"')
+    ]
+    text = "\n".join(
+        [SHORT if section.name not in ("trainer", "env", "job", "runner") else "", f"[{section.name}]", *rows]
+    )
+    if section.name == "algorithm":
+        text = CONTRACT[CONTRACT.index("[services]") :] + "\n".join(["[algorithm]", *rows])
+    if section.name in ("trainer", "env", "runner"):
+        text += '\n[job]\nmodel = "m"\n'
+    config = load(tmp_path, text)
+    assert all("unknown" not in warning for warning in config.warnings)
+
+
+@pytest.mark.parametrize("method", ["gspo", "ppo", "policy_gradient"])
+@pytest.mark.parametrize("kind", ["online", "offline"])
+def test_the_guides_words_for_algorithms(method: str, kind: str, tmp_path: Path) -> None:
+    text, _ = with_value("algorithm", "method", f'"{method}"')
+    text, _ = with_value("algorithm", "type", f'"{kind}"', text)
+    assert load(tmp_path, text).warnings == ()
+
+
+def test_policy_stands_in_for_model(tmp_path: Path) -> None:
+    model = '[model]\nbase = "Qwen/Qwen3-4B"\ntrainer_mode = "full"\nlabel = "counter-check"\n'
+    assert model in CONTRACT
+    for name, key in (("m", "model_name"), ("ft:m", "source")):
+        assert load(tmp_path, CONTRACT.replace(model, f'[policy]\n{key} = "{name}"\ntemperature = 0.5\n')).model == name
+    both = CONTRACT + '\n[policy]\nmodel_name = "Qwen/Qwen3-4B"\n'
+    assert load(tmp_path, both).warnings == ()
+    (problem,) = problems(tmp_path, both.replace('model_name = "Qwen/Qwen3-4B"', 'model_name = "other"'))
+    assert re.fullmatch(
+        r"line \d+: \[policy\] model_name: found \"other\"; expected the model that \[model\] base names\. .*", problem
+    )
+    neither = CONTRACT.replace(model, "[policy]\ntemperature = 0.5\n")
+    (problem,) = problems(tmp_path, neither)
+    assert "names no model; expected exactly one of source" in problem
+
+
+def test_topology_stands_at_either_place(tmp_path: Path) -> None:
+    assert load(tmp_path, CONTRACT.replace("[compute.topology]", "[topology]")).warnings == ()
+    (problem,) = problems(
+        tmp_path,
+        CONTRACT
+        + "\n[topology]\ngpus_for_vllm = 1\n"
+        + "".join(
+            f"{key}\n" for key in ('type = "x"', "gpus_for_training = 1", "gpus_for_ref = 0", "tensor_parallel = 1")
+        ),
+    )
+    assert "[topology]: found other values than in [compute.topology]" in problem
+
+
+# what is wrong
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "sentence"),
+    [
+        ("training", "batch_size", '"two"', 'found "two"; expected a whole number of at least 1'),
+        ("training", "batch_size", "true", "found true; expected a whole number"),
+        ("training", "batch_size", "2.0", "found 2.0; expected a whole number"),
+        ("training", "batch_size", "0", "found 0; expected a whole number"),
+        ("training", "batch_size", "[2]", "found a list of 1; expected a whole number"),
+        ("training", "batch_size", "{ a = 1 }", "found a table; expected a whole number"),
+        ("training", "batch_size", "1979-05-27", "found a date; expected a whole number"),
+        ("training", "batch_size", "99999999999999999999", "found a number with too many digits; expected"),
+        ("training", "learning_rate", "nan", "found nan; expected a number above 0 and at most 1"),
+        ("training", "learning_rate", "-inf", "found -inf; expected a number"),
+        ("training", "learning_rate", "0", "found 0; expected a number above 0"),
+        ("training", "learning_rate", "true", "found true; expected a number"),
+        ("algorithm", "method", '"grpo"', 'found "grpo"; expected one of "policy_gradient", "gspo", "ppo"'),
+        ("algorithm", "variety", '"  "', "found an empty text; expected text in quotes"),
+        ("model", "trainer_mode", '"ful"', 'expected one of "full", "lora", "qlora"'),
+        ("model", "base", "7", "found 7; expected text in quotes"),
+        ("services", "task_url", '"localhost:8001"', 'found "localhost:8001"; expected an address such as'),
+        ("services", "task_url", '"http://h/?x=1"', "expected an address such as"),
+        ("rollout", "ops", '["agent", "enf"]', 'found "enf"; expected "agent", "env", or a table'),
+        ("rollout", "env_name", '"' + "x" * 2000 + '"' + " \nenv_config = 3", "found 3; expected a table"),
+        ("evaluation", "seeds", "[0, -1]", "found -1; expected a whole number from 0 on"),
+        ("evaluation", "seeds", "[0, true]", "found true; expected a whole number from 0 on"),
+        ("evaluation", "seeds", "3", "found 3; expected a list of whole numbers from 0 on"),
+        ("compute.topology", "gpus_for_vllm", "2", "found 3 GPUs in use (gpus_for_vllm 2 + gpus_for_training 1); expected at most the 2"),
+        ("compute.topology", "tensor_parallel", "2", "found 2; expected at most gpus_for_vllm = 1"),
+        ("vllm", "tensor_parallel_size", "2", "found 2; expected at most gpus_for_vllm = 1"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_has_its_line_what_was_found_and_what_was_expected(
+    section: str, key: str, value: str, sentence: str, tmp_path: Path
+) -> None:
+    text, line = with_value(section, key, value)
+    found = problems(tmp_path, text)
+    assert len(found) == 1, found
+    place = text.split("\n")[line - 1] if "env_config" not in value else "env_config"
+    assert sentence in found[0] and "xxxx" not in found[0]
+    number = int(re.match(r"line (\d+): ", found[0])[1])  # type: ignore[index]
+    if "GPUs in use" in sentence:
+        assert text.split("\n")[number - 1] == "[compute.topology]"
+    else:
+        assert number == line + ("env_config" in value) and place
+        assert f"[{section}] {'env_config' if 'env_config' in value else key}" in found[0]
+
+
+def test_all_problems_come_at_once_in_the_order_of_their_lines(tmp_path: Path) -> None:
+    text = "\n".join(
+        [
+            "[algoritm]",
+            'type = "online"',
+            "[model]",
+            'base = "a"',
+            'source = "ft:b"',
+            'trainer_mode = "full"',
+            "[compute]",
+            'gpu_type = "H100"',
+            "gpu_count = 0",
+            "[rollout]",
+            'env_nam = "adder"',
+            "policy_name = 3",
+        ]
+    )
+    found = problems(tmp_path, text)
+    assert [re.sub(r"[:;].*", "", problem.removeprefix("line ")) for problem in found][:7] == [
+        "1",
+        "3",
+        "4",
+        "7",
+        "9",
+        "10",
+        "10",
+    ]
+    assert (
+        "line 1: [algorithm]: missing; expected a section with type, method, variety. Did you mean it by [algoritm]?"
+        in found
+    )
+    assert 'line 3: [model] label: missing; expected text in quotes. Add for example label = "my-run".' in found
+    assert "line 4: [model] source and base: found both; expected exactly one. Take one out." in found
+    assert "line 11: [rollout] env_name: missing; expected text in quotes. Did you mean it by env_nam?" in found
+    assert any(problem.startswith("line 12: [rollout] policy_name: found 3") for problem in found)
+    assert found[3].startswith("line 7: [compute.topology]: missing; expected a section with type")
+
+
+def test_an_empty_file_is_told_what_is_needed(tmp_path: Path) -> None:
+    found = " ".join(problems(tmp_path, ""))
+    assert all(f"[{name}]" in found for name in ("algorithm", "model", "compute", "compute.topology", "rollout"))
+    (problem,) = problems(tmp_path, "[trainer]\nbatch_size = 2\n")
+    assert "[job]: names no model" in problem
+
+
+def test_a_section_that_is_no_section(tmp_path: Path) -> None:
+    found = problems(tmp_path, "model = 'x'\n" + SHORT)
+    assert [problem for problem in found if problem.startswith('line 1: [model]: found "x"; expected a section.')]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[judge.reward_blend]\nenv = 0\n", "found only weights of 0"),
+        ("[judge.reward_blend]\nenv = 0\nevent = 0.0\noutcome = -1\n", "[judge.reward_blend] outcome: found -1"),
+        ("[judge.options]\nevent = false\noutcome = false\n", "expected one of them true"),
+        ("[training]\nbatch_size = 3\n", "[trainer] batch_size: found 2; expected [training] batch_size = 3"),
+        ("[training.weight_sync]\nenable = 1\n", "[training.weight_sync] enable: found 1; expected true or false"),
+        ('[training.lora]\ntarget_modules = ["q", 3]\n', "[training.lora] target_modules[1]: found 3"),
+        ("[policy]\ntop_p = 1.5\n", "expected a number above 0 and at most 1"),
+        ("[tags]\nwhen = 2026-01-01\n", "[tags] when: found a date"),
+        ("[what]\never = inf\n", "[what] ever: found inf; expected a finite number"),
+        ("[[evaluation]]\ninstances = 1\n", "[evaluation]: found a list of 1; expected a section"),
+    ],
+)
+def test_what_does_not_hold_together(text: str, sentence: str, tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, SHORT + text)
+    assert sentence in problem and problem.startswith("line ")
+
+
+def test_a_list_of_wrong_seeds_does_not_flood_the_terminal(tmp_path: Path) -> None:
+    text, _ = with_value("evaluation", "seeds", "[" + "-1, " * 50_000 + "]")
+    assert len(problems(tmp_path, text)) == 5
+    many = SHORT + "[what]\n" + "".join(f"k{number} = nan\n" for number in range(3000))
+    found = problems(tmp_path, many)
+    assert len(found) == 101 and found[-1] == "… and 2900 more"
+
+
+# warnings
+
+
+@pytest.mark.parametrize(
+    ("row", "hint"),
+    [
+        ("[training]", "batch_sise = 3 => did you mean [training] batch_size?|is unknown"),
+        (
+            "[training]",
+            "async_semaphor_max = 3 => is unknown, and goes with the job as it stands; did you mean async_semaphore_max?",
+        ),
+        ("[training]", "env_name = 'x' => did you mean [rollout] env_name?"),
+    ],
+)
+def test_an_unknown_key_is_a_warning_that_says_did_you_mean(row: str, hint: str, tmp_path: Path) -> None:
+    written, _, expected = hint.partition(" => ")
+    text, line = with_line(row, written)
+    (warning,) = load(tmp_path, text).warnings
+    assert warning.startswith(f"line {line}: {row} {written.split(' ')[0]} ")
+    assert any(words in warning for words in expected.split("|"))
+
+
+def test_other_keys_of_a_free_section_are_silent_unless_they_look_like_a_slip(tmp_path: Path) -> None:
+    assert load(tmp_path, SHORT + "[vllm]\nmax_model_len = 8192\n").warnings == ()
+    (warning,) = load(tmp_path, SHORT + "[vllm]\ntensor_parallel_sise = 1\n").warnings
+    assert "did you mean tensor_parallel_size?" in warning
+
+
+def test_an_unknown_section_is_a_warning_and_what_is_free_is_none(tmp_path: Path) -> None:
+    config = load(tmp_path, CONTRACT + "\n[rewards]\nx = 1\n[evaluations]\n[smoke]\nx = 1\n[tags]\nteam = 'a'\n")
+    rewards, evaluations = config.warnings
+    assert "[rewards] is no section that is known" in rewards
+    assert "[evaluations] is no section that is known; did you mean [evaluation]?" in evaluations
+    assert config.document["rewards"] == {"x": 1}
+    (warning,) = load(tmp_path, "lr = 3\n" + CONTRACT).warnings
+    assert warning.startswith("line 1: lr stands in no section")
+    (warning,) = load(tmp_path, CONTRACT + "\n[rubric]\nmodel = 'x'\n").warnings
+    assert "[rubric] is deprecated" in warning
+    (warning,) = load(tmp_path, CONTRACT.replace("gpu_count = 2", "gpu_count = 8")).warnings
+    assert "leaves 6 of 8 GPUs unused" in warning
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        f'note = "{SECRET}"',
+        'api_key = "short1"',
+        'password = "hunter2"',
+        'openai_token = "abcdef"',
+        f'deep = {{ a = ["x", "{SECRET}"] }}',
+        'jwt = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc"',
+        'db = "postgres://user:hunter2@host/db"',
+        'env_key = "' + "0a" * 32 + '"',
+    ],
+)
+def test_what_looks_like_a_key_is_a_warning_and_is_never_shown(row: str, tmp_path: Path) -> None:
+    config = load(tmp_path, CONTRACT + f"\n[tags]\n{row}\n")
+    (warning,) = config.warnings
+    assert "looks like an API key, and the whole config goes to the backend" in warning
+    told = warning + repr(config)
+    assert not [secret for secret in (SECRET[:8], "short1", "hunter2", "abcdef", "eyJ", "0a0a") if secret in told]
+
+
+@pytest.mark.parametrize(
+    "row",
+    ["max_tokens = 3", 'api_key_env = "OPENAI_API_KEY"', 'monkey = "see"', 'model = "Qwen/Qwen3-4B-Thinking-2507"'],
+)
+def test_what_only_sounds_like_a_key_is_no_warning(row: str, tmp_path: Path) -> None:
+    assert load(tmp_path, CONTRACT + f"\n[tags]\n{row}\n").warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("algorithm", "method", f'"{SECRET}"'),
+        ("services", "task_url", f'"http://user:{SECRET}@host"'),
+        ("training", "batch_size", f'"{SECRET}"'),
+        ("training", "batch_size", '"' + "long " * 300 + '"'),
+        ("training", "batch_size", '"a\\u001b[31mb"'),
+    ],
+)
+def test_no_problem_shows_a_key_a_long_text_or_a_control_character(
+    section: str, key: str, value: str, tmp_path: Path
+) -> None:
+    text, _ = with_value(section, key, value)
+    (problem,) = problems(tmp_path, text)
+    assert SECRET[:8] not in problem and "long long" not in problem and problem.isprintable() and len(problem) < 400
+
+
+# files that are no config
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "do"),
+    [
+        ("a = 1\nb = \n", 2, "Text stands in quotes"),
+        ("a = True\n", 1, "true or false"),
+        ("[a]\n[b]\n[a]\n", 3, "keep one"),
+        ("[a.b]\nx = 1\nx = 2\n", 3, "keep one"),
+        ("a = 1\nb = 'x\n", 2, ""),
+        ("[a\nb = 1\n", 1, "Each line is"),
+        ("what is this\n", 1, "Each line is"),
+    ],
+)
+def test_broken_toml_has_the_parsers_line_and_what_to_do(text: str, line: int, do: str, tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, text)
+    assert problem.startswith((f"line {line}, column ", f"line {line}, the end"))
+    assert do in problem and "('" not in problem
+
+
+def test_files_that_cannot_be_read_are_told_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"There is no RL config .*gone\.toml\. Give the path"):
+        load_rl_config(tmp_path / "gone.toml")
+    with pytest.raises(JobConfigError, match="is a folder"):
+        load_rl_config(tmp_path)
+    path = tmp_path / "odd.toml"
+    path.write_bytes(b"\xff\xfea\x00=\x001\x00")
+    with pytest.raises(JobConfigError, match="not UTF-8 text .line 1; UTF-16"):
+        load_rl_config(path)
+    path.write_bytes(b"a = 1\nb = '\xe9'\n")
+    with pytest.raises(JobConfigError, match="not UTF-8 text .line 2"):
+        load_rl_config(path)
+    path.write_bytes(b"#" * (1024 * 1024 + 1))
+    with pytest.raises(JobConfigError, match="larger than 1024 KiB"):
+        load_rl_config(path)
+    path.write_text("x = " + "[" * 5000 + "]" * 5000)
+    with pytest.raises(JobConfigError, match="nested too deeply"):
+        load_rl_config(path)
+    path.write_text("a." * 300_000 + "b = 1\n")
+    with pytest.raises(JobConfigError, match="line 1: found a key of 300001 parts"):
+        load_rl_config(path)
+    path.write_text("x = " + "9" * 5000)
+    with pytest.raises(JobConfigError, match="a number or a date"):
+        load_rl_config(path)
+    with pytest.raises(JobConfigError, match="zero byte"):
+        load_rl_config("a\0b")
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_fine(tmp_path: Path) -> None:
+    path = tmp_path / "rl.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + CONTRACT.replace("\n", "\r\n").encode())
+    assert load_rl_config(path).document == tomllib.loads(CONTRACT)
+    text, line = with_value("training", "batch_size", "0")
+    path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    with pytest.raises(JobConfigError, match=rf"line {line}: \[training\] batch_size: found 0"):
+        load_rl_config(path)
+
+
+def test_a_pipe_can_be_read(tmp_path: Path) -> None:
+    """As in `--config <(generate)`."""
+    reading, writing = os.pipe()
+    os.write(writing, CONTRACT.encode())
+    os.close(writing)
+    try:
+        assert load_rl_config(f"/dev/fd/{reading}").model == "Qwen/Qwen3-4B"
+    finally:
+        os.close(reading)
+
+
+# overrides
+
+
+def test_overrides_merge_key_by_key_and_change_nothing_of_the_callers(tmp_path: Path) -> None:
+    config = load(tmp_path, CONTRACT)
+    given = {"training": {"num_epochs": 5, "lora": {"r": 8}}, "evaluation": {"seeds": (7, 8)}}
+    changed = config.with_overrides(given)
+    assert changed.document["training"]["num_epochs"] == 5 and changed.document["training"]["batch_size"] == 2
+    assert changed.document["training"]["lora"] == {"r": 8} and changed.document["evaluation"]["seeds"] == [7, 8]
+    assert given == {"training": {"num_epochs": 5, "lora": {"r": 8}}, "evaluation": {"seeds": (7, 8)}}
+    assert config.document == tomllib.loads(CONTRACT)
+    changed.document["training"]["lora"]["r"] = 99
+    changed.document["rollout"]["ops"].append("env")
+    assert given["training"]["lora"] == {"r": 8} and config.document == tomllib.loads(CONTRACT)  # type: ignore[index]
+    assert "evaluation" not in config.with_overrides({"evaluation": None}).document
+
+
+def test_overrides_are_checked_like_the_file(tmp_path: Path) -> None:
+    config = load(tmp_path, CONTRACT)
+    with pytest.raises(JobConfigError) as caught:
+        config.with_overrides({"training": {"num_epochs": "5"}, "rollout": {"max_turns": None}})
+    assert sorted((problem.split(" expected")[0] for problem in caught.value.problems), reverse=True) == [
+        'overrides: [training] num_epochs: found "5";',
+        "overrides: [rollout] max_turns: missing;",
+    ]
+    (warning,) = config.with_overrides({"training": {"num_epoch": 5}}).warnings
+    assert warning.startswith("overrides: [training] num_epoch is unknown")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "model"),
+    [
+        ({"model": {"source": "ft:a"}}, "ft:a"),
+        ({"model": {"base": "b"}}, "b"),
+        ({"policy": {"model_name": "c"}}, "c"),
+        ({"model": "rl:d"}, "rl:d"),
+        ({"job": {"model": "e"}}, "e"),
+    ],
+)
+def test_whoever_names_the_model_names_it_instead(overrides: dict[str, Any], model: str, tmp_path: Path) -> None:
+    for text in (CONTRACT, SHORT):
+        assert load(tmp_path, text).with_overrides(overrides).model == model
+
+
+def test_overrides_count_before_anything_is_found_missing(tmp_path: Path) -> None:
+    (tmp_path / "rl.toml").write_text("[trainer]\nbatch_size = 2\n")
+    config = load_rl_config(tmp_path / "rl.toml", {"model": "m", "task_url": "http://h:1/"})
+    assert config.model == "m" and config.task_url == "http://h:1"
+
+
+def test_overrides_that_are_none(tmp_path: Path) -> None:
+    config = load(tmp_path, CONTRACT)
+    endless: dict[str, Any] = {}
+    endless["again"] = endless
+    for wrong in (endless, {3: 4}, [1], {"training": {1: 2}}):
+        with pytest.raises(JobConfigError):
+            config.with_overrides(wrong)  # type: ignore[arg-type]
+    for odd in (object(), {1, 2}, b"x", float("nan"), 2**70):
+        with pytest.raises(JobConfigError, match=r"overrides: \[tags\] odd"):
+            config.with_overrides({"tags": {"odd": odd}})
+
+
+def test_a_document_that_is_no_file() -> None:
+    assert rl_config_of(tomllib.loads(SHORT)).model == "Qwen/Qwen3-0.6B"
+    with pytest.raises(JobConfigError, match=r"The config cannot be used .* 1 problem:\n  \[env\] max_steps"):
+        rl_config_of({"job": {"model": "m"}, "env": {"max_steps_per_episode": 0}})
+
+
+# any mutation
+
+WRITTEN = """1|0|-1|1.5|nan|true|""|"x"|[]|[1]|["x"]|{}|{a = 1}|1979-05-27|'http://h'|[[1]]|"agent"|"full"|[1,\n 2]"""
+LITERALS = st.sampled_from([*WRITTEN.split("|"), "0x" + "f" * 40, '"""a\n[training]\n"""'])
+KNOWN_NAMES = st.sampled_from(sorted({key.name for section in SECTIONS for key in section.keys}) + sorted(BY_NAME))
+NAMES = st.one_of(KNOWN_NAMES, st.sampled_from(["lr", '"a b"', "topology.x", "api_key", "modle"]))
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> str:
+    rows = draw(st.sampled_from([CONTRACT, SHORT])).split("\n")
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(rows) - 1))
+        way = draw(st.sampled_from(["drop", "value", "value", "insert", "section", "name"]))
+        if way == "drop":
+            rows[at] = ""
+        elif way == "value" and " = " in rows[at]:
+            rows[at] = rows[at].split(" = ")[0] + " = " + draw(LITERALS)
+        elif way == "name" and " = " in rows[at]:
+            rows[at] = draw(NAMES) + " = " + rows[at].split(" = ", 1)[1]
+        elif way == "insert":
+            rows.insert(at, f"{draw(NAMES)} = {draw(LITERALS)}")
+        elif way == "section":
+            rows.insert(at, f"[{draw(NAMES)}]")
+    return "\n".join(rows)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(mutated())
+@example("[trainer]\n[trainer.batch_size]\n")
+def test_any_mutation_is_taken_or_refused_and_each_line_is_where_the_key_stands(tmp_path: Path, text: str) -> None:
+    try:
+        remarks = load(tmp_path, text).warnings
+    except JobConfigError as error:
+        remarks = error.problems
+        assert remarks
+    rows = text.split("\n")
+    for remark in remarks:
+        found = re.match(r"line (\d+): (?:\[([^\]]+)\] ?)?([^\s:\[]*)", remark)
+        if found is None or ", column" in remark[:20] or ", the end" in remark[:25]:
+            continue
+        row = rows[int(found[1]) - 1]
+        section, key = found[2] or "", found[3]
+        missing = re.search(r"Did you mean it by \[?([^\]?]+)\]?\?", remark)
+        if missing:
+            assert missing[1].strip('"') in row, (remark, row)
+        elif ": missing;" in remark or not key or section == "" or key == "is":
+            last = section.split(".")[-1]
+            assert last in row or key in row or section.split(".")[0] in row, (remark, row)
+        else:
+            inside_a_list = f"{key}[" in remark
+            assert key in row or section.split(".")[-1] in row or inside_a_list, (remark, row)
+        if (
+            section in BY_NAME
+            and " = " in row
+            and BY_NAME[section].key(key)
+            and ": missing;" not in remark
+            and not row.startswith("[")
+        ):
+            assert key in row, (remark, row)
+
+
+# the page
+
+
+def test_the_page_holds_the_schemas_own_table() -> None:
+    page = (ROOT / "docs" / "rl-config.md").read_text(encoding="utf-8")
+    assert page.endswith("\n\n" + table_of_keys())
+
+
+def test_the_page_shows_the_sentences_that_its_example_prints(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "rl-config.md").read_text(encoding="utf-8")
+    example_text = re.search(r'write_text\("""(.*?)"""\)', page, re.DOTALL)[1]  # type: ignore[index]
+    shown = re.search(r"```text\n(.*?)```", page, re.DOTALL)[1]  # type: ignore[index]
+    assert "\n".join(problems(tmp_path, example_text)) + "\n" == shown
+
+
+def test_the_schema_names_what_the_guides_the_contract_and_the_facts_name() -> None:
+    top = "algorithm services model policy compute topology rollout training evaluation judge rubric vllm reference lora tags"
+    assert set(BY_NAME) >= {*top.split(), "smoke", "trainer", "env", "job", "runner", "data", "compute.topology"}
+    assert set(BY_NAME) >= {
+        "training.weight_sync",
+        "training.lora",
+        "training.rewards",
+        "judge.options",
+        "judge.reward_blend",
+    }
+    assert BY_NAME["training"].key("async_semaphore_max") and BY_NAME["data"].key("seeds")
+    for section in SECTIONS:
+        assert len({key.name for key in section.keys}) == len(section.keys)

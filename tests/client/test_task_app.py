@@ -1,0 +1,602 @@
+"""A real task app, asked directly and through a gateway that redirects, drops and delays."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from counting_app import KEY, Counted, a_rollout, counting
+from gateway import Gateway
+from listening import drop, listening
+
+from taskapp_kit.client import SyncTaskAppClient, TaskAppClient
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.errors import ConfigError, JobTimeout, RequestError, TaskAppError, TaskAppUnreachable
+
+
+@pytest.fixture(scope="module")
+def task_app() -> Iterator[Counted]:
+    with counting() as counted:
+        yield counted
+
+
+@pytest.fixture
+def played(task_app: Counted) -> Counted:
+    task_app.episodes.clear()
+    return task_app
+
+
+def ask(
+    url: str, request: Any, *, key: str | None = KEY, hop_seconds: float = 20.0, retries: int = 3, **more: Any
+) -> Any:
+    async def once() -> Any:
+        async with TaskAppClient(url, key, hop_seconds=hop_seconds, retries=retries) as client:
+            return await client.rollout(request, **more)
+
+    return asyncio.run(once())
+
+
+# -- acceptance: chains of 303, each one episode, the right answer, one POST
+
+
+@pytest.mark.parametrize("submit", [False, True])
+@pytest.mark.parametrize("hops", [0, 3, 25, 60])
+def test_a_chain_of_redirects_is_followed_to_the_answer(played: Counted, hops: int, submit: bool) -> None:
+    gateway = Gateway(played.url, hops=hops, once=True)
+    direct = ask(played.url, a_rollout(7))
+    played.episodes.clear()
+    with listening(gateway.app()) as url:
+        answer = ask(url, a_rollout(7), timeout_seconds=9000.0, submit=submit)
+    assert answer["digest"] == direct["digest"]
+    assert played.episodes == [7]
+    assert gateway.posts == 1
+    assert gateway.gets == list(range(1, hops + 1))
+    assert all(seen == ("GET", KEY, None, b"") for seen in gateway.seen)
+
+
+def test_a_dropped_hop_is_asked_for_again_and_the_rollout_is_not(played: Counted) -> None:
+    gateway = Gateway(played.url, hops=4, drops={2: 3, 4: 1})
+    with listening(gateway.app()) as url:
+        answer = ask(url, a_rollout(3, seconds=0.3))
+    assert answer["metrics"]["details"]["seed"] == 3
+    assert (played.episodes, gateway.posts) == ([3], 1)
+    assert gateway.gets.count(2) == 4 and gateway.gets[-1] == 4
+
+
+def test_a_hop_that_stays_dropped_is_given_up_with_a_sentence(played: Counted) -> None:
+    gateway = Gateway(played.url, hops=3, drops={2: 99})
+    with listening(gateway.app()) as url, pytest.raises(TaskAppUnreachable) as told:
+        ask(url, a_rollout(3), retries=1)
+    assert gateway.posts == 1
+    assert "the rollout may still run there" in str(told.value)
+    assert "idempotency key" in told.value.hint
+
+
+def test_a_slow_hop_is_asked_for_again(played: Counted) -> None:
+    gateway = Gateway(played.url, hops=3, slow={2: 60.0})
+    with listening(gateway.app()) as url:
+        answer = ask(url, a_rollout(4), hop_seconds=1.0)
+    assert answer["metrics"]["details"]["seed"] == 4
+    assert (played.episodes, gateway.posts, gateway.gets) == ([4], 1, [1, 2, 2, 3])
+
+
+@pytest.mark.parametrize("status", [502, 503, 504, 408])
+def test_a_hop_that_the_gateway_breaks_is_asked_for_again(played: Counted, status: int) -> None:
+    gateway = Gateway(played.url, hops=2, broken={1: status})
+    with listening(gateway.app()) as url:
+        assert ask(url, a_rollout(5))["metrics"]["details"]["seed"] == 5
+    assert (played.episodes, gateway.posts, gateway.gets) == ([5], 1, [1, 1, 2])
+
+
+def test_a_long_post_is_not_cut_by_the_time_of_one_hop(played: Counted) -> None:
+    assert ask(played.url, a_rollout(6, seconds=1.5), hop_seconds=0.2)["metrics"]["details"]["seed"] == 6
+    assert played.episodes == [6]
+
+
+def test_a_chain_beyond_the_time_of_the_rollout_ends(played: Counted) -> None:
+    gateway = Gateway(played.url, hops=10**6)
+    with listening(gateway.app()) as url, pytest.raises(TaskAppError, match="redirected more than 4 times") as told:
+        ask(url, a_rollout(1), timeout_seconds=300.0)
+    assert (told.value.code, gateway.posts, len(gateway.gets)) == ("out_of_hops", 1, 4)
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["http://localhost:{port}/rollout?x=1", "https://127.0.0.1:{port}/x", "//evil.invalid/x", "http://u:p@127.0.0.1:{port}/x",
+     "http://127.0.0.1:1/x", "http://127.0.0.1:99999999/x", "file:///etc/passwd"],
+)  # fmt: skip
+def test_the_key_goes_nowhere_else(played: Counted, location: str) -> None:
+    gateway = Gateway(played.url, hops=1)
+    with listening(gateway.app()) as url:
+        gateway.location = location.replace("{port}", url.rpartition(":")[2])
+        with pytest.raises(TaskAppError, match="redirect that is not followed") as told:
+            ask(url, a_rollout(1), idempotency_key="k1")
+    assert told.value.code == "foreign_redirect"
+    assert (gateway.posts, gateway.gets) == (1, [])
+    assert "evil" not in str(told.value) and "u:p" not in str(told.value)
+
+
+# -- what is sent again, and what is not
+
+
+def test_a_dropped_post_without_a_key_is_not_sent_again(played: Counted) -> None:
+    gateway = Gateway(played.url, drop_posts=1)
+    with listening(gateway.app()) as url, pytest.raises(TaskAppUnreachable, match="may still run there"):
+        ask(url, a_rollout(8))
+    assert gateway.posts == 1
+
+
+@pytest.mark.parametrize("submit", [False, True])
+def test_a_dropped_post_with_a_key_is_sent_again_and_plays_once(played: Counted, submit: bool) -> None:
+    gateway = Gateway(played.url, drop_posts=2)
+    with listening(gateway.app()) as url:
+        answer = ask(url, a_rollout(9, seconds=0.5), idempotency_key=f"once-{submit}", submit=submit)
+    assert answer["metrics"]["details"]["seed"] == 9
+    assert (played.episodes, gateway.posts) == ([9], 3)
+    assert gateway.asked_for[-1] == "respond-async"  # the line broke: from now on short requests
+
+
+@pytest.mark.parametrize("status", [408, 504])
+def test_a_gateway_that_gave_up_waiting_is_passed_by_submitting(played: Counted, status: int) -> None:
+    gateway = Gateway(played.url, post_status=status)
+    with listening(gateway.app()) as url:
+        answer = ask(url, a_rollout(10, seconds=0.5), idempotency_key=f"slow-{status}")
+        with pytest.raises(TaskAppError, match=f"answered {status}"):
+            gateway.posts = 0
+            ask(url, a_rollout(11))
+    assert answer["metrics"]["details"]["seed"] == 10
+    assert gateway.asked_for == [None, "respond-async", None]
+
+
+def test_a_chain_without_end_is_left_by_submitting_with_a_key(played: Counted) -> None:
+    class Endless(Gateway):
+        async def _hop(self, number: str, hop: int) -> web.StreamResponse:
+            self.hops = 10**6 if number == "1" else 0
+            return await super()._hop(number, hop)
+
+    gateway = Endless(played.url)
+    with listening(gateway.app()) as url:
+        answer = ask(url, a_rollout(12), timeout_seconds=100.0, idempotency_key="endless")
+    assert answer["metrics"]["details"]["seed"] == 12
+    assert (played.episodes, gateway.posts, gateway.asked_for) == ([12], 2, [None, "respond-async"])
+
+
+def test_a_result_that_was_read_once_and_lost_is_had_by_its_key(played: Counted) -> None:
+    class Leaky(Gateway):
+        async def _hop(self, number: str, hop: int) -> web.StreamResponse:
+            answer = await super()._hop(number, hop)
+            if number == "1" and hop == self.hops and answer.status == 200:
+                raise ConnectionResetError
+            return answer
+
+        async def _result(self, request: web.Request) -> web.StreamResponse:
+            try:
+                return await super()._result(request)
+            except ConnectionResetError:
+                return drop(request)
+
+    for key in (None, "leaky"):
+        gateway = Leaky(played.url, hops=2, once=True)
+        with listening(gateway.app()) as url:
+            if key is None:
+                with pytest.raises(TaskAppError, match="answered 404"):
+                    ask(url, a_rollout(13))
+                played.episodes.clear()
+            else:
+                assert ask(url, a_rollout(13), idempotency_key=key)["metrics"]["details"]["seed"] == 13
+    assert played.episodes == [13]
+
+
+def scripted(*answers: Any) -> tuple[web.Application, list[dict[str, Any]]]:
+    """A peer whose POST /rollout gives one answer after the other, the last one again and again."""
+    seen: list[dict[str, Any]] = []
+
+    async def post(request: web.Request) -> web.StreamResponse:
+        seen.append(dict(request.headers))
+        answer = answers[min(len(seen), len(answers)) - 1]
+        if callable(answer):
+            return await answer(request)
+        status, body, *headers = answer
+        more = headers[0] if headers else {}
+        if isinstance(body, dict | list):
+            return web.json_response(body, status=status, headers=more)
+        return web.Response(status=status, body=body, headers=more)
+
+    app = web.Application()
+    app.router.add_post("/rollout", post)
+    return app, seen
+
+
+def enveloped(code: str, **more: Any) -> dict[str, Any]:
+    return {"detail": {"error": {"code": code, "message": f"it is {code}", "hint": "", **more}}}
+
+
+GOOD = (200, {"metrics": {"mean_return": 1.0}})
+
+
+@pytest.mark.parametrize(("status", "code"), [(503, "saturated"), (503, "draining"), (429, "key_quota_reached")])
+def test_what_was_refused_before_it_ran_is_asked_for_again_without_a_key(status: int, code: str) -> None:
+    app, seen = scripted((status, enveloped(code), {"Retry-After": "0"}), GOOD)
+    with listening(app) as url:
+        assert ask(url, {})["metrics"]["mean_return"] == 1.0
+    assert len(seen) == 2
+
+
+def test_a_full_server_is_waited_for_as_long_as_there_is_time() -> None:
+    app, seen = scripted(*[(503, enveloped("saturated"), {"Retry-After": "0"})] * 5, GOOD)
+    with listening(app) as url:
+        assert ask(url, {}, retries=0, timeout_seconds=60.0)
+        seen.clear()
+        with pytest.raises(TaskAppError, match="saturated"):
+            ask(url, {}, retries=0, timeout_seconds=0.3)
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_a_foreign_trouble_is_told_without_a_key_and_tried_again_with_one(status: int) -> None:
+    for body in (b"<html>secret-in-a-page</html>", enveloped("internal_error")):
+        app, seen = scripted((status, body, {"Retry-After": "0"}), GOOD)
+        with listening(app) as url:
+            with pytest.raises(TaskAppError) as told:
+                ask(url, {})
+            assert told.value.status == status
+            assert "secret" not in str(told.value)
+            assert len(seen) == 1
+            seen.clear()
+            assert ask(url, {}, idempotency_key="again")
+        assert [sent.get("Idempotency-Key") for sent in seen] == ["again", "again"]
+
+
+def test_a_failed_rollout_is_told_and_never_asked_for_again(played: Counted) -> None:
+    with pytest.raises(TaskAppError) as told:
+        ask(played.url, a_rollout(14, breaks=True), idempotency_key="breaks")
+    error = told.value
+    assert (error.status, error.code, error.boundary) == (500, "environment_raised", "environment")
+    assert len(error.rollout_id) == 32
+    assert error.rollout_id in str(error) and "error id" in str(error)
+    assert played.episodes == [14]
+
+
+def test_a_cancelled_rollout_is_asked_for_again_with_a_key() -> None:
+    app, seen = scripted((503, enveloped("server_stopping", boundary="cancelled", rollout_id="a" * 32)), GOOD)
+    with listening(app) as url:
+        assert ask(url, {}, idempotency_key="k")
+        seen.clear()
+        with pytest.raises(TaskAppError, match="boundary cancelled"):
+            ask(url, {})
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ((200, b"not json"), "something other than JSON"),
+        ((200, b"[1]"), "something other than JSON"),
+        ((200, b""), "something other than JSON"),
+        ((204, b""), "answered 204"),
+        ((302, b"", {"Location": "/x"}), "answered 302"),
+        ((307, b"", {"Location": "/rollout"}), "answered 307"),
+        ((303, b""), "names no address"),
+        ((400, enveloped("unauthorised", allowed_first15=["sk-other-secret"])), "refuses the key"),
+        ((401, b"{}"), "refuses the key"),
+        ((422, {"detail": [{"loc": ["body"], "input": KEY}]}), "answered 422"),
+        ((202, b"{}"), "does not say where"),
+    ],
+)
+def test_odd_answers_are_sentences(answer: Any, words: str) -> None:
+    app, seen = scripted(answer)
+    with listening(app) as url, pytest.raises(TaskAppError, match=words) as told:
+        ask(url, {})
+    assert len(seen) == 1
+    assert KEY not in str(told.value) and "sk-other" not in str(told.value)
+
+
+def test_a_servers_words_are_bounded_and_hold_no_part_of_the_key() -> None:
+    long = {"code": "c" * 10_000, "message": f"you sent {KEY[:12]} \x1b[31m " + "x" * 10_000, "hint": KEY}
+    app, _ = scripted((422, {"detail": {"error": long}}))
+    with listening(app) as url, pytest.raises(TaskAppError) as told:
+        ask(url, {})
+    text = str(told.value)
+    assert len(text) < 1500 and "\x1b" not in text
+    assert not any(KEY[start : start + 6] in text for start in range(len(KEY) - 5))
+
+
+def test_an_answer_without_end_is_cut(played: Counted) -> None:
+    async def flood(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(1000):
+            await response.write(b"x" * (1 << 20))
+        return response
+
+    app, seen = scripted(flood)
+
+    async def once(url: str) -> None:
+        async with TaskAppClient(url, KEY) as client:
+            client._transport.max_body_bytes = 2 << 20
+            await client.rollout({}, idempotency_key="k")
+
+    with listening(app) as url, pytest.raises(TaskAppError, match="more than 2 MiB"):
+        asyncio.run(once(url))
+    assert len(seen) == 1
+
+
+def test_a_truncated_answer_is_no_answer() -> None:
+    async def cut(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "1000"})
+        await response.prepare(request)
+        await response.write(b'{"metrics": ')
+        return drop(request)
+
+    app, seen = scripted(cut, GOOD)
+    with listening(app) as url:
+        with pytest.raises(TaskAppUnreachable, match="dropped the connection"):
+            ask(url, {})
+        seen.clear()
+        assert ask(url, {}, idempotency_key="k")["metrics"]
+
+
+def test_wrong_fields_are_told_once() -> None:
+    fields = [
+        {"loc": ["body", "env", "seed"], "message": "should be less", "type": "t"},
+        {"loc": ["body", "ops"], "message": "holds no agent", "type": "t"},
+        {"loc": "odd"},
+        7,
+    ]
+    error = {"code": "invalid_request", "message": "It does not fit: ops holds no agent.", "fields": fields}
+    app, _ = scripted((422, {"detail": {"error": error}}))
+    with listening(app) as url, pytest.raises(TaskAppError) as told:
+        ask(url, {})
+    assert "body.env.seed: should be less" in str(told.value)
+    assert str(told.value).count("holds no agent") == 1
+
+
+def test_more_rollouts_than_places_are_all_played_in_the_end() -> None:
+    async def many(url: str) -> list[Any]:
+        async with TaskAppClient(url, KEY, retries=0) as client:
+            return await asyncio.gather(*(client.rollout(a_rollout(seed, seconds=0.05)) for seed in range(20)))
+
+    with counting(max_concurrent=2) as counted:
+        assert len(asyncio.run(many(counted.url))) == 20
+    assert sorted(counted.episodes) == list(range(20))
+
+
+# -- submit and poll
+
+
+def test_submit_polls_until_the_end(played: Counted) -> None:
+    answer = ask(played.url, a_rollout(20, seconds=1.5), submit=True)
+    assert answer["metrics"]["details"]["seed"] == 20
+    assert played.episodes == [20]
+
+
+def test_submit_to_a_server_that_does_not_know_it() -> None:
+    app, seen = scripted(GOOD)
+    with listening(app) as url:
+        assert ask(url, {}, submit=True) == GOOD[1]
+    assert seen[0]["Prefer"] == "respond-async"
+
+
+def test_a_submitted_rollout_that_takes_too_long_says_where_it_is_found(played: Counted) -> None:
+    with pytest.raises(JobTimeout, match="/rollouts/[0-9a-f]{32}") as told:
+        ask(played.url, a_rollout(21, seconds=2.5), submit=True, timeout_seconds=0.5)
+    assert isinstance(told.value, TimeoutError)
+
+
+def test_polls_survive_drops_and_gateways() -> None:
+    polled: list[str | None] = []
+
+    async def poll(request: web.Request) -> web.StreamResponse:
+        polled.append(request.headers.get("Prefer"))
+        if len(polled) == 1:
+            return drop(request)
+        if len(polled) == 2:
+            return web.Response(status=502)
+        if len(polled) == 3:
+            return web.json_response({"status": "running"}, status=202, headers={"Retry-After": "0"})
+        return web.json_response(GOOD[1])
+
+    app, seen = scripted((202, {"status": "running"}, {"Location": "/jobs/1?a=b"}))
+    app.router.add_get("/jobs/1", poll)
+    with listening(app) as url:
+        assert ask(url, {}, submit=True) == GOOD[1]
+    assert len(seen) == 1
+    assert len(polled) >= 4 and all(str(prefer).startswith("wait=") for prefer in polled)
+
+
+def test_a_place_at_another_server_is_not_asked() -> None:
+    app, _ = scripted((202, {}, {"Location": "http://evil.invalid/jobs/1"}))
+    with listening(app) as url, pytest.raises(TaskAppError, match="leads to another server"):
+        ask(url, {}, submit=True)
+
+
+def test_a_submitted_rollout_that_was_forgotten_is_played_anew_with_a_key_only() -> None:
+    async def gone(request: web.Request) -> web.StreamResponse:
+        return web.json_response(enveloped("not_found"), status=404)
+
+    for key in (None, "k"):
+        app, _ = scripted((202, {"rollout_id": "ab"}), GOOD)
+        app.router.add_get("/rollouts/ab", gone)
+        with listening(app) as url:
+            if key is None:
+                with pytest.raises(TaskAppError, match="not_found"):
+                    ask(url, {}, submit=True)
+            else:
+                assert ask(url, {}, submit=True, idempotency_key=key) == GOOD[1]
+
+
+# -- the rest of the client
+
+
+def test_the_other_routes(played: Counted) -> None:
+    async def look() -> None:
+        async with TaskAppClient(played.url + "/", KEY) as client:
+            assert (await client.health())["healthy"] is True
+            assert (await client.info())["service"]
+            assert "taskset" in await client.task_info()
+            assert (await client.task_info([3]))["task"]
+            assert len(await client.task_info([3, 4], environment="counting")) == 2
+            with pytest.raises(TaskAppError) as told:
+                await client.task_info([5000])
+            assert (told.value.status, told.value.code) == (422, "seed_out_of_range")
+            assert "seed" in told.value.hint or "seed" in told.value.message
+
+    asyncio.run(look())
+
+
+def test_a_rollout_request_may_be_the_model_of_the_wire(played: Counted) -> None:
+    request = RolloutRequest.model_validate(a_rollout(30))
+    assert ask(played.url, request)["digest"] == ask(played.url, a_rollout(30))["digest"]
+
+
+@pytest.mark.parametrize("key", [None, "", "not-the-key"])
+def test_a_key_that_is_refused_is_not_shown(played: Counted, key: str | None) -> None:
+    with pytest.raises(TaskAppError) as told:
+        ask(played.url, a_rollout(1), key=key)
+    assert (told.value.status, told.value.code) == (401, "unauthorised")
+    assert ("refuses the key" if key else "without a key") in str(told.value)
+    assert "not-the-key" not in str(told.value) + repr(told.value)
+
+
+def test_nobody_answers() -> None:
+    with pytest.raises(TaskAppUnreachable, match=r"Nothing answers at http://127\.0\.0\.1:9\."):
+        ask("http://127.0.0.1:9", {}, retries=0)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "127.0.0.1:80", "ftp://a", "http://", "http://u:secret@h", "http://h/?secret=1", "http://h:x", "http://["],
+)
+def test_an_address_that_cannot_be_used(url: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        TaskAppClient(url)
+    assert "secret" not in str(told.value)
+
+
+def test_a_key_that_no_header_carries() -> None:
+    with pytest.raises(ConfigError) as told:
+        TaskAppClient("http://127.0.0.1:9", "schlüssel\n\x00")
+    assert "schl" not in str(told.value)
+
+
+@pytest.mark.parametrize("key", ["", "a b", "é", "x" * 256, "a\n"])
+def test_an_idempotency_key_that_cannot_be_used(key: str) -> None:
+    with pytest.raises(ConfigError):
+        ask("http://127.0.0.1:9", {}, idempotency_key=key)
+
+
+def test_a_request_that_is_no_json() -> None:
+    with pytest.raises(RequestError, match="cannot be written as JSON"):
+        ask("http://127.0.0.1:9", {"a": object()})
+
+
+def test_further_headers_go_along() -> None:
+    app, seen = scripted(GOOD)
+
+    async def once(url: str) -> None:
+        async with TaskAppClient(url, KEY, headers={"Modal-Key": "wk-1"}) as client:
+            await client.rollout({})
+
+    with listening(app) as url:
+        asyncio.run(once(url))
+    assert (seen[0]["Modal-Key"], seen[0]["X-API-Key"]) == ("wk-1", KEY)
+    assert "Authorization" not in seen[0] and seen[0]["User-Agent"].startswith("taskapp-kit/")
+
+
+def test_the_blocking_client_also_inside_a_loop(played: Counted) -> None:
+    client = SyncTaskAppClient(played.url, KEY)
+
+    async def main() -> Any:
+        return client.rollout(a_rollout(40))
+
+    with client:
+        assert client.health()["healthy"] is True
+        assert client.info() and client.task_info([1]) and client.get("/info")
+        assert asyncio.run(main())["digest"] == client.rollout(a_rollout(40))["digest"]
+    with pytest.raises(TaskAppError):
+        client.get("/nowhere")
+    assert KEY not in repr(client) + repr(vars(client))
+
+
+def test_many_at_once_over_one_client(played: Counted) -> None:
+    async def many() -> list[Any]:
+        async with TaskAppClient(played.url, KEY) as client:
+            return await asyncio.gather(*(client.rollout(a_rollout(seed)) for seed in range(100, 140)))
+
+    answers = asyncio.run(many())
+    assert [answer["metrics"]["details"]["seed"] for answer in answers] == list(range(100, 140))
+    assert sorted(played.episodes) == list(range(100, 140))
+
+
+def test_who_stops_waiting_hangs_up(played: Counted) -> None:
+    """The server hears that the caller has gone: the episode is not played on."""
+    arrived, gone = threading.Event(), threading.Event()
+
+    async def hang(request: web.Request) -> web.StreamResponse:
+        arrived.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            gone.set()
+        return web.Response()
+
+    app, _ = scripted(hang)
+
+    async def once(url: str) -> None:
+        async with TaskAppClient(url, KEY) as client:
+            task = asyncio.create_task(client.rollout({}))
+            await asyncio.to_thread(arrived.wait, 30)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    with listening(app) as url:
+        asyncio.run(once(url))
+        assert gone.wait(30)
+
+
+def test_a_rollout_that_takes_too_long_is_a_timeout() -> None:
+    async def hang(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(60)
+        return web.Response()
+
+    app, seen = scripted(hang)
+    began = time.monotonic()
+    with listening(app) as url:
+        for key in (None, "k"):
+            with pytest.raises(JobTimeout, match=r"was not over within 0\.3 s"):
+                ask(url, {}, timeout_seconds=0.3, idempotency_key=key)
+    assert len(seen) == 2
+    assert time.monotonic() - began < 30
+
+
+def test_no_log_holds_the_key(played: Counted, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    gateway = Gateway(played.url, hops=2, drops={1: 1}, drop_posts=1)
+    with listening(gateway.app()) as url:
+        ask(url, a_rollout(50), idempotency_key="logged")
+    assert "again" in caplog.text
+    assert KEY not in caplog.text
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
+def test_an_address_may_be_refused_where_it_is_connected_to(played: Counted, name: str) -> None:
+    asked: list[str] = []
+
+    def refuse(address: str) -> str:
+        asked.append(address)
+        return f"{address} is a loopback address."
+
+    async def once() -> None:
+        url = played.url.replace("127.0.0.1", name)
+        async with TaskAppClient(url, KEY, refuse=refuse) as client:
+            with pytest.raises(TaskAppUnreachable, match="is not called.*a loopback address"):
+                await client.rollout(a_rollout(1), idempotency_key="k")
+
+    asyncio.run(once())
+    assert "127.0.0.1" in asked and played.episodes == []
