@@ -19,31 +19,9 @@ from statistics import fmean, median, stdev
 from bench.crafter_server import crafter_server, played, request
 from bench.processes import BenchFailed
 from bench.tables import Table
+from environments.crafter import published
 from environments.crafter.names import ACHIEVEMENTS
 from environments.crafter.score import crafter_score, success_rates
-
-PUBLISHED_EPISODES = 29_784
-PUBLISHED_COUNTS = {
-    "collect_drink": 2776,
-    "collect_sapling": 14947,
-    "collect_stone": 4,
-    "collect_wood": 7260,
-    "defeat_skeleton": 5,
-    "defeat_zombie": 41,
-    "eat_cow": 112,
-    "eat_plant": 2,
-    "make_wood_pickaxe": 96,
-    "make_wood_sword": 95,
-    "place_plant": 13288,
-    "place_stone": 3,
-    "place_table": 1299,
-    "wake_up": 27878,
-}
-"""Episodes with each achievement; the other eight never. Source: danijar/crafter, scores/crafter_noreward-random.json
-(five runs of one million steps), counted from the file, as are the figures below."""
-PUBLISHED_RATES = {name: 100 * PUBLISHED_COUNTS.get(name, 0) / PUBLISHED_EPISODES for name in ACHIEVEMENTS}
-PUBLISHED_REWARD, PUBLISHED_REWARD_DEVIATION = 1.377, 1.222
-PUBLISHED_LENGTH, PUBLISHED_LENGTH_DEVIATION, PUBLISHED_MEDIAN_LENGTH = 167.86, 44.78, 165
 
 SCORE_BAND, REWARD_BAND, LENGTH_BAND = (1.37, 1.72), (1.17, 1.60), (161.0, 175.0)
 """Where 300 episodes of the published agent are expected: percent, reward, game steps."""
@@ -95,14 +73,14 @@ def table(sample: Sequence[Episode], first_seed: int) -> tuple[Table, bool]:
     low, high = score_interval(sample)
     seen = score(sample)
     rows = [
-        ["score, %", f"{seen:.3f} (95 %: {low:.2f} to {high:.2f})", f"{crafter_score(PUBLISHED_RATES):.3f}", ""],
-        _mean_row("mean reward", returns, PUBLISHED_REWARD, PUBLISHED_REWARD_DEVIATION, 3),
-        _mean_row("mean length, game steps", lengths, PUBLISHED_LENGTH, PUBLISHED_LENGTH_DEVIATION, 1),
-        ["median length, game steps", f"{median(lengths):.0f}", f"{PUBLISHED_MEDIAN_LENGTH}", ""],
-        ["unique achievements", _mean(uniques, 3), f"{sum(PUBLISHED_RATES.values()) / 100:.3f}", ""],
+        ["score, %", f"{seen:.3f} (95 %: {low:.2f} to {high:.2f})", f"{crafter_score(published.RATES):.3f}", ""],
+        _mean_row("mean reward", returns, published.REWARD, published.REWARD_DEVIATION, 3),
+        _mean_row("mean length, game steps", lengths, published.LENGTH, published.LENGTH_DEVIATION, 1),
+        ["median length, game steps", f"{median(lengths):.0f}", f"{published.MEDIAN_LENGTH}", ""],
+        ["unique achievements", _mean(uniques, 3), f"{sum(published.RATES.values()) / 100:.3f}", ""],
         *(
             _rate_row(name, rates[name], count)
-            for name in sorted(ACHIEVEMENTS, key=lambda name: -PUBLISHED_RATES[name])
+            for name in sorted(ACHIEVEMENTS, key=lambda name: -published.RATES[name])
         ),
     ]
     bands = [
@@ -113,7 +91,7 @@ def table(sample: Sequence[Episode], first_seed: int) -> tuple[Table, bool]:
     kept = [lowest <= value <= highest for _, value, (lowest, highest), _ in bands]
     return Table(
         title="The random agent",
-        header=["", f"POST /rollout, {count} episodes", f"published, {PUBLISHED_EPISODES} episodes", "z"],
+        header=["", f"POST /rollout, {count} episodes", f"published, {published.EPISODES} episodes", "z"],
         rows=rows,
         notes=[
             (
@@ -133,19 +111,19 @@ def _mean(values: Sequence[float], digits: int) -> str:
     return f"{fmean(values):.{digits}f} ± {stdev(values) / math.sqrt(len(values)):.{digits}f}"
 
 
-def _mean_row(name: str, values: Sequence[float], published: float, deviation: float, digits: int) -> list[str]:
-    error = math.hypot(stdev(values) / math.sqrt(len(values)), deviation / math.sqrt(PUBLISHED_EPISODES))
-    z = (fmean(values) - published) / error
-    return [name, _mean(values, digits), f"{published:.{digits}f}", f"{z:+.1f}"]
+def _mean_row(name: str, values: Sequence[float], expected: float, deviation: float, digits: int) -> list[str]:
+    error = math.hypot(stdev(values) / math.sqrt(len(values)), deviation / math.sqrt(published.EPISODES))
+    z = (fmean(values) - expected) / error
+    return [name, _mean(values, digits), f"{expected:.{digits}f}", f"{z:+.1f}"]
 
 
 def _rate_row(name: str, rate: float, count: int) -> list[str]:
-    published = PUBLISHED_RATES[name]
+    theirs = published.RATES[name]
     error = math.sqrt(rate * (100 - rate) / count)
-    expected = math.sqrt(published * (100 - published) * (1 / count + 1 / PUBLISHED_EPISODES))
-    countable = min(published, 100 - published) * count / 100 >= 5
-    z = f"{(rate - published) / expected:+.1f}" if countable else ""
-    return [f"{name}, %", f"{rate:.2f} ± {error:.2f}", f"{published:.2f}", z]
+    expected = math.sqrt(theirs * (100 - theirs) * (1 / count + 1 / published.EPISODES))
+    countable = min(theirs, 100 - theirs) * count / 100 >= 5
+    z = f"{(rate - theirs) / expected:+.1f}" if countable else ""
+    return [f"{name}, %", f"{rate:.2f} ± {error:.2f}", f"{theirs:.2f}", z]
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from statistics import fmean, median
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -15,6 +16,7 @@ from pydantic import Field
 from taskapp_kit import Blend, Image, PlayedStep, RolloutSummary, Step, TaskApp, Text, Trajectory, action
 from taskapp_kit.errors import Unavailable
 
+from . import published
 from .names import ACHIEVEMENTS, ACTIONS, DEFAULT_LENGTH, MAX_ACTIONS_PER_CALL, ActionName
 from .score import crafter_score, ladder, success_rates, unlocked_share
 from .scripted import scripted
@@ -135,13 +137,21 @@ def progress(trajectory: Trajectory) -> dict[str, float]:
     }
 
 
-@app.aggregate(name="crafter")
+@app.aggregate(name="crafter", published={f"random agent, {published.EPISODES} episodes": published.RANDOM_AGENT})
 def paper_score(rollouts: Sequence[RolloutSummary]) -> dict[str, float]:
-    """The Crafter score (percent) over these episodes, and each achievement's success rate (percent)."""
+    """The Crafter score (percent), mean return, length in game steps, and each achievement's success rate (percent)."""
     if not rollouts:
         return {}
     rates = success_rates([name for name in ACHIEVEMENTS if item.metrics[f"achievement/{name}"]] for item in rollouts)
-    return {"score_percent": crafter_score(rates), **{f"success_percent/{name}": rate for name, rate in rates.items()}}
+    lengths = [item.metrics["game_steps"] for item in rollouts]
+    return {
+        "score_percent": crafter_score(rates),
+        "mean_reward": fmean(item.total_reward for item in rollouts),
+        "mean_length": fmean(lengths),
+        "median_length": median(lengths),
+        "mean_achievements": fmean(item.metrics["unique_achievements"] for item in rollouts),
+        **{f"success_percent/{name}": rate for name, rate in rates.items()},
+    }
 
 
 app.policy("scripted")(scripted)

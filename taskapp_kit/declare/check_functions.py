@@ -6,11 +6,11 @@ Policies, metrics, aggregates and the rollout function are checked here whole; c
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taskapp_kit.declare.places import did_you_mean, line_of
-from taskapp_kit.declare.problems import Problems
+from taskapp_kit.declare.problems import Problems, is_number
 from taskapp_kit.declare.signature import names_of, needed_names
 from taskapp_kit.declare.specs import AggregateSpec, MetricSpec, PolicySpec
 from taskapp_kit.declare.taskapp import Declared, TaskApp
@@ -55,9 +55,30 @@ def check_aggregate(app: TaskApp, declared: Declared, problems: Problems) -> Agg
         problems.add(place, f"aggregate {declared.name!r} takes {', '.join(names) or 'nothing'}",
                      "one parameter: the rollouts' summaries", "def score(rollouts)")  # fmt: skip
     environments = chosen_environments(app, declared, place, problems)
+    published = declared.options["published"]
+    if not _are_figures(published):
+        problems.add(place, f"aggregate {declared.name!r} has published={published!r}"[:200],
+                     'finite numbers by name, for each heading, e.g. {"a paper": {"score": 1.5}}', "mend published")  # fmt: skip
     if len(problems) > before:
         return None
-    return AggregateSpec(declared.name, described(declared.target, declared.name), environments, declared.target, place)
+    return AggregateSpec(
+        declared.name,
+        described(declared.target, declared.name),
+        environments,
+        declared.target,
+        place,
+        {heading: dict(figures) for heading, figures in published.items()},
+    )
+
+
+def _are_figures(published: Any) -> bool:
+    """True for a mapping of headings to mappings of names to finite numbers."""
+    return isinstance(published, Mapping) and all(
+        isinstance(heading, str)
+        and isinstance(figures, Mapping)
+        and all(isinstance(name, str) and is_number(value) for name, value in figures.items())
+        for heading, figures in published.items()
+    )
 
 
 def check_rollout(declared: Declared, problems: Problems) -> None:

@@ -187,13 +187,18 @@ class MetricSpec(Scoped):
 
 @dataclass(frozen=True, slots=True)
 class AggregateSpec(Scoped):
-    """A number (or several) over many rollouts: `fn(rollouts: Sequence[RolloutSummary]) -> float | dict | None`."""
+    """A number (or several) over many rollouts: `fn(rollouts: Sequence[RolloutSummary]) -> float | dict | None`.
+
+    published: figures to hold it against, by others: heading of their column to name to number, the names those that the
+    function gives.
+    """
 
     name: str
     description: str
     environments: tuple[str, ...] | None
     function: Callable[..., Any]
     place: str
+    published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -299,10 +299,27 @@ class TaskApp:
     @overload
     def aggregate(self, function: F, /) -> F: ...
     @overload
-    def aggregate(self, *, name: str | None = None, environment: Names = None) -> Callable[[F], F]: ...
-    def aggregate(self, function: Any = None, *, name: str | None = None, environment: Names = None) -> Any:
-        """Declares a number (or a dict) over many rollouts: `fn(rollouts: Sequence[RolloutSummary])`."""
-        return self._decorator("aggregate", function, name, {}, environment)
+    def aggregate(
+        self,
+        *,
+        published: Mapping[str, Mapping[str, float]] = ...,
+        name: str | None = None,
+        environment: Names = None,
+    ) -> Callable[[F], F]: ...
+    def aggregate(
+        self,
+        function: Any = None,
+        *,
+        published: Mapping[str, Mapping[str, float]] | None = None,
+        name: str | None = None,
+        environment: Names = None,
+    ) -> Any:
+        """Declares a number (or a dict) over many rollouts: `fn(rollouts: Sequence[RolloutSummary])`.
+
+        published: figures by others that `taskapp eval` shows beside it: heading of the column to name to number, the
+        names those of the dict that the function returns.
+        """
+        return self._decorator("aggregate", function, name, {"published": published or {}}, environment)
 
     @overload
     def rollout(self, function: F, /) -> F: ...

@@ -321,6 +321,11 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         "takes 'trajektory'",
         "did you mean 'trajectory'?",
     ),
+    "published is no number": (
+        GOOD + '@app.aggregate(published={"a paper": {"score": float("nan")}})  # !\ndef g(rollouts): return 1',
+        "has published=",
+        "mend published",
+    ),
     "aggregate of two": (
         GOOD + "@app.aggregate  # !\ndef g(rollouts, more): return 1",
         "takes rollouts, more",

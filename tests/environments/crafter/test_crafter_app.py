@@ -254,12 +254,21 @@ def test_the_aggregate_is_the_papers_score() -> None:
     unlocked = [[name for step in one.trajectory.steps for name in step.info["unlocked"]] for one in rollouts]
     rates = success_rates(unlocked)
     told = Service(app).aggregate([one.summary() for one in rollouts])["crafter"]
+    lengths = [sum(len(step.info["actions"]) for step in one.trajectory.steps) for one in rollouts]
     assert told == {
         "score_percent": crafter_score(rates),
+        "mean_reward": pytest.approx(sum(one.trajectory.total_reward for one in rollouts) / 6),
+        "mean_length": pytest.approx(sum(lengths) / 6),
+        "median_length": sum(sorted(lengths)[2:4]) / 2,
+        "mean_achievements": pytest.approx(sum(map(len, unlocked)) / 6),
         **{f"success_percent/{name}": rate for name, rate in rates.items()},
     }
     assert len(set(rates.values())) > 2
     assert Service(app).aggregate([]) == {"crafter": {}}
+    (spec,) = app.freeze().aggregates
+    ((heading, figures),) = spec.published.items()
+    assert heading == "random agent, 29784 episodes"
+    assert list(figures) == list(told)
 
 
 # Policies

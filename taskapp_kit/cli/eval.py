@@ -1,0 +1,177 @@
+"""`taskapp eval`: many rollouts, here or at a server, kept in a directory that can be taken up again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from taskapp_kit.cli.eval_session import FIRST_SEEDS, Asked, Session
+from taskapp_kit.cli.terminal import clean, complain, console, example, exit_status, print_json
+from taskapp_kit.cli.values import ACTION, JSON_OBJECT, is_url
+from taskapp_kit.errors import TaskAppError, TaskappError
+
+if TYPE_CHECKING:
+    from taskapp_kit.config import Settings
+
+DEADLINE_SECONDS = 3600.0
+
+
+@click.command(
+    epilog=example(
+        "taskapp eval crafter --policy random --seeds 1000-1299 --workers 2 --out r1",
+        "taskapp eval crafter --policy random --seeds 1000-1299 --workers 2 --out r1 --resume",
+        "taskapp eval adder.py --model m --inference-url http://127.0.0.1:8100/v1 --seeds 0-99 --repeats 4",
+        "taskapp eval http://127.0.0.1:8001 --policy gold --seeds 0,5,9 --json",
+    )
+)
+@click.argument("app", metavar="APP|URL", required=False)
+@click.option("--app-id", metavar="APP", help="The same as APP. Beside a URL: the app whose aggregates are computed.")
+@click.option("--env", "environment", metavar="NAME", help="The environment.  [default: the app's first]")
+@click.option("--seeds", metavar="LIST", help=f"1000-1299, or 0,5,9.  [default: the first {FIRST_SEEDS} of the split]")
+@click.option(
+    "--split", metavar="NAME", help="The split of the seeds.  [default: as the seeds have it; of rows, the first]"
+)
+@click.option("--repeats", type=click.IntRange(1, 10_000), default=1, metavar="K", help="Play each seed so often.")
+@click.option("--policy", metavar="P", help="Who acts: random, noop, constant, or a policy of the app's.")
+@click.option("--model", metavar="M", help="A language model acts: its name at the endpoint, or in models.toml.")
+@click.option("--inference-url", metavar="U", help="The model's endpoint, with OpenAI's chat completions.")
+@click.option(
+    "--output-mode",
+    type=click.Choice(["tool_calls", "text", "structured"]),
+    default="tool_calls",
+    help="How the model answers.",
+)
+@click.option("--action", type=ACTION, metavar="JSON", help='What `constant` repeats: {"tool": {args}}, or words.')
+@click.option("--policy-config", type=JSON_OBJECT, metavar="JSON", help="Further members of policy.config.")
+@click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="The environment's configuration.")
+@click.option(
+    "--ops", type=click.IntRange(1, 200_000), metavar="N", help="Stop an episode after N turns of the policy."
+)
+@click.option(
+    "--max-time-seconds",
+    type=click.FloatRange(0, 86_400, min_open=True),
+    default=DEADLINE_SECONDS,
+    metavar="T",
+    help="A rollout's deadline; past it it fails.",
+)
+@click.option("--concurrency", type=click.IntRange(1, 4096), default=8, metavar="N", help="Rollouts at once.")
+@click.option(
+    "--workers", type=click.IntRange(0, 256), metavar="N", help="Processes that play them; 0 for threads.  [default: 0]"
+)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Keep the results there.")
+@click.option("--resume/--no-resume", default=False, help="Go on with what DIR holds, where it holds something.")
+@click.option("--retry-failed", is_flag=True, help="With --resume: play failed rollouts again.")
+@click.option("--store", metavar="URL", help="Where whole rollouts are kept, or none.  [default: DIR/rollouts.db]")
+@click.option(
+    "--cache", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Keep models' answers there."
+)
+@click.option("--key", metavar="K", help="The server's key.  [default: ENVIRONMENT_API_KEY]")
+@click.option("--env-file", "env_files", multiple=True, metavar="F", help="Read settings from this file; may repeat.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON, and nothing else.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    app: str | None,
+    app_id: str | None,
+    policy: str | None,
+    model: str | None,
+    inference_url: str | None,
+    action: Any,
+    policy_config: dict[str, Any] | None,
+    env_files: tuple[str, ...],
+    key: str | None,
+    store: str | None,
+    cache: Path | None,
+    **options: Any,
+) -> None:
+    """Play many rollouts and tell what they come to.
+
+    Each finished rollout is a line of DIR/results.jsonl; whatever ends the command, --resume goes on from there and plays
+    none twice. A failed rollout is counted by where it broke, never averaged. Ctrl-C stops.
+
+    Exit status: 0 no rollout failed, 1 some failed, or it was stopped, 2 the command line is wrong.
+    """
+    import asyncio
+
+    from taskapp_kit.config import load
+
+    settings = load({"store": store, "cache": cache}, env_files=env_files)
+    played = app or app_id
+    if played is None:
+        raise click.UsageError("Which app? Give APP, or the URL of a running server.")
+    given, note = _policy(settings, policy, model, inference_url, action, policy_config)
+    local = app_id if app is not None and is_url(app) else None
+    if app is not None and app_id is not None and not is_url(app) and app_id != app:
+        raise click.UsageError("APP and --app-id name two apps.")
+    if is_url(played):
+        for name, value in (("--workers", options["workers"]), ("--store", store), ("--cache", cache)):
+            if value is not None:
+                raise click.UsageError(f"{name} is for an app in this process; a server has its own.")
+    asked = Asked(played, local, given, key or settings.environment_api_key, **options)
+    if asked.retry_failed and not asked.resume:
+        raise click.UsageError("--retry-failed goes with --resume.")
+    session = Session(asked, settings, note)
+    try:
+        summary = asyncio.run(session.run())
+    except KeyboardInterrupt:
+        session.display.close()
+        click.echo("\nStopped.", err=True)
+        session.how_to_go_on()
+        ctx.exit(1)
+    except TaskappError as error:
+        complain(error)
+        session.how_to_go_on()
+        refused = isinstance(error, TaskAppError) and error.status == 422  # as a wrong request is here
+        ctx.exit(2 if refused else exit_status(error))
+    ctx.exit(_print(summary, session, as_json=asked.as_json))
+
+
+def _policy(
+    settings: Settings,
+    policy: str | None,
+    model: str | None,
+    url: str | None,
+    action: Any,
+    more: dict[str, Any] | None,
+) -> tuple[dict[str, Any], str]:
+    """`policy.config`, and what to say about it. Raises UsageError, ConfigError."""
+    from taskapp_kit.cli.model_choice import chosen_model
+
+    given: dict[str, Any] = dict(more or {})
+    note = ""
+    if model is not None or url is not None:
+        if policy is not None or action is not None:
+            raise click.UsageError("--model and --inference-url let a model act, --policy and --action something else.")
+        given.update(chosen_model(settings, model, url))
+    elif "inference_url" not in given or policy is not None or action is not None:
+        note = "" if policy or action is not None or given.get("policy") else "no --policy was given"
+        given = {"policy": policy or ("constant" if action is not None else "random"), **given}
+    if action is not None:
+        given["action"] = action
+    return given, note
+
+
+def _print(summary: dict[str, Any], session: Session, *, as_json: bool) -> int:
+    """The exit status."""
+    from taskapp_kit.cli.evaluation import print_summary
+
+    assert session.path is not None, "it was written there"
+    if as_json:
+        print_json(summary)
+    else:
+        print_summary(summary, session.path)
+        if session.without_app:
+            console().print("\nNo aggregates: the app's own code is not here. --app-id APP computes them.")
+    failed, problem = summary["rollouts"]["failed"], summary["aggregates_problem"]
+    if failed:
+        click.echo(
+            f"\n{failed} of {summary['rollouts']['done']} rollouts failed; they are in no mean. `taskapp rollout` with one "
+            "of their seeds shows more; the same command with --resume --retry-failed plays them again.",
+            err=True,
+        )
+    if problem:
+        click.echo(f"\nThe aggregates could not be computed: {clean(problem)}", err=True)
+    return 1 if failed or problem else 0

@@ -1,0 +1,204 @@
+"""One run of `taskapp eval`: opens who plays and the directory, plays what is missing, sums up, closes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from taskapp_kit.cli.progress import Display
+from taskapp_kit.cli.terminal import clean
+from taskapp_kit.cli.values import is_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from taskapp_kit.config import Settings
+    from taskapp_kit.contract.ports import Store
+    from taskapp_kit.evaluate.directory import Directory
+    from taskapp_kit.evaluate.plan import Plan
+    from taskapp_kit.evaluate.players import About, Here, There
+    from taskapp_kit.evaluate.seeds import Seeds
+
+FIRST_SEEDS = 10
+EVALS = Path(".taskapp") / "evals"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The command line. app: or the address of one. local: the app beside an address. policy: its `policy.config`."""
+
+    app: str
+    local: str | None
+    policy: dict[str, Any] = field(repr=False)
+    key: str | None = field(repr=False)
+    environment: str | None
+    seeds: str | None
+    split: str | None
+    repeats: int
+    output_mode: str
+    env_config: dict[str, Any] | None
+    ops: int | None
+    max_time_seconds: float
+    concurrency: int
+    workers: int | None
+    out: Path | None
+    resume: bool
+    retry_failed: bool
+    as_json: bool
+
+
+class Session:
+    """One run of the command: opens the player and the directory, plays, sums up, closes."""
+
+    def __init__(self, asked: Asked, settings: Settings, note: str) -> None:
+        self.display = Display(quiet=asked.as_json)
+        self.path: Path | None = asked.out
+        self._asked = asked
+        self._settings = settings
+        self._note = note
+        self._kept: tuple[int, int] | None = None
+        self.without_app = is_url(asked.app) and asked.local is None
+
+    async def run(self) -> dict[str, Any]:
+        """The summary. Raises TaskappError."""
+        player = self._player()
+        try:
+            return await self._evaluate(player)
+        finally:
+            self.display.close()
+            await player.close()
+
+    def _player(self) -> Here | There:
+        from taskapp_kit.cli.failure import only_authors_log
+        from taskapp_kit.config import export
+        from taskapp_kit.declare.discovery import find_app
+        from taskapp_kit.evaluate.players import Here, There
+
+        asked = self._asked
+        only_authors_log()
+        if is_url(asked.app):
+            spec = None if asked.local is None else find_app(asked.local).freeze()
+            return There(asked.app, asked.key, max_time_seconds=asked.max_time_seconds, spec=spec)
+        export(self._settings)
+        found = find_app(asked.app)
+        found.freeze()
+        if self.path is None:
+            self.path = _new_place(found.name, asked.policy)
+        return Here(
+            found,
+            self._settings,
+            store=self._store(self.path),
+            concurrency=asked.concurrency,
+            workers=asked.workers or 0,
+            max_time_seconds=asked.max_time_seconds,
+        )
+
+    def _store(self, path: Path) -> Callable[[], Store] | None:
+        url = self._settings.store
+        if url == "none":
+            return None
+
+        def opened() -> Store:
+            from taskapp_kit.store import open_store
+
+            return open_store(str(path / "rollouts.db") if url is None else url)
+
+        return opened
+
+    async def _evaluate(self, player: Here | There) -> dict[str, Any]:
+        from taskapp_kit.evaluate.directory import Directory
+        from taskapp_kit.evaluate.run import configuration, evaluate, summarise
+
+        asked = self._asked
+        about = await player.about(asked.environment)
+        plan = self._plan(about)
+        await player.check(plan)
+        self.path = self.path or _new_place(about.app, asked.policy)
+        directory = Directory(self.path, plan)
+        try:
+            config = directory.begin(configuration(plan, about), resume=asked.resume)
+            self._begin(plan, about, directory, config)
+            if next(directory.missing(retry_failed=asked.retry_failed), None) is not None:
+                await player.open()
+                try:
+                    await evaluate(
+                        plan,
+                        player,
+                        directory,
+                        eval_id=config["eval_id"],
+                        concurrency=asked.concurrency,
+                        retry_failed=asked.retry_failed,
+                        watch=self.display,
+                    )
+                finally:
+                    self._kept = directory.done, len(plan)
+            self.display.close()
+            return summarise(plan, directory, about, player.spec)
+        finally:
+            directory.close()
+
+    def _plan(self, about: About) -> Plan:
+        from taskapp_kit.evaluate.plan import Plan
+        from taskapp_kit.evaluate.seeds import Seeds
+
+        asked = self._asked
+        return Plan(
+            seeds=_first_seeds(about, asked.split) if asked.seeds is None else Seeds.read(asked.seeds),
+            policy=asked.policy,
+            environment=asked.environment,
+            split=asked.split,
+            repeats=asked.repeats,
+            output_mode=asked.output_mode,
+            config=asked.env_config or {},
+            ops=asked.ops or 0,
+            max_time_seconds=asked.max_time_seconds,
+        )
+
+    def _begin(self, plan: Plan, about: About, directory: Directory, config: dict[str, Any]) -> None:
+        """Says what is done and what was there before."""
+        name = " ".join(filter(None, (about.app, about.version)))
+        note = f" ({self._note})" if self._note else ""
+        seeds = str(plan.seeds) if len(str(plan.seeds)) <= 60 else f"{str(plan.seeds)[:59]}…"
+        count = f"{len(plan)} rollout{'' if len(plan) == 1 else 's'}"
+        self.display.say(
+            clean(f"{name}, policy {plan.policy_name}{note}, seeds {seeds}: {count}, kept in {directory.path}")
+        )
+        if not directory.done:
+            return
+        for result in directory.results():
+            if not (result.failed and self._asked.retry_failed):
+                self.display.counts.see(result)
+        failed = f", {directory.failed} of them failed" if directory.failed else ""
+        self.display.say(f"{directory.done} are there already{failed}.")
+        if config["git"] != about.git:
+            self.display.say("Warning: the app's checkout is at another commit than when this evaluation began.")
+
+    def how_to_go_on(self) -> None:
+        """After a break: what is kept, and how the rest comes."""
+        done, asked = self._kept or (0, 0)
+        if 0 < done < asked:
+            told = f"{done} of {asked} rollouts are kept. The same command with --out {self.path} --resume goes on."
+            click.echo(clean(told), err=True)
+
+
+def _first_seeds(about: About, split: str | None) -> Seeds:
+    """The first of the split, when none were named. Raises UsageError."""
+    from taskapp_kit.evaluate.seeds import Seeds
+
+    seeds = about.splits.get(split) if split is not None else next(iter(about.splits.values()), None)
+    if not seeds:
+        raise click.UsageError("Which seeds? Give --seeds 0-99.")
+    return Seeds(range(seed, seed + 1) for seed in seeds[:FIRST_SEEDS])
+
+
+def _new_place(app: str, policy: dict[str, Any]) -> Path:
+    """A directory of its own for an evaluation without --out."""
+    from datetime import UTC, datetime
+
+    name = str(policy.get("policy") or policy.get("model") or "model")
+    words = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{app}-{name}").strip(".-") or "eval"
+    return EVALS / f"{words[:80]}-{datetime.now(UTC):%Y%m%d-%H%M%S}"

@@ -1,0 +1,129 @@
+"""How far an evaluation is: a bar on a terminal, a line now and then elsewhere. On stderr."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from taskapp_kit.cli.terminal import clean, console, number, one_line
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from taskapp_kit.evaluate.results import Result
+
+LINE_SECONDS = 10.0
+FAILURES_SHOWN = 3
+"""The first of each kind is told as it happens, up to so many kinds; the others are counted."""
+
+
+class Counts:
+    """What is there so far, and how fast it comes. `seconds` counts from the first `begin`."""
+
+    def __init__(self) -> None:
+        self.asked = self.done = self.played = 0
+        self._scored = 0
+        self._sum = 0.0
+        self.failures: Counter[str] = Counter()
+        self._began = time.monotonic()
+
+    def begin(self, asked: int, done: int) -> None:
+        """From here on rollouts are played."""
+        self.asked, self.done, self.played = asked, done, 0
+        self._began = time.monotonic()
+
+    def see(self, result: Result) -> None:
+        """A result, of now or of before."""
+        if result.failed:
+            self.failures[result.boundary or "untold"] += 1
+        elif result.reward is not None:
+            self._scored += 1
+            self._sum += result.reward
+
+    @property
+    def seconds(self) -> float:
+        """Since `begin`."""
+        return time.monotonic() - self._began
+
+    def words(self) -> list[str]:
+        """Mean reward, rate, time to go, failures by boundary; what is not known yet is left out."""
+        told = [f"reward {number(self._sum / self._scored)}"] if self._scored else []
+        rate = self.played / self.seconds if self.seconds > 0 else 0.0
+        if rate:
+            told += [f"{rate:.3g}/s", f"{_clock((self.asked - self.done) / rate)} to go"]
+        if self.failures:
+            by = ", ".join(f"{clean(name)} {count}" for name, count in self.failures.most_common())
+            told.append(f"{self.failures.total()} failed ({by})")
+        return told
+
+
+class Display:
+    """The watch of `evaluate`: shows counts as results come. quiet: shows nothing. Close it before printing on."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.counts = Counts()
+        self._out = console(stderr=True)
+        self._quiet = quiet
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._told = time.monotonic()
+        self._failures_shown: set[tuple[str | None, str | None]] = set()
+
+    def say(self, text: str) -> None:
+        """A line above what changes."""
+        if not self._quiet:
+            self._out.print(text, soft_wrap=True)
+
+    def begin(self, *, asked: int, done: int) -> None:
+        """The bar appears."""
+        self.counts.begin(asked, done)
+        self._told = time.monotonic()
+        if self._quiet or not self._out.is_terminal or done == asked:
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        self._bar = Progress(
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[words]}", markup=False),
+            console=self._out,
+            transient=True,
+            refresh_per_second=4,
+        )
+        self._task = self._bar.add_task("", total=asked, completed=done, words="")
+        self._bar.start()
+
+    def result(self, result: Result) -> None:
+        """One more."""
+        self.counts.see(result)
+        self.counts.done += 1
+        self.counts.played += 1
+        if result.failed:
+            self._failure(result)
+        words = "  ".join(self.counts.words())
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=self.counts.done, words=words)
+        elif not self._quiet and time.monotonic() - self._told >= LINE_SECONDS:
+            self._told = time.monotonic()
+            self.say(", ".join([f"{self.counts.done} of {self.counts.asked}", *self.counts.words()]))
+
+    def _failure(self, result: Result) -> None:
+        kind = result.boundary, result.code
+        if kind in self._failures_shown or len(self._failures_shown) >= FAILURES_SHOWN:
+            return
+        self._failures_shown.add(kind)
+        where = clean(f"seed {result.seed} failed at {result.boundary or 'a place untold'} ({result.code}): ")
+        self.say(where + one_line(result.message or "", 300))
+
+    def close(self) -> None:
+        """The bar goes."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,255 @@
+"""The directory of an evaluation: what was asked, one line for each rollout, what it came to.
+
+    config.json     what was asked for, written before the first rollout
+    results.jsonl   one line for each rollout, appended and flushed to the disk; a line is there whole or not at all
+    summary.json    written when every rollout has a line, in one step
+
+Whoever works in it holds a lock on `results.jsonl`, which the system lets go when the process ends, however it ends.
+A process that was killed leaves at most a torn last line; it is cut off when the directory is taken up again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from array import array
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.errors import ConfigError, StoreError
+from taskapp_kit.evaluate.plan import Plan
+from taskapp_kit.evaluate.results import Result
+
+CONFIG, RESULTS, SUMMARY = "config.json", "results.jsonl", "summary.json"
+FORMAT, SCHEMA_VERSION = "taskapp-eval", 1
+NOTHING = -1
+
+
+class Directory:
+    """An evaluation's directory, opened and locked; `close` lets go of it.
+
+    plan: gives each rollout its place. For each the offset of its line is held, 8 bytes, and nothing of the line.
+    """
+
+    def __init__(self, path: Path, plan: Plan) -> None:
+        """Makes the directory when it is not there. Raises ConfigError: somebody else works in it, or it is no place."""
+        self.path = path
+        self._plan = plan
+        self._offsets = array("q", [NOTHING]) * len(plan)
+        self._failed: dict[int, int] = {}
+        self.done = 0
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path / RESULTS, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot hold results: {error.strerror}.", hint="Give another --out.") from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._file)
+            raise ConfigError(
+                f"Another evaluation is working in {path}.", hint="Wait for it, or give another --out."
+            ) from None
+        self._size = os.fstat(self._file).st_size
+
+    def close(self) -> None:
+        """Lets go of the directory."""
+        os.close(self._file)
+
+    # -- what was asked -------------------------------------------------------------------------------------------
+
+    def begin(self, config: Mapping[str, Any], *, resume: bool) -> dict[str, Any]:
+        """Begins, or goes on with what is there; the configuration that holds from now on.
+
+        config: `asked` has to be the same in both; the rest (the time, an id) is that of the first beginning. resume:
+        going on is allowed. Raises ConfigError, StoreError (damaged).
+        """
+        before = self._config()
+        if before is None and self._size:
+            raise ConfigError(
+                f"{self.path} has a {RESULTS} and no {CONFIG}, so nobody can say what was evaluated there.",
+                hint="Give another --out.",
+            )
+        changed = [] if before is None else differing(before["asked"], config["asked"])
+        if before is None or (not self._size and (changed or not resume)):
+            whole = {"format": FORMAT, "schema_version": SCHEMA_VERSION, **config}
+            self._write(CONFIG, whole)
+            return whole
+        if not resume:
+            raise ConfigError(
+                f"{self.path} holds an evaluation already.",
+                hint="Go on with it by --resume, or give another --out." if not changed else "Give another --out.",
+            )
+        if changed:
+            raise ConfigError(
+                f"{self.path} holds another evaluation, so it cannot be taken up again with this one: "
+                + "; ".join(changed) + ".",
+                hint="Give another --out, or ask for the same again.",
+            )  # fmt: skip
+        self._scan()
+        return before
+
+    def _config(self) -> dict[str, Any] | None:
+        try:
+            text = (self.path / CONFIG).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ConfigError(f"{self.path / CONFIG} cannot be read: {error.strerror}.") from None
+        try:
+            told = orjson.loads(text)
+            known = told["format"] == FORMAT and told["schema_version"] <= SCHEMA_VERSION
+            if known and isinstance(told["asked"], dict) and isinstance(told["eval_id"], str):
+                return dict(told)
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            pass
+        raise ConfigError(
+            f"{self.path / CONFIG} is not the configuration of an evaluation that this release knows.",
+            hint="Give another --out.",
+        )
+
+    # -- results --------------------------------------------------------------------------------------------------
+
+    def _scan(self) -> None:
+        """Finds the line of each rollout, and cuts off a torn last one."""
+        offset = 0
+        with os.fdopen(os.dup(self._file), "rb") as lines:
+            lines.seek(0)
+            for number, line in enumerate(lines, start=1):
+                if not line.endswith(b"\n"):
+                    break  # the process was killed in the middle of writing it
+                told = self._told(line, number, last=offset + len(line) == self._size)
+                if told is None:
+                    break
+                self._take(told, offset, number)
+                offset += len(line)
+        if offset < self._size:
+            os.ftruncate(self._file, offset)
+            os.fsync(self._file)
+            self._size = offset
+
+    def _told(self, line: bytes, number: int, *, last: bool) -> dict[str, Any] | None:
+        try:
+            told = orjson.loads(line)
+            if isinstance(told, dict):
+                return told
+        except orjson.JSONDecodeError:
+            if last:
+                return None
+        raise self._damaged(number, "is no JSON object")
+
+    def _take(self, told: dict[str, Any], offset: int, number: int) -> None:
+        position = self._plan.position(told.get("key"))
+        if position is None:
+            raise self._damaged(number, "names a rollout that was not asked for")
+        try:
+            result = Result.read(told)
+        except (KeyError, TypeError):
+            raise self._damaged(number, "is no result of this release") from None
+        if self._offsets[position] != NOTHING and position not in self._failed:
+            raise self._damaged(number, "has a result that another line has, too")
+        self._note(position, offset, failed=result.failed)
+
+    def _note(self, position: int, offset: int, *, failed: bool) -> None:
+        if self._offsets[position] == NOTHING:
+            self.done += 1
+        self._offsets[position] = offset
+        if failed:
+            self._failed[position] = self._failed.get(position, 0) + 1
+        else:
+            self._failed.pop(position, None)
+
+    def _damaged(self, number: int, what: str) -> StoreError:
+        return StoreError(
+            f"{self.path / RESULTS}, line {number}, {what}.", hint="Mend or take out that line, or give another --out."
+        )
+
+    def missing(self, *, retry_failed: bool) -> Iterator[tuple[int, int]]:
+        """(place, failures until now) of each rollout that is to be played, in the plan's order."""
+        for position in range(len(self._offsets)):
+            failures = self._failed.get(position, 0)
+            if self._offsets[position] == NOTHING or (retry_failed and failures):
+                yield position, failures
+
+    @property
+    def failed(self) -> int:
+        """Rollouts whose last result is a failure."""
+        return len(self._failed)
+
+    def append(self, results: list[tuple[int, Result]]) -> None:
+        """Writes their lines and waits until the disk has them; blocks. Raises StoreError, and then has none of them.
+
+        A rollout whose line is a failure may get another line, which counts from then on.
+        """
+        lines = [result.line(self._plan.key(position).to_json()) for position, result in results]
+        data = memoryview(b"".join(lines))
+        try:
+            while data:
+                data = data[os.write(self._file, data) :]
+            os.fsync(self._file)
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            raise StoreError(f"{self.path / RESULTS} cannot be written: {error.strerror}.") from error
+        for (position, result), line in zip(results, lines, strict=True):
+            self._note(position, self._size, failed=result.failed)
+            self._size += len(line)
+
+    def results(self) -> Iterator[Result]:
+        """The result that counts of each rollout that has one, in the plan's order, read one by one."""
+        with os.fdopen(os.dup(self._file), "rb") as lines:
+            for offset in self._offsets:
+                if offset != NOTHING:
+                    lines.seek(offset)
+                    yield Result.read(orjson.loads(lines.readline()))
+
+    # -- what it came to ------------------------------------------------------------------------------------------
+
+    def write_summary(self, summary: Mapping[str, Json]) -> None:
+        """Puts `summary.json` there in one step. Raises StoreError."""
+        self._write(SUMMARY, summary)
+
+    def drop_summary(self) -> None:
+        """There are results to come: what an earlier end said holds no longer."""
+        (self.path / SUMMARY).unlink(missing_ok=True)
+
+    def _write(self, name: str, told: Mapping[str, Json]) -> None:
+        text = orjson.dumps(told, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        waiting = self.path / f".{name}.new"
+        try:
+            with waiting.open("wb") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            waiting.replace(self.path / name)
+            folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise StoreError(f"{self.path / name} cannot be written: {error.strerror}.") from error
+
+
+def differing(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> list[str]:
+    """Each member that is not the same, in words: `seeds was 0-9, is 0-19`."""
+    told: list[str] = []
+    for name in dict.fromkeys([*before, *now]):
+        old, new = before.get(name), now.get(name)
+        if old == new:
+            continue
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            told += differing(old, new, f"{above}{name}.")
+        else:
+            told.append(f"{above}{name} was {_short(old)}, is {_short(new)}")
+    return told
+
+
+def _short(value: Any) -> str:
+    text = "not given" if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()
+    return text if len(text) <= 70 else f"{text[:69]}…"

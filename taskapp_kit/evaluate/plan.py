@@ -1,0 +1,116 @@
+"""What is asked for: one policy, so many seeds, so many samples of each. Every rollout has a place in the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from taskapp_kit.contract.addresses import stored_url
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.evaluate.seeds import Seeds
+from taskapp_kit.policy.choose import KEPT_CONFIG
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Which rollout: the policy by name, the split as asked for (None: as the seed has it), seed and sample."""
+
+    policy: str
+    split: str | None
+    seed: int
+    sample: int
+
+    def to_json(self) -> dict[str, Json]:
+        """As a result names it."""
+        return {"policy": self.policy, "split": self.split, "seed": self.seed, "sample": self.sample}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The rollouts of one evaluation: for each seed, ascending, the samples 0 to repeats − 1.
+
+    policy: `policy.config` as it is sent, keys included; what is written of it is `told()`. environment, split: None
+    leaves them to the app. ops: turns after which an episode is cut, 0 for none. max_time_seconds: each rollout's
+    deadline.
+    """
+
+    seeds: Seeds
+    policy: Mapping[str, Any] = field(repr=False)
+    environment: str | None = None
+    split: str | None = None
+    repeats: int = 1
+    output_mode: str = "tool_calls"
+    config: Mapping[str, Any] = field(default_factory=dict)
+    ops: int = 0
+    max_time_seconds: float = 3600.0
+
+    def __len__(self) -> int:
+        return len(self.seeds) * self.repeats
+
+    @property
+    def policy_name(self) -> str:
+        """The policy's name, else the model's, else `model`."""
+        return str(self.policy.get("policy") or self.policy.get("model") or "model")
+
+    def key(self, position: int) -> Key:
+        """The rollout at a place, counted from 0."""
+        return Key(self.policy_name, self.split, self.seeds.at(position // self.repeats), position % self.repeats)
+
+    def position(self, told: Any) -> int | None:
+        """The place of a rollout by its key as a result names it; None when it is none of these."""
+        try:
+            seed, sample = told["seed"], told["sample"]
+            if told["policy"] != self.policy_name or told["split"] != self.split:
+                return None
+        except (KeyError, TypeError):
+            return None
+        if type(seed) is not int or type(sample) is not int or not 0 <= sample < self.repeats:
+            return None
+        index = self.seeds.index(seed)
+        return None if index is None else index * self.repeats + sample
+
+    def request(self, position: int, run_id: str) -> RolloutRequest:
+        """What is sent for the rollout at a place. run_id: the label that all of them share."""
+        key = self.key(position)
+        config = dict(self.config) if self.split is None else {**self.config, "split": self.split}
+        return RolloutRequest.model_validate(
+            {
+                "run_id": run_id,
+                "env": {"env_name": self.environment, "seed": key.seed, "config": config},
+                "policy": {
+                    "policy_name": self.policy.get("policy"),
+                    "config": {**self.policy, "sample": key.sample},
+                    "output_mode": self.output_mode,
+                },
+                "ops": ["agent"] * self.ops,
+                "safety": {"max_time_s": self.max_time_seconds},
+                "record": {"trajectories": False},
+                "mode": "eval",
+            }
+        )
+
+    def told(self) -> dict[str, Json]:
+        """What is written of the plan, and has to be the same when it is taken up again. No key is in it.
+
+        Of the policy's configuration the members that a store keeps too; of others the names alone.
+        """
+        policy: dict[str, Json] = {name: self.policy[name] for name in KEPT_CONFIG if name in self.policy}
+        url = self.policy.get("inference_url")
+        if isinstance(url, str):
+            policy["inference_url"] = stored_url(url)
+        others = sorted(set(self.policy) - set(policy) - {"api_key", "inference_url"})
+        if others:
+            policy["others"] = others
+        return {
+            "environment": self.environment,
+            "split": self.split,
+            "seeds": str(self.seeds),
+            "repeats": self.repeats,
+            "policy": policy,
+            "output_mode": self.output_mode,
+            "config": dict(self.config),
+            "ops": self.ops,
+            "max_time_seconds": self.max_time_seconds,
+        }

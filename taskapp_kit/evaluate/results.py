@@ -1,0 +1,162 @@
+"""One rollout's line in `results.jsonl`: its numbers, and nothing of what was seen or said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.rollout import Rollout
+from taskapp_kit.contract.scorecard import RolloutSummary
+from taskapp_kit.errors import Failure, TaskAppError
+
+MESSAGE_LENGTH = 400
+
+
+@dataclass(slots=True)
+class Result:
+    """How one rollout ended.
+
+    status: terminated, truncated or failed. reward and the scores are None when undefined, and of a failed one always.
+    returned: sum of the step rewards. criteria: score by name. length: steps. boundary, code, message: of a failure;
+    the boundary is None where a foreign server did not tell it. usage: tokens. seconds: wall time of the rollout.
+    """
+
+    status: str
+    rollout_id: str
+    environment: str = ""
+    split: str = ""
+    seed: int = 0
+    reward: float | None = None
+    outcome_score: float | None = None
+    events_score: float | None = None
+    returned: float | None = None
+    criteria: dict[str, float | None] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    length: int | None = None
+    stop_reason: str | None = None
+    digest: str | None = None
+    boundary: str | None = None
+    code: str | None = None
+    message: str | None = None
+    usage: dict[str, float] = field(default_factory=dict)
+    seconds: float | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Something broke; there is no reward."""
+        return self.status == "failed"
+
+    @classmethod
+    def of_rollout(cls, rollout: Rollout) -> Result:
+        """Of one that was played in this process, or in one of its workers."""
+        numbers, card = rollout.numbers, rollout.scorecard
+        return cls(
+            status=numbers.status,
+            rollout_id=rollout.rollout_id,
+            environment=numbers.environment,
+            split=numbers.split,
+            seed=numbers.seed,
+            reward=card.reward,
+            outcome_score=card.outcome_score,
+            events_score=card.events_score,
+            returned=numbers.total_reward,
+            criteria={item.name: item.score for item in card.criteria if item.of != "metric"},
+            metrics=dict(numbers.metrics),
+            length=numbers.length,
+            stop_reason=rollout.trajectory.stop_reason,
+            digest=rollout.digest,
+            usage=dict(rollout.usage),
+            seconds=rollout.timing.get("total"),
+        )
+
+    @classmethod
+    def of_answer(cls, body: Mapping[str, Any]) -> Result:
+        """Of the answer of `POST /rollout`. Raises KeyError, TypeError, ValueError where it is no such answer."""
+        metrics, card = body["metrics"], body["scorecard"]
+        details = dict(metrics["details"])
+        seed, split = details.pop("seed"), details.pop("split")
+        details.pop("rubric", None)
+        return cls(
+            status=_one_of(body["status"], ("terminated", "truncated")),
+            rollout_id=str(body["rollout_id"]),
+            environment=str(body["pipeline_metadata"]["environment"]),
+            split=str(split),
+            seed=int(seed),
+            reward=_number(body["reward"]),
+            outcome_score=_number(metrics["outcome_score"]),
+            events_score=_number(metrics["events_score"]),
+            returned=float(metrics["mean_return"]),
+            criteria={str(item["name"]): _number(item["score"]) for item in card["criteria"] if item["of"] != "metric"},
+            metrics={str(name): float(value) for name, value in details.items()},
+            length=int(metrics["num_steps"]),
+            stop_reason=str(body["stop_reason"]),
+            digest=str(body["digest"]),
+            usage={str(name): float(count) for name, count in body["usage"].items()},
+            seconds=_number(body["timing"].get("total")),
+        )
+
+    @classmethod
+    def of_failure(cls, failure: Failure, *, seed: int, rollout_id: str, seconds: float | None) -> Result:
+        """Of one that broke here."""
+        told = failure.message[:MESSAGE_LENGTH]
+        return cls(
+            "failed", rollout_id, seed=seed, boundary=failure.boundary, code=failure.code, message=told, seconds=seconds
+        )
+
+    @classmethod
+    def of_error(cls, error: TaskAppError, *, seed: int, seconds: float) -> Result:
+        """Of one that a server says broke."""
+        code = error.code or f"status_{error.status}"
+        return cls(
+            "failed",
+            error.rollout_id,
+            seed=seed,
+            boundary=error.boundary,
+            code=code,
+            message=(error.message.partition(f"({code}): ")[2] or error.message)[:MESSAGE_LENGTH],
+            seconds=seconds,
+        )
+
+    @property
+    def summary(self) -> RolloutSummary:
+        """What an aggregate reads, of one that did not fail."""
+        return RolloutSummary(
+            environment=self.environment,
+            split=self.split,
+            seed=self.seed,
+            status=self.status,
+            length=self.length or 0,
+            total_reward=self.returned or 0.0,
+            reward=self.reward,
+            outcome_score=self.outcome_score,
+            events_score=self.events_score,
+            metrics=self.metrics,
+        )
+
+    def line(self, key: Mapping[str, Json]) -> bytes:
+        """The line, its end included. key: names the rollout."""
+        told: dict[str, Any] = {"key": dict(key)}
+        told.update((name, getattr(self, name)) for name in self.__slots__ if name != "seed")
+        told["environment"], told["split"] = self.environment or None, self.split or None
+        return orjson.dumps(told) + b"\n"
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> Result:
+        """The inverse of `line`, of the line's JSON. Raises KeyError, TypeError."""
+        known = {name: told[name] for name in cls.__slots__ if name in told}
+        known["environment"], known["split"] = told["environment"] or "", told["split"] or ""
+        return cls(**known, seed=told["key"]["seed"])
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _one_of(value: Any, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise ValueError(f"{value!r} is none of {known}")
+    return str(value)

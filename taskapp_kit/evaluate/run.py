@@ -1,0 +1,182 @@
+"""Plays what a directory lacks, so many rollouts at once, and writes what it all comes to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, Protocol
+from uuid import uuid4
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.declare.specs import AppSpec
+from taskapp_kit.evaluate.directory import Directory
+from taskapp_kit.evaluate.plan import Plan
+from taskapp_kit.evaluate.players import About, Player, idempotency_key
+from taskapp_kit.evaluate.results import Result
+from taskapp_kit.evaluate.statistics import Tally
+
+
+class Watch(Protocol):
+    """Looks on; must not raise. On the event loop."""
+
+    def begin(self, *, asked: int, done: int) -> None:
+        """So many rollouts were asked for, so many are there already."""
+
+    def result(self, result: Result) -> None:
+        """One more is on the disk."""
+
+
+def configuration(plan: Plan, about: About) -> dict[str, Any]:
+    """`config.json`: `asked` has to be the same for whoever goes on, the rest is told for people."""
+    return {
+        "asked": {
+            "app": about.app,
+            "app_version": about.version,
+            "spec_hash": about.spec_hash,
+            "kit_version": about.kit_version,
+            **plan.told(),
+            "environment": about.environment,
+            "judges": dict(about.models),
+        },
+        "git": about.git,
+        "eval_id": uuid4().hex,
+        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+async def evaluate(
+    plan: Plan,
+    player: Player,
+    directory: Directory,
+    *,
+    eval_id: str,
+    concurrency: int,
+    retry_failed: bool = False,
+    watch: Watch | None = None,
+) -> None:
+    """Plays every rollout that the directory lacks. When this ends in whatever way, all that `watch` saw is on the disk.
+
+    Raises what `Player.play` raises, and StoreError when results cannot be written; what is under way is then cancelled.
+    """
+    writer = _Writer(directory)
+    waiting = directory.missing(retry_failed=retry_failed)
+    if watch is not None:
+        watch.begin(asked=len(plan), done=directory.done - (directory.failed if retry_failed else 0))
+
+    async def work(todo: Iterator[tuple[int, int]]) -> None:
+        for position, failures in todo:
+            key = idempotency_key(eval_id, position, failures)
+            result = await player.play(plan.request(position, f"eval-{eval_id[:12]}"), key=key)
+            await writer.add(position, result)
+            if watch is not None:
+                watch.result(result)
+
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        first = next(waiting, None)
+        if first is not None:
+            directory.drop_summary()
+            todo = _from(first, waiting)
+            tasks = [asyncio.create_task(work(todo)) for _ in range(concurrency)]
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await writer.settle()
+
+
+def _from(first: tuple[int, int], rest: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    yield first
+    yield from rest
+
+
+class _Writer:
+    """Writes results in the order in which they come; those that wait meanwhile share one flush of the disk."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._waiting: list[tuple[int, Result, asyncio.Future[None]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def add(self, position: int, result: Result) -> None:
+        """Returns when the result is on the disk. Raises StoreError."""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((position, result, written))
+        if self._task is None:
+            self._task = asyncio.create_task(self._write())
+        await written
+
+    async def _write(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            fault: BaseException | None = None
+            try:
+                await asyncio.to_thread(self._directory.append, [(position, result) for position, result, _ in batch])
+            except Exception as error:
+                fault = error
+            for _, _, written in batch:
+                if written.done():
+                    continue  # whoever waited was cancelled
+                if fault is None:
+                    written.set_result(None)
+                else:
+                    written.set_exception(fault)
+        self._task = None
+
+    async def settle(self) -> None:
+        """Waits for what is being written."""
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+def summarise(plan: Plan, directory: Directory, about: About, spec: AppSpec | None) -> dict[str, Any]:
+    """What all results come to, written as `summary.json`; read anew from the disk, in the plan's order.
+
+    spec: of the app, whose aggregates are computed; without it there are none. Two runs of the same differ in `timing` at
+    most, whether they were broken off or not.
+    """
+    from taskapp_kit.score.scoring import ScoringFailed, aggregates
+
+    tally = Tally()
+    numbers = []
+    for result in directory.results():
+        tally.add(result)
+        if spec is not None and spec.aggregates and not result.failed:
+            numbers.append(result.summary)
+    computed: dict[str, Any] | None = None
+    problem = None
+    if spec is not None and numbers:
+        try:
+            computed = dict(aggregates(spec, numbers))
+        except ScoringFailed as error:
+            problem = error.failure.message
+    summary = {
+        "app": about.app,
+        "app_version": about.version,
+        "spec_hash": about.spec_hash,
+        "reward_formula": about.formula,
+        **plan.told(),
+        "environment": about.environment,
+        **tally.to_json(len(plan)),
+        "aggregates": computed,
+        "aggregates_problem": problem,
+        "published": published(spec, computed),
+    }
+    summary["timing"] = summary.pop("timing")  # the last member
+    directory.write_summary(summary)
+    return summary
+
+
+def published(spec: AppSpec | None, aggregates: Any) -> dict[str, Json]:
+    """Of each aggregate that was computed what its author gives to hold it against: heading to name to number."""
+    if spec is None or not aggregates:
+        return {}
+    return {
+        item.name: {heading: dict(figures) for heading, figures in item.published.items()}
+        for item in spec.aggregates
+        if item.name in aggregates and item.published
+    }

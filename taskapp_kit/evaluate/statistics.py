@@ -1,0 +1,132 @@
+"""What many rollouts come to. Sums are exact (`math.fsum`), so nothing depends on who finished first."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from array import array
+from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.evaluate.results import Result
+
+NUMBERS = ("reward", "outcome_score", "events_score", "returned", "length")
+
+
+class Column:
+    """A number of each rollout that has one: 16 bytes a rollout."""
+
+    __slots__ = ("_seeds", "_values")
+
+    def __init__(self) -> None:
+        self._values, self._seeds = array("d"), array("q")
+
+    def add(self, value: float | None, seed: int) -> None:
+        """The number of one rollout; None is left out. Samples of a seed come one after the other."""
+        if value is not None:
+            self._values.append(value)
+            self._seeds.append(seed)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @property
+    def mean(self) -> float | None:
+        """None without any."""
+        return math.fsum(self._values) / len(self._values) if self._values else None
+
+    @property
+    def total(self) -> float:
+        """Their sum."""
+        return math.fsum(self._values)
+
+    @property
+    def standard_error(self) -> float | None:
+        """Of the mean. Samples of one seed are not independent, so seeds are what is counted; None with fewer than two."""
+        mean, clusters = self.mean, self._clusters()
+        if mean is None or len(clusters) < 2:
+            return None
+        spread = math.fsum(math.fsum(self._values[index] - mean for index in one) ** 2 for one in clusters)
+        return math.sqrt(spread * len(clusters) / (len(clusters) - 1)) / len(self._values)
+
+    def _clusters(self) -> list[range]:
+        """The places of each seed's values."""
+        starts = [index for index, seed in enumerate(self._seeds) if index == 0 or seed != self._seeds[index - 1]]
+        return [range(start, end) for start, end in pairwise([*starts, len(self._seeds)])]
+
+    def to_json(self) -> dict[str, Json]:
+        """As a summary tells it."""
+        return {"mean": self.mean, "standard_error": self.standard_error, "n": len(self)}
+
+
+class Tally:
+    """The numbers of an evaluation, collected result by result, samples of a seed one after the other."""
+
+    def __init__(self) -> None:
+        self._columns = {name: Column() for name in NUMBERS}
+        self._criteria: dict[str, Column] = {}
+        self._metrics: dict[str, Column] = {}
+        self._usage: dict[str, Column] = {}
+        self._seconds = Column()
+        self._failures: Counter[tuple[str, str]] = Counter()
+        self._ends: Counter[str] = Counter()
+        self._reasons: Counter[str] = Counter()
+        self._digest = hashlib.sha256()
+
+    def add(self, result: Result) -> None:
+        """One more. A failed one is counted by its boundary and touches no mean."""
+        self._ends[result.status] += 1
+        self._seconds.add(result.seconds, result.seed)
+        if result.failed:
+            self._failures[result.boundary or "", result.code or ""] += 1
+            self._digest.update(f"{result.seed} {result.boundary} {result.code}\n".encode())
+            return
+        self._digest.update(f"{result.seed} {result.digest} {result.reward!r}\n".encode())
+        self._reasons[result.stop_reason or ""] += 1
+        for name, column in self._columns.items():
+            column.add(getattr(result, name), result.seed)
+        for columns, values in (
+            (self._criteria, result.criteria),
+            (self._metrics, result.metrics),
+            (self._usage, result.usage),
+        ):
+            for name, value in values.items():
+                columns.setdefault(name, Column()).add(value, result.seed)
+
+    @property
+    def finished(self) -> int:
+        """Those that did not fail."""
+        return self._ends.total() - self._ends["failed"]
+
+    def to_json(self, asked: int) -> dict[str, Json]:
+        """The summary's numbers; whatever differs between two runs of the same stands under `timing`."""
+        failures: dict[str, Any] = {}
+        for (boundary, code), count in sorted(self._failures.items()):
+            failures.setdefault(boundary or "untold", {})[code] = count
+        scored = len(self._columns["reward"])
+        return {
+            "rollouts": {
+                "asked": asked,
+                "done": self._ends.total(),
+                "terminated": self._ends["terminated"],
+                "truncated": self._ends["truncated"],
+                "failed": self._ends["failed"],
+                "scored": scored,
+                "undefined": self.finished - scored,
+            },
+            **{("return" if name == "returned" else name): column.to_json() for name, column in self._columns.items()},
+            "criteria": _told(self._criteria),
+            "metrics": _told(self._metrics),
+            "failures": failures,
+            "stop_reasons": dict(sorted(self._reasons.items())),
+            "usage": {name: self._usage[name].total for name in sorted(self._usage)},
+            "digest": self._digest.hexdigest(),
+            "timing": {"rollout_seconds": {"mean": self._seconds.mean, "total": self._seconds.total}},
+        }
+
+
+def _told(columns: Mapping[str, Column]) -> dict[str, Json]:
+    return {name: column.to_json() for name, column in columns.items()}

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskapp_kit.cli.progress import Counts, Display
+from taskapp_kit.evaluate.results import Result
+from taskapp_kit.testing import MockModel
+
+from .conftest import ADDER, CAPITALS, ROOT, Run, Served
+
+FLAKY = str(ROOT / "tests" / "evaluate" / "flaky.py")
+GOLD = (ADDER, "--policy", "gold", "--seeds", "0-19")
+
+
+def test_the_table_says_what_many_rollouts_come_to(run: Run, tmp_path: Path) -> None:
+    told = run("eval", *GOLD, "--repeats", "2", "--out", "r1")
+    assert told.exit_code == 0, told.stderr
+    summary = json.loads((tmp_path / "r1" / "summary.json").read_text())
+    mean = f"{summary['reward']['mean']:.4g} ± {summary['reward']['standard_error']:.2g}"
+    assert re.search(r"^app +adder 1\.0\.0", told.stdout, re.MULTILINE)
+    assert re.search(r"^rollouts +40 \(40 terminated\), seeds 0-19, 2 of each", told.stdout, re.MULTILINE)
+    assert re.search(rf"^reward +{mean} +reward = 1 · outcome_score", told.stdout, re.MULTILINE)
+    assert re.search(r"^reached +1 +0 +40", told.stdout, re.MULTILINE)
+    assert re.search(r"^kept in +r1", told.stdout, re.MULTILINE)
+    assert "adder 1.0.0, policy gold, seeds 0-19: 40 rollouts, kept in r1" in told.stderr
+    assert sorted(path.name for path in (tmp_path / "r1").iterdir()) == [
+        "config.json", "results.jsonl", "rollouts.db", "summary.json",
+    ]  # fmt: skip
+
+
+def test_json_is_the_summary_and_nothing_else(run: Run, tmp_path: Path) -> None:
+    told = run("eval", *GOLD, "--out", "r1", "--json", "--store", "none")
+    assert json.loads(told.stdout) == json.loads((tmp_path / "r1" / "summary.json").read_text())
+    assert told.stderr == ""
+    assert not (tmp_path / "r1" / "rollouts.db").exists()
+
+
+def test_the_first_try_needs_no_flag(run: Run, tmp_path: Path) -> None:
+    told = run("eval", ADDER)
+    assert told.exit_code == 0, told.stderr
+    assert "policy random (no --policy was given), seeds 0-9: 10 rollouts" in told.stderr
+    (place,) = (tmp_path / ".taskapp" / "evals").iterdir()
+    assert re.fullmatch(r"adder-random-\d{8}-\d{6}", place.name)
+    told = run("eval", "--app-id", ADDER, "--split", "test", "--json", "--out", "t")
+    assert json.loads(told.stdout)["seeds"] == "100-109"
+
+
+def test_resume_goes_on_and_refuses_what_is_not_the_same(run: Run, tmp_path: Path) -> None:
+    assert run("eval", *GOLD, "--out", "r1", "--resume").exit_code == 0
+    results = tmp_path / "r1" / "results.jsonl"
+    kept = results.read_bytes()
+    again = run("eval", *GOLD, "--out", "r1")
+    assert again.exit_code == 2
+    assert "r1 holds an evaluation already. Go on with it by --resume" in again.stderr
+    changed = run("eval", ADDER, "--policy", "random", "--seeds", "0-9", "--out", "r1", "--resume")
+    assert changed.exit_code == 2
+    assert "seeds was 0-19, is 0-9" in changed.stderr
+    assert "policy.policy was gold, is random" in changed.stderr
+    source = Path(ADDER).read_text()
+    (tmp_path / "adder.py").write_text(source.replace("max_steps=20", "max_steps=19"))
+    other = run("eval", "adder.py", "--policy", "gold", "--seeds", "0-19", "--out", "r1", "--resume")
+    assert other.exit_code == 2
+    assert "spec_hash was" in other.stderr
+    assert results.read_bytes() == kept
+    results.write_bytes(b"".join(kept.splitlines(keepends=True)[:5]))
+    done = run("eval", *GOLD, "--out", "r1", "--resume")
+    assert done.exit_code == 0
+    assert "5 are there already." in done.stderr
+    assert sorted(json.loads(line)["key"]["seed"] for line in results.read_bytes().splitlines()) == list(range(20))
+
+
+def test_failures_are_apart_and_make_the_status_1(run: Run, tmp_path: Path) -> None:
+    told = run("eval", FLAKY, "--policy", "presser", "--seeds", "0-19", "--concurrency", "1", "--out", "r1")
+    assert told.exit_code == 1
+    assert re.search(r"^rollouts +20 \(16 terminated, 4 failed, 2 without a reward\)", told.stdout, re.MULTILINE)
+    assert re.search(r"^reward +0\.4286 ± \S+ \(14 of 20\)", told.stdout, re.MULTILINE)
+    assert re.search(r"^environment +environment_raised +4", told.stdout, re.MULTILINE)
+    assert "seed 3 failed at environment (environment_raised): environment Flaky raised KeyError" in told.stderr
+    assert "seed 13 failed" not in told.stderr
+    assert "4 of 20 rollouts failed; they are in no mean" in told.stderr
+    again = run("eval", FLAKY, "--policy", "presser", "--seeds", "0-19", "--out", "r1", "--resume", "--retry-failed")
+    assert again.exit_code == 1
+    assert "20 are there already, 4 of them failed." in again.stderr
+    assert (tmp_path / "r1" / "results.jsonl").read_bytes().count(b"\n") == 24
+
+
+def test_published_figures_stand_beside_the_apps_own(run: Run) -> None:
+    told = run("eval", FLAKY, "--policy", "presser", "--seeds", "0-2", "--out", "r1")
+    assert re.search(r"^press +here +them", told.stdout, re.MULTILINE)
+    assert re.search(r"^share +0\.3333 +0\.5", told.stdout, re.MULTILINE)
+    assert re.search(r"^first +0 +-", told.stdout, re.MULTILINE)
+    assert re.search(r"^more +- +1\.25", told.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_crafter_beside_the_published_table(run: Run, width: int) -> None:
+    told = run("eval", "crafter", "--policy", "random", "--seeds", "1000-1002", "--out", "r1", width=width)
+    assert told.exit_code == 0, told.stderr
+    assert re.search(r"^crafter +here +random agent, 29784 episodes", told.stdout, re.MULTILINE)
+    for name, theirs in (("score_percent", "1.551"), ("mean_reward", "1.377"), ("mean_length", "167.9")):
+        assert re.search(rf"^{name} +\S+ +{re.escape(theirs)}", told.stdout, re.MULTILINE)
+    assert len(re.findall(r"^success_percent/\w+ +\S+ +\S+", told.stdout, re.MULTILINE)) == 22
+    assert max(map(len, told.stdout.splitlines())) <= width
+
+
+def test_a_model_plays_and_its_tokens_are_counted(run: Run, tmp_path: Path) -> None:
+    with MockModel() as model:
+        told = run(
+            "eval", ADDER, "--model", "m", "--inference-url", f"{model.url}?key=CANARY", "--seeds", "0-3", "--out", "r1",
+            "--policy-config", '{"api_key": "CANARYCANARY", "temperature": 0.5}', "--ops", "3",
+        )  # fmt: skip
+    assert told.exit_code == 0, told.stderr
+    assert re.search(r"^tokens +completion [1-9]\d*, prompt [1-9][\d,]*, total [1-9]", told.stdout, re.MULTILINE)
+    assert re.search(rf"^policy +model m at {model.url}, temperature 0.5", told.stdout, re.MULTILINE)
+    assert b"CANARY" not in b"".join(path.read_bytes() for path in (tmp_path / "r1").iterdir())
+    assert "CANARY" not in told.output
+
+
+def test_at_a_servers_address(run: Run, adder_server: Served, tmp_path: Path) -> None:
+    key = str(adder_server.key)
+    asked = ("--policy", "gold", "--seeds", "0-4", "--key", key)
+    told = run("eval", adder_server.url, *asked, "--out", "there")
+    assert told.exit_code == 0, told.stderr
+    assert "No aggregates: the app's own code is not here." in told.stdout
+    assert run("eval", ADDER, *asked, "--out", "here").exit_code == 0
+    here, there = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("here", "there"))
+    assert (here["reward"], here["digest"]) == (there["reward"], there["digest"])
+    assert key not in (tmp_path / "there" / "config.json").read_text()
+    assert run("eval", adder_server.url, *asked, "--out", "there", "--resume").exit_code == 0
+    wrong = run("eval", adder_server.url, "--policy", "nobody", "--seeds", "0-4", "--key", key, "--out", "wrong")
+    assert wrong.exit_code == 2
+    assert "nobody" in wrong.stderr
+    nowhere = run("eval", "http://127.0.0.1:9", *asked)
+    assert nowhere.exit_code == 1
+    assert "Nothing answers at http://127.0.0.1:9" in nowhere.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), "Which app?"),
+        ((ADDER, "--app-id", CAPITALS), "name two apps"),
+        ((ADDER, "--model", "m", "--policy", "gold"), "let a model act"),
+        ((ADDER, "--retry-failed"), "goes with --resume"),
+        ((ADDER, "--seeds", "9-1"), "end lies before its start"),
+        ((ADDER, "--seeds", "0-500"), "outside the seeds"),
+        ((ADDER, "--policy", "glod"), "Did you mean 'gold'"),
+        ((ADDER, "--split", "nope"), "--seeds"),
+        ((CAPITALS,), "policy 'random' is unavailable"),
+        (("http://127.0.0.1:9", "--workers", "2"), "--workers is for an app in this process"),
+        (("http://127.0.0.1:9", "--store", "none"), "--store is for an app in this process"),
+        (("nowhere.py",), "nowhere.py"),
+    ],
+)
+def test_a_wrong_command_line_is_told_and_leaves_nothing(
+    run: Run, tmp_path: Path, args: tuple[str, ...], said: str
+) -> None:
+    told = run("eval", *args, "--out", "r1")
+    assert told.exit_code == 2
+    assert said in told.stderr
+    assert "Traceback" not in told.output
+    assert not (tmp_path / "r1").exists()
+
+
+# The display
+
+
+def scored(reward: float) -> Result:
+    return Result("terminated", "r", reward=reward)
+
+
+def failed(boundary: str | None, message: str = "m") -> Result:
+    return Result("failed", "r", boundary=boundary, code="c", message=message)
+
+
+def test_counts_say_mean_rate_and_failures() -> None:
+    counts = Counts()
+    counts.begin(10, 0)
+    for result in (scored(1.0), scored(0.0), failed("policy"), failed(None), failed("policy")):
+        counts.see(result)
+        counts.done += 1
+        counts.played += 1
+    words = counts.words()
+    assert words[0] == "reward 0.5"
+    assert re.fullmatch(r"\S+/s", words[1])
+    assert re.fullmatch(r"\d+:\d\d to go", words[2])
+    assert words[3] == "3 failed (policy 2, untold 1)"
+
+
+def test_without_a_terminal_nothing_steers_and_few_lines_come(capsys: Any) -> None:
+    display = Display()
+    display.begin(asked=5, done=0)
+    for result in (scored(1.0), failed("policy", "\x1b[31m[red]boo"), failed("policy", "again")):
+        display.result(result)
+    display.close()
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == "seed 0 failed at policy (c): \\x1b[31m[red]boo\n"

@@ -1,0 +1,61 @@
+"""Lets the tests of this room import what lies beside them; see tests/deploy/conftest.py."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskapp_kit.config import Settings
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.evaluate.directory import Directory
+from taskapp_kit.evaluate.plan import Plan
+from taskapp_kit.evaluate.players import Here, Player
+from taskapp_kit.evaluate.run import Watch, configuration, evaluate, summarise
+
+sys.path.insert(0, str(Path(__file__).parent))
+FLAKY = str(Path(__file__).parent / "flaky.py")
+
+
+class Evaluations:
+    """Runs whole evaluations, as the command does."""
+
+    def here(self, **options: Any) -> Here:
+        return Here(find_app(FLAKY), Settings(), **options)
+
+    def run(
+        self, path: Path, plan: Plan, player: Player | None = None, *, retry: bool = False, watch: Watch | None = None,
+        concurrency: int = 4,
+    ) -> dict[str, Any]:  # fmt: skip
+        return asyncio.run(self._run(path, plan, player or self.here(), retry, watch, concurrency))
+
+    async def _run(
+        self, path: Path, plan: Plan, player: Player, retry: bool, watch: Watch | None, concurrency: int
+    ) -> dict[str, Any]:
+        about = await player.about(plan.environment)
+        await player.check(plan)
+        directory = Directory(path, plan)
+        try:
+            config = directory.begin(configuration(plan, about), resume=True)
+            await player.open()
+            await evaluate(
+                plan,
+                player,
+                directory,
+                eval_id=config["eval_id"],
+                concurrency=concurrency,
+                retry_failed=retry,
+                watch=watch,
+            )
+            return summarise(plan, directory, about, player.spec)
+        finally:
+            await player.close()
+            directory.close()
+
+
+@pytest.fixture
+def evaluations() -> Evaluations:
+    return Evaluations()

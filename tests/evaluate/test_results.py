@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from taskapp_kit.contract.response import response_body
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.errors import Failure, TaskAppError
+from taskapp_kit.evaluate.results import Result
+from taskapp_kit.service import Service
+
+ADDER = str(Path(__file__).parents[2] / "examples" / "adder.py")
+KEY = {"policy": "gold", "split": None, "seed": 3, "sample": 0}
+
+
+def played() -> tuple[Result, dict[str, object]]:
+    async def go() -> tuple[Result, dict[str, object]]:
+        service = Service(find_app(ADDER))
+        request = RolloutRequest.model_validate(
+            {
+                "run_id": "r",
+                "env": {"seed": 3},
+                "policy": {"config": {"policy": "gold"}},
+                "ops": [],
+                "mode": "eval",
+                "record": {"trajectories": False},
+            }  # fmt: skip
+        )
+        try:
+            rollout = await service.rollout(request)
+            return Result.of_rollout(rollout), response_body(rollout)
+        finally:
+            await service.close()
+
+    return asyncio.run(go())
+
+
+def test_here_and_at_an_address_the_result_is_the_same() -> None:
+    here, body = played()
+    assert Result.of_answer(json.loads(json.dumps(body))) == here
+    assert (here.status, here.reward, here.length, here.criteria["reached"], here.split) == (
+        "terminated", 0.9625, 3, 1.0, "train",
+    )  # fmt: skip
+    assert here.summary.total_reward == 1.0
+    assert here.summary.metrics["turns"] == 3.0
+
+
+def test_a_line_comes_back_as_it_was() -> None:
+    here, _ = played()
+    line = here.line(KEY)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    told = json.loads(line)
+    assert told["key"] == KEY
+    assert Result.read(told) == here
+    failed = Result.of_failure(Failure("policy", "model_unreachable", "m" * 1000), seed=3, rollout_id="x", seconds=1.0)
+    assert failed.failed
+    assert len(failed.message or "") == 400
+    assert Result.read(json.loads(failed.line(KEY))) == failed
+
+
+@pytest.mark.parametrize("member", ["status", "metrics", "scorecard", "usage", "timing", "pipeline_metadata"])
+def test_what_is_no_answer_is_none(member: str) -> None:
+    _, body = played()
+    for broken in ({**body, member: "?"}, {name: value for name, value in body.items() if name != member}):
+        with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
+            Result.of_answer(broken)
+
+
+def test_a_servers_failure_keeps_its_boundary_or_none() -> None:
+    told = TaskAppError("The rollout failed at boundary policy (x): gone.", status=502, code="x", boundary="policy")
+    result = Result.of_error(told, seed=3, seconds=1.0)
+    assert (result.boundary, result.code, result.message) == ("policy", "x", "gone.")
+    foreign = Result.of_error(TaskAppError("It broke.", status=500), seed=3, seconds=1.0)
+    assert (foreign.boundary, foreign.code, foreign.message) == (None, "status_500", "It broke.")

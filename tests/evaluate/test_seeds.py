@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.evaluate.seeds import Seeds
+
+
+def test_ranges_and_single_seeds_in_any_order() -> None:
+    seeds = Seeds.read("20, 5,0-3,4,30-31")
+    assert list(seeds) == [0, 1, 2, 3, 4, 5, 20, 30, 31]
+    assert str(seeds) == "0-5,20,30-31"
+    assert seeds == Seeds.read("30,31,20,0-5")
+    assert len(Seeds.read(f"0-{2**63 - 2}")) == 2**63 - 1
+
+
+@given(st.sets(st.integers(0, 60), min_size=1))
+def test_every_seed_has_one_place(chosen: set[int]) -> None:
+    seeds = Seeds.read(",".join(map(str, chosen)))
+    assert list(seeds) == sorted(chosen)
+    assert [seeds.at(index) for index in range(len(seeds))] == sorted(chosen)
+    assert [seeds.index(seed) for seed in sorted(chosen)] == list(range(len(chosen)))
+    assert all(seeds.index(seed) is None for seed in range(70) if seed not in chosen)
+    assert Seeds.read(str(seeds)) == seeds
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("5-1", "whose end lies before its start"),
+        ("1-5,3", "names seed 3 twice"),
+        ("", "cannot read ''"),
+        ("a", "cannot read 'a'"),
+        ("-3", "cannot read ''"),
+        ("1-2-3", "cannot read '2-3'"),
+        (str(2**63), "cannot read"),
+        ("٣", "cannot read"),
+    ],
+)
+def test_what_cannot_be_read_is_told(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Seeds.read(text)

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import math
+import random
+from statistics import fmean, stdev
+
+import pytest
+
+from taskapp_kit.evaluate.results import Result
+from taskapp_kit.evaluate.statistics import Column, Tally
+
+
+def scored(seed: int, reward: float | None, **more: object) -> Result:
+    numbers = {"returned": 1.0, "length": 4, "digest": f"d{seed}", "stop_reason": "environment", **more}
+    return Result("terminated", f"r{seed}", seed=seed, reward=reward, **numbers)  # type: ignore[arg-type]
+
+
+def column(values: list[tuple[int, float]]) -> Column:
+    made = Column()
+    for seed, value in values:
+        made.add(value, seed)
+    return made
+
+
+def test_mean_and_standard_error_of_one_sample_a_seed() -> None:
+    values = [0.25, 1.0, 0.5, 0.0]
+    made = column(list(enumerate(values)))
+    assert made.mean == fmean(values)
+    assert made.standard_error == pytest.approx(stdev(values) / math.sqrt(4))
+
+
+def test_samples_of_a_seed_are_not_taken_for_independent() -> None:
+    once = column([(0, 0.0), (1, 1.0), (2, 0.0), (3, 1.0)])
+    thrice = column([(seed, value) for seed, value in enumerate((0.0, 1.0, 0.0, 1.0)) for _ in range(3)])
+    assert thrice.mean == once.mean
+    assert thrice.standard_error == pytest.approx(once.standard_error)
+
+
+def test_too_few_have_no_error_and_none_no_mean() -> None:
+    assert Column().to_json() == {"mean": None, "standard_error": None, "n": 0}
+    assert column([(0, 1.0), (0, 2.0)]).to_json() == {"mean": 1.5, "standard_error": None, "n": 2}
+
+
+def test_a_failure_is_counted_and_averaged_nowhere() -> None:
+    tally = Tally()
+    tally.add(scored(0, 1.0, criteria={"a": 1.0, "b": None}, usage={"total_tokens": 5.0}))
+    tally.add(Result("failed", "x", seed=1, boundary="policy", code="model_unreachable", seconds=2.0))
+    tally.add(Result("failed", "y", seed=2, boundary=None, code="status_500", seconds=2.0))
+    tally.add(scored(3, None, criteria={"a": 0.0, "b": None}))
+    told = tally.to_json(5)
+    assert told["rollouts"] == {
+        "asked": 5, "done": 4, "terminated": 2, "truncated": 0, "failed": 2, "scored": 1, "undefined": 1,
+    }  # fmt: skip
+    assert told["reward"] == {"mean": 1.0, "standard_error": None, "n": 1}
+    assert told["length"]["n"] == 2
+    assert told["criteria"]["a"]["mean"] == 0.5
+    assert told["criteria"]["b"] == {"mean": None, "standard_error": None, "n": 0}
+    assert told["failures"] == {"policy": {"model_unreachable": 1}, "untold": {"status_500": 1}}
+    assert told["usage"] == {"total_tokens": 5.0}
+    assert told["timing"]["rollout_seconds"] == {"mean": 2.0, "total": 4.0}
+
+
+def test_sums_are_exact() -> None:
+    values = [random.Random(seed).uniform(-1, 1) * 10.0 ** (seed % 30) for seed in range(200)]
+    assert column(list(enumerate(values))).mean == column(list(enumerate(reversed(values)))).mean
+
+
+def test_the_digest_tells_one_changed_rollout() -> None:
+    def digest(last: str) -> str:
+        tally = Tally()
+        for seed in range(3):
+            tally.add(scored(seed, 1.0, digest=last if seed == 2 else "d"))
+        return str(tally.to_json(3)["digest"])
+
+    assert digest("d") == digest("d") != digest("e")
