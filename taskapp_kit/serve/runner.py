@@ -8,12 +8,14 @@ import importlib.util
 import signal
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from taskapp_kit.config import tell_children
 from taskapp_kit.errors import ConfigError
@@ -24,6 +26,9 @@ KEEP_ALIVE_SECONDS = 30
 GRACE_SECONDS = 25
 """How long requests may go on after a signal; Modal kills after 30."""
 START_SECONDS = 30.0
+LOOK_SECONDS = 0.1
+CANCEL_SECONDS = 5.0
+"""How long a server that was told to stop, and did not in its time, has to let itself be cancelled."""
 BACKLOG = 2048
 """Connections that wait until the server takes them."""
 
@@ -139,14 +144,24 @@ class BackgroundServer:
     """A real uvicorn on a thread of its own: `with BackgroundServer(app) as server: httpx.get(server.url)`.
 
     Entering waits until the server answers; leaving stops it and waits for its thread. No signal handler is touched.
-    port 0 takes a free one. Raises ConfigError when the address is taken, RuntimeError when the app does not start.
+    port 0 takes a free one; bound: an address that is held already, instead. Raises ConfigError when the address is
+    taken, RuntimeError, with the app's own exception as its cause, when the app does not start.
     """
 
-    def __init__(self, app: ASGIApp, *, host: str = "127.0.0.1", port: int = 0, grace_seconds: int = 5) -> None:
-        self._socket = bind(host, port)
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        grace_seconds: int = 5,
+        bound: socket.socket | None = None,
+    ) -> None:
+        self._socket = bound if bound is not None else bind(host, port)
         self.host: str = host
         self.port: int = self._socket.getsockname()[1]
-        self._server = _Announcing(uvicorn.Config(app, **_options(grace_seconds)))
+        self._app = _Remembering(app)
+        self._server = _Announcing(uvicorn.Config(self._app, **_options(grace_seconds)))
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"taskapp-server-{self.port}", daemon=True)
 
@@ -155,19 +170,49 @@ class BackgroundServer:
         """The server's address, without a slash at its end."""
         return url_of(self.host, self.port)
 
-    def start(self) -> None:
-        """Starts the thread and waits until the server answers."""
-        self._thread.start()
-        if not self._server.announced.wait(START_SECONDS) or not self._server.started:
-            self.stop()
-            raise RuntimeError(f"The server on port {self.port} did not start; its log says why.") from self._failure
+    @property
+    def running(self) -> bool:
+        """Its thread lives."""
+        return self._thread.is_alive()
 
-    def stop(self) -> None:
-        """Lets running requests finish within the grace period, then ends the thread. May be called twice."""
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended it, or what the app's startup or shutdown raised."""
+        return self._app.failure or self._failure
+
+    def start(self, seconds: float = START_SECONDS, *, leave: threading.Event | None = None) -> None:
+        """Starts the thread and waits until the server answers, at most for this long or until `leave` is set."""
+        self._thread.start()
+        end = time.monotonic() + seconds
+        while not self._server.announced.wait(min(LOOK_SECONDS, max(0.0, end - time.monotonic()))):
+            if time.monotonic() >= end or (leave is not None and leave.is_set()):
+                self.stop(0.0)
+                raise RuntimeError(
+                    f"The server on port {self.port} did not start within {seconds:g} s: "
+                    "the application was still getting ready."
+                )
+        if not self._server.started:
+            self.stop()
+            failure = self.failure
+            why = "its log says why"
+            if failure is not None and not isinstance(failure, SystemExit):  # that is how uvicorn says that it gave up
+                why = f"{type(failure).__name__}: {failure}".rstrip(": ")
+            raise RuntimeError(f"The server on port {self.port} did not start; {why}.") from failure
+
+    def stop(self, seconds: float | None = None) -> bool:
+        """Lets running requests finish within the grace period, then ends the thread. May be called twice.
+
+        seconds: how long to wait for that, None for as long as it takes; after it, what still runs on the server's loop
+        is cancelled. False when the thread outlives even that, with its port: some code blocks it, which nobody can stop.
+        """
         self._server.should_exit = True
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(seconds)
+        if self._thread.is_alive():
+            self._server.cancel()
+            self._thread.join(CANCEL_SECONDS)
         self._socket.close()
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         try:
@@ -232,13 +277,39 @@ class Draining(uvicorn.Server):
 
 
 class _Announcing(uvicorn.Server):
-    """Says when it has started."""
+    """Says when it has started; can be cancelled."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.announced = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._serving: asyncio.Task[object] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts listening."""
+        self._loop, self._serving = asyncio.get_running_loop(), asyncio.current_task()
         await super().startup(sockets)
         self.announced.set()
+
+    def cancel(self) -> None:
+        """Ends it from another thread without waiting for anybody."""
+        self.force_exit = True
+        if self._loop is not None and self._serving is not None:
+            with suppress(RuntimeError):  # the loop was closed at this very moment
+                self._loop.call_soon_threadsafe(self._serving.cancel)
+
+
+class _Remembering:
+    """An application that remembers what its startup raised: uvicorn tells that to its log only."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.failure: BaseException | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except BaseException as failure:
+            if scope["type"] == "lifespan":
+                self.failure = failure
+            raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -9,14 +10,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from front_door import KEY, app, fragments
+from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 from taskapp_kit.config import Settings
@@ -71,9 +73,87 @@ def test_an_app_that_does_not_start_is_an_error() -> None:
         raise AssertionError
 
 
-def test_running_requests_are_finished_before_it_stops() -> None:
-    import asyncio
+def test_what_the_startup_raised_is_told() -> None:
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        raise LookupError("the data is not there")
+        yield
 
+    with (
+        pytest.raises(RuntimeError, match="did not start; LookupError: the data is not there.") as raised,
+        BackgroundServer(Starlette(lifespan=lifespan)),
+    ):
+        raise AssertionError
+    assert isinstance(raised.value.__cause__, LookupError)
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_startup_without_end_is_cancelled_and_the_port_is_free(left: bool) -> None:
+    ended, leave = threading.Event(), threading.Event()
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            ended.set()
+        yield
+
+    server = BackgroundServer(Starlette(lifespan=lifespan))
+    if left:
+        leave.set()
+    with pytest.raises(RuntimeError, match="still getting ready"):
+        server.start(600 if left else 0.3, leave=leave)
+    assert ended.is_set()
+    assert not server.running
+    bind("127.0.0.1", server.port).close()
+
+
+def test_a_shutdown_without_end_is_cancelled() -> None:
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        yield
+        await asyncio.sleep(600)
+
+    server = BackgroundServer(Starlette(lifespan=lifespan))
+    server.start()
+    assert server.running
+    assert server.stop(0.3)
+    assert not server.running
+
+
+def test_code_that_blocks_the_server_outlives_it_and_that_is_said() -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    async def blocking(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            entered.set()
+            release.wait(60)
+            await json_answer({"ok": True})(scope, receive, send)
+
+    server = BackgroundServer(blocking)
+    server.start()
+    asking = threading.Thread(target=lambda: httpx.get(server.url, timeout=60))
+    asking.start()
+    try:
+        assert entered.wait(20)
+        assert not server.stop(0.1)
+        assert server.running
+    finally:
+        release.set()
+        asking.join()
+    assert server.stop()
+
+
+def test_an_address_that_is_held_already() -> None:
+    held = bind("127.0.0.1", 0)
+    with BackgroundServer(create(Service(app), Settings()), bound=held) as server:
+        assert server.port == held.getsockname()[1]
+        assert httpx.get(server.url).status_code == 200
+    assert held.fileno() == -1
+
+
+def test_running_requests_are_finished_before_it_stops() -> None:
     async def slow(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             await asyncio.sleep(0.4)

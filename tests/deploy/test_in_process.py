@@ -1,0 +1,570 @@
+"""A task app inside the program that uses it: what it opens, what it says when it cannot, what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from tunnel_peers import ADDRESS, BOX, QUIET, FakeCloudflared, free_port, gone
+
+from taskapp_kit import Step, TaskApp, action
+from taskapp_kit.deploy.in_process import InProcessTaskApp
+from taskapp_kit.deploy.sources import BadArgument
+from taskapp_kit.deploy.tunnel_plan import Timing
+from taskapp_kit.errors import ConfigError, DeclarationError, DiscoveryError, TaskAppError, TunnelError
+from taskapp_kit.serve.answer import json_answer
+from taskapp_kit.serve.runner import BackgroundServer
+
+KEY = "sentinel-key-in-process"
+BODY = {"run_id": "r", "env": {"seed": 1}, "policy": {"config": {"policy": "random"}}, "ops": [], "mode": "rl"}
+
+app = TaskApp("tiny", version="1")
+
+
+@app.environment("tiny", splits={"train": range(4)})
+class Tiny:
+    """Tiny."""
+
+    def reset(self, seed: int) -> str:
+        """Begins."""
+        return "go"
+
+    @action
+    def go(self) -> Step:
+        """Go."""
+        return Step("gone", reward=1.0, terminated=True)
+
+
+def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """The test, run on an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(*given: Any, **named: Any) -> None:
+        asyncio.run(test(*given, **named))
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing of this machine's is set; every thread and socket is given back."""
+    for name in ("ENVIRONMENT_API_KEY", "BACKEND_BASE_URL", "PROD_BACKEND_URL", "SYNTH_TASK_APP_URL", "TASKAPP_STORE"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("taskapp-")]
+    assert not left
+
+
+def here(**given: Any) -> InProcessTaskApp:
+    """A task app for a backend on this machine, on a free port."""
+    return InProcessTaskApp(**{"app": app, "port": 0, "tunnel_mode": "local", **given})
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def asked(task_app: InProcessTaskApp, path: str = "/health", key: str | None = None) -> int:
+    headers = {"X-API-Key": key or task_app.api_key or ""}
+    return httpx.get(f"{task_app.local_url}{path}", headers=headers).status_code
+
+
+def answering(status: int, body: Any) -> Any:
+    """An application that says the same to everybody."""
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await json_answer(body, status)(scope, receive, send)
+
+    return answer
+
+
+# open and closed
+
+
+def test_a_rollout_in_a_with_block() -> None:
+    with here() as task_app:
+        assert task_app.url == task_app.local_url == f"http://127.0.0.1:{task_app.port}"
+        assert repr(task_app) == f"<InProcessTaskApp at {task_app.url}>"
+        played = httpx.post(f"{task_app.url}/rollout", headers={"X-API-Key": task_app.api_key or ""}, json=BODY)
+        assert played.json()["metrics"]["mean_return"] == 1.0
+        port = task_app.port
+    assert is_free(port)
+    with pytest.raises(ConfigError, match="There is no url yet"):
+        _ = task_app.url
+    with pytest.raises(ConfigError, match="There is no local_url yet"):
+        _ = task_app.local_url
+
+
+@in_a_loop
+async def test_a_rollout_in_an_async_with_block() -> None:
+    async with here() as task_app, httpx.AsyncClient() as client:
+        headers = {"Authorization": f"Bearer {task_app.api_key}"}
+        played = await client.post(f"{task_app.url}/rollout", headers=headers, json=BODY)
+        assert played.json()["metrics"]["mean_return"] == 1.0
+    assert is_free(int(str(played.url).split(":")[2].split("/")[0]))
+
+
+@in_a_loop
+async def test_blocking_code_within_a_running_loop() -> None:
+    with here() as task_app:
+        assert asked(task_app) == 200
+
+
+def test_off_the_main_thread() -> None:
+    found: list[Any] = []
+
+    def elsewhere() -> None:
+        with here() as task_app:
+            found.append(asked(task_app))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join(60)
+    assert found == [200]
+
+
+def test_it_may_be_opened_again_and_not_twice_at_once() -> None:
+    task_app = here()
+    for _ in range(2):
+        with task_app:
+            assert asked(task_app) == 200
+            with pytest.raises(BadArgument, match="is running already"):
+                task_app.start()
+            assert asked(task_app) == 200
+    task_app.stop()
+
+
+def test_two_at_once_have_two_ports_and_two_keys() -> None:
+    with here() as one, here() as two:
+        assert one.port != two.port
+        assert asked(one, key=two.api_key) == 401
+
+
+def test_importing_it_changes_no_signal_handler_and_loads_no_server() -> None:
+    code = (
+        "import signal, sys; before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)];"
+        "import taskapp_kit.deploy.in_process, taskapp_kit.deploy.in_process_job;"
+        "assert before == [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)];"
+        "print([m for m in ('fastapi', 'uvicorn', 'httpx', 'aiohttp', 'nacl') if m in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+def test_running_it_changes_no_signal_handler() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with here():
+        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_the_store_is_closed_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASKAPP_STORE", f"sqlite:///{tmp_path / 'rollouts.db'}")
+    for _ in range(2):
+        with here() as task_app:
+            headers = {"X-API-Key": task_app.api_key or ""}
+            assert httpx.post(f"{task_app.url}/rollout", headers=headers, json=BODY).status_code == 200
+    with sqlite3.connect(tmp_path / "rollouts.db") as kept:
+        assert kept.execute("select count(*) from rollouts").fetchone() == (2,)
+    kept.close()
+    if sys.platform == "linux":
+        opened = [link.resolve() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        assert not [path for path in opened if path.is_relative_to(tmp_path)]
+
+
+# the key
+
+
+def test_a_key_of_the_environment_opens_it_and_is_not_minted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVIRONMENT_API_KEY", KEY)
+    with here() as task_app:
+        assert (task_app.api_key, task_app.key_was_minted, asked(task_app)) == (KEY, False, 200)
+
+
+def test_a_given_key_comes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVIRONMENT_API_KEY", "another-key")
+    with here(api_key=KEY) as task_app:
+        assert (task_app.api_key, asked(task_app), asked(task_app, key="another-key")) == (KEY, 200, 401)
+
+
+def test_a_minted_key_is_new_each_time_told_nobody_and_leaves_the_environment_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    task_app = here()
+    keys = set()
+    for _ in range(2):
+        with task_app:
+            assert task_app.api_key is not None and task_app.key_was_minted
+            assert len(task_app.api_key) == 64
+            keys.add(task_app.api_key)
+            assert task_app.api_key not in repr(task_app) + repr(vars(task_app)["_server"])
+            ran = subprocess.run(["printenv"], capture_output=True, text=True, check=True)
+            assert "ENVIRONMENT_API_KEY" not in ran.stdout
+    assert len(keys) == 2
+    assert not any(key in caplog.text for key in keys)
+
+
+@pytest.mark.parametrize("key", ["", "two,keys", " padded", "line\nend", "x" * 513])
+def test_what_is_no_key(key: str) -> None:
+    with pytest.raises(BadArgument, match="api_key cannot be used") as raised:
+        here(api_key=key)
+    assert not key.strip() or key not in str(raised.value)
+
+
+# the port
+
+
+def test_a_taken_port_is_left_alone_and_the_next_free_one_found() -> None:
+    with BackgroundServer(answering(200, {"mine": True})) as other:
+        with InProcessTaskApp(app=app, port=other.port, tunnel_mode="local") as task_app:
+            assert other.port < task_app.port < other.port + 100
+            assert asked(task_app) == 200
+        assert httpx.get(other.url).json() == {"mine": True}
+
+
+def test_a_taken_port_without_a_search_is_said() -> None:
+    with BackgroundServer(answering(200, {"mine": True})) as other:
+        with (
+            pytest.raises(
+                ConfigError, match=rf"Port {other.port} .* somebody else holds it, and is left alone.*auto_find"
+            ),
+            InProcessTaskApp(app=app, port=other.port, tunnel_mode="local", auto_find_port=False),
+        ):
+            raise AssertionError
+        assert httpx.get(other.url).json() == {"mine": True}
+
+
+def test_the_port_that_an_address_outside_leads_to_is_not_changed_for_another() -> None:
+    with BackgroundServer(answering(200, {"mine": True})) as other:
+        given = {"app": app, "port": other.port, "preconfigured_url": "https://task-app.example.org"}
+        with pytest.raises(ConfigError, match="somebody else holds it"), InProcessTaskApp(**given):
+            raise AssertionError
+
+
+def test_many_at_once_never_get_the_same_port() -> None:
+    port, ready, found = free_port(), threading.Barrier(6), []
+
+    def one() -> None:
+        ready.wait()
+        with InProcessTaskApp(app=app, port=port, tunnel_mode="local") as task_app:
+            found.append((task_app.port, asked(task_app)))
+            ready.wait()
+
+    threads = [threading.Thread(target=one) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert len({port for port, _ in found}) == 6
+    assert {status for _, status in found} == {200}
+
+
+# what is wrong with the app
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"port": 80}, "port cannot be used"),
+        ({"port": 70_000}, "port cannot be used"),
+        ({"port": "8114"}, "port cannot be used"),
+        ({"host": "192.168.0.1"}, "host '192.168.0.1' cannot be used; expected one of 127.0.0.1"),
+        ({"health_check_timeout": 0}, "health_check_timeout cannot be used"),
+        ({"app": None}, "exactly one of"),
+        ({"tunnel_mode": "fast"}, "tunnel_mode 'fast' is unknown"),
+    ],
+)
+def test_what_does_not_go_is_a_value_error_at_once(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence) as raised:
+        here(**given)
+    assert isinstance(raised.value, ConfigError)
+
+
+def test_a_missing_file_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="There is no file"):
+        here(app=None, task_app_path=tmp_path / "nix.py")
+
+
+@contextmanager
+def failing(kind: type[Exception], words: str, **given: Any) -> Iterator[None]:
+    """Entering raises this, soon, and the port is free again."""
+    port, begun = free_port(), time.monotonic()
+    with pytest.raises(kind, match=words) as raised, here(port=port, **given):
+        raise AssertionError("it opened")
+    assert time.monotonic() - begun < 25, "said long before the time for health is over"
+    assert KEY not in str(raised.value)
+    assert is_free(port)
+    yield
+
+
+def test_an_app_that_cannot_be_imported_says_where(tmp_path: Path) -> None:
+    file = tmp_path / "broken_app.py"
+    file.write_text("import not_there_at_all\n")
+    with failing(DiscoveryError, r"broken_app.py:1: .*not_there_at_all", app=None, task_app_path=file):
+        pass
+
+
+def test_declarations_that_do_not_hold_together_say_all() -> None:
+    with failing(DeclarationError, "'empty' has 1 problem", app=TaskApp("empty", version="1")):
+        pass
+
+
+def test_a_startup_that_raises_is_told_with_its_exception() -> None:
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        raise LookupError("the data is not there")
+        yield
+
+    with failing(TaskAppError, "did not start: LookupError: the data is not there", app=Starlette(lifespan=lifespan)):
+        pass
+
+
+def test_a_worker_setup_that_raises_is_told_with_its_own_error() -> None:
+    broken = TaskApp("broken", version="1")
+
+    @broken.environment("broken", splits={"train": range(2)})
+    class Broken:
+        """Its data is missing."""
+
+        @classmethod
+        def setup_worker(cls) -> None:
+            raise LookupError("the data is not there")
+
+        def reset(self, seed: int) -> str:
+            """Never."""
+            return ""
+
+        @action
+        def go(self) -> Step:
+            """Never."""
+            return Step()
+
+    with failing(Exception, "setup_worker.*LookupError|LookupError.*the data is not there", app=broken):
+        pass
+
+
+def test_a_startup_without_end_is_given_up_and_ended() -> None:
+    ended = threading.Event()
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            ended.set()
+        yield
+
+    with failing(
+        TaskAppError, "did not start within 0.5 s", app=Starlette(lifespan=lifespan), health_check_timeout=0.5
+    ):
+        pass
+    assert ended.is_set()
+
+
+MISSING = {"detail": {"error": {"code": "missing_environment_api_key", "message": "x"}}}
+LEAKY = {"detail": {"error": {"code": "unauthorised", "allowed_first15": [KEY]}}}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (503, MISSING, r"no key is configured for it: it reads ENVIRONMENT_API_KEY .*Set ENVIRONMENT_API_KEY before"),
+        (400, LEAKY, r"refuses to answer without a key \(HTTP 400\)"),
+        (401, LEAKY, r"refuses to answer without a key \(HTTP 401\)"),
+        (404, {}, "GET /health answers HTTP 404; a task app has that route"),
+    ],
+)
+def test_an_app_that_is_up_and_not_well_says_why_at_once(status: int, body: Any, words: str) -> None:
+    with failing(TaskAppError, words, app=answering(status, body)):
+        pass
+
+
+def test_a_key_that_the_app_does_not_know() -> None:
+    with failing(TaskAppError, "refuses the key that it was given", app=answering(400, LEAKY), api_key=KEY):
+        pass
+
+
+def test_an_app_that_is_never_well_is_told_with_what_it_said() -> None:
+    with failing(TaskAppError, r"not well within 0.5 s: .*HTTP 500", app=answering(500, {}), health_check_timeout=0.5):
+        pass
+
+
+def test_an_app_that_gets_well_is_waited_for() -> None:
+    begun = time.monotonic()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await json_answer({}, 200 if time.monotonic() - begun > 1 else 502)(scope, receive, send)
+
+    with here(app=slow) as task_app:
+        assert task_app.api_key is None
+        assert task_app.key_was_minted is False
+
+
+def test_an_app_of_others_that_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVIRONMENT_API_KEY", KEY)
+    with here(app=app.asgi()) as task_app:  # made before, with the key of the environment
+        assert (task_app.api_key, asked(task_app)) == (KEY, 200)
+
+
+# exposure
+
+
+@pytest.mark.parametrize(("given", "docs"), [({}, 200), ({"host": "0.0.0.0"}, 401), ({"host": "localhost"}, 200)])
+def test_only_this_machine_alone_is_local(given: dict[str, Any], docs: int) -> None:
+    with here(**given) as task_app:
+        assert httpx.get(f"{task_app.local_url}/docs").status_code == docs
+
+
+def test_behind_a_tunnel_it_is_public(tmp_path: Path) -> None:
+    fake = FakeCloudflared(tmp_path, BOX)
+    with here(tunnel_mode="quick", cloudflared=fake.path, skip_tunnel_verification=True) as task_app:
+        assert (task_app.url, task_app.tunnel_mode) == (ADDRESS, "quick")
+        assert fake.calls()[0]["argv"][-1] == task_app.local_url
+        assert httpx.get(f"{task_app.local_url}/docs").status_code == 401
+    assert gone(fake.calls()[0]["pid"])
+
+
+def test_a_preconfigured_address_is_tried_and_told() -> None:
+    port = free_port()
+    url = f"http://localhost:{port}"
+    with here(port=port, tunnel_mode="auto", preconfigured_url=url) as task_app:
+        assert (task_app.url, task_app.tunnel_mode) == (url, "preconfigured")
+        assert httpx.get(f"{task_app.local_url}/docs").status_code == 401
+
+
+def test_a_tunnel_that_does_not_open_takes_everything_down(tmp_path: Path) -> None:
+    fake = FakeCloudflared(tmp_path, QUIET)
+    timing = Timing(attempts=1, address_seconds=0.5)
+    with failing(TunnelError, "printed no address", tunnel_mode="quick", cloudflared=fake.path, timing=timing):
+        pass
+    assert all(gone(call["pid"]) for call in fake.calls())
+
+
+def test_a_loopback_backend_needs_no_tunnel_and_none_at_all_says_so() -> None:
+    with here(tunnel_mode="auto", backend_url="http://127.0.0.1:8500/api", cloudflared="nix-da") as task_app:
+        assert task_app.url == task_app.local_url
+    with pytest.raises(TunnelError, match="it is not known that the backend is on this machine.*no program nix-da"):
+        here(tunnel_mode="auto", cloudflared="nix-da")
+
+
+# callbacks, and how it ends
+
+
+def test_callbacks_come_when_all_is_open_and_before_anything_closes() -> None:
+    told: list[Any] = []
+    with here(on_start=lambda it: told.append(asked(it)), on_stop=lambda it: told.append(asked(it))):
+        assert told == [200]
+    assert told == [200, 200]
+
+
+@in_a_loop
+async def test_callbacks_may_be_async() -> None:
+    told: list[str] = []
+
+    async def tell(task_app: InProcessTaskApp) -> None:
+        await asyncio.sleep(0)
+        told.append(task_app.url)
+
+    async with here(on_start=tell, on_stop=tell) as task_app:
+        url = task_app.url
+    assert told == [url, url]
+    with pytest.raises(BadArgument, match="on_start is async; use `async with`"), here(on_start=tell):
+        raise AssertionError
+
+
+def broken(_: InProcessTaskApp) -> None:
+    raise LookupError("the callback broke")
+
+
+def test_a_broken_on_start_comes_out_when_all_is_closed() -> None:
+    called: list[InProcessTaskApp] = []
+    with failing(LookupError, "the callback broke", on_start=broken, on_stop=called.append):
+        pass
+    assert not called
+
+
+def test_a_broken_on_stop_comes_out_unless_the_block_raised(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(LookupError, match="the callback broke"), here(on_stop=broken):
+        pass
+    with pytest.raises(ZeroDivisionError), here(on_stop=broken):
+        raise ZeroDivisionError
+    assert "on_stop failed, after the block had raised ZeroDivisionError" in caplog.text
+
+
+@in_a_loop
+async def test_the_same_in_async_blocks(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(LookupError, match="the callback broke"):
+        async with here(on_start=broken):
+            raise AssertionError
+    with pytest.raises(ZeroDivisionError):
+        async with here(on_stop=broken):
+            raise ZeroDivisionError
+    assert "on_stop failed" in caplog.text
+
+
+@in_a_loop
+async def test_a_cancelled_start_closes_everything(tmp_path: Path) -> None:
+    fake, port = FakeCloudflared(tmp_path, QUIET), free_port()
+
+    async def enter() -> None:
+        async with here(port=port, tunnel_mode="quick", cloudflared=fake.path, timing=Timing(address_seconds=600)):
+            raise AssertionError
+
+    task = asyncio.create_task(enter())
+    while not fake.calls():
+        await asyncio.sleep(0.02)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 60)
+    assert is_free(port)
+    assert all(gone(call["pid"]) for call in fake.calls())
+
+
+@in_a_loop
+async def test_the_loop_turns_while_it_starts_and_stops() -> None:
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        await asyncio.sleep(0.5)
+        yield
+        await asyncio.sleep(0.5)
+
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0.01)
+            turns += 1
+
+    turning = asyncio.create_task(turn())
+    inner = answering(200, {})
+    starlette = Starlette(lifespan=lifespan)
+    starlette.mount("/", inner)
+    async with here(app=starlette):
+        started = turns
+    turning.cancel()
+    assert started > 5
+    assert turns - started > 5
