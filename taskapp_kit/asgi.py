@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from taskapp_kit.config import Settings, from_environment
-from taskapp_kit.contract.ports import Clock, Store, SystemClock
+from taskapp_kit.contract.ports import Clock, Coordinator, Store, SystemClock
 from taskapp_kit.declare.taskapp import Exposure, TaskApp
 from taskapp_kit.model_access import model_access
 from taskapp_kit.serve.app import create
@@ -20,11 +20,13 @@ def build(
     exposure: Exposure = "public",
     store: Store | None = None,
     clock: Clock | None = None,
+    coordinator: Coordinator | None = None,
 ) -> FastAPI:
     """The FastAPI app of a task app. Raises DeclarationError, ConfigError, Unavailable, StoreError.
 
     settings: from the process environment when absent. store: opened from `settings.store` when absent; nothing is kept
-    when that is absent too (`taskapp serve` has a default of its own).
+    when that is absent too (`taskapp serve` has a default of its own). coordinator: where tickets of rollouts are kept
+    that are repeated or fetched later; the store's when absent, else this process's memory.
     """
     settings = settings or from_environment()
     if store is None and settings.store not in (None, "none"):
@@ -46,4 +48,4 @@ def build(
         workers=settings.workers,
         models=model_access(settings, exposure, clock or SystemClock(), is_door_key=is_door_key),
     )
-    return create(service, settings, exposure=exposure)
+    return create(service, settings, exposure=exposure, coordinator=coordinator)

@@ -150,7 +150,7 @@ def share(trajectory: Trajectory) -> float:
 
 @app.metric
 def sandbox(trajectory: Trajectory) -> dict[str, float]:
-    """The level of the sandbox (3 bubblewrap, 2 Landlock), 1 or 0 for a submission, and the number of runs."""
+    """Level of the sandbox (4 remote, 3 bubblewrap, 2 Landlock), 1 or 0 for a submission, and the number of runs."""
     return {
         "sandbox_level": float(trajectory.final_state["sandbox_level"]),
         "submitted": float(trajectory.final_state["outcomes"] is not None),

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from taskapp_kit.errors import SandboxError
-from taskapp_kit.sandbox import layers, uids
+from taskapp_kit.sandbox import layers, remote, uids
 from taskapp_kit.sandbox.folder import Folder, sweep
 from taskapp_kit.sandbox.limits import RunResult, SandboxLimits
 from taskapp_kit.sandbox.probe import settle
@@ -54,7 +54,7 @@ class Sandbox:
         self._allow_weak = allow_weak
         self._user_ids = user_ids
         self._level = -1
-        self._folder: Folder | None = None
+        self._folder: Folder | remote.RemoteBox | None = None
         self._lease: uids.Lease | None = None
         self._busy = threading.Lock()
         self._state = threading.Lock()
@@ -69,7 +69,8 @@ class Sandbox:
     @property
     def root(self) -> str:
         """The working directory as programs in the box see it."""
-        return layers.inner_root(self.level, self._opened())
+        folder = self._opened()
+        return remote.ROOT if isinstance(folder, remote.RemoteBox) else layers.inner_root(self.level, folder)
 
     async def __aenter__(self) -> Self:
         try:
@@ -88,18 +89,26 @@ class Sandbox:
         if self._folder is not None:
             raise SandboxError("This box is open already.", hint="Make another Sandbox.")
         self._level = settle(self._asked, self._allow_weak)
-        if not _swept.is_set():
-            _swept.set()
-            sweep()
-        self._lease = uids.lease(self._user_ids) if layers.own_uid(self._level) else None
         try:
-            self._folder = Folder(self._lease.uid if self._lease else None)
+            self._folder = self._made()
             for name, data in self._files.items():
                 self.write_sync(name, data)
         except BaseException:
             self.close()
             raise
         return self
+
+    def _made(self) -> Folder | remote.RemoteBox:
+        if self._level == remote.LEVEL:
+            machines = remote.in_use()
+            if machines is None:
+                raise SandboxError("There is no machine for a remote box any more.", hint="Open it again.")
+            return remote.RemoteBox(machines, self.limits)
+        if not _swept.is_set():
+            _swept.set()
+            sweep()
+        self._lease = uids.lease(self._user_ids) if layers.own_uid(self._level) else None
+        return Folder(self._lease.uid if self._lease else None)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -174,7 +183,7 @@ class Sandbox:
                 if lease is not None:
                     lease.release()
 
-    def _opened(self) -> Folder:
+    def _opened(self) -> Folder | remote.RemoteBox:
         folder = self._folder
         if folder is None:
             raise SandboxError("This box is not open.", hint="Use it inside `async with Sandbox() as box:`.")
@@ -191,6 +200,8 @@ class Sandbox:
             with self._state:
                 folder = self._opened()
                 self._running = stop
+            if isinstance(folder, remote.RemoteBox):
+                return folder.run(program if isinstance(program, str) else None, argv, limits, stdin, stop)
             if isinstance(program, str):
                 folder.put_code(program.encode("utf-8", "surrogatepass"))
             launch = layers.prepare(self._level, folder, argv, limits)

@@ -1,6 +1,6 @@
 """How a program is started at each level: the command, its environment, the descriptors that it is given.
 
-4  remote       another machine; not built
+4  remote       another machine: see remote.py
 3  bubblewrap   namespaces, seccomp, rlimits; as root also a user id of the box's own
 2  landlock     Landlock, seccomp without sockets, rlimits, a user id of the box's own: needs root
 1  rlimits      limits and a clean environment; as root also a user id of the box's own

@@ -22,9 +22,9 @@ from typing import Any
 
 from taskapp_kit.config import from_environment
 from taskapp_kit.errors import SandboxError, SandboxTooWeak, TaskappError
-from taskapp_kit.sandbox import layers, processes, uids
+from taskapp_kit.sandbox import layers, processes, remote, uids
 from taskapp_kit.sandbox.folder import Folder
-from taskapp_kit.sandbox.limits import MB, SandboxLimits
+from taskapp_kit.sandbox.limits import MB, RunResult, SandboxLimits
 from taskapp_kit.sandbox.stop import Stop
 from taskapp_kit.sandbox.supervise import Run
 
@@ -45,9 +45,20 @@ CLOSED = {
 }
 """Attempt of the probe to what its denial means."""
 
-PROMISED = {3: frozenset(CLOSED), 2: frozenset(CLOSED), 1: frozenset({"memory", "big_file"}), 0: frozenset[str]()}
+PROMISED = {
+    4: frozenset({"tcp_out", "udp_out", "read_outside", "write_outside", "others_environment", "daemon"}),
+    3: frozenset(CLOSED),
+    2: frozenset(CLOSED),
+    1: frozenset({"memory", "big_file"}),
+    0: frozenset[str](),
+}
+"""Of another machine it is enough that nothing of ours can be reached from there; the rest is reported as it is found."""
 
 HOW = {
+    4: {
+        "tcp_out": "machine without network", "udp_out": "machine without network", "read_outside": "another machine",
+        "write_outside": "another machine", "others_environment": "another machine", "daemon": "own user id",
+    },
     3: {
         "tcp_out": "network namespace", "udp_out": "network namespace", "other_sockets": "namespaces, seccomp",
         "read_outside": "mount namespace", "write_outside": "mount namespace", "others_environment": "pid namespace",
@@ -61,6 +72,14 @@ HOW = {
         "forks": "RLIMIT_NPROC", "daemon": "own user id",
     },
 }  # fmt: skip
+_COUNT_OWN = """
+import contextlib, os
+count = 0
+for name in os.listdir("/proc"):
+    with contextlib.suppress(OSError):
+        count += name.isdigit() and os.stat(f"/proc/{name}").st_uid == os.getuid()
+print(count)
+"""
 _LIMITS = SandboxLimits(wall_seconds=20, cpu_seconds=10, memory_bytes=256 * MB, processes=16, file_bytes=16 * MB)
 
 
@@ -105,10 +124,14 @@ class Capabilities:
 
 _lock = threading.RLock()
 _known: dict[int, Capabilities | SandboxError] = {}
+_known_remote: dict[int, tuple[remote.Machines, Capabilities]] = {}
 
 
 def at_level(level: int) -> Capabilities:
     """The probe's report for one level. Raises SandboxTooWeak when it does not hold here. Cached."""
+    machines = remote.in_use()
+    if level == remote.LEVEL and machines is not None:
+        return _at_remote(machines)
     if level not in layers.LOCAL_LEVELS:
         raise SandboxTooWeak(
             f"There is no sandbox level {level!r} here.",
@@ -128,10 +151,23 @@ def at_level(level: int) -> Capabilities:
     return found
 
 
+def _at_remote(machines: remote.Machines) -> Capabilities:
+    """The report of boxes on these machines. One that failed is asked anew: a machine that did not come is no verdict."""
+    with _lock:
+        found = _known_remote.get(id(machines))
+        if found is None or found[0] is not machines:
+            try:
+                found = machines, _probe_remote(machines)
+            except TaskappError as error:
+                raise SandboxTooWeak(f"Sandbox level 4 (remote) does not hold: {error}") from error
+            _known_remote[id(machines)] = found
+    return found[1]
+
+
 def capabilities() -> Capabilities:
     """The strongest level that holds here, and what it denies. The first call in a process takes part of a second."""
     refused: list[str] = []
-    for level in layers.LOCAL_LEVELS:
+    for level in layers.LOCAL_LEVELS if remote.in_use() is None else (remote.LEVEL, *layers.LOCAL_LEVELS):
         try:
             found = at_level(level)
         except SandboxTooWeak as error:
@@ -165,6 +201,30 @@ def _probe(level: int) -> Capabilities:
     finally:
         if held is not None:
             held.release()
+    return _report(level, layers.NAMES[level], outcomes)
+
+
+def _probe_remote(machines: remote.Machines) -> Capabilities:
+    """The same attempts, on a machine that is made for them, and TCP to something that we ourselves can reach."""
+    stop = Stop()
+    box = remote.RemoteBox(machines, _LIMITS)
+    try:
+        with _targets() as targets:
+            told = dict(targets.told)
+            if (reachable := machines.reachable()) is not None:
+                told["tcp_host"], told["tcp_port"] = reachable
+            program = Path(__file__).with_name("probe_inside.py").read_text("utf-8")
+            outcomes = _told(box.run(program, None, _LIMITS, json.dumps(told).encode(), stop))
+            _heard(outcomes, targets)
+        left = box.run(_COUNT_OWN, None, _LIMITS, b"", stop)
+        outcomes["daemon"] = "denied: gone" if left.stdout.strip() == "1" else "open"
+    finally:
+        stop.close()
+        box.remove()
+    return _report(remote.LEVEL, f"remote, {machines.name}", outcomes)
+
+
+def _report(level: int, title: str, outcomes: Mapping[str, str]) -> Capabilities:
     walls = tuple(
         Wall(
             name,
@@ -179,7 +239,7 @@ def _probe(level: int) -> Capabilities:
     broken = [wall.meaning for wall in walls if not wall.denied and wall.name in PROMISED[level]]
     if broken:
         raise SandboxTooWeak(f"its own probe got through ({'; '.join(broken)}).")
-    return Capabilities(level, layers.NAMES[level], walls)
+    return Capabilities(level, title, walls)
 
 
 def _attempts(level: int, folder: Folder, targets: _Targets) -> dict[str, str]:
@@ -192,18 +252,28 @@ def _attempts(level: int, folder: Folder, targets: _Targets) -> dict[str, str]:
         result = run.result(stop)
     finally:
         stop.close()
+    outcomes = _told(result)
+    _heard(outcomes, targets)
+    outcomes["daemon"] = "open" if run.left_behind else "denied: gone"
+    return outcomes
+
+
+def _told(result: RunResult) -> dict[str, str]:
     if not result.ok:
         last = result.stderr.strip().splitlines()[-1:] or ["it said nothing"]
         raise SandboxError(f"the probe could not run (exit {result.exit_code}, signal {result.signal}): {last[0]}")
     outcomes: dict[str, str] = json.loads(result.stdout)
     if set(outcomes) != set(CLOSED):
         raise SandboxError("the probe did not finish.")
+    return outcomes
+
+
+def _heard(outcomes: dict[str, str], targets: _Targets) -> None:
+    """Whether a datagram arrived is seen here."""
     if targets.heard():
         outcomes["udp_out"] = "open"
     elif outcomes["udp_out"] == "open":
         outcomes["udp_out"] = "denied: it never arrived"
-    outcomes["daemon"] = "open" if run.left_behind else "denied: gone"
-    return outcomes
 
 
 class _Targets:

@@ -31,8 +31,9 @@ class Denied(Exception):
 
 
 def tcp_out() -> None:
-    """Connects to a listener of the host."""
-    socket.create_connection(("127.0.0.1", targets["tcp_port"]), timeout=1).close()
+    """Connects to a listener of the host, or to what the host can reach where that is elsewhere."""
+    host = targets.get("tcp_host", "127.0.0.1")
+    socket.create_connection((host, targets["tcp_port"]), timeout=3 if "tcp_host" in targets else 1).close()
 
 
 def udp_out() -> None:

@@ -1,0 +1,99 @@
+"""The entries of a modal.Dict, as far as tickets need them: three steps that no two containers can do at once.
+
+Keys are text, values bytes, whatever Modal's client wraps them in: no object of ours is ever pickled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from taskapp_kit.errors import StoreError
+
+CALL_SECONDS = 30.0
+"""How long one call to the Dict may take, with the client's own repetitions."""
+
+
+class Entries(Protocol):
+    """What is used of a modal.Dict. Text keys, bytes as values."""
+
+    async def get(self, key: str) -> bytes | None:
+        """The value; None when there is none."""
+        ...
+
+    async def put(self, key: str, value: bytes) -> None:
+        """Puts it, whatever was there."""
+        ...
+
+    async def put_if_absent(self, key: str, value: bytes) -> bool:
+        """Puts it and answers True, or answers False where something is. Of several at once one succeeds."""
+        ...
+
+    async def remove(self, key: str) -> None:
+        """Removes it, if it is there."""
+        ...
+
+
+class ModalEntries:
+    """A named modal.Dict, made when it is missing. Modal's client is first asked when the first entry is.
+
+    Raises StoreError: what kind of refusal it was, never its text.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        environment_name: str | None = None,
+        client: Any = None,
+        call_seconds: float = CALL_SECONDS,
+    ) -> None:
+        """client: a `modal.Client`; the process's own when absent."""
+        self.name = name
+        self._environment_name = environment_name
+        self._call_seconds = call_seconds
+        self._client = client
+        self._dict: Any = None
+
+    async def get(self, key: str) -> bytes | None:
+        """See `Entries`."""
+        value = await self._call("read", lambda found: found.get.aio(key))
+        if value is not None and not isinstance(value, bytes):
+            raise StoreError(
+                f"the entry {key!r} of the modal.Dict {self.name!r} is none of ours.",
+                hint="Give each app a Dict of its own.",
+            )
+        return value
+
+    async def put(self, key: str, value: bytes) -> None:
+        """See `Entries`."""
+        await self._call("write", lambda found: found.put.aio(key, value))
+
+    async def put_if_absent(self, key: str, value: bytes) -> bool:
+        """See `Entries`."""
+        return bool(await self._call("write", lambda found: found.put.aio(key, value, skip_if_exists=True)))
+
+    async def remove(self, key: str) -> None:
+        """See `Entries`."""
+        await self._call("write", lambda found: found.pop.aio(key, None))
+
+    async def _call(self, verb: str, call: Callable[[Any], Awaitable[Any]]) -> Any:
+        import modal
+
+        try:
+            async with asyncio.timeout(self._call_seconds):
+                if self._dict is None:  # after a memory snapshot was restored, not before
+                    self._dict = modal.Dict.from_name(
+                        self.name,
+                        environment_name=self._environment_name,
+                        create_if_missing=True,
+                        client=self._client,
+                    )
+                return await call(self._dict)
+        except (modal.exception.Error, OSError, TimeoutError) as error:
+            raise StoreError(
+                f"the modal.Dict {self.name!r} could not be {'read' if verb == 'read' else 'written'}: "
+                f"{type(error).__name__}.",
+                hint="Send the request again; if it stays so, look at the Dict with `modal dict list`.",
+            ) from error

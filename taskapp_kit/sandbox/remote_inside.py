@@ -1,0 +1,278 @@
+"""The program on a remote box's machine: does one thing that `remote.py` asks, as root, and tells what came of it.
+
+Standard input is a JSON line, then bytes; standard output a JSON line, then bytes. Programs of the box run under a user id
+of their own and hold none of our descriptors, so they can neither end this program nor write where it writes.
+
+Only the standard library, and `folder.py` and `errors.py` beside it in the zip file. What the usual Linux has and a
+sandboxed kernel may lack (pidfd, cgroups, Landlock, namespaces) is not used; the machine itself is the outer wall.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import math
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from taskapp_kit.errors import SandboxError
+from taskapp_kit.sandbox.folder import BEFORE_CODE, Folder
+
+LOOK_SECONDS = 0.05
+KILL_SECONDS = 10.0
+CHUNK = 65_536
+NOT_FOUND = 127
+PR_SET_NO_NEW_PRIVS = 38
+TICKS, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Place(Folder):
+    """The folder of the box on this machine, the same one in every call."""
+
+    def __init__(self, path: Path, uid: int) -> None:
+        self.uid = uid
+        self.path = path
+        for name in ("files", "tmp", "shm", "code", "empty"):
+            inner = path / name
+            if not inner.is_dir():
+                inner.mkdir()
+                ours = name in ("code", "empty")
+                inner.chmod(0o755 if ours else 0o700)
+                if not ours:
+                    os.chown(inner, uid, uid)
+        self._put("sitecustomize.py", BEFORE_CODE)
+
+
+class Output:
+    """What a program prints on one of its two outputs: the first bytes kept, the rest counted."""
+
+    def __init__(self, pipe: IO[bytes], most: int) -> None:
+        self.kept = bytearray()
+        self.seen = 0
+        self._pipe = pipe
+        self._most = most
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self) -> None:
+        while data := os.read(self._pipe.fileno(), CHUNK):
+            self.seen += len(data)
+            self.kept += data[: max(0, self._most - len(self.kept))]
+
+
+def run(asked: dict[str, Any], place: Place, data: bytes) -> tuple[dict[str, Any], bytes]:
+    """One program, from its start to the end of everything that it left behind."""
+    limits, uid = asked["limits"], place.uid
+    assert uid is not None
+    code, stdin = data[: asked["code_bytes"]], data[asked["code_bytes"] :]
+    argv = asked["argv"]
+    if argv is None:
+        place.put_code(code)
+        argv = [sys.executable, "-s", "-P", str(place.path / "code" / "main.py")]
+    elif argv[0] in ("python", "python3"):
+        argv = [sys.executable, *argv[1:]]
+    began = time.monotonic()
+    try:
+        process = subprocess.Popen(  # noqa: S603 (what it is for)
+            argv, cwd=place.files, env=variables(place), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, bufsize=0, start_new_session=True,
+            preexec_fn=lambda: confine(limits, uid),  # noqa: PLW1509 (no thread was started yet)
+        )  # fmt: skip
+    except OSError as error:  # as a shell would tell it
+        text = f"{argv[0]}: {error.strerror}\n".encode()
+        counts = [0, len(text)]
+        return {
+            "exit_code": NOT_FOUND, "signal": None, "killed_for": None, "kept": counts, "seen": counts,
+            "wall_seconds": 0.0, "cpu_seconds": 0.0,
+        }, text  # fmt: skip
+    except subprocess.SubprocessError:
+        raise SandboxError("The walls of a remote box could not be put up: its machine does not let us.") from None
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    out, err = Output(process.stdout, limits["output_bytes"]), Output(process.stderr, limits["output_bytes"])
+    threading.Thread(target=feed, args=(process.stdin, stdin), daemon=True).start()
+    killed_for, cpu_seconds = None, 0.0
+    look_at = began + LOOK_SECONDS
+    while process.poll() is None:
+        now = time.monotonic()
+        if now - began >= limits["wall_seconds"]:
+            killed_for = "wall"
+        elif out.seen + err.seen > limits["flood_bytes"]:
+            killed_for = "output"
+        elif now >= look_at:
+            killed_for, cpu_seconds = look(place, limits, cpu_seconds)
+            look_at = now + max(LOOK_SECONDS, 10 * (time.monotonic() - now))
+        if killed_for is not None:
+            end(uid)
+            process.wait(KILL_SECONDS)
+            break
+        time.sleep(0.005)
+    end(uid)
+    status = process.wait(KILL_SECONDS)
+    for output in (out, err):
+        output.thread.join(KILL_SECONDS)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_seconds = max(cpu_seconds, used.ru_utime + used.ru_stime)
+    if killed_for is None and (
+        -status == signal.SIGXCPU or (-status == signal.SIGKILL and cpu_seconds >= limits["cpu_seconds"])
+    ):
+        killed_for = "cpu"
+    place.clear_temporary()
+    told = {
+        "exit_code": status if status >= 0 else None,
+        "signal": -status if status < 0 else None,
+        "killed_for": killed_for,
+        "kept": [len(out.kept), len(err.kept)],
+        "seen": [out.seen, err.seen],
+        "wall_seconds": time.monotonic() - began,
+        "cpu_seconds": cpu_seconds,
+    }
+    return told, bytes(out.kept + err.kept)
+
+
+def variables(place: Place) -> dict[str, str]:
+    """All variables of a program: as in boxes of the other levels."""
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(place.files),
+        "TMPDIR": str(place.path / "tmp"),
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": f"{place.path / 'code'}:{place.files}",
+        "PYTHONHASHSEED": "0",
+        "PYTHONUTF8": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def confine(limits: dict[str, Any], uid: int) -> None:
+    """In the new process, before the program: its limits, then its user id."""
+    cpu = max(1, math.ceil(limits["cpu_seconds"]))
+    bounds = {
+        "AS": limits["memory_bytes"], "FSIZE": limits["file_bytes"], "NOFILE": limits["open_files"],
+        "NPROC": limits["processes"], "CORE": 0,
+    }  # fmt: skip
+    for name, value in bounds.items():
+        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))
+    os.umask(0o022)
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+    if _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        raise OSError("no_new_privs")
+
+
+def feed(pipe: IO[bytes], data: bytes) -> None:
+    """Gives the program its standard input; it may close it early."""
+    with contextlib.suppress(OSError):
+        view = memoryview(data)
+        while view:
+            view = view[os.write(pipe.fileno(), view[:CHUNK]) :]
+    with contextlib.suppress(OSError):
+        pipe.close()
+
+
+def look(place: Place, limits: dict[str, Any], before: float) -> tuple[str | None, float]:
+    """(the limit that all processes together have reached, None if none; processor seconds so far)."""
+    memory, cpu, count = 0, 0.0, 0
+    for pid in of_uid(place.uid or 0):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            memory += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+            after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            cpu += sum(map(int, after_name[11:15])) / TICKS
+            count += 1
+    cpu = max(before, cpu)
+    stored, files = place.used(most_files=limits["files"])
+    if memory > limits["memory_bytes"]:
+        return "memory", cpu
+    if stored > limits["file_bytes"] or files > limits["files"]:
+        return "disk", cpu
+    return ("cpu" if cpu > limits["cpu_seconds"] else None), cpu
+
+
+def of_uid(uid: int) -> list[int]:
+    """The living processes of a user id."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                if entry.stat().st_uid == uid and state not in "ZX":
+                    found.append(int(entry.name))
+    return found
+
+
+def end(uid: int) -> None:
+    """Ends every process of the box: one that has its user id signals all that it may signal."""
+    deadline = time.monotonic() + KILL_SECONDS
+    while of_uid(uid):
+        if time.monotonic() > deadline:
+            raise SandboxError("Processes of a remote box do not end when they are killed.")
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setgroups([])
+                os.setresgid(uid, uid, uid)
+                os.setresuid(uid, uid, uid)
+                os.kill(-1, signal.SIGKILL)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        time.sleep(0.002)
+
+
+def write(asked: dict[str, Any], place: Place, data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Makes or replaces a file."""
+    place.write(asked["name"], data, most_bytes=asked["most_bytes"])
+    return {}, b""
+
+
+def read(asked: dict[str, Any], place: Place, _: bytes) -> tuple[dict[str, Any], bytes]:
+    """A file's bytes."""
+    return {}, place.read(asked["name"], most_bytes=asked["most_bytes"])
+
+
+def names(asked: dict[str, Any], place: Place, _: bytes) -> tuple[dict[str, Any], bytes]:
+    """The plain files."""
+    return {}, json.dumps(place.names(most=asked["most"])).encode()
+
+
+ORDERS: dict[str, Callable[[dict[str, Any], Place, bytes], tuple[dict[str, Any], bytes]]] = {
+    "run": run,
+    "write": write,
+    "read": read,
+    "names": names,
+}
+
+
+def main() -> None:
+    """Does what is asked."""
+    asked = json.loads(sys.stdin.buffer.readline())
+    data = sys.stdin.buffer.read()
+    try:
+        place = Place(Path(asked["place"]), asked["uid"])
+        told, after = ORDERS[asked["do"]](asked, place, data)
+    except FileNotFoundError:
+        told, after = {"missing": True}, b""
+    except SandboxError as error:
+        told, after = {"error": error.message, "hint": error.hint}, b""
+    except OSError as error:
+        told, after = {"error": f"A remote box could not do it: {error.strerror}."}, b""
+    sys.stdout.buffer.write(json.dumps(told).encode() + b"\n" + after)
+    sys.stdout.buffer.flush()
+    os._exit(0)  # a thread that still feeds is no reason to wait
+
+
+if __name__ == "__main__":
+    main()
