@@ -361,7 +361,7 @@ def _settle(
     variables: dict[str, str] = {}
     for _, content in reversed(env_files):
         variables.update(content)
-    variables.update(environ)
+    variables.update((name, value) for name, value in environ.items() if value.strip() or name not in variables)
     return Settings(**values, sources=sources, variables=variables)
 
 
@@ -421,10 +421,15 @@ def _meant(name: str, known: set[str]) -> str:
 
 
 def _without_password(url: str) -> str:
-    from urllib.parse import urlsplit
+    """The address without user name, password and options; without anything where readers could disagree about them."""
+    import re
 
-    address = urlsplit(url)
-    if "@" not in address.netloc and not address.query:
+    scheme, separator, rest = url.partition("://")
+    if not separator:  # a path, unless somebody meant libpq's other way of writing
+        return "(hidden)" if re.search(r"^postgres\w*(\+\w+)?:|password\s*=", url, re.IGNORECASE) else url
+    authority, path, options = re.fullmatch(r"([^/?#]*)([^?#]*)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
+    if authority.count("@") > 1 or (authority and "@" in path + options):
+        return f"{scheme}://… (rest hidden)"  # an unescaped / ? # or @ in the password: it would show as host or path
+    if "@" not in authority and not options:
         return url
-    host = address.netloc.rpartition("@")[2]
-    return f"{address.scheme}://{host}{address.path}" + (" (rest hidden)")
+    return f"{scheme}://{authority.rpartition('@')[2]}{path} (rest hidden)"

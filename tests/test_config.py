@@ -244,3 +244,10 @@ def test_a_child_gets_the_environment_without_keys_and_store() -> None:
         "OPENAI_API_KEY": "the author's own",
     }
     assert child_environment(environ) == {"PATH": "/bin", "OPENAI_API_KEY": "the author's own"}
+
+
+def test_an_empty_variable_of_the_process_hides_no_env_file(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("SYNTH_API_KEY=from-the-file\nOTHER=kept\n")
+    settings = load({}, folder=tmp_path, environ={"SYNTH_API_KEY": "", "OTHER": "from-the-process"})
+    assert settings.variable("SYNTH_API_KEY") == "from-the-file"
+    assert settings.variable("OTHER") == "from-the-process"

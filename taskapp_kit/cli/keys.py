@@ -1,4 +1,7 @@
-"""`taskapp keys`: who may come in. Keys are made, listed and revoked in a key file, while servers read it."""
+"""`taskapp keys`: who may come in. Keys are made, rotated, listed and revoked in a key file, while servers read it.
+
+`keys upload` gives the backend that trains the key of the task app.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,14 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
         "taskapp keys mint trainer --max-in-flight 64",
         "KEY=$(taskapp keys mint ci)",
         "taskapp keys list",
+        "taskapp keys rotate ci",
         "taskapp keys revoke ci",
         "taskapp serve crafter --keys-file .taskapp/keys",
+        "taskapp keys upload --backend-url http://127.0.0.1:8500",
     )
 )
 def command() -> None:
-    """Make, list and revoke the keys of a key file.
+    """Make, rotate, list and revoke the keys of a key file; give a backend the task app's key.
 
     A key has a label, which is logged and stored with what it asks for; the file has only the key's SHA-256. A server
     that was started with the file (--keys-file or TASKAPP_KEYS_FILE) notices a change within about a second.
@@ -74,6 +79,71 @@ def mint(label: str, max_in_flight: int | None, another: bool, keys_file: str | 
     named = shlex.quote(str(path))
     _say(f"A server that reads the file (taskapp serve APP --keys-file {named}) takes it within about a second.")
     _warn_if_open(path)
+
+
+@command.command(epilog=example("KEY=$(taskapp keys rotate ci)", "taskapp keys rotate ci --finish"))
+@click.argument("label")
+@click.option("--finish", is_flag=True, help="The callers have the new key: refuse the older ones from now on.")
+@_keys_file
+@_as_json
+@click.pass_context
+def rotate(ctx: click.Context, label: str, finish: bool, keys_file: str | None, as_json: bool) -> None:
+    """Change the key of LABEL without a moment in which none is valid.
+
+    First a second key is made beside the old one, and printed; once every caller has it, --finish removes the old one.
+    """
+    from taskapp_kit.serve import key_file
+
+    if finish:
+        ctx.invoke(revoke, label=label, keep_newest=True, keys_file=keys_file, as_json=as_json)
+        return
+    path = _path(keys_file)
+    lines = [line for line in _read(path) if line.holder.label == label]
+    if not lines:
+        raise key_file.KeyFileError(
+            f"{path} has no key under the label {label!r}.",
+            hint="`taskapp keys list` shows the labels; `mint` makes one.",
+        )
+    quota = lines[-1].holder.max_in_flight
+    ctx.invoke(mint, label=label, max_in_flight=quota, another=True, keys_file=keys_file, as_json=as_json)
+    _say(f"The old key is valid, too. When all callers have the new one: taskapp keys rotate {label} --finish")
+
+
+@command.command(
+    epilog=example(
+        "taskapp keys upload --backend-url http://127.0.0.1:8500",
+        "taskapp keys upload --mint --file .env --env-file .env",
+    )
+)
+@click.option(
+    "--backend-url", "--backend", "backend_url", metavar="U", help="The backend.  [default: BACKEND_BASE_URL]"
+)
+@click.option("--env-file", "env_files", multiple=True, metavar="F", help="Read keys from this file; a later one wins.")
+@click.option("--mint", "minting", is_flag=True, help="Make a new key and write it into --file first.")
+@click.option("--file", "file", metavar="F", default=".env", help="Where a new key is written, mode 600.")
+@_as_json
+def upload(backend_url: str | None, env_files: tuple[str, ...], minting: bool, file: str, as_json: bool) -> None:
+    """Give the backend the task app's key, ENVIRONMENT_API_KEY, in a sealed box that it alone opens.
+
+    The backend needs it to call the task app. The key is never printed.
+    """
+    from pathlib import Path
+
+    from taskapp_kit.cli import env_file
+    from taskapp_kit.cli.job_settings import ENVIRONMENT_KEY, job_settings
+    from taskapp_kit.client import mint_environment_api_key, setup_environment_api_key
+
+    settings = job_settings(env_files=env_files, backend_url=backend_url)
+    backend, backend_key = settings.needed_backend(), settings.needed_backend_key()
+    token = mint_environment_api_key() if minting else settings.needed_task_app_key()
+    if minting:
+        env_file.write(Path(file), {ENVIRONMENT_KEY: token})
+        _say(f"A new {ENVIRONMENT_KEY} stands in {file}; the task app must be started (or deployed) with it.")
+    stored = setup_environment_api_key(backend, backend_key, token)
+    if as_json:
+        print_json({name: value for name, value in stored.items() if name != "token"})
+    else:
+        click.echo(f"{clean(backend)} has {ENVIRONMENT_KEY} now.")
 
 
 @command.command("list", epilog=example("taskapp keys list", "taskapp keys list --keys-file keys --json"))

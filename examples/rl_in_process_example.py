@@ -1,0 +1,21 @@
+"""A whole RL job from one script: task app, job and results, without a process to manage.
+
+Start a backend first (it plays rollouts and updates no weights):  taskapp backend serve
+then:  BACKEND_BASE_URL=http://127.0.0.1:8500 SYNTH_API_KEY=… python examples/rl_in_process_example.py
+"""
+
+from pathlib import Path
+
+from taskapp_kit.deploy.in_process_job import run_in_process_job
+
+HERE = Path(__file__).parent
+
+if __name__ == "__main__":
+    result = run_in_process_job(
+        job_type="rl",
+        config_path=HERE / "rl_in_process_config.toml",
+        task_app_path=HERE / "rl" / "task_app.py",
+        on_status=lambda status: print("status", status["status"]),
+        interval=1.0,
+    )
+    print("final reward", result.final_reward)

@@ -1,0 +1,49 @@
+"""A curve in a terminal: numbers over their order, drawn with block characters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+
+
+def curve(values: Sequence[float | None], *, width: int = 60, height: int = 6) -> list[str]:
+    """The lines of a drawing, top first, `width` columns of curve at most and `height` lines; [] without a number.
+
+    More values than columns are averaged in even groups. None (undefined) leaves its column empty. At the left stand
+    the largest and the smallest number drawn.
+    """
+    columns = _columns(values, width)
+    known = [value for value in columns if value is not None]
+    if not known:
+        return []
+    low, high = min(known), max(known)
+    span = high - low
+    levels = [
+        None if value is None else max(1, round((value - low) / span * height * 8) if span else height * 4)
+        for value in columns
+    ]
+    labels = {0: f"{high:.4g}", height - 1: f"{low:.4g}"}
+    margin = max(len(label) for label in labels.values())
+    lines = []
+    for row in range(height):
+        floor = (height - 1 - row) * 8
+        drawn = "".join(" " if level is None else _EIGHTHS[min(8, max(0, level - floor))] for level in levels)
+        lines.append(f"{labels.get(row, ''):>{margin}} │{drawn}")
+    return lines
+
+
+def _columns(values: Sequence[float | None], width: int) -> list[float | None]:
+    usable = [value if value is not None and math.isfinite(value) else None for value in values]
+    if len(usable) <= width:
+        return usable
+    columns: list[float | None] = []
+    for column in range(width):
+        part = [
+            value
+            for value in usable[column * len(usable) // width : (column + 1) * len(usable) // width]
+            if value is not None
+        ]
+        columns.append(math.fsum(part) / len(part) if part else None)
+    return columns

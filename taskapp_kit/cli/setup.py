@@ -1,0 +1,144 @@
+"""`taskapp setup`: an .env file with what jobs need: the backend, the task app, the two keys."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from taskapp_kit.cli.job_settings import (
+    BACKEND_VARIABLES,
+    ENVIRONMENT_KEY,
+    LOCAL_BACKEND,
+    SYNTH_KEY,
+    TASK_APP_VARIABLES,
+    JobSettings,
+    job_settings,
+)
+from taskapp_kit.cli.terminal import clean, example
+from taskapp_kit.errors import ConfigError
+
+
+@click.command(
+    epilog=example(
+        "taskapp setup",
+        "taskapp setup --discover --upload-key",
+        "SYNTH_API_KEY=… taskapp setup --backend-url http://127.0.0.1:8500 --task-url http://127.0.0.1:8001",
+    )
+)
+@click.option(
+    "--file",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path(".env"),
+    metavar="F",
+    help="The file.",
+)
+@click.option(
+    "--env-file", "env_files", multiple=True, metavar="F", help="Take values from this file, too; may repeat."
+)
+@click.option("--backend-url", "--backend", "backend_url", metavar="U", help="The backend's address.")
+@click.option("--task-url", "--task-app-url", "task_url", metavar="U", help="The task app's address.")
+@click.option("--discover", is_flag=True, help="Look for the task app among the apps deployed on Modal.")
+@click.option("--modal-env", default="", metavar="E", help="The Modal environment to look in.  [default: Modal's own]")
+@click.option("--upload-key", is_flag=True, help="Give the backend the task app's key, in a box that it alone opens.")
+def command(
+    path: Path,
+    env_files: tuple[str, ...],
+    backend_url: str | None,
+    task_url: str | None,
+    discover: bool,
+    modal_env: str,
+    upload_key: bool,
+) -> None:
+    """Write an .env file (mode 600) that `taskapp train`, `serve`, `eval` and `deploy` read.
+
+    What is known already, from flags, the environment or env files, is taken over; at a terminal what is missing is
+    asked for, keys without showing them. A missing ENVIRONMENT_API_KEY is made. Nothing leaves this machine without
+    --upload-key or --discover.
+    """
+    from taskapp_kit.cli import env_file
+
+    sources = [*([str(path)] if path.expanduser().is_file() else []), *env_files]
+    known = job_settings(env_files=sources, backend_url=backend_url, task_app_url=task_url)
+    asks = sys.stdin.isatty()
+    backend = known.backend_url or (click.prompt("Backend", default=LOCAL_BACKEND) if asks else None)
+    synth = known.backend_key or (
+        click.prompt(f"{SYNTH_KEY}, the backend's key (empty: later)", default="", hide_input=True, show_default=False)
+        if asks
+        else None
+    )
+    task_app = task_url or (_discovered(modal_env, asks) if discover else known.task_app_url)
+    if task_app is None and asks and not discover:
+        task_app = click.prompt("Task app (empty: later)", default="", show_default=False) or None
+    minted = known.task_app_key is None
+    values = {
+        BACKEND_VARIABLES[0]: backend,
+        SYNTH_KEY: synth,
+        TASK_APP_VARIABLES[0]: task_app,
+        ENVIRONMENT_KEY: known.task_app_key or _mint(),
+    }
+    env_file.write(path, {name: value for name, value in values.items() if value})
+    click.echo(f"Wrote {clean(str(path))}, for you alone to read:")
+    for name, value in values.items():
+        shown = "(not set)" if not value else "made now" if name == ENVIRONMENT_KEY and minted else "set"
+        click.echo(f"  {name}  {clean(value) if value and name.endswith('URL') else shown}")
+    _warn_of_git(path)
+    if upload_key:
+        _upload(JobSettings(backend, task_app, synth or None, values[ENVIRONMENT_KEY]))
+    missing = [name for name, value in values.items() if not value]
+    if missing:
+        click.echo(
+            f"Still missing: {', '.join(missing)}. Run `taskapp setup` again, or write them into the file.", err=True
+        )
+
+
+def _mint() -> str:
+    from taskapp_kit.client import mint_environment_api_key
+
+    return mint_environment_api_key()
+
+
+def _discovered(environment: str, asks: bool) -> str:
+    from taskapp_kit.deploy.modal_discovery import deployed_apps
+
+    found = deployed_apps(environment)
+    if not found:
+        raise ConfigError(
+            "No task app is deployed on Modal in this environment.",
+            hint="Deploy one with `taskapp deploy APP --name NAME`.",
+        )
+    for number, app in enumerate(found, start=1):
+        click.echo(f"  {number}  {clean(app.name)}  {clean(app.url)}", err=True)
+    if len(found) == 1:
+        return found[0].url
+    if not asks:
+        names = ", ".join(clean(app.name) for app in found)
+        raise ConfigError(
+            f"Several apps are deployed on Modal: {names}.", hint="Give the address of one as --task-url."
+        )
+    return found[click.prompt("Which one", type=click.IntRange(1, len(found)), err=True) - 1].url
+
+
+def _upload(settings: JobSettings) -> None:
+    from taskapp_kit.client import setup_environment_api_key
+
+    stored = setup_environment_api_key(
+        settings.needed_backend(), settings.needed_backend_key(), settings.needed_task_app_key()
+    )
+    name = clean(str(stored.get("name") or ENVIRONMENT_KEY))
+    click.echo(f"The backend at {clean(settings.needed_backend())} has {name} now, sealed for it on the way.")
+
+
+def _warn_of_git(path: Path) -> None:
+    """A file with keys that git would take is worth a word."""
+    folder = path.expanduser().resolve().parent
+    try:
+        asked = ["git", "check-ignore", "-q", path.name]
+        ignored = subprocess.run(asked, cwd=folder, capture_output=True, timeout=10, check=False).returncode  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    if ignored == 1:  # in a repository, and not ignored
+        click.echo(f"Warning: git would take {clean(path.name)}; add it to .gitignore.", err=True)

@@ -1,0 +1,194 @@
+"""`taskapp train`: a training job from an RL config, submitted and followed."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from taskapp_kit.cli.job_settings import TASK_APP_VARIABLES, asked_for
+from taskapp_kit.cli.terminal import clean, console, example, number, one_line, print_json
+from taskapp_kit.errors import ConfigError, JobError, JobTimeout
+
+if TYPE_CHECKING:
+    from taskapp_kit.cli.job_settings import JobSettings
+    from taskapp_kit.client import RLJob
+    from taskapp_kit.client.rl_config import RlConfig
+
+SUCCEEDED = ("succeeded", "completed")
+
+
+@click.command(
+    epilog=example(
+        "taskapp train --type rl --config rl.toml",
+        "taskapp train --type rl --config rl.toml --env-file .env --env-file run.env --task-url http://127.0.0.1:8001",
+        "taskapp train --type rl --config rl.toml --backend-url http://127.0.0.1:8500 --no-poll --json",
+    )
+)
+@click.option(
+    "--type", "kind", type=click.Choice(["rl"]), default="rl", expose_value=False, help="The kind of job: RL."
+)
+@click.option(
+    "--config", "config_path", type=click.Path(path_type=Path), required=True, metavar="F", help="The RL config (TOML)."
+)
+@click.option("--env-file", "env_files", multiple=True, metavar="F", help="Read keys from this file; a later one wins.")
+@click.option(
+    "--backend-url", "--backend", "backend_url", metavar="U", help="The backend.  [default: BACKEND_BASE_URL]"
+)
+@click.option(
+    "--task-url",
+    "--task-app-url",
+    "task_url",
+    metavar="U",
+    help="The task app.  [default: TASK_APP_URL, else services.task_url of the config]",
+)
+@click.option(
+    "--model", metavar="M", help="Train this model instead of the config's (ft:… starts from a finetuned one)."
+)
+@click.option("--trainer-id", metavar="ID", help="The backend's trainer that shall do it.")
+@click.option("--idempotency", metavar="K", help="Idempotency-Key: the same one again gives the same job.")
+@click.option("--allow-experimental", is_flag=True, default=None, help="Ask for what the backend calls experimental.")
+@click.option("--poll/--no-poll", default=True, help="Follow the job until it ends.")
+@click.option(
+    "--poll-timeout", type=click.FloatRange(0, min_open=True), default=7200.0, metavar="S", help="Follow this long."
+)
+@click.option(
+    "--poll-interval", type=click.FloatRange(0.1), default=5.0, metavar="S", help="Seconds between two looks."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the job's last status as JSON, and nothing else on stdout."
+)
+@click.pass_context
+def command(
+    ctx: click.Context,
+    config_path: Path,
+    env_files: tuple[str, ...],
+    backend_url: str | None,
+    task_url: str | None,
+    model: str | None,
+    trainer_id: str | None,
+    idempotency: str | None,
+    allow_experimental: bool | None,
+    poll: bool,
+    poll_timeout: float,
+    poll_interval: float,
+    as_json: bool,
+) -> None:
+    """Submit an RL job and follow it until it ends.
+
+    The task app is checked first: its address, its key, its contract. Exit status 0 is a job that succeeded (with
+    --no-poll: that was taken), 1 one that did not, 2 a config or a setting that is wrong. Ctrl-C stops following; the
+    job goes on.
+    """
+    from taskapp_kit.client import RLJob
+
+    config = _config(config_path)
+    named = config.document.get("services", {}).get("task_url")
+    settings = asked_for(env_files=env_files, backend_url=backend_url, task_app_url=task_url, task_app_needed=not named)
+    for warning in config.warnings:
+        click.echo(f"Warning: {clean(warning)}", err=True)
+    app_url = settings.task_app_url or named
+    if not app_url:
+        raise ConfigError(
+            "No task app is named.",
+            hint=f"Give --task-url, set {TASK_APP_VARIABLES[0]}, or write task_url into [services] of {config_path}.",
+        )
+    backend, backend_key = settings.needed_backend(), settings.needed_backend_key()
+    job = RLJob.from_config(
+        config_path,
+        backend_url=backend,
+        api_key=backend_key,
+        task_app_url=app_url,
+        task_app_api_key=settings.needed_task_app_key(),
+        allow_experimental=allow_experimental,
+        idempotency_key=idempotency or uuid.uuid4().hex,
+        trainer_id=trainer_id,
+        model=model,
+    )
+    try:
+        last = asyncio.run(_run(job, settings, app_url, poll, poll_timeout, poll_interval, quiet=as_json))
+    except KeyboardInterrupt:
+        _left(job, backend)
+        ctx.exit(1)
+    except JobTimeout:
+        _left(job, backend)
+        raise
+    if as_json:
+        print_json(last)
+    elif poll:
+        _report(last)
+    if poll and last.get("status", last.get("state")) not in SUCCEEDED:
+        raise JobError(_why(last), hint=f"`taskapp train` again makes a new job; the events stand at {backend}.")
+
+
+def _config(path: Path) -> RlConfig:
+    from taskapp_kit.client import load_rl_config
+
+    try:
+        return load_rl_config(path)
+    except FileNotFoundError as error:
+        raise ConfigError(str(error) or f"There is no file {path}.") from None
+
+
+async def _run(
+    job: RLJob,
+    settings: JobSettings,
+    app_url: str,
+    poll: bool,
+    timeout_seconds: float,
+    interval_seconds: float,
+    *,
+    quiet: bool,
+) -> dict[str, Any]:
+    from taskapp_kit.cli.check import failed, show
+    from taskapp_kit.cli.follow import display_for, follow
+    from taskapp_kit.client import check_backend, check_task_app
+
+    findings = [
+        *await check_task_app(app_url, settings.needed_task_app_key()),
+        *await check_backend(settings.needed_backend(), settings.needed_backend_key()),
+    ]
+    if not quiet or failed(findings):
+        show(findings, console(stderr=True))
+    if failed(findings):
+        parts = list(dict.fromkeys(finding.part for finding in findings if not finding.ok))
+        raise JobError(f"No job was submitted: see {' and '.join(parts)} above.")
+    job_id = await job.submit_async()
+    click.echo(f"Job {clean(job_id)} is submitted.", err=True)
+    if not poll:
+        return await job.get_status_async()
+    with display_for(quiet=quiet) as display:
+        return await follow(job, display, timeout_seconds=timeout_seconds, interval_seconds=interval_seconds)
+
+
+def _left(job: RLJob, backend: str) -> None:
+    if job.job_id is not None:
+        click.echo(f"\nNo longer followed; job {clean(job.job_id)} goes on at {clean(backend)}.", err=True)
+
+
+def _report(last: dict[str, Any]) -> None:
+    from taskapp_kit.cli.terminal import table
+
+    out = console()
+    rows = table("", "")
+    rows.add_row("job", one_line(str(last.get("job_id") or last.get("id") or "-"), 80))
+    rows.add_row("status", one_line(str(last.get("status") or last.get("state")), 40))
+    rows.add_row("final reward", number(last.get("final_reward")))
+    metrics = last.get("metrics")
+    for name, value in sorted(metrics.items()) if isinstance(metrics, dict) else ():
+        rows.add_row(one_line(str(name), 40), one_line(number(value), 60))
+    if last.get("updates_weights") is False:
+        rows.add_row("note", "this backend's engine plays rollouts and updates no weights: nothing was trained")
+    out.print(rows)
+
+
+def _why(last: dict[str, Any]) -> str:
+    from taskapp_kit.cli.follow import told, word_of
+
+    cause = last.get("error")
+    if isinstance(cause, dict):
+        cause = cause.get("message")
+    return f"The job ended as {word_of(last)}" + (f": {told(str(cause)).rstrip('.')}." if cause else ".")

@@ -1,0 +1,262 @@
+"""`taskapp train` and `taskapp check` against a real backend and a real task app: what they say, how they end."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nacl")
+
+from taskapp_kit.asgi import build
+from taskapp_kit.backend.app import create_backend
+from taskapp_kit.config import Settings
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.serve.runner import BackgroundServer
+from tests.cli.conftest import ROOT, Run, clean_environ
+
+BACKEND_KEY, TASK_APP_KEY = "sk_train_0123456789abcdef", "ek_train_0123456789abcdef"
+CONFIG = (ROOT / "examples" / "rl_in_process_config.toml").read_text(encoding="utf-8")
+FAST = ("--poll-interval", "0.1")
+
+
+@dataclass
+class Both:
+    """A backend and a task app on this machine."""
+
+    backend: str
+    task_app: str
+
+    def variables(self, **other: str) -> dict[str, str]:
+        named = {
+            "SYNTH_API_KEY": BACKEND_KEY,
+            "ENVIRONMENT_API_KEY": TASK_APP_KEY,
+            "BACKEND_BASE_URL": self.backend,
+            "PROD_BACKEND_URL": "",
+            "TASK_APP_URL": self.task_app,
+            "TASK_APP_BASE_URL": "",
+        }
+        return {**named, **other}
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[Both]:
+    app = find_app(str(ROOT / "examples" / "rl" / "task_app.py"))
+    served = build(app, Settings(environment_api_key=TASK_APP_KEY), exposure="local")
+    backend = create_backend([BACKEND_KEY], environment_api_key=TASK_APP_KEY)
+    with BackgroundServer(served) as task_app, BackgroundServer(backend) as running:
+        yield Both(running.url, task_app.url)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    (tmp_path / "rl.toml").write_text(CONFIG, encoding="utf-8")
+    return tmp_path / "rl.toml"
+
+
+def nobody() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def safe(text: str) -> None:
+    for key in (BACKEND_KEY, TASK_APP_KEY):
+        assert not any(key[at : at + 8] in text for at in range(len(key) - 7)), text
+    assert "Traceback" not in text
+
+
+def test_a_job_that_succeeds_is_followed_in_plain_lines(run: Run, both: Both, config: Path) -> None:
+    done = run("train", "--type", "rl", "--config", str(config), *FAST, **both.variables())
+    assert done.exit_code == 0, done.stderr
+    safe(done.output + done.stderr)
+    assert re.search(r"key +ok +The task app accepts the key", done.stderr)
+    assert re.search(r"Job rl_\w+ is submitted\.", done.stderr)
+    assert "\x1b" not in done.stderr, "no terminal, no colours"
+    assert re.search(r"status +succeeded", done.stdout)
+    assert re.search(r"final reward +1\b|final reward +0\.\d+", done.stdout)
+    assert "updates no weights" in done.stdout
+
+
+def test_json_alone_stands_on_stdout(run: Run, both: Both, config: Path) -> None:
+    done = run("train", "--config", str(config), "--json", *FAST, **both.variables())
+    assert done.exit_code == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["status"] == "succeeded"
+    assert told["updates_weights"] is False
+    assert isinstance(told["final_reward"], float)
+
+
+def test_without_polling_it_ends_when_the_job_was_taken(run: Run, both: Both, config: Path) -> None:
+    done = run("train", "--config", str(config), "--no-poll", "--json", **both.variables())
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["job_id"].startswith("rl_")
+
+
+def test_the_same_idempotency_key_gives_the_same_job(run: Run, both: Both, config: Path) -> None:
+    ids = set()
+    for _ in range(2):
+        args = ("train", "--config", str(config), "--no-poll", "--json", "--idempotency", "once")
+        done = run(*args, **both.variables())
+        ids.add(json.loads(done.stdout)["job_id"])
+    assert len(ids) == 1
+
+
+def test_flags_come_before_the_environment_and_files_after_it(run: Run, both: Both, config: Path) -> None:
+    (config.parent / "a.env").write_text(f"SYNTH_API_KEY=wrong-and-overridden\nTASK_APP_URL={nobody()}\n")
+    (config.parent / "b.env").write_text(f"SYNTH_API_KEY={BACKEND_KEY}\nENVIRONMENT_API_KEY={TASK_APP_KEY}\n")
+    nothing = dict.fromkeys(both.variables(), "")
+    args = ("--env-file", "a.env", "--env-file", "b.env", "--backend-url", both.backend, "--task-url", both.task_app)
+    done = run("train", "--config", str(config), *args, *FAST, **nothing)
+    assert done.exit_code == 0, done.stderr
+
+
+FAILS: dict[str, tuple[dict[str, str], int, str]] = {
+    "backend key": ({"SYNTH_API_KEY": "sk_another_0123456789"}, 1, r"key +WRONG .*backend"),
+    "task app key": ({"ENVIRONMENT_API_KEY": "ek_another_0123456789"}, 1, r"key +WRONG .*(key|refuse)"),
+    "no backend key": ({"SYNTH_API_KEY": ""}, 2, r"SYNTH_API_KEY is not set"),
+    "no task app key": ({"ENVIRONMENT_API_KEY": ""}, 2, r"ENVIRONMENT_API_KEY is not set"),
+    "no backend": ({"BACKEND_BASE_URL": ""}, 2, r"No backend is named.*taskapp backend serve"),
+    "no task app": ({"TASK_APP_URL": ""}, 2, r"No task app is named"),
+    "backend away": ({"BACKEND_BASE_URL": "NOBODY"}, 1, r"backend +WRONG"),
+    "task app away": ({"TASK_APP_URL": "NOBODY"}, 1, r"task app +WRONG"),
+    "task app is a backend": ({"TASK_APP_URL": "BACKEND"}, 1, r"(task app|contract) +WRONG"),
+    "address unreadable": ({"TASK_APP_URL": "not an address"}, 2, r"not an address|address"),
+}
+
+
+@pytest.mark.parametrize("name", FAILS)
+def test_what_fails_is_named(name: str, run: Run, both: Both, config: Path) -> None:
+    changed, status, words = FAILS[name]
+    changed = {
+        key: value.replace("NOBODY", nobody()).replace("BACKEND", both.backend) for key, value in changed.items()
+    }
+    done = run("train", "--config", str(config), *FAST, width=200, **both.variables(**changed))
+    assert re.search(words, done.stderr, re.DOTALL), done.stderr
+    assert done.exit_code == status, done.stderr
+    assert done.stdout == ""
+    safe(done.stderr)
+
+
+TOML = {
+    "not there": (None, r"There is no RL config .*none\.toml"),
+    "no toml": ("algorithm = [", r"line 1|TOML"),
+    "two models": (CONFIG.replace('base = "', 'source = "ft:x"\nbase = "'), r"(?s)line \d+: .*exactly one"),
+    "many problems": (
+        CONFIG.replace("group_size = 2", "group_size = 0").replace("gpu_count = 2", 'gpu_count = "two"'),
+        r"(?s)line \d+: .*gpu_count.*line \d+: .*group_size",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOML)
+def test_a_bad_config_is_told_before_anybody_is_asked(name: str, run: Run, both: Both, tmp_path: Path) -> None:
+    text, words = TOML[name]
+    path = tmp_path / "none.toml"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    done = run("train", "--config", str(path), width=200, **both.variables(BACKEND_BASE_URL=nobody()))
+    assert done.exit_code == 2, done.stderr
+    assert re.search(words, done.stderr), done.stderr
+    assert "WRONG" not in done.stderr
+    safe(done.stderr)
+
+
+def test_a_slip_is_a_warning(run: Run, both: Both, config: Path) -> None:
+    config.write_text(CONFIG.replace("log_interval", "log_intreval"), encoding="utf-8")
+    done = run("train", "--config", str(config), *FAST, **both.variables())
+    assert done.exit_code == 0, done.stderr
+    assert re.search(r"Warning: .*line \d+.*log_intreval.*log_interval", done.stderr)
+
+
+def test_a_job_that_fails_ends_with_its_cause(run: Run, both: Both, config: Path) -> None:
+    config.write_text(CONFIG.replace('policy_name = "gold"', 'policy_name = "nobody"'), encoding="utf-8")
+    done = run("train", "--config", str(config), *FAST, width=200, **both.variables())
+    assert done.exit_code == 1, done.stderr
+    assert re.search(r"Error: The job ended as failed: .*nobody", done.stderr, re.DOTALL), done.stderr
+    assert re.search(r"final reward +-", done.stdout), "no reward is not 0"
+    safe(done.stderr + done.stdout)
+
+
+def test_a_job_that_goes_on_for_too_long_is_left_alone(run: Run, both: Both, config: Path) -> None:
+    config.write_text(CONFIG.replace("iterations_per_epoch = 2", "iterations_per_epoch = 5000"), encoding="utf-8")
+    done = run("train", "--config", str(config), "--poll-timeout", "1", *FAST, **both.variables())
+    assert done.exit_code == 1, done.stderr
+    assert "goes on" in done.stderr
+    job_id = re.search(r"Job (rl_\w+) is submitted", done.stderr)
+    assert job_id is not None
+    from taskapp_kit.client import RLJob
+
+    RLJob.from_job_id(job_id[1], both.backend, BACKEND_KEY).cancel()
+
+
+def test_ctrl_c_leaves_the_job_and_says_so(both: Both, config: Path) -> None:
+    config.write_text(CONFIG.replace("iterations_per_epoch = 2", "iterations_per_epoch = 5000"), encoding="utf-8")
+    log = config.parent / "err.txt"
+    with log.open("wb") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "taskapp_kit", "train", "--config", str(config), *FAST],
+            cwd=config.parent,
+            env=clean_environ(**both.variables()),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=err,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - as test_mock_model
+        )
+    end = time.monotonic() + 30
+    while "is submitted" not in log.read_text():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 1
+    text = log.read_text()
+    assert "No longer followed; job rl_" in text
+    assert "Traceback" not in text
+    from taskapp_kit.client import RLJob
+
+    job_id = re.search(r"Job (rl_\w+) is submitted", text)
+    assert job_id is not None
+    job = RLJob.from_job_id(job_id[1], both.backend, BACKEND_KEY)
+    assert job.get_status()["status"] == "running"
+    job.cancel()
+
+
+def test_check_tells_each_part(run: Run, both: Both) -> None:
+    done = run("check", both.task_app, "--backend", both.backend, **both.variables())
+    assert done.exit_code == 0, done.output
+    for part in ("task app", "key", "contract", "backend"):
+        assert re.search(rf"^{part} +ok ", done.stdout, re.MULTILINE), done.stdout
+    safe(done.stdout)
+
+
+def test_check_says_which_part_is_wrong_and_what_to_do(run: Run, both: Both) -> None:
+    done = run("check", both.task_app, width=200, **both.variables(ENVIRONMENT_API_KEY="another-0123456789"))
+    assert done.exit_code == 1
+    assert re.search(r"^task app +ok", done.stdout, re.MULTILINE)
+    assert re.search(r"^key +WRONG", done.stdout, re.MULTILINE)
+    assert "→" in done.stdout
+
+
+def test_check_as_json(run: Run, both: Both) -> None:
+    done = run("check", nobody(), "--json", **both.variables())
+    assert done.exit_code == 1
+    told = json.loads(done.stdout)
+    assert told["ok"] is False
+    assert [(finding["part"], finding["ok"]) for finding in told["findings"]][-1] == ("task app", False)
+
+
+def test_check_of_an_app_says_what_to_do(run: Run) -> None:
+    done = run("check", "adder.py")
+    assert done.exit_code == 1
+    assert "taskapp serve" in done.stderr

@@ -1,0 +1,390 @@
+"""Every Python block and shell line of the guides on RL jobs, run against a backend and a task app on this machine.
+
+blocks/*.md hold the blocks of the guides as people have them. What a run may change, and prints (`pytest -s`): import
+lines and our command's name; names and files that a block takes for granted; addresses and ids of hosted things; and a
+block with `async with` at its top stands in a function. Nothing else of a block is touched.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCKS = Path(__file__).with_name("blocks")
+SYNTH_KEY, TASK_APP_KEY = "sk_guides_0123456789abcdef", "ek_guides_0123456789abcdef"
+SECONDS = 150.0
+WORKS, NO_TRAINING, HOSTED = "works", "runs, trains nothing", "needs hosted"
+
+IMPORTS = {
+    "from synth_ai.rl import": "from taskapp_kit.client import",
+    "from synth_ai.sdk.api.train.rl import": "from taskapp_kit.client import",
+    "from synth_ai.sdk.task.in_process import": "from taskapp_kit.deploy.in_process import",
+    "uvx synth-ai ": "taskapp ",
+}
+
+
+@dataclass
+class Place:
+    """The folder in which the blocks run, and what runs beside it."""
+
+    folder: Path
+    backend: str
+    task_app: str
+    model: str
+    finished_job: str = ""
+    extra: dict[str, str] = field(default_factory=dict)
+
+    def environ(self) -> dict[str, str]:
+        kept = {name: os.environ[name] for name in ("LANG", "TMPDIR") if name in os.environ}
+        path = [str(self.folder / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+        return {
+            **kept,
+            "PATH": os.pathsep.join(path),
+            "HOME": str(self.folder),
+            "NO_COLOR": "1",
+            "COLUMNS": "120",
+            "SYNTH_API_KEY": SYNTH_KEY,
+            "ENVIRONMENT_API_KEY": TASK_APP_KEY,
+            "BACKEND_BASE_URL": self.backend,
+            "PROD_BACKEND_URL": self.backend,
+            "TASK_APP_URL": self.task_app,
+            "TASK_APP_BASE_URL": self.task_app,
+            "TRAINER_ID": "rollouts",
+            "OPENAI_BASE_URL": f"{self.model}/v1",
+            "OPENAI_API_KEY": "sk-nobody",
+            "INFERENCE_BASE_URL": f"{self.model}/v1",
+            **self.extra,
+        }
+
+
+@dataclass(frozen=True)
+class Line:
+    """One block, what it shows when it worked, and what that is worth.
+
+    before, after: lines that the run supplies; replaced: hosted addresses and ids to ours ({backend}, {task_app},
+    {job}); shows: a pattern in what it prints.
+    """
+
+    guide: str
+    number: int
+    verdict: str
+    shows: str
+    before: str = ""
+    after: str = ""
+    replaced: tuple[tuple[str, str], ...] = ()
+    serves: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.guide}-{self.number}"
+
+    def text(self) -> tuple[str, str]:
+        """(python or bash, the block as the guide has it)."""
+        found = re.findall(r"```(\w+)\n(.*?)```", (BLOCKS / f"{self.guide}.md").read_text(encoding="utf-8"), re.DOTALL)
+        kind, text = found[self.number - 1]
+        return kind, text
+
+
+API = (("https://api.usesynth.ai", "{backend}"),)
+JOB = 'job = RLJob.from_config("rl_config.toml")'
+CLIENT = "from taskapp_kit.client import RLJob"
+FINISHED = 'job = RLJob.from_job_id("{job}")'
+SHOW = 'print("RESULT", result["status"], result["final_reward"])'
+ENDED = r"RESULT succeeded [01]\.\d+"
+IN_PROCESS, AGNOSTIC = "rl-in-process-task-apps", "rl-example-provider-agnostic"
+OVERVIEW, FFT = "rl-overview-and-key-commands", "rl-workflow-fft-first"
+
+LINES = [
+    Line(IN_PROCESS, 1, NO_TRAINING, r"Final reward: [01]\.\d+", replaced=API),
+    Line(
+        IN_PROCESS, 2, WORKS, r"RESULT 5$", before=CLIENT, after='print("RESULT", job.payload["data"]["config"]["training"]["num_epochs"])',
+        replaced=(*API, ("https://my-task-app.usesynth.ai", "{task_app}")),
+    ),
+    Line(
+        IN_PROCESS, 3, WORKS, "RESULT succeeded", before=CLIENT, after='print("RESULT", job.get_status()["status"])',
+        replaced=(*API, ("rl_abc123", "{job}")),
+    ),
+    Line(IN_PROCESS, 4, NO_TRAINING, r"RESULT rl_\w+", before=f"{CLIENT}\n{JOB}", after='print("RESULT", job_id)'),
+    Line(IN_PROCESS, 5, NO_TRAINING, rf"Status: succeeded\n{ENDED}", before=f"{CLIENT}\n{JOB}\njob.submit()", after=SHOW),
+    Line(IN_PROCESS, 6, WORKS, r"Status: succeeded\nProgress: \{.*'total'", before=f"{CLIENT}\n{FINISHED}"),
+    Line(IN_PROCESS, 7, NO_TRAINING, r"Final metrics: \{.*'reward'", before=f"{CLIENT}\n{FINISHED}"),
+    Line(IN_PROCESS, 8, NO_TRAINING, ENDED, after=SHOW),
+    Line(IN_PROCESS, 9, NO_TRAINING, ENDED, after=SHOW),
+    Line(IN_PROCESS, 10, NO_TRAINING, rf"(?s)Progress: (\d+)/\1\n.*Reward: [01]\.\d+.*{ENDED}", before=CLIENT, after=SHOW),
+    Line(IN_PROCESS, 11, NO_TRAINING, ENDED, before="from pathlib import Path", after=SHOW),
+    Line(AGNOSTIC, 1, NO_TRAINING, r"final reward [01]\.\d+"),
+    Line(
+        AGNOSTIC, 2, WORKS, r"ENVIRONMENT_API_KEY: " + TASK_APP_KEY,
+        replaced=(("https://your-backend", "{backend}"), ("sk_your_org_key", SYNTH_KEY)),
+    ),
+    Line(AGNOSTIC, 3, WORKS, r"(?s)ok +backend.*ok +key.*ok +contract"),
+    Line(AGNOSTIC, 4, WORKS, r"(?s)seed 0: reward .*seed 1: reward "),
+    Line(AGNOSTIC, 5, NO_TRAINING, r'"final_reward": [01]\.\d+'),
+    Line(AGNOSTIC, 6, HOSTED, r"\S"),
+    Line(OVERVIEW, 1, WORKS, r'"healthy": ?true', serves=True, replaced=(("--port 8001", "--port {port}"),)),
+    Line(OVERVIEW, 2, HOSTED, r"my-task-app"),
+    Line(OVERVIEW, 3, NO_TRAINING, r"(?s)succeeded.*final reward"),
+    Line(OVERVIEW, 4, HOSTED, r"(?s)mean"),
+    Line(
+        OVERVIEW, 5, WORKS, r'"status": ?"succeeded"',
+        replaced=(("https://agent-learning.onrender.com", "{backend}"), ("<job_id>", "{job}")),
+    ),
+    Line(
+        FFT, 1, NO_TRAINING, r"(?s)status succeeded.*saved rl_job.json",
+        replaced=(("https://<backend>/api", "{backend}/api"), ("<key>", SYNTH_KEY), ("https://<task-app>.modal.run", "{task_app}")),
+    ),
+    Line(FFT, 2, NO_TRAINING, r"(?s)succeeded.*final reward"),
+]  # fmt: skip
+
+
+def start(folder: Path, log: Path, *args: str, **variables: str) -> subprocess.Popen[bytes]:
+    with log.open("wb") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", "taskapp_kit", *args],
+            cwd=folder,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "ENVIRONMENT_API_KEY": TASK_APP_KEY, "SYNTH_API_KEY": SYNTH_KEY, **variables},
+        )
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            if httpx.get(url, timeout=5).status_code < 500:
+                return
+        except httpx.HTTPError:
+            pass
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.1)
+    raise AssertionError(f"{url} does not answer: {log.read_text()}")
+
+
+def furnished(folder: Path) -> None:
+    """The files that the guides take for granted."""
+    examples = ROOT / "examples"
+    task_app = examples / "rl" / "task_app.py"
+    config = (examples / "rl_in_process_config.toml").read_text(encoding="utf-8")
+    shutil.copytree(examples / "rl", folder / "examples" / "rl", ignore=shutil.ignore_patterns("__pycache__"))
+    warming = folder / "examples" / "warming_up_to_rl"
+    shutil.copytree(examples / "rl", warming, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in (
+        folder / "my_task_app.py",
+        folder / "your-task-id" / "app.py",
+        folder.parent / "synth-research" / "environments" / "examples" / "crafter" / "crafter_task_app.py",
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(task_app, path)
+    for path in (folder / "rl_config.toml", folder / "configs" / "rl.toml"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(config, encoding="utf-8")
+    (folder / "bin").mkdir()
+    for name, does in (("uv", 'shift; exec "$@"'), ("python", f'exec {shlex.quote(sys.executable)} "$@"')):
+        (folder / "bin" / name).write_text(f"#!/bin/sh\n{does}\n")
+        (folder / "bin" / name).chmod(0o755)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    pytest.importorskip("nacl")
+    top = tmp_path_factory.mktemp("guides")
+    folder = top / "work"
+    folder.mkdir()
+    furnished(folder)
+    ports = [free_port() for _ in range(3)]
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    logs = [top / f"{name}.log" for name in ("backend", "task_app", "model")]
+    processes = [
+        start(top, logs[0], "backend", "serve", "--port", str(ports[0]), "--store", "sqlite:///backend.db"),
+        start(top, logs[1], "serve", str(folder / "my_task_app.py"), "--port", str(ports[1]), "--store", "none"),
+        start(top, logs[2], "mock-model", "--port", str(ports[2])),
+    ]
+    try:
+        for url, process, log in zip(urls, processes, logs, strict=True):
+            wait_for(url, process, log)
+        made = Place(folder, urls[0], urls[1], urls[2])
+        (folder / "models.toml").write_text(f'["ft:..."]\nurl = "{urls[2]}/v1"\nmodel = "m"\n')
+        made.finished_job = finished_job(made)
+        yield made
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def finished_job(place: Place) -> str:
+    from taskapp_kit.client import RLJob
+
+    job = RLJob.from_config(
+        place.folder / "rl_config.toml",
+        backend_url=place.backend,
+        api_key=SYNTH_KEY,
+        task_app_url=place.task_app,
+        task_app_api_key=TASK_APP_KEY,
+    )
+    job_id: str = job.submit()
+    assert job.poll_until_complete(timeout=SECONDS, interval=0.5)["status"] == "succeeded"
+    return job_id
+
+
+@dataclass
+class Ran:
+    """What became of a block."""
+
+    status: int
+    shown: str
+    difference: str
+
+
+def script_of(line: Line, place: Place) -> tuple[str, str]:
+    """(python or bash, the block as it is run)."""
+    kind, text = line.text()
+    for old, new in (*IMPORTS.items(), *line.replaced):
+        text = text.replace(old, new.format(**facts_of(place)) if "{" in new else new)
+    if kind != "python":
+        return kind, text
+    if re.search(r"^async with", text, re.MULTILINE):
+        inner = textwrap.indent(text, "    ")
+        text = f"async def block():\n{inner}\n    return result\n\nresult = asyncio.run(block())\n"
+    supplied = "import asyncio, os\n"
+    before = line.before.format(job=place.finished_job)
+    return kind, f"{supplied}{before}\n{text}\n{line.after}\n"
+
+
+def facts_of(place: Place) -> dict[str, str]:
+    return {
+        "backend": place.backend,
+        "task_app": place.task_app,
+        "job": place.finished_job,
+        "port": place.extra.get("PORT", ""),
+    }
+
+
+def run(line: Line, place: Place) -> Ran:
+    original = line.text()[1]
+    if line.serves:
+        place = Place(**{**vars(place), "extra": {**place.extra, "PORT": str(free_port())}})
+    kind, script = script_of(line, place)
+    difference = "".join(
+        difflib.unified_diff(original.splitlines(True), script.splitlines(True), "the guide", "as it runs", n=0)
+    )
+    command = [sys.executable, "-c", script] if kind == "python" else ["bash", "-c", script]
+    if line.serves:
+        return Ran(0, served(command, place), difference)
+    done = subprocess.run(
+        command,
+        check=False,
+        cwd=place.folder,
+        env=place.environ(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+    )
+    return Ran(done.returncode, done.stdout, difference)
+
+
+def served(command: list[str], place: Place) -> str:
+    """What the served app says of its health."""
+    log = place.folder.parent / "served.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command, cwd=place.folder, env=place.environ(), stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    url = f"http://127.0.0.1:{place.extra['PORT']}"
+    try:
+        wait_for(url, process, log)
+        return httpx.get(f"{url}/health", headers={"X-API-Key": TASK_APP_KEY}).text
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+        process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def ran(place: Place) -> dict[str, Ran]:
+    """All of them, a few at a time: most of a block's time is waiting for the next look at its job."""
+
+    def once(line: Line) -> Ran:
+        try:
+            return modal_line(line, place) if line.guide == OVERVIEW and line.number == 2 else run(line, place)
+        except subprocess.TimeoutExpired as error:
+            return Ran(-1, f"not done after {SECONDS:g} s\n{error.output}", "")
+        except AssertionError as error:
+            return Ran(-1, str(error), "")
+
+    with ThreadPoolExecutor(4) as pool:
+        return dict(zip(map(str, LINES), pool.map(once, LINES), strict=True))
+
+
+def modal_line(line: Line, place: Place) -> Ran:
+    """Deploys to a control plane on loopback (see tests/deploy), where the task app on this machine answers for it."""
+    pytest.importorskip("modal")
+    sys.path.insert(0, str(ROOT / "tests" / "deploy"))
+    from control_plane import ControlPlane  # type: ignore[import-not-found]
+
+    secrets = {"crafter-environment-sdk": {"ENVIRONMENT_API_KEY"}}
+    with ControlPlane(secrets, web_url=place.task_app).running() as plane:
+        modal = {
+            "MODAL_SERVER_URL": plane.url,
+            "MODAL_TOKEN_ID": "ak-1",
+            "MODAL_TOKEN_SECRET": "as-1",
+            "MODAL_CONFIG_PATH": str(place.folder / "none.toml"),
+        }
+        return run(line, Place(**{**vars(place), "extra": modal}))
+
+
+@pytest.mark.parametrize("line", LINES, ids=str)
+def test_a_block_of_the_guides(line: Line, ran: dict[str, Ran]) -> None:
+    found = ran[str(line)]
+    print(f"{line}: {line.verdict}\n{found.difference or 'unchanged'}\n{found.shown}")
+    assert found.status == 0, found.shown
+    assert re.search(line.shows, found.shown, re.MULTILINE), found.shown
+
+
+def test_no_key_is_shown(ran: dict[str, Ran]) -> None:
+    """But where the guide's own block prints it."""
+    for line in LINES:
+        shown = ran[str(line)].shown
+        assert SYNTH_KEY not in shown, line
+        assert TASK_APP_KEY not in shown or (line.guide, line.number) == (AGNOSTIC, 2), line
+
+
+def test_every_block_stands_in_the_table() -> None:
+    counted: dict[str, Any] = {
+        path.stem: len(re.findall(r"```\w+\n", path.read_text(encoding="utf-8"))) for path in BLOCKS.glob("*.md")
+    }
+    assert {(line.guide, line.number) for line in LINES} == {
+        (guide, number + 1) for guide, count in counted.items() for number in range(count)
+    }
