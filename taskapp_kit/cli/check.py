@@ -49,7 +49,7 @@ def command(ctx: click.Context, url: str, backend_url: str | None, env_files: tu
     async def look() -> list[Finding]:
         found = list(await check_task_app(url, settings.task_app_key))
         if backend_url is not None:
-            found += await check_backend(backend_url, settings.backend_key)
+            found += await check_backend(backend_url, settings.backend_key, url)
         return found
 
     findings = asyncio.run(look())

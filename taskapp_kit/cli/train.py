@@ -149,7 +149,7 @@ async def _run(
 
     findings = [
         *await check_task_app(app_url, settings.needed_task_app_key()),
-        *await check_backend(settings.needed_backend(), settings.needed_backend_key()),
+        *await check_backend(settings.needed_backend(), settings.needed_backend_key(), app_url),
     ]
     if not quiet or failed(findings):
         show(findings, console(stderr=True))
