@@ -1,0 +1,85 @@
+"""Where a backend keeps its jobs: the database, and beside it the lock that says whose it is, and the private key."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from taskapp_kit.errors import ConfigError, StoreError
+from taskapp_kit.store.sqlite_file import Database, explain
+
+BUSY_SECONDS = 5.0
+KNOWN = "sqlite:///PATH, a bare PATH, memory, none"
+
+
+def store_path(url: str) -> Path | None:
+    """The SQLite file that the address names; None for `memory` and `none`, which last as long as the process.
+
+    Raises ConfigError, which never repeats the address: it may hold a password.
+    """
+    url = url.strip()
+    if not url:
+        raise ConfigError("The store's address is empty.", hint=f"Give one of: {KNOWN}.")
+    if url.lower() in ("none", "memory", ":memory:"):
+        return None
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return Path(url).expanduser()
+    if scheme.lower() != "sqlite":
+        raise ConfigError("The backend keeps its jobs in a SQLite file.", hint=f"Give one of: {KNOWN}.")
+    if rest in ("", "/", "/:memory:"):
+        return None
+    if not rest.startswith("/") or "?" in rest:
+        raise ConfigError(
+            "A SQLite address has three slashes before a relative path, four before an absolute one, and no '?'.",
+            hint="For example sqlite:///.taskapp/backend.db, or the bare path.",
+        )
+    return Path(rest[1:]).expanduser()
+
+
+def key_path(store: Path) -> Path:
+    """The private key's file beside this store."""
+    return store.with_name(store.name + ".key")
+
+
+class Place:
+    """An open database that no other backend has. path: None keeps all in memory.
+
+    Raises StoreError when it cannot be opened, or another backend has it: two would both play its jobs. The lock goes
+    with the process, also when that is killed.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = None if path is None else path.resolve()
+        self._lock = -1
+        self.database = Database(self.path, BUSY_SECONDS)  # makes the directories, too
+        try:
+            if self.path is not None:
+                self._lock = _locked(self.path)
+        except BaseException:
+            self.database.close()
+            raise
+
+    def close(self) -> None:
+        """Closes the database and lets go of it."""
+        self.database.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _locked(store: Path) -> int:
+    try:
+        descriptor = os.open(store.with_name(store.name + ".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as fault:
+        raise explain(fault, str(store), "open") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise StoreError(
+            f"Another backend works on the jobs in {store}.",
+            hint="Stop it, or give this one a --store of its own.",
+        ) from None
+    return descriptor

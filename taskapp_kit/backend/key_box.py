@@ -1,0 +1,108 @@
+"""Keys of task apps, sealed: callers encrypt them for this backend's X25519 key, the database keeps the ciphertext only.
+
+The private key is a file of mode 600 beside the store, or in memory where nothing is kept.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import stat
+from pathlib import Path
+
+from taskapp_kit.errors import ConfigError, RequestError, Unavailable
+
+ALGORITHM = "libsodium.sealedbox.v1"
+KEY_BYTES = 32
+MAX_CIPHERTEXT = 12 * 1024
+MAX_TOKEN_BYTES = 8 * 1024
+
+
+class KeyBox:
+    """Opens what was sealed for its public key. path: None makes a key that lasts as long as the process.
+
+    Raises ConfigError for a file that is not ours or that others can read; Unavailable without PyNaCl.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        try:
+            from nacl.public import PrivateKey, SealedBox
+        except ImportError:
+            raise Unavailable(
+                "Sealed keys need the package PyNaCl.", hint="Install it: pip install 'taskapp-kit[jobs]'."
+            ) from None
+        private = PrivateKey.generate() if path is None else PrivateKey(_kept(path))
+        self._box = SealedBox(private)
+        self.public_key: str = base64.b64encode(bytes(private.public_key)).decode("ascii")
+
+    def __repr__(self) -> str:
+        return "KeyBox()"
+
+    def open(self, ciphertext: str) -> str:
+        """The key that was sealed (base64). Raises RequestError: it was sealed for somebody else, or is no key."""
+        from nacl.exceptions import CryptoError
+
+        if len(ciphertext) > MAX_CIPHERTEXT:
+            raise RequestError(f"The sealed key is longer than {MAX_CIPHERTEXT} characters.", code="invalid_ciphertext")
+        try:
+            opened: bytes = self._box.decrypt(base64.b64decode(ciphertext, validate=True))
+        except (binascii.Error, ValueError, TypeError, CryptoError):
+            raise RequestError(
+                "The sealed key cannot be opened: it was sealed for another public key, or is no sealed box in base64.",
+                code="invalid_ciphertext",
+                hint="Fetch /api/v1/crypto/public-key again and seal the key for it.",
+            ) from None
+        if not 0 < len(opened) <= MAX_TOKEN_BYTES or any(byte < 33 or byte > 126 for byte in opened):
+            raise RequestError(
+                "What was sealed is no key: expected 1 to 8192 visible ASCII characters.", code="invalid_key"
+            )
+        return opened.decode("ascii")
+
+
+def _kept(path: Path) -> bytes:
+    """The private key in the file, which is made when it is missing."""
+    from nacl.public import PrivateKey
+
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        return _read(path)
+    except OSError as error:
+        raise ConfigError(
+            f"The backend's private key cannot be kept in {path} ({error.strerror}).",
+            hint="Make its folder writable, or give another --store.",
+        ) from None
+    key = bytes(PrivateKey.generate())
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(base64.b64encode(key) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return key
+
+
+def _read(path: Path) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        with os.fdopen(descriptor, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read(1024)
+    except OSError as error:
+        raise ConfigError(f"The backend's private key {path} cannot be read ({error.strerror}).") from None
+    if stat.S_IMODE(mode) & 0o077:
+        raise ConfigError(f"The backend's private key {path} can be read by others.", hint=f"Run: chmod 600 {path}")
+    try:
+        key = base64.b64decode(content.strip(), validate=True)
+    except binascii.Error:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ConfigError(
+            f"{path} holds no private key of a backend.",
+            hint="Restore it, or move it away: a new one is made, and sealed keys have to be uploaded again.",
+        )
+    return key

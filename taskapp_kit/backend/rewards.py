@@ -1,0 +1,153 @@
+"""The reward of a rollout, from what the task app answered; and what a number of them amount to.
+
+A failure is never a number, and what cannot be computed is None: neither is in a mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from taskapp_kit.backend.engine import Played
+
+SAME = 1e-9
+"""Rewards of a group that differ by less than this have no spread."""
+
+
+class Unreadable(ValueError):
+    """The answer is no rollout's answer; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blend:
+    """Weights of `judge.reward_blend`: env on the return, event on the events' score, outcome on the outcome's."""
+
+    env: float = 1.0
+    event: float = 0.0
+    outcome: float = 0.0
+
+    def words(self) -> str:
+        """The formula."""
+        parts = ((self.env, "mean_return"), (self.event, "events_score"), (self.outcome, "outcome_score"))
+        return " + ".join(f"{weight:g}·{name}" for weight, name in parts if weight)
+
+
+def read_blend(judge: Mapping[str, Any], problems: list[str]) -> Blend | None:
+    """The blend that `[judge]` asks for; None without one, or when it is switched off."""
+    given = judge.get("reward_blend")
+    if given is None or judge.get("enabled") is False:
+        return None
+    if not isinstance(given, Mapping):
+        problems.append("judge.reward_blend should be a table such as {env = 0.5, event = 0.0, outcome = 0.5}.")
+        return None
+    weights: dict[str, float] = {}
+    for name, left_out in (("env", 1.0), ("event", 0.0), ("outcome", 0.0)):
+        value = given.get(name, left_out)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e9:
+            problems.append(f"judge.reward_blend.{name} should be a number from 0.")
+            return None
+        weights[name] = float(value)
+    if not any(weights.values()):
+        problems.append("judge.reward_blend has no weight above 0, so nothing would be rewarded.")
+        return None
+    return Blend(**weights)
+
+
+def reward_of(answer: Mapping[str, Any], blend: Blend | None) -> float | None:
+    """The blend when the job has one, else the app's own `reward`, else `metrics.mean_return`; None is undefined.
+
+    Raises Unreadable.
+    """
+    metrics = answer.get("metrics")
+    if not isinstance(metrics, Mapping):
+        raise Unreadable("the answer has no `metrics`")
+    if answer.get("aborted") is True:
+        raise Unreadable("the answer says that the rollout was aborted")
+    if blend is None:
+        if "reward" in answer:
+            return _number(answer["reward"], "reward")
+        return _number(metrics.get("mean_return"), "metrics.mean_return")
+    total = 0.0
+    for weight, name in (
+        (blend.env, "mean_return"),
+        (blend.event, "events_score"),
+        (blend.outcome, "outcome_score"),
+    ):
+        if weight:
+            value = _number(metrics.get(name), f"metrics.{name}")
+            if value is None:
+                return None
+            total += weight * value
+    return total if math.isfinite(total) else None
+
+
+def _number(value: Any, name: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise Unreadable(f"`{name}` of the answer is no finite number")
+    return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the rollouts of one iteration or evaluation amount to.
+
+    mean, stderr, spread (standard deviation): over defined rewards; None below 1 and 2 of them. undefined: rollouts
+    without a reward that did not fail. failures: number by boundary, or by code where there is no boundary.
+    flat_groups: share of the groups with at least two rewards whose rewards are all the same, None without such a group.
+    """
+
+    rollouts: int
+    scored: int
+    undefined: int
+    failed: int
+    failures: Mapping[str, int]
+    mean: float | None
+    stderr: float | None
+    spread: float | None
+    flat_groups: float | None
+
+    def words(self) -> str:
+        """`reward 0.5 ± 0.1 over 8 rollouts; 2 failed (policy 2)`."""
+        told = "reward undefined" if self.mean is None else f"reward {self.mean:.4g}"
+        if self.stderr is not None:
+            told += f" ± {self.stderr:.2g}"
+        told += f" over {self.scored} rollout{'' if self.scored == 1 else 's'}"
+        if self.undefined:
+            told += f"; {self.undefined} without a reward"
+        if self.failed:
+            causes = ", ".join(f"{name} {count}" for name, count in sorted(self.failures.items()))
+            told += f"; {self.failed} failed ({causes})"
+        return told
+
+
+def summarise(rollouts: Sequence[Played]) -> Summary:
+    """The summary. Groups are those with the same place."""
+    rewards = [one.reward for one in rollouts if one.reward is not None]
+    count = len(rewards)
+    mean = math.fsum(rewards) / count if count else None
+    spread = None
+    if mean is not None and count > 1:
+        spread = math.sqrt(math.fsum((reward - mean) ** 2 for reward in rewards) / (count - 1))
+    groups: dict[int, list[float]] = {}
+    for one in rollouts:
+        if one.reward is not None:
+            groups.setdefault(one.place, []).append(one.reward)
+    grown = [group for group in groups.values() if len(group) > 1]
+    flat = [group for group in grown if max(group) - min(group) < SAME]
+    failed = [one for one in rollouts if one.failed]
+    return Summary(
+        rollouts=len(rollouts),
+        scored=count,
+        undefined=len(rollouts) - count - len(failed),
+        failed=len(failed),
+        failures=dict(Counter(one.boundary or one.code or "unknown" for one in failed)),
+        mean=mean,
+        stderr=None if spread is None else spread / math.sqrt(count),
+        spread=spread,
+        flat_groups=len(flat) / len(grown) if grown else None,
+    )

@@ -1,0 +1,231 @@
+"""The first engine: plays groups of rollouts through the task app, reports their rewards, and updates no weights.
+
+Each iteration is `batch_size` groups of `group_size` rollouts of one seed each; evaluations lie between them. Every
+rollout is asked for under a key made of its place in the job, so a task app of ours gives the same episode again, and
+does not play it twice, when the backend was killed in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from taskapp_kit.backend import reports
+from taskapp_kit.backend.asking import Asked, Asking
+from taskapp_kit.backend.engine import Event, JobDocument, Ledger, Outcome, Played, Point
+from taskapp_kit.backend.plan import Plan, Unit, read_plan
+from taskapp_kit.backend.reports import NAME, NOTE, counted, facts, listed
+from taskapp_kit.backend.rewards import summarise
+from taskapp_kit.backend.seeds import Range, ranges_of
+from taskapp_kit.errors import JobError
+
+if TYPE_CHECKING:
+    from taskapp_kit.client.task_app import TaskAppClient
+
+FAILED_SHARE = 0.5
+"""A job ends as failed when more of its rollouts fail."""
+LISTED = 500
+"""Iterations that the results list, the last ones; the events have them all."""
+
+
+class RolloutsEngine:
+    """See `engine.Engine`. failed_share: above it a job ends as failed."""
+
+    name = NAME
+    updates_weights = False
+
+    def __init__(self, *, failed_share: float = FAILED_SHARE) -> None:
+        self._failed_share = failed_share
+
+    def problems(self, job: JobDocument) -> list[str]:
+        """What cannot be played, one sentence each."""
+        return read_plan(job)[1]
+
+    async def run(self, job: JobDocument, task_app: TaskAppClient, ledger: Ledger, state: Mapping[str, Any]) -> Outcome:
+        """Plays what is left of the job. Raises JobError when it cannot be played, or too many rollouts fail."""
+        plan, problems = read_plan(job)
+        if plan is None:
+            raise JobError("The job cannot be played: " + " ".join(problems))
+        return await _Run(job, plan, task_app, ledger, dict(state), self._failed_share).outcome()
+
+
+@dataclass(slots=True)
+class _Run:
+    """One job under way.
+
+    state: done (units that are over), opened (the next one's start was told), held (points of an iteration whose
+    evaluation is not over yet: a caller who asks for points after a step must not miss the rest of that step), ranges
+    (as the task app told them at first), policy (who plays when the job does not say), failed, finished (rollouts of
+    the units that are over), metrics.
+    """
+
+    job: JobDocument
+    plan: Plan
+    task_app: TaskAppClient
+    ledger: Ledger
+    state: dict[str, Any]
+    failed_share: float
+
+    async def outcome(self) -> Outcome:
+        if not self.state:
+            await self._begin()
+        if self.state.get("policy"):
+            self.plan = replace(self.plan, policy_name=self.state["policy"])
+        units = self.plan.units()
+        for index in range(self.state["done"], len(units)):
+            following = units[index + 1] if index + 1 < len(units) else None
+            await self._play(units[index], evaluated_next=following is not None and following.phase == "eval")
+        return await self._results()
+
+    def _asking(self) -> Asking:
+        told = self.state.get("ranges")
+        ranges = None if told is None else (Range(**told[0]), Range(**told[1]))
+        return Asking(self.job.job_id, self.plan, self.task_app, ranges)
+
+    async def _begin(self) -> None:
+        plan = self.plan
+        state: dict[str, Any] = {"done": 0, "opened": False, "held": [], "failed": 0, "finished": 0, "metrics": {}}
+        events: list[Event] = []
+        told: Any = None
+        if not plan.names_a_player or plan.seeds is None or (plan.eval_instances and plan.eval_seeds is None):
+            query = {"environment": plan.env_name} if plan.env_name else {}
+            told = await self.task_app.task_info((), **query)
+        if told is not None:
+            wanted = plan.env_config.get("split")
+            ranges = ranges_of(told, wanted if isinstance(wanted, str) else None)
+            state["ranges"] = [asdict(found) for found in ranges]
+        if not plan.names_a_player:
+            state["policy"] = _offered(told)
+            events.append(
+                Event(
+                    "rl.job.warning",
+                    "The job names neither a policy nor a model's address; the task app's policy `random` plays.",
+                    "warning",
+                    facts(policy="random"),
+                )
+            )
+        player = state.get("policy") or plan.policy_name or plan.policy_config.get("policy") or "a model"
+        events.append(reports.begun(plan, player))
+        await self.ledger.tell(*events, state=state, total=plan.total)
+        self.state = state
+
+    async def _play(self, unit: Unit, *, evaluated_next: bool) -> None:
+        asking = self._asking()
+        asked = asking.asked(unit)
+        if unit.phase == "eval" and not self.state["opened"]:
+            state = {**self.state, "opened": True}
+            start = Event(
+                "rl.eval.started",
+                f"Evaluation after iteration {unit.number}: {counted(len(asked), 'rollout')}.",
+                data=facts(step=unit.number, iteration=unit.number, rollouts=len(asked)),
+            )
+            await self.ledger.tell(start, state=state)
+            self.state = state
+        began = time.monotonic()
+        over = await self.ledger.played(unit.phase, unit.number)
+        known = {(one.place, one.sample) for one in over}
+        left = [one for one in asked if (one.place, one.sample) not in known]
+        try:
+            over += await self._all(asking, unit, left, over)
+        except JobError:
+            await self.ledger.tell(points=[Point(**point) for point in self.state["held"]])
+            raise
+        await self._told(unit, over, time.monotonic() - began, evaluated_next=evaluated_next)
+
+    async def _all(self, asking: Asking, unit: Unit, asked: Sequence[Asked], over: Sequence[Played]) -> list[Played]:
+        """Plays them, so many at once. Raises JobError as soon as too many have failed for the rest to matter."""
+        waiting = iter(asked)
+        made: list[Played] = []
+        failed = [one for one in over if one.failed]
+        planned = self.state["finished"] + self.plan.size(unit)
+
+        async def play_on() -> None:
+            for one in waiting:
+                played = await asking.play(unit, one)
+                await self.ledger.keep(played)
+                made.append(played)
+                if played.failed:
+                    failed.append(played)
+                    self._stop_when_hopeless(failed, planned)
+
+        self._stop_when_hopeless(failed, planned)
+        tasks = [asyncio.create_task(play_on()) for _ in range(min(self.plan.at_once, len(asked)))]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return made
+
+    def _stop_when_hopeless(self, failed: Sequence[Played], planned: int) -> None:
+        count = self.state["failed"] + len(failed)
+        if count <= self.failed_share * planned:
+            return
+        (code, _), *_ = Counter((one.code, one.boundary) for one in failed).most_common(1)
+        example = next(one for one in reversed(failed) if (one.code, one.boundary) == code)
+        causes = ", ".join(
+            f"{cause} {number}" for cause, number in Counter(one.boundary or one.code for one in failed).most_common()
+        )
+        raise JobError(
+            f"{count} of {planned} rollouts failed ({causes}), more than {self.failed_share:.0%}. {example.message}"
+        )
+
+    async def _told(self, unit: Unit, over: Sequence[Played], seconds: float, *, evaluated_next: bool) -> None:
+        found = summarise(over)
+        metrics = reports.metrics(unit, found, self.state["metrics"])
+        points = [Point(**point) for point in self.state["held"]] + reports.points(unit, found, seconds)
+        state = {
+            **self.state,
+            "done": self.state["done"] + 1,
+            "opened": False,
+            "held": [asdict(point) for point in points] if evaluated_next else [],
+            "failed": self.state["failed"] + found.failed,
+            "finished": self.state["finished"] + len(over),
+            "metrics": metrics,
+        }
+        event = reports.over(unit, self.plan, found, seconds)
+        await self.ledger.tell(event, points=[] if evaluated_next else points, state=state, metrics=metrics)
+        self.state = state
+
+    async def _results(self) -> Outcome:
+        steps = await self.ledger.told("rl.train.step")
+        evaluations = await self.ledger.told("rl.eval.summary")
+        last = (evaluations or steps)[-1]
+        failures: Counter[str] = Counter()
+        for unit in (*steps, *evaluations):
+            failures.update(unit["failures"])
+        return Outcome(
+            last["reward"],
+            self.state["metrics"],
+            {
+                "note": NOTE,
+                "final_reward": last["reward"],
+                "final_reward_of": "the last evaluation" if evaluations else "the last iteration",
+                "iterations": [listed(unit) for unit in steps[-LISTED:]],
+                "evaluations": [listed(unit) for unit in evaluations[-LISTED:]],
+                "rollouts": {
+                    "played": self.state["finished"],
+                    "failed": self.state["failed"],
+                    "undefined": self.state["metrics"].get("undefined", 0),
+                    "failures": dict(failures),
+                },
+            },
+        )
+
+
+def _offered(task_info: Any) -> str:
+    """The policy of a job that names none: `random`, where the task app has it. Raises JobError."""
+    inference = task_info.get("inference") if isinstance(task_info, Mapping) else None
+    offered = inference.get("policies") if isinstance(inference, Mapping) else None
+    if isinstance(offered, list) and "random" in offered:
+        return "random"
+    raise JobError(
+        "The job names neither a policy (rollout.policy_name) nor a model's address (policy.inference_url), and the task "
+        "app offers no policy `random`.",
+        hint="Add one of them to the config.",
+    )

@@ -1,0 +1,256 @@
+"""The routes, each a few lines: read, ask, show."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from taskapp_kit.backend.access import Access
+from taskapp_kit.backend.answers import Refusal, json_answer
+from taskapp_kit.backend.bearer import ORG
+from taskapp_kit.backend.bodies import read_object
+from taskapp_kit.backend.event_stream import HEADERS, frames
+from taskapp_kit.backend.jobs import Jobs, new_job_id
+from taskapp_kit.backend.key_box import ALGORITHM, MAX_CIPHERTEXT, KeyBox
+from taskapp_kit.backend.rows import ENDED, QUEUED, RUNNING, Job
+from taskapp_kit.backend.submissions import fingerprint, read_submission
+from taskapp_kit.backend.views import PHASES, events_view, job_view, moment, point_view, timeline_view
+from taskapp_kit.errors import FieldProblem, RequestError, Unavailable
+from taskapp_kit.version import __version__
+
+MAX_PAGE = 1000
+MAX_SEQ = 2**53
+FAMILIES = ("rl", "learning", "orchestration")
+IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+KEY_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+DEFAULT_TRAINER = "rollouts"
+
+
+@dataclass(frozen=True, slots=True)
+class Hall:
+    """What the routes work with. box: None where sealed keys cannot be opened; trainers: id to its name."""
+
+    jobs: Jobs
+    access: Access
+    box: KeyBox | None
+    trainers: Mapping[str, str]
+
+    def routes(self) -> list[Route]:
+        """All of them."""
+        made = [
+            Route("/", self.root, methods=["GET"]),
+            Route("/health", self.health, methods=["GET"]),
+            Route("/api/health", self.health, methods=["GET"]),
+            Route("/api/rl/verify_task_app", self.verify, methods=["POST"]),
+            Route("/api/rl/services/{trainer_id}", self.trainer, methods=["GET"]),
+            Route("/api/rl/services", self.trainers_known, methods=["GET"]),
+            Route("/api/v1/crypto/public-key", self.public_key, methods=["GET"]),
+            Route("/api/v1/env-keys", self.put_key, methods=["POST"]),
+        ]
+        for family in FAMILIES:
+            base = f"/api/{family}/jobs"
+            one = base + "/{job_id}"
+            made += [
+                Route(base, self.submit, methods=["POST"]),
+                Route(base, self.listed, methods=["GET"]),
+                Route(one, self.job, methods=["GET"]),
+                Route(one + "/start", self.start, methods=["POST"]),
+                Route(one + "/cancel", self.cancel, methods=["POST"]),
+                Route(one + "/events", self.events, methods=["GET"]),
+                Route(one + "/events/stream", self.stream, methods=["GET"]),
+                Route(one + "/metrics", self.metrics, methods=["GET"]),
+                Route(one + "/timeline", self.timeline, methods=["GET"]),
+            ]
+        return made
+
+    # the backend itself
+
+    async def root(self, request: Request) -> Response:
+        """Says what answers here."""
+        return json_answer({"status": "ok", "service": "taskapp backend"})
+
+    async def health(self, request: Request) -> Response:
+        """Open to all; with a key, also what it does."""
+        told: dict[str, Any] = {"status": "stopping" if self.jobs.stopping else "ok", "healthy": not self.jobs.stopping}
+        if request.scope.get(ORG) is not None:
+            engine = self.jobs.engine
+            told |= {
+                "version": __version__,
+                "engine": engine.name,
+                "updates_weights": engine.updates_weights,
+                "jobs": dict(self.jobs.counts),
+                "env_keys": self.box is not None,
+            }
+        return json_answer(told)
+
+    async def verify(self, request: Request) -> Response:
+        """Asks a task app with every key that this caller has for it."""
+        body = await read_object(request)
+        url = self.access.addresses.read(body.get("endpoint_base_url"))
+        return json_answer(await self.access.verify(_org(request), url))
+
+    async def trainer(self, request: Request) -> Response:
+        """A trainer by its id."""
+        name = request.path_params["trainer_id"]
+        if name not in self.trainers:
+            raise Refusal("trainer_not_found", "There is no such trainer.", hint=self._known_trainers())
+        return json_answer(self._trainer(request, name))
+
+    async def trainers_known(self, request: Request) -> Response:
+        """Every trainer."""
+        return json_answer({"services": [self._trainer(request, name) for name in sorted(self.trainers)]})
+
+    def _trainer(self, request: Request, name: str) -> dict[str, Any]:
+        engine = self.jobs.engine
+        return {
+            "trainer_id": name,
+            "name": self.trainers[name],
+            "training_start_url": f"{str(request.base_url).rstrip('/')}/api/rl/jobs",
+            "engine": engine.name,
+            "updates_weights": engine.updates_weights,
+        }
+
+    def _known_trainers(self) -> str:
+        return f"The trainers are {', '.join(sorted(self.trainers))}."
+
+    async def public_key(self, request: Request) -> Response:
+        """What a task app's key is to be sealed for."""
+        return json_answer({"public_key": self._box().public_key, "alg": ALGORITHM})
+
+    async def put_key(self, request: Request) -> Response:
+        """Keeps a sealed key, in place of an earlier one of that name."""
+        body = await read_object(request)
+        name, ciphertext = body.get("name"), body.get("ciphertext_b64")
+        if not isinstance(name, str) or not KEY_NAME.fullmatch(name):
+            raise _wrong("name", "should be a variable's name such as ENVIRONMENT_API_KEY")
+        if not isinstance(ciphertext, str) or not 0 < len(ciphertext) <= MAX_CIPHERTEXT:
+            raise _wrong("ciphertext_b64", f"should be a sealed box in base64, of at most {MAX_CIPHERTEXT} characters")
+        self._box().open(ciphertext)
+        key_id = f"key_{uuid.uuid4().hex[:16]}"
+        updated_at = await self.jobs.records.put_key(_org(request), name, key_id, ciphertext)
+        return json_answer({"stored": True, "id": key_id, "name": name, "updated_at": moment(updated_at)})
+
+    def _box(self) -> KeyBox:
+        if self.box is None:
+            raise Unavailable(
+                "This backend cannot open sealed keys.", hint="Install PyNaCl there: pip install 'taskapp-kit[jobs]'."
+            )
+        return self.box
+
+    # jobs
+
+    async def submit(self, request: Request) -> Response:
+        """Takes a job: 201, or 200 with the job of an earlier request under the same Idempotency-Key."""
+        body = await read_object(request)
+        key = request.headers.get("idempotency-key")
+        if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
+            raise RequestError("The header Idempotency-Key should be 1 to 255 visible ASCII characters.")
+        document = read_submission(body, new_job_id(), addresses=self.access.addresses, engine=self.jobs.engine)
+        if document.trainer_id and document.trainer_id not in self.trainers:
+            raise _wrong("trainer_id", "names no trainer of this backend", hint=self._known_trainers())
+        await self.access.addresses.admit(document.task_app_url)
+        job = await self.jobs.submit(_org(request), document, fingerprint=fingerprint(body), idempotency_key=key)
+        if job.job_id != document.job_id:
+            return json_answer(self._shown(job), 200, {"idempotent-replayed": "true"})
+        return json_answer(self._shown(job), 201)
+
+    async def listed(self, request: Request) -> Response:
+        """The jobs of this caller, the newest first, without their results."""
+        asked = request.query_params
+        limit = _whole(request, "limit", 50, 1, MAX_PAGE)
+        status, after = asked.get("status"), asked.get("after")
+        if status is not None and status not in (QUEUED, RUNNING, *ENDED):
+            raise _wrong("status", f"should be one of {', '.join((QUEUED, RUNNING, *ENDED))}", where="query")
+        jobs = await self.jobs.records.jobs(
+            _org(request), limit=limit + 1, status=status, model=asked.get("model"), after=after
+        )
+        return json_answer(
+            {"jobs": [{**self._shown(job), "results": {}} for job in jobs[:limit]], "has_more": len(jobs) > limit}
+        )
+
+    async def job(self, request: Request) -> Response:
+        """The job as it stands."""
+        return json_answer(self._shown(await self._job(request)))
+
+    async def start(self, request: Request) -> Response:
+        """Jobs start by themselves: answers as `job`."""
+        return await self.job(request)
+
+    async def cancel(self, request: Request) -> Response:
+        """Ends the job; one that is over stays as it is."""
+        await self.jobs.cancel(await self._job(request))
+        return await self.job(request)
+
+    async def events(self, request: Request) -> Response:
+        """A page of events; as a stream for who accepts only that."""
+        if "text/event-stream" in request.headers.get("accept", "").lower():
+            return await self.stream(request)
+        job = await self._job(request)
+        since_seq = _whole(request, "since_seq", 0, -1, MAX_SEQ)
+        limit = _whole(request, "limit", 200, 1, MAX_PAGE)
+        found = await self.jobs.records.events(job.job_id, since_seq=since_seq, limit=limit)
+        return json_answer(events_view(job.job_id, found, since_seq))
+
+    async def stream(self, request: Request) -> Response:
+        """Events as they happen."""
+        job = await self._job(request)
+        since_seq = _whole(request, "since_seq", 0, -1, MAX_SEQ)
+        last = request.headers.get("last-event-id", "")
+        if last.isascii() and last.isdigit() and len(last) <= 15:
+            since_seq = max(since_seq, int(last))
+        return StreamingResponse(
+            frames(self.jobs, job.job_id, since_seq), media_type="text/event-stream", headers=HEADERS
+        )
+
+    async def metrics(self, request: Request) -> Response:
+        """Points of the curves."""
+        job = await self._job(request)
+        after = _whole(request, "after_step", -1, -1, MAX_SEQ) if "after_step" in request.query_params else None
+        limit = _whole(request, "limit", 200, 1, MAX_PAGE)
+        found = await self.jobs.records.points(job.job_id, after_step=after, limit=limit)
+        return json_answer({"points": [point_view(job.job_id, drawn) for drawn in found]})
+
+    async def timeline(self, request: Request) -> Response:
+        """The phases of the job."""
+        job = await self._job(request)
+        return json_answer(timeline_view(job.job_id, await self.jobs.records.events_of(job.job_id, list(PHASES))))
+
+    async def _job(self, request: Request) -> Job:
+        job_id = request.path_params["job_id"]
+        job = await self.jobs.records.job(job_id, _org(request)) if JOB_ID.fullmatch(job_id) else None
+        if job is None:
+            raise Refusal("job_not_found", "There is no such job.", hint="GET /api/rl/jobs lists the jobs of this key.")
+        return job
+
+    def _shown(self, job: Job) -> dict[str, Any]:
+        return job_view(job, updates_weights=self.jobs.engine.updates_weights)
+
+
+def _org(request: Request) -> str:
+    org: str = request.scope[ORG]
+    return org
+
+
+def _whole(request: Request, name: str, default: int, low: int, high: int) -> int:
+    """A number of the query; one beyond `high` is cut to it. Raises RequestError."""
+    text = request.query_params.get(name)
+    if text is None or not text.strip():
+        return default
+    digits = text.strip().removeprefix("-")
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 18 or int(text) < low:
+        raise _wrong(name, f"should be a whole number from {low}", where="query")
+    return min(int(text), high)
+
+
+def _wrong(name: str, problem: str, *, hint: str = "", where: str = "body") -> RequestError:
+    return RequestError(
+        f"The request cannot be taken: {name} {problem}.", fields=(FieldProblem((where, name), problem),), hint=hint
+    )

@@ -1,0 +1,150 @@
+"""The backend's tables, in a SQLite file that the store room opens; they may share it with rollouts.
+
+`backend_jobs` has one row for each job, what was asked for and how it stands. `backend_events` are numbered from 1 within
+their job, without a gap. `backend_rollouts` has one row for each rollout that is over, under its place in the job, so the
+same place is never counted twice. `backend_env_keys` has sealed ciphertext only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Double,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    inspect,
+    select,
+)
+
+from taskapp_kit.errors import StoreError
+
+METADATA = MetaData()
+
+JOBS = Table(
+    "backend_jobs",
+    METADATA,
+    Column("job_id", String, primary_key=True),
+    Column("org", String, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    Column("status", String, nullable=False),
+    Column("engine", String, nullable=False),
+    Column("trainer_id", String, nullable=False),
+    Column("model", String, nullable=False),
+    Column("idempotency_key", String),
+    Column("fingerprint", String, nullable=False),
+    Column("document", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("metrics", Text, nullable=False),
+    Column("results", Text, nullable=False),
+    Column("total", Integer, nullable=False),
+    Column("cancelling", Boolean, nullable=False),
+    Column("final_reward", Double),
+    Column("error", Text),
+    Index("backend_jobs_by_org", "org", "created_at"),
+    Index("backend_jobs_by_key", "org", "idempotency_key", unique=True),
+    Index("backend_jobs_by_status", "status"),
+)
+
+EVENTS = Table(
+    "backend_events",
+    METADATA,
+    Column("job_id", String, primary_key=True),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("created_at", Double, nullable=False),
+    Column("type", String, nullable=False),
+    Column("level", String, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("data", Text, nullable=False),
+)
+
+POINTS = Table(
+    "backend_points",
+    METADATA,
+    Column("job_id", String, primary_key=True),
+    Column("step", Integer, primary_key=True, autoincrement=False),
+    Column("name", String, primary_key=True),
+    Column("created_at", Double, nullable=False),
+    Column("value", Double, nullable=False),
+    Column("phase", String, nullable=False),
+    Column("epoch", Integer, nullable=False),
+)
+
+ROLLOUTS = Table(
+    "backend_rollouts",
+    METADATA,
+    Column("job_id", String, primary_key=True),
+    Column("phase", String, primary_key=True),
+    Column("iteration", Integer, primary_key=True, autoincrement=False),
+    Column("place", Integer, primary_key=True, autoincrement=False),
+    Column("sample", Integer, primary_key=True, autoincrement=False),
+    Column("seed", BigInteger, nullable=False),
+    Column("status", String, nullable=False),
+    Column("reward", Double),
+    Column("rollout_id", String, nullable=False),
+    Column("boundary", String),
+    Column("code", String, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("seconds", Double, nullable=False),
+    Column("created_at", Double, nullable=False),
+)
+
+ENV_KEYS = Table(
+    "backend_env_keys",
+    METADATA,
+    Column("org", String, primary_key=True),
+    Column("name", String, primary_key=True),
+    Column("key_id", String, nullable=False),
+    Column("ciphertext", Text, nullable=False),
+    Column("updated_at", Double, nullable=False),
+)
+
+APPLIED = Table(
+    "backend_migrations",
+    METADATA,
+    Column("name", String, primary_key=True),
+    Column("applied_at", Double, nullable=False),
+)
+
+Migration = tuple[str, Callable[[Connection], None]]
+
+
+def first_tables(connection: Connection) -> None:
+    """All tables, in the shape that this release has."""
+    METADATA.create_all(connection, tables=[JOBS, EVENTS, POINTS, ROLLOUTS, ENV_KEYS])
+
+
+MIGRATIONS: Sequence[Migration] = (("0001_first_tables", first_tables),)
+"""All steps to today's schema, oldest first; a name that was released never changes or goes."""
+
+
+def migrate(connection: Connection, place: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
+    """Applies what the file has not seen yet, inside the caller's transaction; answers those names.
+
+    Raises StoreError for a file that a newer release has changed. `place` is how sentences call it.
+    """
+    if APPLIED.name not in inspect(connection).get_table_names():
+        METADATA.create_all(connection, tables=[APPLIED])
+    applied = set(connection.execute(select(APPLIED.c.name)).scalars())
+    unknown = sorted(applied - {name for name, _ in migrations})
+    if unknown:
+        raise StoreError(
+            f"the jobs in {place} were written by a newer taskapp-kit (schema change {unknown[-1]!r}); nothing in it was "
+            "touched.",
+            hint="Upgrade taskapp-kit, or give another store.",
+        )
+    fresh = [(name, step) for name, step in migrations if name not in applied]
+    for name, step in fresh:
+        step(connection)
+        connection.execute(APPLIED.insert().values(name=name, applied_at=time.time()))
+    return [name for name, _ in fresh]

@@ -1,0 +1,227 @@
+"""A real backend and a task app that does as it is told, both on threads of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from taskapp_kit.backend.app import create_backend
+from taskapp_kit.serve.runner import BackgroundServer
+
+KEY = "sk-sentinel-of-the-organisation"
+OTHER_KEY = "sk-sentinel-of-somebody-else"
+APP_KEY = "sentinel-key-of-the-task-app"
+WAIT_SECONDS = 60.0
+
+Answer = tuple[int, Any]
+
+
+def episode(reward: float | None = 1.0, **more: Any) -> Answer:
+    """The answer of a rollout that went well."""
+    metrics = {
+        "episode_returns": [reward or 0.0],
+        "mean_return": reward or 0.0,
+        "num_steps": 1,
+        **more.pop("metrics", {}),
+    }
+    return 200, {"run_id": "r", "trajectories": [], "metrics": metrics, "reward": reward, "status": "terminated",
+                 "rollout_id": "ro", **more}  # fmt: skip
+
+
+def failure(boundary: str = "environment", code: str = "environment_raised", status: int = 500) -> Answer:
+    """The answer of a rollout that failed."""
+    error = {"code": code, "message": "It broke.", "hint": "", "boundary": boundary, "rollout_id": "ro-broken"}
+    return status, {"detail": {"error": error}}
+
+
+@dataclass
+class ScriptedApp:
+    """A task app. play: what a rollout's body is answered with; seeds: as /task_info tells them.
+
+    asked: (Idempotency-Key, body) of every POST; most: the highest number in flight; dropped: POSTs whose caller went.
+    """
+
+    play: Callable[[dict[str, Any]], Answer | Awaitable[Answer]] = lambda body: episode()
+    info: dict[str, Any] = field(
+        default_factory=lambda: {
+            "taskset": {"splits": ["train", "test"], "default_split": "train", "kind": "seeds",
+                        "seeds": {"train": [0, 1000], "test": [1000, 1100]}},
+            "inference": {"policies": ["scripted", "random"]},
+        }
+    )  # fmt: skip
+    key: str | None = APP_KEY
+    asked: list[tuple[str | None, dict[str, Any]]] = field(default_factory=list)
+    in_flight: int = 0
+    most: int = 0
+    dropped: int = 0
+
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/health", self._health),
+                Route("/task_info", self._task_info),
+                Route("/rollout", self._rollout, methods=["POST"]),
+            ]
+        )
+
+    def _refused(self, request: Request) -> Response | None:
+        if self.key is None or request.headers.get("x-api-key") == self.key:
+            return None
+        return JSONResponse({"detail": {"error": {"code": "unauthorised", "message": "no"}}}, 401)
+
+    async def _health(self, request: Request) -> Response:
+        return self._refused(request) or JSONResponse({"healthy": True})
+
+    async def _task_info(self, request: Request) -> Response:
+        return self._refused(request) or JSONResponse(self.info)
+
+    async def _rollout(self, request: Request) -> Response:
+        refused = self._refused(request)
+        if refused is not None:
+            return refused
+        body = await request.json()
+        self.asked.append((request.headers.get("idempotency-key"), body))
+        self.in_flight += 1
+        self.most = max(self.most, self.in_flight)
+        try:
+            playing = asyncio.ensure_future(self._played(body))
+            gone = asyncio.ensure_future(_until_gone(request))
+            await asyncio.wait((playing, gone), return_when=asyncio.FIRST_COMPLETED)
+            gone.cancel()
+            if not playing.done():
+                self.dropped += 1
+                playing.cancel()
+                return Response(status_code=499)
+            status, answer = playing.result()
+            return answer if isinstance(answer, Response) else JSONResponse(answer, status)
+        finally:
+            self.in_flight -= 1
+
+    async def _played(self, body: dict[str, Any]) -> Answer:
+        made = self.play(body)
+        return made if isinstance(made, tuple) else await made
+
+
+async def _until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+@dataclass
+class Backend:
+    """A backend under test. `http` has the key and the address with `/api`."""
+
+    url: str
+    http: httpx.Client
+    state: Any
+
+    def submit(self, app_url: str, config: dict[str, Any] | None = None, **headers: str) -> str:
+        answer = self.http.post("/rl/jobs", json=a_job(app_url, config), headers=headers)
+        assert answer.status_code in (200, 201), answer.text
+        return str(answer.json()["job_id"])
+
+    def status(self, job_id: str) -> dict[str, Any]:
+        answer = self.http.get(f"/rl/jobs/{job_id}")
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def ended(self, job_id: str) -> dict[str, Any]:
+        return ended(self.http, job_id)
+
+    def events(self, job_id: str, since_seq: int = 0) -> list[dict[str, Any]]:
+        return list(self.http.get(f"/rl/jobs/{job_id}/events?limit=1000&since_seq={since_seq}").json()["events"])
+
+
+def ended(http: httpx.Client, job_id: str) -> dict[str, Any]:
+    """The last status of a job that comes to an end."""
+    found: dict[str, Any] = {}
+
+    def over() -> bool:
+        found.update(http.get(f"/rl/jobs/{job_id}").json())
+        return found["status"] in ("succeeded", "failed", "cancelled")
+
+    until(over)
+    return found
+
+
+def until(true: Callable[[], bool], seconds: float = WAIT_SECONDS) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+@contextmanager
+def serving(app: Any) -> Iterator[str]:
+    with BackgroundServer(app) as server:
+        yield server.url
+
+
+@contextmanager
+def backend(**options: Any) -> Iterator[Backend]:
+    """A backend in memory unless `store` says otherwise."""
+    app = create_backend(options.pop("keys", [KEY, OTHER_KEY]), **{"environment_api_key": APP_KEY, **options})
+    with serving(app) as url, client(url) as http:
+        yield Backend(url, http, app.state)
+
+
+def client(url: str, key: str | None = KEY) -> httpx.Client:
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    return httpx.Client(base_url=f"{url}/api", headers=headers, timeout=WAIT_SECONDS, trust_env=False)
+
+
+def a_config(**sections: dict[str, Any]) -> dict[str, Any]:
+    """An RL config that every validator takes; `sections` are merged into it."""
+    topology = {"type": "single_node_split", "gpus_for_vllm": 1, "gpus_for_training": 1, "gpus_for_ref": 0,
+                "tensor_parallel": 1, "reference_placement": "none"}  # fmt: skip
+    made: dict[str, Any] = {
+        "algorithm": {"type": "online", "method": "policy_gradient", "variety": "gspo"},
+        "services": {"task_url": "http://127.0.0.1:8401"},
+        "model": {"base": "Qwen/Qwen3-4B", "trainer_mode": "full", "label": "check"},
+        "compute": {"gpu_type": "H100", "gpu_count": 2, "topology": topology},
+        "vllm": {"tensor_parallel_size": 1},
+        "rollout": {"env_name": "counter", "policy_name": "scripted", "max_turns": 3, "episodes_per_batch": 2,
+                    "max_concurrent_rollouts": 4, "ops": ["agent", "env"]},
+        "training": {"num_epochs": 1, "iterations_per_epoch": 1, "max_turns": 3, "batch_size": 2, "group_size": 2,
+                     "learning_rate": 1e-5, "log_interval": 1, "weight_sync_interval": 1},
+    }  # fmt: skip
+    for name, section in sections.items():
+        made[name] = {**made.get(name, {}), **section}
+    return made
+
+
+def a_job(app_url: str, config: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The body that the clients of release 0.3.9 send."""
+    config = a_config() if config is None else config
+    return {
+        "job_type": "rl",
+        "compute": config.get("compute", {}),
+        "data": {"endpoint_base_url": app_url, "config": config, "base_model": "Qwen/Qwen3-4B"},
+        "tags": {"source": "train-cli"},
+        "metadata": {"backend_base_url": "http://127.0.0.1:8500/api"},
+    }
+
+
+class Gate:
+    """Holds rollouts until it is opened."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+
+    def open(self) -> None:
+        self._open.set()
+
+    async def passed(self) -> None:
+        while not self._open.is_set():
+            await asyncio.sleep(0.005)

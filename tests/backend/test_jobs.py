@@ -1,0 +1,140 @@
+"""The life of jobs: in turn, cancelled, taken up again by the next backend of the same store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from exchange import Answer, Gate, ScriptedApp, a_config, backend, episode, serving, until
+
+from taskapp_kit.errors import StoreError
+
+
+class Held(ScriptedApp):
+    """Its rollouts wait for `gate`."""
+
+    def __init__(self) -> None:
+        super().__init__(play=self._held)
+        self.gate = Gate()
+
+    async def _held(self, _: dict[str, Any]) -> Answer:
+        await self.gate.passed()
+        return episode()
+
+
+def test_a_running_job_is_cancelled_with_its_rollouts() -> None:
+    app = Held()
+    with serving(app.app()) as url, backend() as back:
+        job_id = back.submit(url)
+        until(lambda: app.in_flight == 4)
+        told = back.http.post(f"/rl/jobs/{job_id}/cancel", json={}).json()
+        assert told["status"] == "cancelled"
+        until(lambda: app.in_flight == 0)
+        assert app.dropped == 4
+        assert back.events(job_id)[-1]["type"] == "rl.job.cancelled"
+        again = back.http.post(f"/learning/jobs/{job_id}/cancel").json()
+        assert (again["status"], len(back.events(job_id))) == ("cancelled", 3)
+
+
+def test_a_job_that_is_over_stays_as_it_is() -> None:
+    with serving(ScriptedApp().app()) as url, backend() as back:
+        job_id = back.submit(url)
+        before = back.ended(job_id)
+        assert back.http.post(f"/rl/jobs/{job_id}/cancel").json() == before
+
+
+def test_jobs_beyond_the_limit_wait_their_turn_and_can_be_cancelled_there() -> None:
+    app = Held()
+    with serving(app.app()) as url, backend(max_jobs=1) as back:
+        first, second, third = (back.submit(url) for _ in range(3))
+        until(lambda: app.in_flight == 4)
+        assert [back.status(job)["status"] for job in (first, second, third)] == ["running", "queued", "queued"]
+        assert back.http.get("/health").json()["jobs"] == {"running": 1, "queued": 2}
+        assert back.http.post(f"/rl/jobs/{second}/cancel").json()["status"] == "cancelled"
+        app.gate.open()
+        assert back.ended(first)["status"] == back.ended(third)["status"] == "succeeded"
+        assert back.status(second)["status"] == "cancelled"
+        assert {body["run_id"] for _, body in app.asked} == {first, third}
+
+
+def test_several_jobs_run_at_once() -> None:
+    app = Held()
+    with serving(app.app()) as url, backend(max_jobs=3) as back:
+        jobs = [back.submit(url) for _ in range(3)]
+        until(lambda: app.in_flight == 12)
+        app.gate.open()
+        assert {back.ended(job)["status"] for job in jobs} == {"succeeded"}
+
+
+def test_the_next_backend_of_the_store_goes_on(tmp_path: Path) -> None:
+    store, app = str(tmp_path / "jobs.db"), Held()
+    with serving(app.app()) as url:
+        with backend(store=store) as back:
+            running = back.submit(url, a_config(training={"iterations_per_epoch": 2}))
+            until(lambda: app.in_flight == 4)
+        assert app.in_flight == 0
+        before = {key for key, _ in app.asked}
+        app.gate.open()
+        with backend(store=store) as back:
+            status, events = back.ended(running), back.events(running)
+    assert status["status"] == "succeeded"
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert [event["type"] for event in events] == [
+        "rl.job.created", "rl.train.started", "rl.job.resumed", "rl.train.step", "rl.train.step", "rl.job.completed",
+    ]  # fmt: skip
+    by_key: dict[str | None, Any] = {}
+    for key, body in app.asked:
+        assert by_key.setdefault(key, body) == body, "the same key is sent with the same body"
+    assert before < set(by_key)
+    assert len(by_key) == 8
+
+
+def test_a_job_that_was_to_be_cancelled_is_not_taken_up_again(tmp_path: Path) -> None:
+    import asyncio
+
+    from taskapp_kit.backend.files import Place
+    from taskapp_kit.backend.records import Records
+
+    store, app = tmp_path / "jobs.db", Held()
+    with serving(app.app()) as url, backend(store=str(store)) as back:
+        job_id = back.submit(url)
+        until(lambda: app.in_flight == 4)
+
+    async def ask() -> None:
+        records = Records(Place(store))
+        await records.write(job_id, cancelling=True)  # what `cancel` writes first; then the process was killed
+        await records.close()
+
+    asyncio.run(ask())
+    with backend(store=str(store)) as back:
+        assert back.ended(job_id)["status"] == "cancelled"
+    assert len(app.asked) == 4
+
+
+def test_a_store_has_one_backend(tmp_path: Path) -> None:
+    store = str(tmp_path / "jobs.db")
+    with backend(store=store), pytest.raises(StoreError, match="Another backend"), backend(store=store):
+        pass
+
+
+class Breaking:
+    """An engine that breaks."""
+
+    name, updates_weights = "breaking", True
+
+    def problems(self, job: object) -> list[str]:
+        return []
+
+    async def run(self, *_: object) -> Any:
+        raise ZeroDivisionError("sentinel of the engine")
+
+
+def test_an_engine_that_breaks_fails_the_job_and_tells_no_secrets() -> None:
+    with serving(ScriptedApp().app()) as url, backend(engine=Breaking()) as back:
+        job_id = back.submit(url)
+        status = back.ended(job_id)
+        assert status["status"] == "failed"
+        assert "err_" in status["error"]
+        assert status["updates_weights"] is True
+        assert "sentinel" not in str((status, back.events(job_id)))

@@ -1,0 +1,88 @@
+"""Rewards and what they amount to."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskapp_kit.backend.engine import Played
+from taskapp_kit.backend.rewards import Blend, Unreadable, read_blend, reward_of, summarise
+
+
+@pytest.mark.parametrize(
+    ("answer", "blend", "expected"),
+    [
+        ({"reward": 0.5, "metrics": {"mean_return": 1.0}}, None, 0.5),
+        ({"reward": None, "metrics": {"mean_return": 1.0}}, None, None),
+        ({"metrics": {"mean_return": 1}}, None, 1.0),
+        ({"metrics": {"mean_return": None}}, None, None),
+        ({"reward": 9, "metrics": {"mean_return": 2.0, "outcome_score": 0.5}}, Blend(1.0, 0.0, 2.0), 3.0),
+        ({"reward": 9, "metrics": {"mean_return": 2.0, "outcome_score": None}}, Blend(1.0, 0.0, 2.0), None),
+        ({"reward": 9, "metrics": {"mean_return": 2.0}}, Blend(1.0, 0.0, 0.0), 2.0),
+        ({"metrics": {"mean_return": 2.0}}, Blend(0.0, 1.0, 0.0), None),
+    ],
+)
+def test_the_reward_of_an_answer(answer: dict[str, Any], blend: Blend | None, expected: float | None) -> None:
+    assert reward_of(answer, blend) == expected
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{}, {"metrics": []}, {"metrics": {"mean_return": "1"}}, {"metrics": {"mean_return": True}},
+     {"reward": math.inf, "metrics": {}}, {"reward": 1.0, "metrics": {}, "aborted": True}],
+)  # fmt: skip
+def test_what_is_no_answer_is_no_reward(answer: dict[str, Any]) -> None:
+    with pytest.raises(Unreadable):
+        reward_of(answer, None)
+
+
+def test_a_blend_is_read_as_the_sdk_does() -> None:
+    assert read_blend({"reward_blend": {"outcome": 1.0}}, []) == Blend(1.0, 0.0, 1.0)
+    assert read_blend({"reward_blend": {"env": 0, "outcome": 1}}, []) == Blend(0.0, 0.0, 1.0)
+    assert read_blend({}, []) is None
+    assert read_blend({"enabled": False, "reward_blend": {"env": 5}}, []) is None
+    for wrong in ([], {"env": -1}, {"env": "1"}, {"env": True}, {"env": 0}, {"env": math.nan}):
+        problems: list[str] = []
+        assert read_blend({"reward_blend": wrong}, problems) is None
+        assert len(problems) == 1
+
+
+def a_rollout(place: int, reward: float | None, boundary: str | None = None) -> Played:
+    status = "failed" if boundary else "terminated"
+    return Played("train", 1, place, 0, 0, status, reward, boundary=boundary)
+
+
+ROLLOUTS = st.lists(
+    st.one_of(
+        st.builds(a_rollout, st.integers(0, 3), st.one_of(st.none(), st.floats(-1e6, 1e6))),
+        st.builds(a_rollout, st.integers(0, 3), st.none(), st.sampled_from(["policy", "timeout"])),
+    ),
+    max_size=20,
+)
+
+
+@given(ROLLOUTS)
+def test_a_summary_counts_each_rollout_once_and_averages_rewards_only(rollouts: list[Played]) -> None:
+    found = summarise(rollouts)
+    assert found.scored + found.undefined + found.failed == found.rollouts == len(rollouts)
+    assert sum(found.failures.values()) == found.failed
+    rewards = [one.reward for one in rollouts if one.reward is not None]
+    if rewards:
+        assert found.mean == pytest.approx(statistics.fmean(rewards), abs=1e-6)
+    else:
+        assert found.mean is None
+    if len(rewards) > 1:
+        assert found.spread == pytest.approx(statistics.stdev(rewards), abs=1e-3)
+    else:
+        assert found.stderr is None
+    assert found.flat_groups is None or 0 <= found.flat_groups <= 1
+
+
+def test_groups_without_spread_are_a_share_of_those_that_could_have_one() -> None:
+    rollouts = [a_rollout(0, 1.0), a_rollout(0, 1.0), a_rollout(1, 0.0), a_rollout(1, 1.0), a_rollout(2, 5.0)]
+    assert summarise(rollouts).flat_groups == 0.5
