@@ -1,27 +1,32 @@
-"""From an address (`sqlite:///path`, a path, `memory`) to an open store."""
+"""From an address (`sqlite:///path`, `postgresql://…`, a path, `memory`) to an open store."""
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from taskapp_kit.contract.ports import Store
 from taskapp_kit.errors import ConfigError, Unavailable
 
-KNOWN = "sqlite:///PATH, a bare PATH, memory, none"
+KNOWN = "sqlite:///PATH, a bare PATH, postgresql://USER:PASSWORD@HOST/DATABASE, memory, none"
 """The addresses that this release understands, as a sentence lists them."""
+
+_MEANT_FOR_POSTGRES = re.compile(r"^postgres(ql)?(\+\w+)?:|(^|\s)(host|dbname|user|password)\s*=", re.IGNORECASE)
+"""A bare path like this is libpq's other way of writing, or lacks a slash: no file is to be named after a password."""
 
 
 def open_store(url: str) -> Store:
-    """Opens the store at `url`, creating the file and its directories when they are not there. Blocks: for the start.
+    """Opens the store at `url`, creating file, directories or tables when they are not there. Blocks: for the start.
 
-    `sqlite:///rel/path.db`, `sqlite:////abs/path.db` or a bare path: a SQLite file. `memory`: kept until the process
-    ends. `none` is the caller's word for "no store" and is refused here: pass None where a store is expected.
-    Another scheme is looked for among the installed plugins (entry points of the group `taskapp_kit.stores`, named
-    after the scheme, each a function of the address).
+    `sqlite:///rel/path.db`, `sqlite:////abs/path.db` or a bare path: a SQLite file. `postgresql://…`: a database that
+    any number of servers may share (extra `postgres`). `memory`: kept until the process ends. `none` is the caller's
+    word for "no store" and is refused here: pass None where a store is expected. Another scheme is looked for among the
+    installed plugins (entry points of the group `taskapp_kit.stores`, named after the scheme, each a function of the
+    address).
 
-    Raises ConfigError for an address that says nothing to us, Unavailable for one that a later part of the kit will
-    know, StoreError when the place cannot be used. No message repeats an address: it may hold a password.
+    Raises ConfigError for an address that says nothing to us, Unavailable when the extra is not installed, StoreError
+    when the place cannot be used. No message repeats an address: it may hold a password.
     """
     url = url.strip()
     if not url:
@@ -35,18 +40,18 @@ def open_store(url: str) -> Store:
         return _sqlite(None)
     scheme, separator, rest = url.partition("://")
     if not separator:
+        if _MEANT_FOR_POSTGRES.search(url):
+            raise ConfigError("a Postgres address begins with postgresql://, and this one does not.",
+                              hint="Give postgresql://USER:PASSWORD@HOST:5432/DATABASE.")  # fmt: skip
         return _sqlite(Path(url).expanduser())
     scheme = scheme.lower()
     if scheme == "sqlite":
         return _sqlite(_sqlite_path(rest))
+    if scheme.split("+")[0] in ("postgres", "postgresql"):
+        return _postgres(scheme, url)
     for plugin in entry_points(group="taskapp_kit.stores", name=scheme):
         opened: Store = plugin.load()(url)
         return opened
-    if scheme.split("+")[0] in ("postgres", "postgresql"):
-        raise Unavailable(
-            f"a store at {scheme}://… needs the Postgres store, which is not part of this release.",
-            hint="Use sqlite:///PATH, or none.",
-        )
     raise ConfigError(
         f"no store is known for addresses that begin with {scheme}://.",
         hint=f"Known: {KNOWN}; or install a plugin.",
@@ -70,3 +75,21 @@ def _sqlite(path: Path | None) -> Store:
     from taskapp_kit.store.sqlite import SqliteStore
 
     return SqliteStore(path)
+
+
+def _postgres(scheme: str, url: str) -> Store:
+    if scheme not in ("postgres", "postgresql", "postgresql+psycopg"):
+        raise ConfigError(
+            "the Postgres store uses the driver psycopg, and the address names another one.",
+            hint="Begin the address with postgresql://.",
+        )
+    try:
+        import psycopg  # noqa: F401
+    except ImportError:  # also when it is there and finds no libpq
+        raise Unavailable(
+            "a store in Postgres needs the package psycopg, which is not installed.",
+            hint="pip install 'taskapp-kit[postgres]'",
+        ) from None
+    from taskapp_kit.store.postgres import PostgresStore
+
+    return PostgresStore(url)

@@ -159,7 +159,7 @@ def from_row(values: Sequence[Any], *, with_events: bool = True) -> StoredRollou
     except (ValueError, TypeError, zlib.error) as fault:
         raise StoreError(
             f"rollout {row['rollout_id']!r} is in the store but cannot be read: {type(fault).__name__}.",
-            hint="The file is damaged; restore it from a copy.",
+            hint="The store is damaged; restore it from a copy.",
         ) from fault
     return StoredRollout(**{name: row[name] for name in _FIELDS})
 

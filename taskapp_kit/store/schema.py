@@ -35,37 +35,40 @@ COMPRESS_ABOVE_BYTES = 4096
 
 METADATA = MetaData()
 
+# In Postgres compared byte by byte, as SQLite does: quicker, and an index outlives a change of the system's collations.
+_WORD = String().with_variant(Text(collation="C"), "postgresql")
+
 ROLLOUTS = Table(
     "rollouts",
     METADATA,
-    Column("rollout_id", String, primary_key=True),
+    Column("rollout_id", _WORD, primary_key=True),
     Column("schema_version", Integer, nullable=False),
     Column("created_at", Double, nullable=False),
-    Column("run_id", String, nullable=False),
-    Column("group_id", String),
-    Column("environment", String, nullable=False),
-    Column("split", String, nullable=False),
+    Column("run_id", _WORD, nullable=False),
+    Column("group_id", _WORD),
+    Column("environment", _WORD, nullable=False),
+    Column("split", _WORD, nullable=False),
     Column("seed", BigInteger, nullable=False),
-    Column("row_hash", String),
-    Column("mode", String, nullable=False),
-    Column("status", String, nullable=False),
-    Column("stop_reason", String, nullable=False),
-    Column("failure_boundary", String),
+    Column("row_hash", _WORD),
+    Column("mode", _WORD, nullable=False),
+    Column("status", _WORD, nullable=False),
+    Column("stop_reason", _WORD, nullable=False),
+    Column("failure_boundary", _WORD),
     Column("length", BigInteger, nullable=False),
     Column("total_reward", Double, nullable=False),
     Column("reward", Double),
     Column("outcome_score", Double),
     Column("events_score", Double),
     Column("seconds", Double, nullable=False),
-    Column("policy_name", String),
-    Column("model", String),
-    Column("key_label", String),
-    Column("app", String, nullable=False),
-    Column("app_version", String, nullable=False),
-    Column("environment_version", String, nullable=False),
-    Column("kit_version", String, nullable=False),
-    Column("spec_hash", String, nullable=False),
-    Column("digest", String),
+    Column("policy_name", _WORD),
+    Column("model", _WORD),
+    Column("key_label", _WORD),
+    Column("app", _WORD, nullable=False),
+    Column("app_version", _WORD, nullable=False),
+    Column("environment_version", _WORD, nullable=False),
+    Column("kit_version", _WORD, nullable=False),
+    Column("spec_hash", _WORD, nullable=False),
+    Column("digest", _WORD),
     Column("config", Text, nullable=False),
     Column("policy", Text, nullable=False),
     Column("scorecard", Text),
@@ -73,7 +76,7 @@ ROLLOUTS = Table(
     Column("timing", Text, nullable=False),
     Column("private", Text, nullable=False),
     Column("blob_hashes", Text, nullable=False),
-    Column("events_encoding", String, nullable=False),
+    Column("events_encoding", _WORD, nullable=False),
     Column("events", LargeBinary, nullable=False),
     Index("rollouts_by_time", "created_at"),
     Index("rollouts_by_environment", "environment", "created_at"),
@@ -89,24 +92,24 @@ Index(
 BLOBS = Table(
     "blobs",
     METADATA,
-    Column("sha256", String, primary_key=True),
+    Column("sha256", _WORD, primary_key=True),
     Column("bytes", LargeBinary, nullable=False),
 )
 
 TICKETS = Table(
     "tickets",
     METADATA,
-    Column("rollout_id", String, primary_key=True),
+    Column("rollout_id", _WORD, primary_key=True),
     Column("created_at", Double, nullable=False),
-    Column("key", String),
-    Column("fingerprint", String, nullable=False),
-    Column("key_label", String),
-    Column("holder", String, nullable=False),
-    Column("process", String),
+    Column("key", _WORD),
+    Column("fingerprint", _WORD, nullable=False),
+    Column("key_label", _WORD),
+    Column("holder", _WORD, nullable=False),
+    Column("process", _WORD),
     Column("lease_until", Double, nullable=False),
     Column("settled_at", Double),
     Column("failure", Text),
-    Column("answer_encoding", String),
+    Column("answer_encoding", _WORD),
     Column("answer", LargeBinary),
     Index("tickets_by_key", "key", unique=True),
     Index("tickets_by_time", "created_at"),
@@ -115,7 +118,7 @@ TICKETS = Table(
 APPLIED = Table(
     "taskapp_migrations",
     METADATA,
-    Column("name", String, primary_key=True),
+    Column("name", _WORD, primary_key=True),
     Column("applied_at", Double, nullable=False),
 )
 
@@ -139,18 +142,22 @@ Those that make a table make today's shape, so a later step looks first whether 
 """
 
 
-def migrate(connection: Connection, place: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
+def migrate(
+    connection: Connection, place: str, migrations: Sequence[Migration] = MIGRATIONS, *, shared: bool = False
+) -> list[str]:
     """Applies what `connection`'s database has not seen yet, inside the caller's transaction; answers those names.
 
+    shared: tables of others may stand beside ours, under other names; a file is ours alone.
     Raises StoreError for a database that a newer release has changed, and for one that is not ours at all.
     `place` is how sentences call it.
     """
     tables = set(inspect(connection).get_table_names())
     if APPLIED.name not in tables:
-        if tables:
+        foreign = tables & set(METADATA.tables) if shared else tables
+        if foreign:
             raise StoreError(
-                f"{place} is a database of something else (it has the table {min(tables)!r} and no record of ours).",
-                hint="Give the store a file of its own.",
+                f"{place} is a database of something else (it has the table {min(foreign)!r} and no record of ours).",
+                hint=f"Give the store a {'database or schema' if shared else 'file'} of its own.",
             )
         METADATA.create_all(connection, tables=[APPLIED])
     applied = set(connection.execute(select(APPLIED.c.name)).scalars())

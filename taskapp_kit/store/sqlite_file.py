@@ -9,26 +9,33 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, TableValuedAlias, create_engine, event, func
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from taskapp_kit.errors import StoreError
-from taskapp_kit.store.schema import migrate
+from taskapp_kit.store.database import Driver, Spelling, SqlDatabase
+from taskapp_kit.store.schema import ROLLOUTS, migrate
 
 
-class Database:
+class Database(SqlDatabase):
     """Engines for one SQLite database: `writer`, whose transactions begin with the write lock, and `readers`.
 
-    `place` is how sentences call it: the absolute path, or `memory`. In memory both are one connection.
-    `writing`: to be held during a transaction that writes to a file. The threads of this process then take turns at
-    once, where SQLite would let the second one sleep and try again. Raises StoreError when it cannot be opened.
+    `place` is the absolute path, or `memory`. In memory both engines are one connection, and reads and writes take
+    turns on it. `writing`: the threads of this process take turns at once, where SQLite would let the second one sleep
+    and try again. Raises StoreError when it cannot be opened.
     """
+
+    spelling = Spelling("?", "SELECT value FROM json_each(?)", "")
+    begin = "BEGIN IMMEDIATE"
+    faults = (*SqlDatabase.faults, sqlite3.Error)
 
     def __init__(self, path: Path | None, busy_timeout_seconds: float) -> None:
         self._path = None if path is None else path.resolve()
         self._busy_timeout_seconds = busy_timeout_seconds
         self.place = "memory" if self._path is None else str(self._path)
         self.writing = threading.Lock()
+        if self._path is None:
+            self.turn = threading.Lock()
         try:
             self._identity = _created(self._path) if self._path else (0, 0)
             self.writer = self._engine(read_only=False)
@@ -41,7 +48,7 @@ class Database:
         except StoreError:
             raise
         except Exception as fault:
-            raise explain(fault, self.place, "open") from fault
+            raise self.explain(fault, "open") from fault
 
     def same_file(self) -> None:
         """Raises StoreError when the file was moved or deleted under us: what we write then would be lost."""
@@ -57,19 +64,43 @@ class Database:
                 hint="Restart the server, which creates or opens it anew.",
             )
 
-    def size_bytes(self) -> int:
+    def size_bytes(self, connection: Connection) -> int:
         """Bytes of the file and of its write-ahead log; 0 in memory."""
         if self._path is None:
             return 0
         files = (self._path, Path(f"{self._path}-wal"))
         return sum(file.stat().st_size for file in files if file.exists())
 
-    def connect(self) -> sqlite3.Connection:
+    def connect(self) -> Driver:
         """A connection of the driver's own, outside the engines; who asks for it closes it. Raises sqlite3.Error."""
         place = ":memory:" if self._path is None else str(self._path)
         connection: sqlite3.Connection = sqlite3.connect(place, **self._connect_args())
         _prepare(connection, read_only=False)
         return connection
+
+    def in_transaction(self, connection: Driver) -> bool:
+        """Whether a transaction was begun on it that can still be rolled back."""
+        return isinstance(connection, sqlite3.Connection) and connection.in_transaction
+
+    def explain(self, fault: Exception, doing: str) -> StoreError:
+        """A sentence for what was raised while `doing` (open, read, write)."""
+        error = explain(fault, self.place, doing)
+        error.__cause__ = fault
+        return error
+
+    def strikes_all(self, fault: Exception) -> bool:
+        """Whether another process holds the lock. Else one of them may be what is too large for the disk."""
+        name = getattr(getattr(fault, "orig", fault), "sqlite_errorname", "")
+        return name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+
+    def findings(self, connection: Connection) -> list[str]:
+        """SQLite's integrity check."""
+        lines = [str(line) for line in connection.exec_driver_sql("PRAGMA integrity_check").scalars()]
+        return [line for line in lines if line != "ok"]
+
+    def listed_pictures(self) -> TableValuedAlias:
+        """For each row of `rollouts` the hashes in `blob_hashes`, as the column `value`."""
+        return func.json_each(ROLLOUTS.c.blob_hashes).table_valued("value")
 
     def close(self) -> None:
         """Closes all connections; the last one moves the write-ahead log into the file."""

@@ -1,7 +1,7 @@
-"""Tickets beside the rollouts, in the same SQLite file: claimed, settled and found by all processes that serve it.
+"""Tickets beside the rollouts, in the same database: claimed, settled and found by all processes that serve it.
 
-Who holds a ticket renews its lease; a ticket whose lease is over,
-or whose holder is certainly dead, is lost.
+Who holds a ticket renews its lease; a ticket whose lease is over, or whose holder is certainly dead, is lost.
+Which of two claims wins, the unique index on `key` decides: each step holds also where others write at the same time.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import sqlite3
 import uuid
-import zlib
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 
 from taskapp_kit.contract.ports import TICKET_SECONDS, Clock, Found, Settled, Ticket
-from taskapp_kit.errors import Failure, StoreError
+from taskapp_kit.errors import StoreError
+from taskapp_kit.store.database import Driver, SqlDatabase
 from taskapp_kit.store.holder import certainly_dead, this_process
 from taskapp_kit.store.rows import packed
-from taskapp_kit.store.sqlite_file import Database
+from taskapp_kit.store.ticket_rows import TicketRow, read_row, settled_of, statements
 from taskapp_kit.store.turns import Job, Turns
 
 log = logging.getLogger("taskapp_kit.store")
@@ -34,42 +33,22 @@ PURGE_SECONDS = 3600.0
 PURGED_AT_ONCE = 100
 """Tickets removed in one transaction, so that nobody waits long for it."""
 
-_BY_ID = (
-    "SELECT rollout_id, fingerprint, created_at, key, key_label, settled_at, holder, process, lease_until, "
-    "answer_encoding, failure, answer FROM tickets WHERE rollout_id = ?"
-)
-_BY_KEY = _BY_ID.replace("WHERE rollout_id", "WHERE key")
-_FREE_KEY = "UPDATE tickets SET key = NULL WHERE key = ?"
-_INSERT = (
-    "INSERT INTO tickets (rollout_id, fingerprint, created_at, key, key_label, holder, process, lease_until) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-)
-_SETTLE = (
-    "UPDATE tickets SET settled_at = ?, failure = ?, answer_encoding = ?, answer = ?, "
-    "key = CASE WHEN ? THEN NULL ELSE key END WHERE rollout_id = ? AND holder = ? AND settled_at IS NULL"
-)
-_RELEASE = "DELETE FROM tickets WHERE rollout_id = ? AND holder = ? AND settled_at IS NULL"
-_RENEW = (
-    "UPDATE tickets SET lease_until = ? WHERE rollout_id IN (SELECT value FROM json_each(?)) "
-    "AND holder = ? AND settled_at IS NULL"
-)
-_PURGE = (
-    "DELETE FROM tickets WHERE rollout_id IN "
-    "(SELECT rollout_id FROM tickets WHERE created_at <= ? OR created_at > ? LIMIT ?)"
-)
+CLAIM_TRIES = 20
+"""How often a claim looks again when others take the key and let it go between two of its statements."""
 
 
-class SqliteCoordinator:
-    """A `Coordinator` in the file of `database`. Use it on one event loop; several may share one file.
+class SqlCoordinator:
+    """A `Coordinator` in `database`. Use it on one event loop; several may share one database.
 
     renew_seconds: how often the leases of what it holds are renewed. `Settled.events` are not kept here: the table
     `rollouts` has them.
     """
 
-    def __init__(self, database: Database, clock: Clock, *, renew_seconds: float = RENEW_SECONDS) -> None:
+    def __init__(self, database: SqlDatabase, clock: Clock, *, renew_seconds: float = RENEW_SECONDS) -> None:
         self._database = database
         self._clock = clock
         self._renew_seconds = renew_seconds
+        self._say = statements(database.spelling)
         self._holder = uuid.uuid4().hex
         self._process = this_process()
         self._held: set[str] = set()
@@ -91,7 +70,7 @@ class SqliteCoordinator:
         self._held.add(ticket.rollout_id)
         won = False
         try:
-            found = await self._turns.do(partial(self._claim, ticket=ticket))
+            found = await self._turns.do(partial(self._claim, ticket=ticket), order=ticket.key or "")
             won = found is None
         except asyncio.CancelledError:
             if not self._closed:  # it may have won: the next job lets go again
@@ -136,7 +115,7 @@ class SqliteCoordinator:
     async def look(self, rollout_id: str) -> Found | None:
         """The ticket of this rollout; None when there is none, or no more. Raises StoreError."""
         self._open()
-        return await self._turns.do(partial(self._found, query=_BY_ID, name=rollout_id), writes=False)
+        return await self._turns.do(partial(self._look, rollout_id=rollout_id), writes=False)
 
     async def close(self) -> None:
         """Tickets that this process still holds are lost from now on. A second call does nothing."""
@@ -190,69 +169,75 @@ class SqliteCoordinator:
 
     # What follows runs in the thread, inside a transaction.
 
-    def _claim(self, connection: sqlite3.Connection, *, ticket: Ticket) -> Found | None:
-        if ticket.key is not None:
-            found = self._found(connection, query=_BY_KEY, name=ticket.key)
+    def _claim(self, connection: Driver, *, ticket: Ticket) -> Found | None:
+        values = (ticket.rollout_id, ticket.fingerprint, ticket.created_at, ticket.key, ticket.key_label)
+        for _ in range(CLAIM_TRIES):
+            lease_until = self._clock.now() + LEASE_SECONDS
+            if connection.execute(self._say.insert, [*values, self._holder, self._process, lease_until]).rowcount == 1:
+                return None
+            row = None if ticket.key is None else read_row(connection, self._say.by_key, ticket.key)
+            if row is None:
+                row = read_row(connection, self._say.by_id, ticket.rollout_id)
+                if row is not None and not self._claimed_before(row, ticket):
+                    raise _known(ticket.rollout_id, self._database.place)
+            if row is None:
+                continue  # who had the key let it go just now
+            if self._claimed_before(row, ticket):
+                return None
+            found = self._found(row)
             if found is not None and found.state != "lost":
                 return found
-            connection.execute(_FREE_KEY, [ticket.key])
-        values = (ticket.rollout_id, ticket.fingerprint, ticket.created_at, ticket.key, ticket.key_label)
-        lease_until = self._clock.now() + LEASE_SECONDS
-        try:
-            connection.execute(_INSERT, [*values, self._holder, self._process, lease_until])
-        except sqlite3.IntegrityError:
-            raise _known(ticket.rollout_id, self._database.place) from None
-        return None
+            settled_at = -1.0 if row.settled_at is None else row.settled_at
+            connection.execute(self._say.free_key, [row.rollout_id, ticket.key, row.lease_until, settled_at])
+        raise StoreError(
+            f"rollout {ticket.rollout_id!r} could not have its Idempotency-Key: others take it and let it go.",
+            hint="Ask again.",
+        )
 
-    def _found(self, connection: sqlite3.Connection, *, query: str, name: str) -> Found | None:
-        row = connection.execute(query, [name]).fetchone()
+    def _claimed_before(self, row: TicketRow, ticket: Ticket) -> bool:
+        """Whether this very claim got through before, when nobody could tell: the connection was lost in its commit."""
+        asked = (row.rollout_id, row.fingerprint, row.created_at, row.key, row.holder, row.settled_at)
+        return asked == (ticket.rollout_id, ticket.fingerprint, ticket.created_at, ticket.key, self._holder, None)
+
+    def _look(self, connection: Driver, *, rollout_id: str) -> Found | None:
+        row = read_row(connection, self._say.by_id, rollout_id)
+        return None if row is None else self._found(row)
+
+    def _found(self, row: TicketRow) -> Found | None:
+        """The ticket as it stands; None when it is too old, or from a future that a wrong clock foresaw."""
         now = self._clock.now()
-        if row is None or not now - TICKET_SECONDS < row[2] <= now + TICKET_SECONDS:
+        if not now - TICKET_SECONDS < row.created_at <= now + TICKET_SECONDS:
             return None
         ticket = Ticket(*row[:5])
-        settled_at, holder, process, lease_until = row[5:9]
-        if settled_at is not None:
-            return Found(ticket, "settled", _settled(ticket.rollout_id, *row[9:]))
-        if holder == self._holder and ticket.rollout_id in self._held:
+        if row.settled_at is not None:
+            return Found(ticket, "settled", settled_of(row))
+        if row.holder == self._holder and ticket.rollout_id in self._held:
             return Found(ticket, "running")
         # A lease that ends later than any holder could have said was written before the clock was set back.
-        live = now < lease_until <= now + 2 * LEASE_SECONDS and not certainly_dead(process, self._process)
+        live = now < row.lease_until <= now + 2 * LEASE_SECONDS and not certainly_dead(row.process, self._process)
         return Found(ticket, "running" if live else "lost")
 
     def _settling(self, settled: Settled, free_key: bool) -> Job[bool]:
         failure = None if settled.failure is None else json.dumps(asdict(settled.failure))
         encoding, answer = (None, None) if settled.answer is None else packed(settled.answer)
 
-        def settle(connection: sqlite3.Connection) -> bool:
+        def settle(connection: Driver) -> bool:
             values = (self._clock.now(), failure, encoding, answer, free_key, settled.rollout_id, self._holder)
-            return connection.execute(_SETTLE, values).rowcount == 1
+            return connection.execute(self._say.settle, values).rowcount == 1
 
         return settle
 
-    def _release(self, connection: sqlite3.Connection, *, rollout_id: str) -> None:
-        connection.execute(_RELEASE, [rollout_id, self._holder])
+    def _release(self, connection: Driver, *, rollout_id: str) -> None:
+        connection.execute(self._say.release, [rollout_id, self._holder])
 
-    def _renew(self, connection: sqlite3.Connection, *, names: list[str], seconds: float) -> None:
-        connection.execute(_RENEW, [self._clock.now() + seconds, json.dumps(names), self._holder])
+    def _renew(self, connection: Driver, *, names: list[str], seconds: float) -> None:
+        connection.execute(self._say.renew, [self._clock.now() + seconds, json.dumps(names), self._holder])
 
-    def _purge(self, connection: sqlite3.Connection) -> int:
+    def _purge(self, connection: Driver) -> int:
         now = self._clock.now()
-        return connection.execute(_PURGE, [now - TICKET_SECONDS, now + TICKET_SECONDS, PURGED_AT_ONCE]).rowcount
-
-
-def _settled(rollout_id: str, encoding: str | None, failure: str | None, answer: bytes | None) -> Settled:
-    """What `_SETTLE` wrote. Raises StoreError for a row that cannot be read."""
-    try:
-        if failure is not None:
-            return Settled(rollout_id, failure=Failure(**json.loads(failure)))
-        if encoding not in ("json", "zlib") or answer is None:
-            raise ValueError(encoding)
-        return Settled(rollout_id, answer=zlib.decompress(answer) if encoding == "zlib" else answer)
-    except (ValueError, TypeError, zlib.error) as fault:
-        raise StoreError(
-            f"what came of rollout {rollout_id!r} is in the store but cannot be read: {type(fault).__name__}.",
-            hint="The file is damaged; restore it from a copy.",
-        ) from fault
+        return connection.execute(
+            self._say.purge, [now - TICKET_SECONDS, now + TICKET_SECONDS, PURGED_AT_ONCE]
+        ).rowcount
 
 
 def _known(rollout_id: str, place: str) -> StoreError:

@@ -1,4 +1,4 @@
-"""A thread with a connection of its own that does small jobs on the file: all that wait, in one transaction.
+"""A thread with a connection of its own that does small jobs on the database: all that wait, in one transaction.
 
 As with the rollouts (`writer.py`) those that come while one transaction is being flushed make the next one, so many
 at once share a flush, and a single one waits for nobody.
@@ -7,24 +7,24 @@ at once share a flush, and a single one waits for nobody.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, TypeVar
 
 from taskapp_kit.errors import StoreError
-from taskapp_kit.store.sqlite_file import Database, explain
+from taskapp_kit.store.database import Driver, SqlDatabase
 
 T = TypeVar("T")
 
 MOST_AT_ONCE = 128
 """Jobs in one transaction at most."""
 
-Job = Callable[[sqlite3.Connection], T]
+Job = Callable[[Driver], T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,33 +33,40 @@ class _Waiting:
 
     prepare: Callable[[], Job[Any]]
     writes: bool
+    order: str | None
     future: asyncio.Future[Any]
 
 
 class Turns:
-    """Does jobs in the order in which they come. A job may be run again when its transaction broke.
+    """Does jobs in the order in which they come; neighbours that have an `order` by that, when they make a transaction.
+    So servers that write the same rows at once wait for each other, and never in a ring.
+
+    A job may be run again when its transaction broke, or when nobody can say whether its commit got through; so it is
+    harmless when it was done before.
 
     A job that raises StoreError is refused alone, and what it wrote until then stands; so it writes nothing before.
     """
 
-    def __init__(self, database: Database, thread_name: str) -> None:
+    def __init__(self, database: SqlDatabase, thread_name: str) -> None:
         self._database = database
         self._waiting: deque[_Waiting] = deque()
         self._lock = threading.Lock()
         self._busy = False
-        self._connection: sqlite3.Connection | None = None
+        self._connection: Driver | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=thread_name)
 
-    def do(self, job: Job[T], *, writes: bool = True) -> asyncio.Future[T]:
+    def do(self, job: Job[T], *, writes: bool = True, order: str | None = None) -> asyncio.Future[T]:
         """What `job` makes; it is done even when nobody waits any more. Raises StoreError."""
-        return self.do_prepared(lambda: job, writes=writes)
+        return self.do_prepared(lambda: job, writes=writes, order=order)
 
-    def do_prepared(self, prepare: Callable[[], Job[T]], *, writes: bool = True) -> asyncio.Future[T]:
+    def do_prepared(
+        self, prepare: Callable[[], Job[T]], *, writes: bool = True, order: str | None = None
+    ) -> asyncio.Future[T]:
         """The same, where making the job is work too, which nobody else should wait for."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_looked_at)
         with self._lock:
-            self._waiting.append(_Waiting(prepare, writes, future))
+            self._waiting.append(_Waiting(prepare, writes, order, future))
             idle, self._busy = not self._busy, True
         if idle:
             self._thread.submit(self._run)
@@ -82,7 +89,7 @@ class Turns:
                     self._busy = False
                     return
             prepared = []
-            for one in batch:
+            for one in _in_order(batch):
                 try:
                     prepared.append((one, one.prepare()))
                 except Exception as fault:
@@ -91,49 +98,59 @@ class Turns:
 
     def _done(self, prepared: Sequence[tuple[_Waiting, Job[Any]]]) -> list[Any]:
         """One outcome for each: what the job made, or a StoreError."""
-        writes = any(one.writes for one, _ in prepared)
+        try:
+            return self._database.persist(lambda: self._attempt(prepared))
+        except StoreError as refusal:
+            return [refusal] * len(prepared)
+        except Exception as fault:
+            if len(prepared) > 1 and not self._database.strikes_all(fault):
+                # One of them may be what is too large for the disk: each gets its own answer.
+                return [outcome for one in prepared for outcome in self._done([one])]
+            return [self._explained(fault, any(one.writes for one, _ in prepared))] * len(prepared)
+
+    def _attempt(self, prepared: Sequence[tuple[_Waiting, Job[Any]]]) -> list[Any]:
         try:
             self._database.same_file()
             if self._connection is None:
                 self._connection = self._database.connect()
             jobs = [job for _, job in prepared]
+            writes = any(one.writes for one, _ in prepared)
             return self._written(self._connection, jobs) if writes else _made(self._connection, jobs)
-        except StoreError as refusal:
-            return [refusal] * len(prepared)
-        except Exception as fault:
+        except StoreError:
+            raise
+        except Exception:
             self._forget_connection()
-            error = self._explained(fault, writes)
-            busy = getattr(fault, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
-            if len(prepared) > 1 and not busy:
-                # One of them may be what is too large for the disk: each gets its own answer.
-                return [outcome for one in prepared for outcome in self._done([one])]
-            return [error] * len(prepared)
+            raise
 
-    def _written(self, connection: sqlite3.Connection, jobs: Sequence[Job[Any]]) -> list[Any]:
+    def _written(self, connection: Driver, jobs: Sequence[Job[Any]]) -> list[Any]:
         with self._database.writing:
-            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(self._database.begin)
             try:
                 outcomes = _made(connection, jobs)
                 connection.execute("COMMIT")
                 return outcomes
             finally:
-                if connection.in_transaction:
+                if self._database.in_transaction(connection):
                     connection.execute("ROLLBACK")
 
     def _explained(self, fault: Exception, writes: bool) -> StoreError:
-        error = explain(fault, self._database.place, "write" if writes else "read")
-        error.__cause__ = fault
-        return error
+        return self._database.explain(fault, "write" if writes else "read")
 
     def _forget_connection(self) -> None:
         """After a fault the next job begins on a new connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(sqlite3.Error):
+            with suppress(*self._database.faults):
                 connection.close()
 
 
-def _made(connection: sqlite3.Connection, jobs: Sequence[Job[Any]]) -> list[Any]:
+def _in_order(batch: Sequence[_Waiting]) -> Iterator[_Waiting]:
+    for ordered, neighbours in groupby(batch, key=lambda one: one.order is not None):
+        run = list(neighbours)
+        yield from sorted(run, key=lambda one: one.order or "") if ordered else run
+
+
+def _made(connection: Driver, jobs: Sequence[Job[Any]]) -> list[Any]:
     outcomes: list[Any] = []
     for job in jobs:
         try:

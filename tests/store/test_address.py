@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from stored_samples import rollout
 
-from taskapp_kit.errors import ConfigError, Unavailable
+from taskapp_kit.errors import ConfigError
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sqlite import SqliteStore
 
@@ -71,11 +71,24 @@ def test_an_address_that_says_nothing_is_a_config_error(url: str, sentence: str)
     assert "hunter2" not in str(refused.value)
 
 
-@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
-def test_postgres_is_named_as_not_there_yet(scheme: str) -> None:
-    with pytest.raises(Unavailable, match="not part of this release") as refused:
-        open_store(f"{scheme}://user:hunter2@host/db")
-    assert "hunter2" not in str(refused.value)
+def test_without_psycopg_the_extra_is_named() -> None:
+    script = (
+        "import sys; sys.modules['psycopg'] = None\n"
+        "from taskapp_kit.errors import Unavailable\n"
+        "from taskapp_kit.store import open_store\n"
+        "try:\n    open_store('postgresql://user:hunter2@host/db')\n"
+        "except Unavailable as error:\n    print(error)"
+    )
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "psycopg, which is not installed. pip install 'taskapp-kit[postgres]'" in done.stdout
+    assert "hunter2" not in done.stdout + done.stderr
 
 
 def test_a_plugin_brings_its_own_scheme(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tickets in a file that several processes serve: races, leases, a holder's death, a full or busy disk."""
+"""Tickets in a database that several processes serve: races, leases, a holder's death, a busy file."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from postgres_server import name_of, server
 from stored_samples import rollout
 
 from taskapp_kit.contract.ports import TICKET_SECONDS, Clock, Found, Settled, SystemClock, Ticket
 from taskapp_kit.errors import StoreError
+from taskapp_kit.store import open_store
 from taskapp_kit.store.holder import certainly_dead, this_process
+from taskapp_kit.store.sql_store import SqlStore
 from taskapp_kit.store.sqlite import SqliteStore
-from taskapp_kit.store.tickets import LEASE_SECONDS, PURGE_SECONDS, PURGED_AT_ONCE, RENEW_SECONDS, SqliteCoordinator
+from taskapp_kit.store.tickets import LEASE_SECONDS, PURGE_SECONDS, PURGED_AT_ONCE, RENEW_SECONDS, SqlCoordinator
 
 LINUX = pytest.mark.skipif(this_process() is None, reason="a holder's death is read from Linux's /proc")
 
@@ -38,23 +42,29 @@ class HandClock:
         return self.at
 
 
-def opened(store: SqliteStore, clock: Clock) -> SqliteCoordinator:
+def shop(address: str) -> SqlStore:
+    store = open_store(address)
+    assert isinstance(store, SqlStore)
+    return store
+
+
+def opened(store: SqlStore, clock: Clock) -> SqlCoordinator:
     tickets = store.coordinator(clock)
     assert tickets is not None
     return tickets
 
 
 def with_two(
-    path: Path,
-    use: Callable[[SqliteCoordinator, SqliteCoordinator, HandClock], Awaitable[None]],
+    address: str,
+    use: Callable[[SqlCoordinator, SqlCoordinator, HandClock], Awaitable[None]],
     *,
     renew_seconds: float = RENEW_SECONDS,
 ) -> None:
-    """Two holders on one file, and the clock that both read."""
+    """Two holders on one store, and the clock that both read."""
 
     async def run() -> None:
-        clock, store, other = HandClock(), SqliteStore(path), SqliteStore(path)
-        one = SqliteCoordinator(store._database, clock, renew_seconds=renew_seconds)
+        clock, store, other = HandClock(), shop(address), shop(address)
+        one = SqlCoordinator(store._database, clock, renew_seconds=renew_seconds)
         two = opened(other, clock)
         try:
             await use(one, two, clock)
@@ -67,9 +77,9 @@ def with_two(
     asyncio.run(run())
 
 
-def with_tickets(path: Path, use: Callable[[SqliteCoordinator], Awaitable[None]], clock: Clock | None = None) -> None:
+def with_tickets(address: str, use: Callable[[SqlCoordinator], Awaitable[None]], clock: Clock | None = None) -> None:
     async def run() -> None:
-        store = SqliteStore(path, busy_timeout_seconds=5.0)
+        store = shop(address)
         tickets = opened(store, clock or SystemClock())
         try:
             await use(tickets)
@@ -78,6 +88,18 @@ def with_tickets(path: Path, use: Callable[[SqliteCoordinator], Awaitable[None]]
             await store.close()
 
     asyncio.run(run())
+
+
+def asked(address: str, statement: str) -> float:
+    """The first value that the database answers, behind the store's back; 0 when it has none."""
+    if "://" in address:
+        rows: list[tuple[object, ...]] = server().execute(statement, name_of(address))
+    else:
+        file = sqlite3.connect(address)
+        rows = file.execute(statement).fetchall()
+        file.commit()
+        file.close()
+    return float(str(rows[0][0])) if rows else 0.0
 
 
 def child(script: str, *arguments: str) -> subprocess.Popen[str]:
@@ -105,8 +127,8 @@ def test_a_store_in_memory_keeps_no_tickets() -> None:
 # -- leases -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_ticket_is_lost_when_its_lease_is_over(tmp_path: Path) -> None:
-    async def use(one: SqliteCoordinator, two: SqliteCoordinator, clock: HandClock) -> None:
+def test_a_ticket_is_lost_when_its_lease_is_over(shared_address: str) -> None:
+    async def use(one: SqlCoordinator, two: SqlCoordinator, clock: HandClock) -> None:
         first = Ticket("r1", "body", clock.now(), "key")
         assert await one.claim(first) is None
         clock.at += LEASE_SECONDS - 1
@@ -124,11 +146,11 @@ def test_a_ticket_is_lost_when_its_lease_is_over(tmp_path: Path) -> None:
         assert late is not None and (late.state, late.ticket.key) == ("settled", None)
         assert await one.claim(Ticket("r3", "body", clock.now(), "key")) == Found(second, "running")
 
-    with_two(tmp_path / "rollouts.db", use)
+    with_two(shared_address, use)
 
 
-def test_a_clock_set_back_keeps_no_dead_holders_lease(tmp_path: Path) -> None:
-    async def use(one: SqliteCoordinator, two: SqliteCoordinator, clock: HandClock) -> None:
+def test_a_clock_set_back_keeps_no_dead_holders_lease(shared_address: str) -> None:
+    async def use(one: SqlCoordinator, two: SqlCoordinator, clock: HandClock) -> None:
         await one.claim(Ticket("r1", "body", clock.now(), "key"))
         for back, state in ((LEASE_SECONDS, "running"), (3600.0, "lost")):
             clock.at -= back
@@ -136,11 +158,11 @@ def test_a_clock_set_back_keeps_no_dead_holders_lease(tmp_path: Path) -> None:
             assert found is not None and found.state == state
         assert await two.claim(Ticket("r2", "body", clock.now(), "key")) is None
 
-    with_two(tmp_path / "rollouts.db", use)
+    with_two(shared_address, use)
 
 
-def test_leases_are_renewed_while_tickets_run(tmp_path: Path) -> None:
-    async def use(one: SqliteCoordinator, two: SqliteCoordinator, clock: HandClock) -> None:
+def test_leases_are_renewed_while_tickets_run(shared_address: str) -> None:
+    async def use(one: SqlCoordinator, two: SqlCoordinator, clock: HandClock) -> None:
         first = Ticket("r1", "body", clock.now(), "key")
         await one.claim(first)
         await one.claim(Ticket("over", "body", clock.now()))
@@ -148,25 +170,20 @@ def test_leases_are_renewed_while_tickets_run(tmp_path: Path) -> None:
         for _ in range(4):
             clock.at += LEASE_SECONDS - 1
             async with asyncio.timeout(5):
-                while _lease_until(tmp_path / "rollouts.db", "r1") < clock.at + LEASE_SECONDS:
+                while _lease_until(shared_address, "r1") < clock.at + LEASE_SECONDS:
                     await asyncio.sleep(0.02)
             assert await two.look("r1") == Found(first, "running")
-        assert _lease_until(tmp_path / "rollouts.db", "over") == 1_000_000.0 + LEASE_SECONDS
+        assert _lease_until(shared_address, "over") == 1_000_000.0 + LEASE_SECONDS
 
-    with_two(tmp_path / "rollouts.db", use, renew_seconds=0.05)
-
-
-def _lease_until(path: Path, rollout_id: str) -> float:
-    file = sqlite3.connect(path)
-    try:
-        (until,) = file.execute("SELECT lease_until FROM tickets WHERE rollout_id = ?", [rollout_id]).fetchone()
-        return float(until)
-    finally:
-        file.close()
+    with_two(shared_address, use, renew_seconds=0.05)
 
 
-def test_what_a_closed_coordinator_held_is_lost_at_once(tmp_path: Path) -> None:
-    async def use(one: SqliteCoordinator, two: SqliteCoordinator, clock: HandClock) -> None:
+def _lease_until(address: str, rollout_id: str) -> float:
+    return asked(address, f"SELECT lease_until FROM tickets WHERE rollout_id = '{rollout_id}'")
+
+
+def test_what_a_closed_coordinator_held_is_lost_at_once(shared_address: str) -> None:
+    async def use(one: SqlCoordinator, two: SqlCoordinator, clock: HandClock) -> None:
         ticket = Ticket("r1", "body", clock.now(), "key")
         await one.claim(ticket)
         await one.claim(Ticket("r2", "body", clock.now(), "other"))
@@ -179,19 +196,18 @@ def test_what_a_closed_coordinator_held_is_lost_at_once(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="no such ticket"):
             await two.settle(Settled("r1", answer=b"{}"))
 
-    with_two(tmp_path / "rollouts.db", use)
+    with_two(shared_address, use)
 
 
 # -- a holder's death -------------------------------------------------------------------------------------------------
 
 HOLDER = """
 import asyncio, sys, time
-from pathlib import Path
 from taskapp_kit.contract.ports import Settled, SystemClock, Ticket
-from taskapp_kit.store.sqlite import SqliteStore
+from taskapp_kit.store import open_store
 
 async def main(path):
-    tickets = SqliteStore(Path(path)).coordinator(SystemClock())
+    tickets = open_store(path).coordinator(SystemClock())
     await tickets.claim(Ticket("running", "body", time.time(), "key-1"))
     await tickets.claim(Ticket("settled", "body", time.time(), "key-2"))
     await tickets.settle(Settled("settled", answer=b"a" * 10_000))
@@ -203,17 +219,16 @@ asyncio.run(main(sys.argv[1]))
 
 
 @LINUX
-def test_kill_9_loses_what_ran_at_once_and_nothing_that_was_settled(tmp_path: Path) -> None:
-    path = tmp_path / "rollouts.db"
-    process = child(HOLDER, str(path))
+def test_kill_9_loses_what_ran_at_once_and_nothing_that_was_settled(shared_address: str) -> None:
+    process = child(HOLDER, shared_address)
     assert process.stdout is not None
 
-    async def alive(tickets: SqliteCoordinator) -> None:
+    async def alive(tickets: SqlCoordinator) -> None:
         found = await tickets.look("running")
         assert found is not None and found.state == "running"
         assert (await tickets.claim(Ticket("r2", "body", time.time(), "key-1"))) == found
 
-    async def dead(tickets: SqliteCoordinator) -> None:
+    async def dead(tickets: SqlCoordinator) -> None:
         found = await tickets.look("running")
         assert found is not None and found.state == "lost"
         assert await tickets.claim(Ticket("r2", "body", time.time(), "key-1")) is None
@@ -223,14 +238,17 @@ def test_kill_9_loses_what_ran_at_once_and_nothing_that_was_settled(tmp_path: Pa
 
     try:
         assert process.stdout.readline() == "settled\n", process.communicate()
-        with_tickets(path, alive)
+        with_tickets(shared_address, alive)
         os.kill(process.pid, signal.SIGKILL)
-        # A process that was killed and not yet waited for has a pid still.
-        until = time.monotonic() + 5
-        while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        # A process that was killed and not yet waited for has a pid still, and threads for a moment.
+        until = time.monotonic() + 20
+        while True:
+            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            if fields[0] == "Z" and int(fields[17]) <= 1:
+                break
             assert time.monotonic() < until
             time.sleep(0.005)
-        with_tickets(path, dead)
+        with_tickets(shared_address, dead)
     finally:
         process.kill()
         process.communicate(timeout=20)
@@ -265,12 +283,11 @@ def test_only_a_process_that_surely_ended_is_called_dead() -> None:
 
 CLAIMER = """
 import asyncio, json, sys, time
-from pathlib import Path
 from taskapp_kit.contract.ports import SystemClock, Ticket
-from taskapp_kit.store.sqlite import SqliteStore
+from taskapp_kit.store import open_store
 
 async def main(path, name):
-    store = SqliteStore(Path(path))
+    store = open_store(path)
     tickets = store.coordinator(SystemClock())
     print("ready", flush=True)
     input()
@@ -285,8 +302,8 @@ asyncio.run(main(sys.argv[1], sys.argv[2]))
 """
 
 
-def test_two_processes_claim_the_same_keys_and_one_wins_each(tmp_path: Path) -> None:
-    processes = [child(CLAIMER, str(tmp_path / "rollouts.db"), name) for name in ("a", "b")]
+def test_two_processes_claim_the_same_keys_and_one_wins_each(shared_address: str) -> None:
+    processes = [child(CLAIMER, shared_address, name) for name in ("a", "b")]
     try:
         answers = []
         for process in processes:
@@ -319,7 +336,7 @@ file.execute("COMMIT")
 def test_another_processes_write_lock_does_not_stop_the_event_loop(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.db"
 
-    async def use(tickets: SqliteCoordinator) -> None:
+    async def use(tickets: SqlCoordinator) -> None:
         await tickets.claim(Ticket("r0", "body", time.time()))
         process = child(LOCKER, str(path))
         assert process.stdout is not None
@@ -336,7 +353,7 @@ def test_another_processes_write_lock_does_not_stop_the_event_loop(tmp_path: Pat
         assert await asyncio.to_thread(process.wait, 20) == 0
         process.communicate()
 
-    with_tickets(path, use)
+    with_tickets(str(path), use)
 
 
 def test_a_lock_held_too_long_is_a_sentence_and_passes(tmp_path: Path) -> None:
@@ -360,9 +377,9 @@ def test_a_lock_held_too_long_is_a_sentence_and_passes(tmp_path: Path) -> None:
     asyncio.run(use())
 
 
-def test_tickets_and_rollouts_are_written_side_by_side(tmp_path: Path) -> None:
+def test_tickets_and_rollouts_are_written_side_by_side(shared_address: str) -> None:
     async def use() -> None:
-        store = SqliteStore(tmp_path / "rollouts.db")
+        store = shop(shared_address)
         tickets = opened(store, SystemClock())
 
         async def one(name: str) -> None:
@@ -377,7 +394,7 @@ def test_tickets_and_rollouts_are_written_side_by_side(tmp_path: Path) -> None:
             assert found.settled.answer == f"r{number}".encode()
         await store.close()  # whichever is closed first
         await tickets.close()
-        again = SqliteStore(tmp_path / "rollouts.db")
+        again = shop(shared_address)
         report = await again.check()
         assert report.ok and report.rollouts == 200
         await again.close()
@@ -388,8 +405,8 @@ def test_tickets_and_rollouts_are_written_side_by_side(tmp_path: Path) -> None:
 # -- faults, and what is removed --------------------------------------------------------------------------------------
 
 
-def test_one_that_cannot_be_written_is_refused_alone(tmp_path: Path) -> None:
-    async def use(tickets: SqliteCoordinator) -> None:
+def test_one_that_cannot_be_written_is_refused_alone(shared_address: str) -> None:
+    async def use(tickets: SqlCoordinator) -> None:
         now = time.time()
         names = ["r1", "bad \ud800", "r2", "r1b"]
         claims = [Ticket(name, "body", now, "key" if name == "r1" else None) for name in names]
@@ -397,67 +414,58 @@ def test_one_that_cannot_be_written_is_refused_alone(tmp_path: Path) -> None:
         assert [type(outcome) for outcome in outcomes] == [type(None), StoreError, type(None), type(None)]
         assert all([await tickets.look(name) for name in ("r1", "r2", "r1b")])
 
-    with_tickets(tmp_path / "rollouts.db", use)
+    with_tickets(shared_address, use)
 
 
 def test_a_file_deleted_under_it_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.db"
 
-    async def use(tickets: SqliteCoordinator) -> None:
+    async def use(tickets: SqlCoordinator) -> None:
         await tickets.claim(Ticket("r1", "body", time.time()))
         path.unlink()
         with pytest.raises(StoreError, match="deleted or replaced while it was open"):
             await tickets.settle(Settled("r1", answer=b"{}"))
 
-    with_tickets(path, use)
+    with_tickets(str(path), use)
 
 
-def test_an_answer_that_was_damaged_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "rollouts.db"
+def test_an_answer_that_was_damaged_is_told(shared_address: str) -> None:
 
-    async def settle(tickets: SqliteCoordinator) -> None:
+    async def settle(tickets: SqlCoordinator) -> None:
         for name in ("r1", "r2"):
             await tickets.claim(Ticket(name, "body", time.time(), name))
             await tickets.settle(Settled(name, answer=b"a" * 10_000))
 
-    async def look(tickets: SqliteCoordinator) -> None:
+    async def look(tickets: SqlCoordinator) -> None:
         with pytest.raises(StoreError, match="what came of rollout 'r1' is in the store but cannot be read"):
             await tickets.look("r1")
         with pytest.raises(StoreError, match="cannot be read"):
             await tickets.claim(Ticket("r3", "body", time.time(), "r1"))
         assert await tickets.look("r2") is not None
 
-    with_tickets(path, settle)
-    file = sqlite3.connect(path)
-    file.execute("UPDATE tickets SET answer = x'00' WHERE rollout_id = 'r1'")
-    file.commit()
-    file.close()
-    with_tickets(path, look)
+    with_tickets(shared_address, settle)
+    asked(shared_address, "UPDATE tickets SET answer = substr(answer, 1, 9) WHERE rollout_id = 'r1'")
+    with_tickets(shared_address, look)
 
 
-def test_old_tickets_are_removed_with_the_first_claim_and_then_once_an_hour(tmp_path: Path) -> None:
-    path, clock = tmp_path / "rollouts.db", HandClock()
+def test_old_tickets_are_removed_with_the_first_claim_and_then_once_an_hour(shared_address: str) -> None:
+    clock = HandClock()
 
     def count() -> int:
-        file = sqlite3.connect(path)
-        try:
-            (found,) = file.execute("SELECT count(*) FROM tickets").fetchone()
-            return int(found)
-        finally:
-            file.close()
+        return int(asked(shared_address, "SELECT count(*) FROM tickets"))
 
     async def becomes(number: int) -> None:
         async with asyncio.timeout(5):
             while count() != number:
                 await asyncio.sleep(0.01)
 
-    async def many(tickets: SqliteCoordinator) -> None:
+    async def many(tickets: SqlCoordinator) -> None:
         old = [Ticket(f"old-{number}", "body", clock.at) for number in range(2 * PURGED_AT_ONCE + 10)]
         await asyncio.gather(*map(tickets.claim, old))
         for ahead in range(3):  # a clock that was wrong for a while
             await tickets.claim(Ticket(f"ahead-{ahead}", "body", clock.at + 10 * TICKET_SECONDS))
 
-    async def later(tickets: SqliteCoordinator) -> None:
+    async def later(tickets: SqlCoordinator) -> None:
         await tickets.claim(Ticket("new-1", "body", clock.at - TICKET_SECONDS + PURGE_SECONDS))
         await becomes(1)
         clock.at += PURGE_SECONDS - 1
@@ -468,20 +476,20 @@ def test_old_tickets_are_removed_with_the_first_claim_and_then_once_an_hour(tmp_
         assert await tickets.look("new-1") is None
         assert await tickets.look("new-2") is not None
 
-    with_tickets(path, many, clock)
+    with_tickets(shared_address, many, clock)
     assert count() == 2 * PURGED_AT_ONCE + 10 + 3
     clock.at += TICKET_SECONDS
-    with_tickets(path, later, clock)
+    with_tickets(shared_address, later, clock)
 
 
 def test_every_statement_uses_an_index(tmp_path: Path) -> None:
     SqliteStore(tmp_path / "rollouts.db")._finish()
-    from taskapp_kit.store import tickets
+    from taskapp_kit.store.sqlite_file import Database
+    from taskapp_kit.store.ticket_rows import statements
 
     file = sqlite3.connect(tmp_path / "rollouts.db")
-    for name in ("_BY_ID", "_BY_KEY", "_FREE_KEY", "_SETTLE", "_RELEASE", "_RENEW", "_PURGE"):
-        statement = getattr(tickets, name)
-        arguments = ["[]" if name == "_RENEW" else 0] * statement.count("?")
+    for name, statement in asdict(statements(Database.spelling)).items():
+        arguments = ["[]" if name == "renew" else 0] * statement.count("?")
         plan = [row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {statement}", arguments)]
         assert not any(line.startswith("SCAN tickets") for line in plan), (name, plan)
     file.close()

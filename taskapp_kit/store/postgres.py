@@ -1,0 +1,20 @@
+"""The store in Postgres: one database for any number of servers and containers."""
+
+from __future__ import annotations
+
+from taskapp_kit.store.postgres_database import RETRY_SECONDS, STATEMENT_SECONDS, PostgresDatabase
+from taskapp_kit.store.sql_store import SqlStore
+
+
+class PostgresStore(SqlStore):
+    """A `Store` in the database at `address` (`postgresql://user:password@host:port/database?sslmode=…`).
+
+    Opening makes the tables that are not there; blocks. statement_seconds: how long the server may take for a
+    statement. retry_seconds: how long a lost connection is tried to be had again before callers are told.
+    Raises ConfigError for an address that cannot be read, StoreError when the database cannot be used.
+    """
+
+    def __init__(
+        self, address: str, *, statement_seconds: float = STATEMENT_SECONDS, retry_seconds: float = RETRY_SECONDS
+    ) -> None:
+        super().__init__(PostgresDatabase(address, statement_seconds=statement_seconds, retry_seconds=retry_seconds))

@@ -1,0 +1,251 @@
+"""Connections to one Postgres database: few, bounded in every wait, and made anew when they are lost.
+
+Nothing is left in a session (no prepared statement, no SET that outlives its transaction), so a pooler that hands out a
+connection for each transaction, as PgBouncer and the poolers of serverless Postgres do, may stand between.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar, cast
+
+import psycopg
+from psycopg import pq
+from psycopg.types.string import StrDumperUnknown, TextLoader
+from sqlalchemy import JSON, Connection, TableValuedAlias, create_engine, event, func, text
+from sqlalchemy import cast as cast_to
+
+from taskapp_kit.errors import StoreError
+from taskapp_kit.store.database import Driver, Spelling, SqlDatabase
+from taskapp_kit.store.postgres_address import place_of, read_address
+from taskapp_kit.store.postgres_faults import explain, is_lost, is_tangled
+from taskapp_kit.store.schema import METADATA, ROLLOUTS, migrate
+
+T = TypeVar("T")
+
+POOL_SIZE = 3
+"""One that writes and two that read; the tickets have one more."""
+CONNECT_SECONDS = 10
+STATEMENT_SECONDS = 30.0
+"""How long the server may take for one statement, and how long it is waited for when it says nothing at all."""
+LOCK_SECONDS = 10.0
+CHECK_SECONDS = 3600.0
+RETRY_SECONDS = 10.0
+"""How long a lost connection is tried to be had again, before what waits is told."""
+OPENING = 0x7461736B_61707001
+"""The advisory lock under which the tables are made: servers that start at once take turns."""
+
+_OPTIONS = frozenset(option.keyword.decode() for option in pq.Conninfo.get_defaults()) - {"password"}
+_DEFAULTS: dict[str, Any] = {
+    "connect_timeout": CONNECT_SECONDS,
+    "fallback_application_name": "taskapp",
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+
+
+class PostgresDatabase(SqlDatabase):
+    """The database at `address`, its tables made or brought up to date. Blocks. Raises ConfigError, StoreError.
+
+    statement_seconds, retry_seconds: see STATEMENT_SECONDS, RETRY_SECONDS.
+    """
+
+    spelling = Spelling("%s", "SELECT json_array_elements_text(CAST(%s AS json))", " FOR UPDATE SKIP LOCKED")
+    faults = (*SqlDatabase.faults, psycopg.Error, UnicodeError)
+
+    def __init__(
+        self, address: str, *, statement_seconds: float = STATEMENT_SECONDS, retry_seconds: float = RETRY_SECONDS
+    ) -> None:
+        url = read_address(address, _OPTIONS)
+        self.place = place_of(url)
+        self.begin = _beginning(statement_seconds)
+        # The server is heard first when a statement takes too long; this is for one that says nothing.
+        self._patience_seconds = statement_seconds + min(5.0, statement_seconds)
+        self._retry_seconds = retry_seconds
+        self._lost_since: float | None = None
+        given = {name: value for name, value in _DEFAULTS.items() if name not in url.query}
+        # What a commit is worth to us must not depend on a driver's guess, so transactions begin where we say.
+        given |= {"autocommit": True, "prepare_threshold": None, "client_encoding": "utf8"}
+        self.writer = self.readers = create_engine(
+            url,
+            connect_args=given,
+            pool_size=POOL_SIZE,
+            max_overflow=0,
+            pool_timeout=CONNECT_SECONDS + statement_seconds,
+            hide_parameters=True,  # an error's text never holds what was being stored
+            use_native_hstore=False,
+        )
+        event.listen(self.writer, "do_connect", self._connected)
+        event.listen(self.writer, "begin", self._begun)
+        try:
+            with self.writer.connect() as connection, connection.begin():
+                self._encoding(connection)
+                connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": OPENING})
+                migrate(connection, self.place, shared=True)
+        except StoreError:
+            self.close()
+            raise
+        except Exception as fault:
+            self.close()
+            raise self.explain(fault, "open") from None
+
+    def connect(self) -> Driver:
+        """A connection of the driver's own, outside the pool; who asks for it closes it."""
+        held = self.writer.raw_connection()
+        held.detach()
+        return cast(Driver, held.dbapi_connection)
+
+    def in_transaction(self, connection: Driver) -> bool:
+        """Whether a transaction was begun on it that can still be rolled back."""
+        held = cast(BoundedConnection, connection)
+        if held.closed:
+            return False
+        return held.info.transaction_status in (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
+
+    def explain(self, fault: Exception, doing: str) -> StoreError:
+        """A sentence for what was raised while `doing` (open, read, write); the cause stays untold."""
+        return explain(fault, self.place, doing)
+
+    def strikes_all(self, fault: Exception) -> bool:
+        """Whether the server is away or slow. Else one of them may be what cannot be written."""
+        state = getattr(getattr(fault, "orig", fault), "sqlstate", None) or ""
+        return is_lost(fault) or state in ("57014", "55P03", "25006", "42501", "42P01")
+
+    def persist(self, work: Callable[[], T]) -> T:
+        """What `work` makes, on a new connection when the old one is lost, for up to `retry_seconds` of an outage.
+
+        When the outage is older one new connection is tried, so that those who wait are told soon.
+        """
+        tries = 0
+        while True:
+            try:
+                made = work()
+            except self.faults as fault:
+                tries += 1
+                if not self._worth_another(fault, tries):
+                    raise
+                time.sleep(0 if tries == 1 else min(0.02 * 2**tries, 1.0))
+            else:
+                self._lost_since = None
+                return made
+
+    def findings(self, connection: Connection) -> list[str]:
+        """Settings of the server under which a power failure may lose what was answered."""
+        _driver_of(connection).patience_seconds = CHECK_SECONDS
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = {int(CHECK_SECONDS * 1000)}")
+        shown = {name: connection.exec_driver_sql(f"SHOW {name}").scalar() for name in ("fsync", "full_page_writes")}
+        return [
+            f"the server's {name} is off: a power failure may lose what was answered, and more"
+            for name, value in shown.items()
+            if value != "on"
+        ]
+
+    def listed_pictures(self) -> TableValuedAlias:
+        """For each row of `rollouts` the hashes in `blob_hashes`, as the column `value`."""
+        return func.json_array_elements_text(cast_to(ROLLOUTS.c.blob_hashes, JSON)).table_valued("value")
+
+    def size_bytes(self, connection: Connection) -> int:
+        """Bytes of the tables and their indexes."""
+        sizes = [func.pg_total_relation_size(table.name) for table in METADATA.sorted_tables]
+        return sum(int(connection.execute(size.select()).scalar_one()) for size in sizes)
+
+    def close(self) -> None:
+        """Closes the connections that are not in use."""
+        self.writer.dispose()
+
+    def _worth_another(self, fault: Exception, tries: int) -> bool:
+        if is_tangled(fault):
+            return tries < 5
+        if not is_lost(fault):
+            return False
+        now = time.monotonic()
+        if self._lost_since is None:
+            self._lost_since = now
+        return (
+            tries == 1 or now - self._lost_since < self._retry_seconds
+        )  # the first may only have found an old one cut
+
+    def _connected(self, dialect: Any, record: Any, arguments: Any, named: dict[str, Any]) -> Any:
+        """Instead of the driver's own way of connecting."""
+        connection = BoundedConnection.connect(*arguments, **named)
+        connection.patience_seconds = self._patience_seconds
+        connection.adapters.register_dumper(str, _AnyText)
+        for kind in ("text", "varchar"):
+            connection.adapters.register_loader(kind, _AnyTextLoader)
+        return connection
+
+    def _begun(self, connection: Connection) -> None:
+        _driver_of(connection).patience_seconds = self._patience_seconds
+        connection.exec_driver_sql(self.begin)
+
+    def _encoding(self, connection: Connection) -> None:
+        encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
+        if encoding != "UTF8":
+            raise StoreError(
+                f"the store {self.place} has the encoding {encoding}, which cannot hold any text.",
+                hint="Create a database with the encoding UTF8.",
+            )
+
+
+def _driver_of(connection: Connection) -> BoundedConnection:
+    return cast(BoundedConnection, connection.connection.dbapi_connection)
+
+
+def _beginning(statement_seconds: float) -> str:
+    """One message to the server. Whatever the server's or the user's own settings are, these hold until the commit."""
+    return (
+        "BEGIN ISOLATION LEVEL READ COMMITTED; "
+        f"SET LOCAL statement_timeout = {int(statement_seconds * 1000)}; "
+        f"SET LOCAL lock_timeout = {int(min(LOCK_SECONDS, statement_seconds) * 1000)}; "
+        "SET LOCAL idle_in_transaction_session_timeout = 60000; "
+        "SET LOCAL synchronous_commit = on; "
+        "SET LOCAL extra_float_digits = 1"
+    )
+
+
+class BoundedConnection(psycopg.Connection[Any]):
+    """Waits for the server's answer for `patience_seconds` at most, then counts as lost.
+
+    The server's own timeouts say nothing when it, or the network, is stopped.
+    """
+
+    patience_seconds: float = STATEMENT_SECONDS
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **named: Any) -> T:
+        """Runs psycopg's generator, which it asks again every 0.1 s while nothing comes."""
+        return super().wait(self._bounded(gen), *args, **named)
+
+    def _bounded(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        until = time.monotonic() + self.patience_seconds
+        try:
+            asked = next(gen)
+            while True:
+                ready = yield asked
+                if not ready and time.monotonic() > until:
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError("no answer in time: timed out")
+                asked = gen.send(ready)
+        except StopIteration as end:
+            made: T = end.value
+            return made
+
+
+# Postgres holds any text but NUL. It is written as SUB and "0", and SUB itself as SUB and "1"; nothing else changes.
+
+
+class _AnyText(StrDumperUnknown):
+    def dump(self, obj: str) -> Any:
+        if "\0" in obj or "\x1a" in obj:
+            obj = obj.replace("\x1a", "\x1a1").replace("\0", "\x1a0")
+        return super().dump(obj)
+
+
+class _AnyTextLoader(TextLoader):
+    def load(self, data: Any) -> str | bytes:
+        loaded = super().load(data)
+        if isinstance(loaded, str) and "\x1a" in loaded:
+            return loaded.replace("\x1a0", "\0").replace("\x1a1", "\x1a")
+        return loaded

@@ -1,0 +1,93 @@
+"""What Postgres and psycopg raise, in sentences of our own: their texts may quote what was stored, or how to log in."""
+
+from __future__ import annotations
+
+import psycopg
+
+from taskapp_kit.errors import StoreError
+
+_GRANT = "Let its owner open the store once, or grant the user USAGE and CREATE on the schema."
+_LATER = "Try again in a moment."
+
+_BY_STATE = (
+    ("57P01", "the server ended the connection", _LATER),
+    ("57P", "the server starts or stops just now", _LATER),
+    ("57014", "it took longer than the store waits", "Look for what holds the server up; a lock, or too little of it."),
+    ("55P03", "another program has held a lock for too long", "Look for a program that locks the store's tables."),
+    ("40P01", "several servers waited for each other", _LATER),
+    ("40", "several servers wrote the same at once", _LATER),
+    ("53300", "the server has no connection left", "Allow it more connections, or put a pooler before it."),
+    ("53100", "the server's disk is full", "Free some space there."),
+    ("53", "the server has not enough memory or disk", "Look at the server's log."),
+    ("54", "the rollout is larger than Postgres can hold (1 GB)", "Let the environment show less."),
+    ("25006", "it can only be read", "Give the primary server's address, or target_session_attrs=read-write."),
+    ("42501", "the user may not do that", _GRANT),
+    ("42P01", "its tables are gone", "Restore them from a copy, or restart the server, which makes them anew."),
+    ("3F", "there is no schema to make the tables in", "Set the user's search_path to a schema that exists."),
+    ("3D", "there is no such database", "Create it first, or mend its name in the address."),
+    ("28", "the user name or password was not accepted", "Check both in the address."),
+    ("08", "the connection was lost", _LATER),
+    ("58", "the server's disk reported an error", "Look at the server's log."),
+    ("XX00", "the server reports damage", "Look at the server's log; restore the database from a copy."),
+)
+"""(beginning of an SQLSTATE, what happened, what to do); the first that fits."""
+
+_BY_TEXT = (
+    (("timeout expired", "timed out"), "nobody answered there in time", "Check host, port and firewall."),
+    (("refused", "No such file"), "nobody listens there", "Check host and port, and that the server runs."),
+    (
+        ("resolve host", "translate host", "Name or service", "nodename nor servname"),
+        "there is no host of that name",
+        "Check the host in the address.",
+    ),
+    (("starting up", "shutting down", "recovery mode"), "the server starts or stops just now", _LATER),
+    (("too many", "remaining connection slots"), "the server has no connection left",
+     "Allow it more connections, or put a pooler before it."),
+    (("pg_hba.conf",), "the server lets this host, user or way of connecting not in", "Try sslmode=require; see pg_hba.conf."),
+    (("database", "does not exist"), "there is no such database", "Create it first, or mend its name in the address."),
+    (("authentication", "no password", "role "), "the user name or password was not accepted", "Check both in the address."),
+    (("SSL", "certificate", "sslmode", "sslroot"), "TLS could not be agreed on",
+     "Check sslmode and sslrootcert in the address (sslrootcert=system takes the system's authorities)."),
+)  # fmt: skip
+"""(words of libpq's text, what happened, what to do) for a connection that was not made: those have no SQLSTATE.
+
+With one group of words any of them fits, but a missing database is told by both of its words.
+"""
+
+
+def explain(fault: Exception, place: str, doing: str) -> StoreError:
+    """A StoreError for what was raised while `doing` (open, read, write) the store at `place`; it has no cause to show."""
+    origin = getattr(fault, "orig", None) or fault
+    state, kind = _state(origin), type(origin).__name__
+    told = next((entry[1:] for entry in _BY_STATE if state.startswith(entry[0])), None)
+    if told is None and not state and isinstance(origin, psycopg.Error | OSError):
+        told = next((entry[1:] for entry in _BY_TEXT if _fits(entry[0], str(origin))), None)
+        if told is None and is_lost(origin):
+            told = ("the connection was lost", _LATER)
+    code = f" ({state})" if state else f" ({kind})"
+    if told is None:
+        return StoreError(f"could not {doing} the store {place}: {kind}{code if state else ''}.",
+                          hint="Look at the Postgres server's log.")  # fmt: skip
+    return StoreError(f"could not {doing} the store {place}: {told[0]}{code}.", hint=told[1])
+
+
+def is_lost(fault: Exception) -> bool:
+    """Whether the connection is gone, or was not to be had: another one may do better."""
+    origin = getattr(fault, "orig", None) or fault
+    if isinstance(origin, psycopg.OperationalError | psycopg.InterfaceError):
+        state = _state(origin)
+        return not state or state.startswith(("08", "57P"))
+    return isinstance(origin, OSError)
+
+
+def is_tangled(fault: Exception) -> bool:
+    """Whether it fell to concurrent writers, was undone whole, and may be tried again at once."""
+    return _state(getattr(fault, "orig", None) or fault).startswith("40")
+
+
+def _state(fault: Exception) -> str:
+    return (fault.sqlstate or "") if isinstance(fault, psycopg.Error) else ""
+
+
+def _fits(words: tuple[str, ...], text: str) -> bool:
+    return all(word in text for word in words) if words[0] == "database" else any(word in text for word in words)

@@ -1,0 +1,516 @@
+"""What is Postgres's own: how it is reached, what is said when it is not, lost connections, servers that share it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+
+import pytest
+from cutting_proxy import CuttingProxy
+from postgres_server import PASSWORD, PostgresServer, name_of
+from sqlalchemy import create_engine
+from stored_samples import pictured, png, rollout
+
+from taskapp_kit.contract.ports import Settled, SystemClock, Ticket
+from taskapp_kit.errors import StoreError
+from taskapp_kit.store.postgres import PostgresStore
+from taskapp_kit.store.rows import to_row
+from taskapp_kit.store.schema import METADATA, MIGRATIONS, ROLLOUTS, migrate
+from taskapp_kit.store.sql_store import SqlStore
+from taskapp_kit.store.ticket_rows import statements
+from taskapp_kit.store.tickets import SqlCoordinator
+
+Use = Callable[[PostgresStore], Awaitable[None]]
+
+
+def with_store(address: str, use: Use, *, statement_seconds: float = 30.0, retry_seconds: float = 10.0) -> None:
+    async def run() -> None:
+        store = PostgresStore(address, statement_seconds=statement_seconds, retry_seconds=retry_seconds)
+        try:
+            await use(store)
+        finally:
+            await store.close()
+
+    asyncio.run(run())
+
+
+def tickets_of(store: SqlStore) -> SqlCoordinator:
+    tickets = store.coordinator(SystemClock())
+    assert tickets is not None
+    return tickets
+
+
+def ticket(rollout_id: str, key: str | None = None) -> Ticket:
+    return Ticket(rollout_id, "body", time.time(), key)
+
+
+# -- opening ----------------------------------------------------------------------------------------------------------
+
+
+def refusal(address: str) -> str:
+    with pytest.raises(StoreError) as refused:
+        PostgresStore(address)
+    assert refused.value.__context__ is None or refused.value.__suppress_context__
+    text = str(refused.value)
+    assert PASSWORD not in text and "tester" not in text and "postgresql://" not in text
+    return text
+
+
+def test_each_way_of_not_getting_in_is_a_sentence(postgres: PostgresServer) -> None:
+    address, place = postgres.database(), f"127.0.0.1:{postgres.port}"
+    name = name_of(address)
+    assert "the user name or password was not accepted" in refusal(postgres.url(name, password="wrong"))
+    assert "the user name or password was not accepted" in refusal(address.replace("tester", "nobody"))
+    assert f"could not open the store {place}/absent (Postgres): there is no such database" in refusal(
+        postgres.url("absent")
+    )
+    assert "TLS could not be agreed on" in refusal(f"{address}?sslmode=require")
+    assert "there is no host of that name" in refusal(f"postgresql://tester:{PASSWORD}@no.such.host.invalid/x")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        assert "nobody listens there" in refusal(address.replace(str(postgres.port), str(free.getsockname()[1])))
+        free.listen()
+        silent = f"{address}?connect_timeout=2".replace(str(postgres.port), str(free.getsockname()[1]))
+        assert "nobody answered there in time" in refusal(silent)
+
+
+def test_a_user_who_may_not_make_tables_is_told_and_may_use_those_that_are_there(postgres: PostgresServer) -> None:
+    address = postgres.database()
+    name = name_of(address)
+    postgres.execute(f"CREATE ROLE guest_{name} LOGIN PASSWORD '{PASSWORD}'")
+    guest = address.replace("tester", f"guest_{name}")
+    postgres.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC", name)
+    assert "the user may not do that (42501). Let its owner open the store once" in refusal(guest)
+
+    async def nothing(store: PostgresStore) -> None:
+        pass
+
+    async def use(store: PostgresStore) -> None:
+        await store.save(rollout())
+        assert await store.load("r1") == rollout()
+
+    with_store(address, nothing)
+    postgres.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO guest_{name}", name)
+    with_store(guest, use)
+
+
+def test_a_database_that_cannot_hold_any_text_is_refused(postgres: PostgresServer) -> None:
+    address = postgres.database("ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    assert "has the encoding LATIN1" in refusal(address)
+
+
+def test_tables_of_others_may_stand_beside_ours_but_not_under_our_names(postgres: PostgresServer) -> None:
+    address = postgres.database()
+    postgres.execute("CREATE TABLE customers (name text)", name_of(address))
+
+    async def use(store: PostgresStore) -> None:
+        await store.save(rollout())
+
+    with_store(address, use)
+    with_store(address, use)
+    taken = postgres.database()
+    postgres.execute("CREATE TABLE tickets (seat int)", name_of(taken))
+    assert "a database of something else (it has the table 'tickets'" in refusal(taken)
+    names = postgres.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'", name_of(taken))
+    assert names == [("tickets",)]
+
+
+def test_a_newer_database_is_refused_and_an_older_one_is_brought_up_to_date(postgres: PostgresServer) -> None:
+    newer, older = postgres.database(), postgres.database()
+    PostgresStore(newer)._finish()
+    postgres.execute("INSERT INTO taskapp_migrations VALUES ('0099_future', 0)", name_of(newer))
+    assert "was written by a newer taskapp-kit: it has the schema change '0099_future'" in refusal(newer)
+
+    engine = create_engine(older.replace("postgresql", "postgresql+psycopg"))
+    with engine.begin() as connection:
+        migrate(connection, "here", MIGRATIONS[:1])
+        connection.execute(ROLLOUTS.insert().values(to_row(rollout("old")).values))
+    engine.dispose()
+
+    async def use(store: PostgresStore) -> None:
+        tickets = tickets_of(store)
+        assert await tickets.claim(ticket("new")) is None
+        assert await store.load("old") == rollout("old")
+        await tickets.close()
+
+    with_store(older, use)
+
+
+def test_servers_that_start_at_once_make_the_tables_once(postgres: PostgresServer) -> None:
+    address = postgres.database()
+    with ThreadPoolExecutor(6) as pool:
+        stores = [task.result() for task in [pool.submit(PostgresStore, address) for _ in range(6)]]
+    for store in stores:
+        store._finish()
+    made = postgres.execute("SELECT name FROM taskapp_migrations ORDER BY name", name_of(address))
+    assert [row[0] for row in made] == [name for name, _ in MIGRATIONS]
+    tables = postgres.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'", name_of(address))
+    assert {row[0] for row in tables} == set(METADATA.tables)
+
+
+# -- what is in a session and in a transaction ------------------------------------------------------------------------
+
+
+def test_nothing_is_left_in_a_session_so_a_pooler_may_stand_between(postgres: PostgresServer) -> None:
+    address = postgres.database()
+
+    async def use(store: PostgresStore) -> None:
+        tickets = tickets_of(store)
+        for number in range(12):  # psycopg would prepare what it has seen five times
+            await store.save(pictured(f"r{number}", number))
+            await store.load(f"r{number}")
+            await tickets.claim(ticket(f"r{number}", f"k{number}"))
+            await tickets.look(f"r{number}")
+        own = tickets._turns._connection
+        assert own is not None and store._connection is not None
+        for asked, found in (
+            ("SELECT count(*) FROM pg_prepared_statements", 0),
+            ("SELECT count(*) FROM pg_cursors", 0),
+            ("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'", 0),
+            ("SELECT count(*) FROM pg_settings WHERE source = 'session' AND name NOT LIKE 'transaction%'", 0),
+        ):
+            assert own.execute(asked).fetchone() == (found,), asked
+        with store._database.readers.connect() as connection:
+            assert connection.exec_driver_sql("SHOW statement_timeout").scalar() == "30s", "in a transaction"
+        assert own.execute("SHOW statement_timeout").fetchone() == ("0",)
+        assert len(postgres.backends(name_of(address))) <= 4
+        await tickets.close()
+
+    with_store(address, use)
+
+
+def test_a_databases_own_settings_weaken_nothing(postgres: PostgresServer) -> None:
+    address = postgres.database()
+    name = name_of(address)
+    for setting in (
+        "synchronous_commit = off",
+        "extra_float_digits = 0",
+        "default_transaction_isolation = serializable",
+    ):
+        postgres.execute(f"ALTER DATABASE {name} SET {setting}")
+
+    async def use(store: PostgresStore) -> None:
+        made = rollout("r1", created_at=0.1 + 0.2, total_reward=1 / 3, seconds=5e-324)
+        await store.save(made)
+        assert await store.load("r1") == made
+        with store._database.writer.connect() as connection:
+            shown = [
+                connection.exec_driver_sql(f"SHOW {name}").scalar()
+                for name in ("synchronous_commit", "transaction_isolation")
+            ]
+            assert shown == ["on", "read committed"]
+
+    with_store(address, use)
+
+
+def test_neither_log_nor_repr_nor_sentence_holds_the_password(
+    postgres: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    for name in ("sqlalchemy", "sqlalchemy.engine", "sqlalchemy.pool", "psycopg"):
+        caplog.set_level(logging.DEBUG, name)
+    address = postgres.database()
+    told: list[str] = []
+
+    async def use(store: PostgresStore) -> None:
+        tickets = tickets_of(store)
+        await store.save(rollout())
+        await tickets.claim(ticket("r1"))
+        told.extend(
+            map(repr, (store, store._database, store._database.writer, store._connection, tickets, store.place))
+        )
+        told.append(repr(vars(store._database)))
+        postgres.execute(f"ALTER DATABASE {name_of(address)} ALLOW_CONNECTIONS false")
+        for pid in postgres.backends(name_of(address)):
+            postgres.execute(f"SELECT pg_terminate_backend({pid})")
+        for call in (store.save(rollout("r2")), store.load("r1"), tickets.look("r1"), store.check()):
+            with pytest.raises(StoreError) as refused:
+                await call
+            told.append(repr(refused.value) + str(refused.value) + repr(refused.value.__cause__))
+        await tickets.close()
+
+    with_store(address, use, retry_seconds=0.2)
+    whole = "\n".join(told) + caplog.text
+    assert caplog.records
+    assert PASSWORD not in whole
+    assert address not in whole
+
+
+# -- connections that are lost ----------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_was_cut_while_idle_is_made_anew_and_nobody_notices(postgres: PostgresServer) -> None:
+    address = postgres.database()
+
+    async def use(store: PostgresStore) -> None:
+        tickets = tickets_of(store)
+        for turn in range(3):
+            await store.save(rollout(f"r{turn}"))
+            assert await store.load(f"r{turn}") is not None
+            assert await tickets.claim(ticket(f"r{turn}", f"k{turn}")) is None
+            pids = postgres.backends(name_of(address))
+            assert pids
+            for pid in pids:
+                postgres.execute(f"SELECT pg_terminate_backend({pid})")
+            await tickets.settle(Settled(f"r{turn}", answer=b"{}"))
+        found = await tickets.look("r2")
+        assert found is not None and found.state == "settled"
+        assert (await store.check()).rollouts == 3
+        await tickets.close()
+
+    with_store(address, use)
+
+
+def test_a_commit_whose_answer_was_lost_is_neither_lost_nor_done_twice(postgres: PostgresServer) -> None:
+    address = postgres.database()
+
+    async def use(store: PostgresStore) -> None:
+        tickets = tickets_of(store)
+        await store.save(rollout("r0"))
+        assert await tickets.claim(ticket("r0", "k0")) is None
+        for turn in range(1, 4):
+            name = f"r{turn}"
+            proxy.cut_commits = 1
+            await store.save(pictured(name, turn))
+            assert proxy.cut == 5 * turn - 4
+            mine, freed = ticket(name, f"k{turn}"), ticket(f"f{turn}")
+            proxy.cut_commits = 1
+            assert await tickets.claim(mine) is None
+            proxy.cut_commits = 1
+            await tickets.settle(Settled(name, answer=b"{}"))
+            proxy.cut_commits = 1
+            assert await tickets.claim(freed) is None
+            proxy.cut_commits = 1
+            await tickets.release(freed.rollout_id)
+            assert proxy.cut == 5 * turn
+            found = await tickets.look(name)
+            assert found is not None and found.state == "settled"
+            assert await tickets.look(f"f{turn}") is None
+            other = await tickets.claim(ticket("other", f"k{turn}"))
+            assert other is not None and other.ticket.rollout_id == name
+        report = await store.check()
+        assert (report.rollouts, report.blobs, report.ok) == (4, 3, True)
+        await tickets.close()
+
+    with CuttingProxy(postgres.port) as proxy:
+        with_store(address.replace(str(postgres.port), str(proxy.port)), use)
+
+
+def test_a_server_that_is_away_is_told_and_found_again(postgres: PostgresServer) -> None:
+    address = postgres.database()
+
+    async def use(store: PostgresStore) -> None:
+        tickets = tickets_of(store)
+        await store.save(rollout("before"))
+        await tickets.claim(ticket("before"))
+        await asyncio.to_thread(postgres.stop)
+        try:
+            calls = [*(store.save(rollout(f"away-{number}")) for number in range(3)), store.load("before"),
+                     tickets.claim(ticket("away")), tickets.look("before")]  # fmt: skip
+            for outcome in await asyncio.gather(*calls, return_exceptions=True):
+                assert isinstance(outcome, StoreError)
+                assert "(Postgres): nobody listens there" in str(outcome)
+        finally:
+            await asyncio.to_thread(postgres.start)
+        await store.save(rollout("after"))
+        assert await store.load("before") is not None
+        assert await store.load("away-0") is None
+        await tickets.settle(Settled("before", answer=b"{}"))
+        await tickets.close()
+
+    with_store(address, use, retry_seconds=0.3)
+
+
+def test_a_short_restart_is_waited_for(postgres: PostgresServer) -> None:
+    address = postgres.database()
+
+    async def use(store: PostgresStore) -> None:
+        await store.save(rollout("before"))
+        await asyncio.to_thread(postgres.stop)
+        saves = [asyncio.create_task(store.save(rollout(f"r{number}"))) for number in range(20)]
+        await asyncio.sleep(0.3)
+        assert not any(save.done() for save in saves)
+        await asyncio.to_thread(postgres.start)
+        assert await asyncio.gather(*saves) == [None] * 20
+        assert (await store.check()).rollouts == 21
+
+    with_store(address, use, retry_seconds=60)
+
+
+def test_a_server_that_falls_silent_is_not_waited_for_without_end(postgres: PostgresServer) -> None:
+    address = postgres.database()
+    stopped: list[int] = []
+
+    async def use(store: PostgresStore) -> None:
+        await store.save(rollout("before"))
+        stopped.extend(postgres.backends(name_of(address)))
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        began = time.monotonic()
+        await asyncio.wait_for(store.save(rollout("after")), 30)  # on a connection of its own, after the first gave up
+        assert time.monotonic() - began > 0.5
+        assert await asyncio.wait_for(store.load("after"), 30) == rollout("after")
+
+    try:
+        with_store(address, use, statement_seconds=0.5)
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_lock_that_is_held_too_long_is_a_sentence_and_passes(postgres: PostgresServer) -> None:
+    address = postgres.database()
+
+    async def use(store: PostgresStore) -> None:
+        tickets = tickets_of(store)
+        with store._database.writer.connect() as connection, connection.begin():
+            connection.exec_driver_sql("LOCK TABLE rollouts, tickets IN ACCESS EXCLUSIVE MODE")
+            for call in (store.save(rollout()), tickets.claim(ticket("r1"))):
+                with pytest.raises(StoreError, match="another program has held a lock for too long|took longer"):
+                    await call
+        await store.save(rollout())
+        assert await tickets.claim(ticket("r1")) is None
+        await tickets.close()
+
+    with_store(address, use, statement_seconds=0.3)
+
+
+def test_tables_that_went_are_told(postgres: PostgresServer) -> None:
+    address = postgres.database()
+
+    async def use(store: PostgresStore) -> None:
+        await store.save(rollout("r1"))
+        postgres.execute("DROP TABLE rollouts", name_of(address))
+        with pytest.raises(StoreError, match="its tables are gone"):
+            await store.save(rollout("r2"))
+
+    with_store(address, use)
+
+
+# -- several servers --------------------------------------------------------------------------------------------------
+
+
+def test_two_servers_that_keep_the_same_pictures_never_wait_in_a_ring(postgres: PostgresServer) -> None:
+    address = postgres.database()
+    shades = list(range(40))
+
+    async def run() -> None:
+        stores = [PostgresStore(address) for _ in range(3)]
+        for turn in range(10):
+            saves = []
+            for number, store in enumerate(stores):
+                order = shades if number % 2 else shades[::-1]
+                saves += [
+                    store.save(
+                        pictured(f"s{number}-{turn}-{index}", *(100 * turn + shade for shade in order[index::8]))
+                    )
+                    for index in range(8)
+                ]
+            assert await asyncio.gather(*saves) == [None] * len(saves)
+        report = await stores[0].check()
+        assert report.ok and (report.rollouts, report.blobs) == (240, 400)
+        for store in stores:
+            await store.close()
+
+    asyncio.run(run())
+    deadlocks = postgres.execute(f"SELECT deadlocks FROM pg_stat_database WHERE datname = '{name_of(address)}'")
+    assert deadlocks == [(0,)]
+
+
+def test_claims_of_the_same_keys_in_any_order_have_one_winner_each(postgres: PostgresServer) -> None:
+    address = postgres.database()
+
+    async def run() -> None:
+        stores = [PostgresStore(address) for _ in range(3)]
+        holders = [tickets_of(store) for store in stores]
+        keys = list(range(30))
+        claims, told = [], []
+        for number, holder in enumerate(holders):
+            order = keys[::-1] if number == 1 else keys
+            for key in order:
+                told.append((number, key))
+                claims.append(holder.claim(ticket(f"h{number}-{key}", f"key-{key}")))
+        found = await asyncio.gather(*claims)
+        winners = {key: f"h{number}-{key}" for (number, key), other in zip(told, found, strict=True) if other is None}
+        assert len(winners) == 30 == sum(other is None for other in found)
+        for (_, key), other in zip(told, found, strict=True):
+            assert other is None or other.ticket.rollout_id == winners[key]
+        for holder, store in zip(holders, stores, strict=True):
+            await holder.close()
+            await store.close()
+
+    asyncio.run(run())
+
+
+# -- looking after it -------------------------------------------------------------------------------------------------
+
+
+def test_check_finds_damage_and_a_server_that_does_not_flush(postgres: PostgresServer) -> None:
+    address = postgres.database()
+    name = name_of(address)
+
+    async def use(store: PostgresStore) -> None:
+        for index in range(3):
+            await store.save(pictured(f"r{index}", index))
+        found = await store.check()
+        assert found.ok and found.size_bytes > 50_000
+        lost, wrong = (hashlib.sha256(png(shade)).hexdigest() for shade in (0, 1))
+        postgres.execute(f"DELETE FROM blobs WHERE sha256 = '{lost}'", name)
+        postgres.execute(f"UPDATE blobs SET bytes = '\\x00' WHERE sha256 = '{wrong}'", name)
+        postgres.execute("UPDATE rollouts SET config = '{' WHERE rollout_id = 'r2'", name)
+        postgres.execute("ALTER SYSTEM SET full_page_writes = off")
+        postgres.execute("SELECT pg_reload_conf()")
+        try:
+            async with asyncio.timeout(10):
+                while not (found := await store.check()).integrity:
+                    await asyncio.sleep(0.05)
+        finally:
+            postgres.execute("ALTER SYSTEM RESET full_page_writes")
+            postgres.execute("SELECT pg_reload_conf()")
+        assert found.integrity == [
+            "the server's full_page_writes is off: a power failure may lose what was answered, and more"
+        ]
+        assert found.missing_blobs == [lost]
+        assert len(found.damaged) == 2
+        with pytest.raises(StoreError, match="damaged"):
+            await store.load("r2")
+
+    with_store(address, use)
+
+
+def test_a_large_save_is_spread_and_kept(postgres: PostgresServer) -> None:
+    async def use(store: PostgresStore) -> None:
+        large = [rollout(f"e{index}", events=[{"text": "é" * (5 * 2**20)}]) for index in range(4)]
+        await asyncio.gather(*(store.save(one) for one in large))
+        assert await store.load("e3") == large[-1]
+
+    with_store(postgres.database(), use)
+
+
+def test_every_statement_of_the_tickets_can_use_an_index(postgres: PostgresServer) -> None:
+    address = postgres.database()
+
+    async def use(store: PostgresStore) -> None:
+        connection = store._database.connect()
+        connection.execute("BEGIN; SET LOCAL enable_seqscan = off")
+        for name, statement in asdict(statements(store._database.spelling)).items():
+            if name == "insert":
+                continue
+            given = {"renew": [0.0, "[]", ""], "purge": [0.0, 0.0, 1], "free_key": ["", "", 0.0, 0.0],
+                     "settle": [0.0, None, None, None, False, "", ""], "release": ["", ""]}.get(name, [""])  # fmt: skip
+            plan = []
+            cursor = connection.execute(f"EXPLAIN {statement}", given)
+            while row := cursor.fetchone():
+                plan.append(str(row[0]))
+            assert not any("Seq Scan on tickets" in line for line in plan), (name, plan)
+        connection.close()
+
+    with_store(address, use)

@@ -1,0 +1,151 @@
+"""What was answered is readable: our process killed, a backend killed, the whole server killed, in mid-write."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from postgres_server import PASSWORD, PostgresServer, name_of, new_server
+
+from taskapp_kit.store.postgres import PostgresStore
+from taskapp_kit.store.sql_store import StoreCheck
+
+SAVER = """
+import asyncio, os, sys, time
+from stored_samples import pictured
+from taskapp_kit.contract.ports import Settled, SystemClock, Ticket
+from taskapp_kit.errors import StoreError
+from taskapp_kit.store.postgres import PostgresStore
+
+async def main(name, count):
+    store = PostgresStore(os.environ["ADDRESS"], retry_seconds=90)
+    tickets = store.coordinator(SystemClock())
+    numbers = iter(range(count))
+    async def one():
+        for number in numbers:
+            try:
+                await tickets.claim(Ticket(f"{name}-{number}", "body", time.time(), f"{name}-{number}"))
+                await store.save(pictured(f"{name}-{number}", number % 7, number))
+                await tickets.settle(Settled(f"{name}-{number}", answer=b"{}"))
+            except StoreError as error:
+                print(error, file=sys.stderr, flush=True)
+            else:
+                print(f"{name}-{number}", flush=True)
+    await asyncio.gather(*(one() for _ in range(16)))
+    await tickets.close()
+    await store.close()
+
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+"""
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    """A server that may be crashed."""
+    running = new_server()
+    yield running
+    running.stop()
+
+
+def saver(address: str, name: str, count: int) -> subprocess.Popen[str]:
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return subprocess.Popen(
+        [sys.executable, "-c", SAVER, name, str(count)],
+        env={**os.environ, "PYTHONPATH": path, "ADDRESS": address},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def found_in(address: str, names: list[str]) -> tuple[StoreCheck, list[str]]:
+    """What check() says, and which of `names` are not both kept and settled."""
+
+    async def look() -> tuple[StoreCheck, list[str]]:
+        from taskapp_kit.contract.ports import SystemClock
+
+        store = PostgresStore(address)
+        tickets = store.coordinator(SystemClock())
+        assert tickets is not None
+        try:
+            lost = []
+            for name in names:
+                found = await tickets.look(name)
+                if found is None or found.state != "settled" or await store.load(name) is None:
+                    lost.append(name)
+            return await store.check(), lost
+        finally:
+            await tickets.close()
+            await store.close()
+
+    return asyncio.run(look())
+
+
+def read(process: subprocess.Popen[str], count: int) -> list[str]:
+    assert process.stdout is not None
+    return [process.stdout.readline().strip() for _ in range(count)]
+
+
+@pytest.mark.parametrize("after_saves", [1, 40, 200])
+def test_every_acknowledged_rollout_survives_kill_9_of_ours(postgres: PostgresServer, after_saves: int) -> None:
+    address = postgres.database()
+    process = saver(address, "r", 100_000)
+    acknowledged = read(process, after_saves)
+    process.kill()
+    assert process.stdout is not None
+    acknowledged += process.stdout.read().split("\n")[:-1]  # a line that was cut says nothing
+    assert process.wait(30) == -signal.SIGKILL
+    assert all(acknowledged)
+    found, lost = found_in(address, acknowledged)
+    assert lost == []
+    assert found.ok, found
+    assert found.rollouts >= len(acknowledged)
+
+
+@pytest.mark.parametrize("what", ["a backend", "the server"])
+def test_every_acknowledged_rollout_survives_kill_9_of_theirs(postgres: PostgresServer, what: str) -> None:
+    """One killed backend makes Postgres end all others and replay its log; a killed server has to be started anew."""
+    address = postgres.database()
+    process = saver(address, "r", 400)
+    acknowledged = read(process, 60)
+    for _ in range(2):
+        if what == "a backend":
+            os.kill(postgres.backends(name_of(address))[0], signal.SIGKILL)
+            time.sleep(0.1)
+        else:
+            postgres.stop(signal.SIGQUIT)
+            time.sleep(0.1)
+            postgres.start()
+        acknowledged += read(process, 40)
+    assert process.stdout is not None and process.stderr is not None
+    acknowledged += process.stdout.read().split()
+    told = process.stderr.read()
+    assert process.wait(30) == 0, told
+    assert [line for line in told.splitlines() if line.startswith("could not")] == []
+    assert len(set(acknowledged)) == 400, "each one was written on once the server was back"
+    assert PASSWORD not in told
+    found, lost = found_in(address, acknowledged)
+    assert lost == []
+    assert found.ok, found
+
+
+def test_three_processes_write_into_one_new_database(postgres: PostgresServer) -> None:
+    address = postgres.database()
+    processes = [saver(address, f"p{number}", 100) for number in range(3)]
+    acknowledged: list[str] = []
+    for process in processes:
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        assert err == ""
+        acknowledged += out.split()
+    assert len(acknowledged) == 300
+    found, lost = found_in(address, acknowledged)
+    assert lost == []
+    assert found.ok
+    assert found.rollouts == 300
