@@ -18,8 +18,10 @@ from taskapp_kit.errors import TaskappError
 from taskapp_kit.version import __version__
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Author": ("init", "list", "info", "play", "mock-model", "judge"),
+    "Author": ("init", "list", "info", "play", "check", "mock-model", "judge"),
     "Serve": ("serve", "rollout", "keys"),
+    "Evaluate": ("eval",),
+    "Train and deploy": ("train", "backend", "setup", "modal-serve", "deploy"),
 }
 """Group to its commands, in the order of `taskapp --help`; a dash in a name is an underscore in its module's."""
 

@@ -1,5 +1,10 @@
-"""Roads: how a task app gets from its author's file to a machine that serves it.
+"""Roads: how a task app gets from its author's file to a server that a trainer reaches.
 
-`cargo` says which files travel and which never do, `packages` what is installed there; `modal` does the
-driving.
+In this program: `in_process` (a thread, a port) with `sources`, `local_server` and `health`; `in_process_job` adds the job.
+From outside to here: `tunnel_plan` decides, `tunnel` opens, `cloudflared` and `leash` run the one program that it takes.
+To containers: `needs` reads what an app says it needs, `cargo` which files travel, `packages` and `wheel` what is installed,
+`rehearsal` whether the app imports with only that.
+On Modal: `modal_settings`, `modal_plan` and `modal_costs` before anything is sent; `modal` makes the objects, `modal_run`
+runs Modal's own client, `modal_account` and `modal_discovery` ask the account, `modal_check` the deployed app. In the
+container: `modal_container`, with `modal_coordinator` (`modal_entries`, `modal_ticket`) and `modal_sandbox`.
 """

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import ast
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from importlib.util import find_spec
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import entry_points
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from taskapp_kit.declare.discovery import bundled_root
+from taskapp_kit.declare.discovery import PLUGIN_GROUP, bundled_root
 from taskapp_kit.errors import ConfigError, DiscoveryError
 
 KIT_DIR = Path(__file__).resolve().parents[1]
@@ -79,6 +81,27 @@ def parse_target(text: str) -> Target:
     return Target("bundled", text)
 
 
+def resolve(text: str, *, beside: Path) -> str:
+    """A target as `parse_target` reads it, for what only this machine can tell: a folder with an `app.py`, a plugin.
+
+    A bundled name wins over a folder of that name, as everywhere.
+    """
+    head, colon, attribute = text.rpartition(":") if ":" in text else (text, "", "")
+    if not head.endswith(".py") and (beside / head / "app.py").is_file() and not _is_bundled(head):
+        return f"{Path(head).as_posix()}/app.py{colon}{attribute}"
+    if colon or "/" in text or "." in text or _is_bundled(text):
+        return text
+    for point in entry_points(group=PLUGIN_GROUP, name=text):
+        return f"{point.module}:{point.attr}"
+    return text
+
+
+def _is_bundled(name: str) -> bool:
+    return (
+        "/" not in name and name not in ("", ".", "..") and (bundled_root("environments") / name / "app.py").is_file()
+    )
+
+
 def container_address(target: Target, root: Path) -> str:
     """How the same app is named inside the container, whose source root is `root`."""
     attribute = f":{target.attribute}" if target.attribute else ""
@@ -99,8 +122,31 @@ def is_private(path: str | Path) -> bool:
     return not name.endswith(".py") and any(fnmatch(name, pattern) for pattern in _PRIVATE)
 
 
+def kit_files() -> list[tuple[Path, str]]:
+    """The kit's own files and where they lie below site-packages, sorted by the latter.
+
+    From a checkout, environments and templates go where an installed kit has them.
+    """
+    found = [(KIT_DIR / file, f"{KIT_DIR.name}/{file}") for file in _walk(KIT_DIR, _KIT_SUFFIXES)]
+    for kind in ("environments", "templates"):
+        root = KIT_DIR.parent / kind
+        if not (KIT_DIR / "_bundled" / kind).is_dir() and root.is_dir():
+            found += [(root / file, f"{KIT_DIR.name}/_bundled/{kind}/{file}") for file in _walk(root, _KIT_SUFFIXES)]
+    return sorted(found, key=lambda pair: pair[1])
+
+
+def app_folder(target: Target, *, beside: Path) -> Path | None:
+    """The folder of the app's own files, from which its data files are named; None for a bundled environment.
+
+    Raises DiscoveryError: there is no such app.
+    """
+    if target.kind == "bundled":
+        return None
+    return trees(target, beside=beside)[0].local_dir
+
+
 def trees(target: Target, *, beside: Path, data_files: Sequence[str] = ()) -> tuple[Tree, ...]:
-    """Everything that travels for `target`: the kit's own source, then the app's.
+    """The author's files that travel for `target`; none for a bundled environment, which the kit brings.
 
     Args:
         target: what `parse_target` read.
@@ -111,19 +157,19 @@ def trees(target: Target, *, beside: Path, data_files: Sequence[str] = ()) -> tu
         DiscoveryError: there is no such app.
         ConfigError: a data file is missing, is a folder, lies outside the app's folder, or looks private.
     """
-    kit = Tree(KIT_DIR, KIT_DIR.name, tuple(_walk(KIT_DIR, _KIT_SUFFIXES)))
     if target.kind == "file":
         path = (beside / target.name).absolute()
         if not path.is_file():
             raise DiscoveryError(
                 f"There is no file {path}.",
-                hint=f"A relative path starts from {beside.absolute()}; correct TARGET.",
+                hint=f"Check the path; a relative one starts from {beside.absolute()}.",
             )
         files = set(_own_modules(path)) | {_data_file(path.parent, name) for name in data_files}
-        return kit, Tree(path.parent, APP_DIR, tuple(sorted(files)))
+        return (Tree(path.parent, APP_DIR, tuple(sorted(files))),)
     if target.kind == "module":
-        return kit, _module_tree(target.name, data_files)
-    return (kit, *_bundled_tree(target.name, data_files))
+        return (_module_tree(target.name, data_files),)
+    _check_bundled(target.name, data_files)
+    return ()
 
 
 def _walk(top: Path, suffixes: frozenset[str]) -> Iterator[str]:
@@ -170,6 +216,31 @@ def _imports(file: Path) -> set[str]:
     return {name.partition(".")[0] for name in names} - {KIT_DIR.name}  # in a checkout the kit may lie beside it
 
 
+def lazy_imports(file: Path) -> list[tuple[str, int]]:
+    """Top-level modules that are imported inside functions of a source file, and the lines.
+
+    Imports that the author guards with `try` or `if` are his to decide, and left out.
+    """
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        return []
+    found: list[tuple[str, int]] = []
+
+    def walk(node: ast.AST, *, inside: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Try | ast.If):
+                continue
+            if inside and isinstance(child, ast.Import):
+                found.extend((alias.name.partition(".")[0], child.lineno) for alias in child.names)
+            elif inside and isinstance(child, ast.ImportFrom) and child.module and not child.level:
+                found.append((child.module.partition(".")[0], child.lineno))
+            walk(child, inside=inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+
+    walk(tree, inside=False)
+    return found
+
+
 def _data_file(folder: Path, name: str) -> str:
     path = folder / name
     hint = "Name each data file, relative to the folder of the app's own file."
@@ -187,12 +258,14 @@ def _data_file(folder: Path, name: str) -> str:
     return Path(name).as_posix()
 
 
+def find_top(name: str) -> ModuleSpec | None:
+    """Where a top-level module is; the working directory counts, as for `python -m`. Nothing is imported."""
+    return PathFinder.find_spec(name, [str(Path.cwd()), *sys.path])
+
+
 def _module_tree(module: str, data_files: Sequence[str]) -> Tree:
     top = module.partition(".")[0]
-    try:
-        spec = find_spec(top)
-    except ValueError:  # a module without a spec, such as __main__
-        spec = None
+    spec = find_top(top)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         raise DiscoveryError(
             f"The module {top!r} is not importable Python source here.",
@@ -207,18 +280,14 @@ def _module_tree(module: str, data_files: Sequence[str]) -> Tree:
     return Tree(folder, top, tuple(sorted(set(_walk(folder, _SOURCE_SUFFIXES)) | data)))
 
 
-def _bundled_tree(name: str, data_files: Sequence[str]) -> tuple[Tree, ...]:
+def _check_bundled(name: str, data_files: Sequence[str]) -> None:
     if data_files:
         raise ConfigError(
             f"{name!r} comes with the kit and brings its own files.",
             hint="Leave data_files empty for a bundled name.",
         )
-    folder = bundled_root("environments") / name
-    if not (folder / "app.py").is_file():
+    if not _is_bundled(name):
         raise DiscoveryError(
             f"No environment called {name!r} comes with this kit.",
             hint="`taskapp list` shows the names; a file of your own is given as a path ending in .py.",
         )
-    if folder.is_relative_to(KIT_DIR):
-        return ()  # an installed wheel: inside the kit's own tree
-    return (Tree(folder, f"environments/{name}", tuple(_walk(folder, _KIT_SUFFIXES))),)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import re
 import signal
 import subprocess
@@ -29,6 +28,15 @@ LEASH = Path(__file__).with_name("leash.py")
 QUICK_ADDRESS = re.compile(r"https://(?!api\.|www\.)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.trycloudflare\.com(?![\w.-])")
 """The address in a box of log lines; `api.` is whom cloudflared asks for one, and stands in its errors."""
 KEPT_LINES, LINE_LETTERS = 20, 300
+_PROXIES = "HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY"
+PASSED_ON = frozenset(
+    [*"PATH HOME USER LANG TZ TMPDIR SSL_CERT_FILE SSL_CERT_DIR".split(), *_PROXIES.split(), *_PROXIES.lower().split()]
+)
+"""Of our variables it gets these, and its own settings: no key of anybody."""
+OTHER_TUNNELS = frozenset(
+    f"TUNNEL_{name}" for name in ("TOKEN", "TOKEN_FILE", "NAME", "HOSTNAME", "URL", "CRED_FILE", "CRED_CONTENTS")
+)
+"""Settings of its own that name a tunnel: it would open that one instead of the one that it is started for."""
 END_SECONDS = 3.0
 """How long it has to take leave of Cloudflare before it is killed."""
 
@@ -48,17 +56,24 @@ class Cloudflared:
         self._secret = dict(secret or {})
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._closing = False
-        started: queue.SimpleQueue[subprocess.Popen[bytes] | OSError] = queue.SimpleQueue()
+        self._started: subprocess.Popen[bytes] | Exception | None = None
+        self._begun = threading.Event()
         # the thread starts the process, for the kernel ends the process when that thread ends
-        self._thread = threading.Thread(
-            target=self._run, args=(list(arguments), started), name="taskapp-tunnel", daemon=True
-        )
-        self._thread.start()
-        process = started.get()
-        if isinstance(process, OSError):
-            raise process
-        self._process = process
-        self._finalizer = weakref.finalize(self, _kill, process)  # also when the interpreter ends
+        self._thread = threading.Thread(target=self._run, args=(list(arguments),), name="taskapp-tunnel", daemon=True)
+        try:
+            self._thread.start()
+            self._begun.wait()
+            if isinstance(self._started, Exception):
+                raise self._started
+            assert self._started is not None
+            self._process = self._started
+            self._finalizer = weakref.finalize(self, _kill, self._process)  # also when the interpreter ends
+        except BaseException:  # Ctrl-C: it may be about to be started
+            self._begun.wait(END_SECONDS)
+            if isinstance(self._started, subprocess.Popen):
+                _kill(self._started)
+                self._thread.join(END_SECONDS)
+            raise
 
     @property
     def last_words(self) -> str:
@@ -83,20 +98,21 @@ class Cloudflared:
         self._thread.join(END_SECONDS)
         self._finalizer.detach()
 
-    def _run(self, arguments: list[str], started: queue.SimpleQueue[subprocess.Popen[bytes] | OSError]) -> None:
+    def _run(self, arguments: list[str]) -> None:
         try:
-            process = subprocess.Popen(  # noqa: S603 (what it is for)
+            self._started = process = subprocess.Popen(  # noqa: S603 (what it is for)
                 [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env={**child_environment(), **self._secret},
+                env={**_environment(), **self._secret},
                 start_new_session=True,
             )
-        except OSError as error:
-            started.put(error)
+        except Exception as error:  # told to who waits for it, whatever it is
+            self._started = error
             return
-        started.put(process)
+        finally:
+            self._begun.set()
         assert process.stdout is not None
         with process.stdout as output:
             self._listen(output.fileno())
@@ -113,17 +129,22 @@ class Cloudflared:
     def _listen(self, output: int) -> None:
         """Until it closes its output; reading goes on when the address is known, or it would stand still one day."""
         rest = ""
+        kept = LINE_LETTERS + max(map(len, self._secret.values()), default=0)  # of a line without end: no half secret
         with suppress(OSError):
             while chunk := os.read(output, 4096):
                 *lines, rest = (rest + chunk.decode("utf-8", "replace")).split("\n")
                 for line in lines:
                     self._hear(line)
-                rest = rest[-LINE_LETTERS:]  # a line without end
+                rest = self._without_secret(rest)[-kept:]
         self._hear(rest)
 
-    def _hear(self, line: str) -> None:
+    def _without_secret(self, text: str) -> str:
         for value in self._secret.values():
-            line = line.replace(value, "…")
+            text = text.replace(value, "…")
+        return text
+
+    def _hear(self, line: str) -> None:
+        line = self._without_secret(line)
         line = "".join(letter for letter in line if letter.isprintable()).strip()
         if line:
             self._lines.append(line[:LINE_LETTERS])
@@ -131,6 +152,14 @@ class Cloudflared:
         if found is not None and self.address is None:
             self.address = found[0]
             self._heard.set()
+
+
+def _environment() -> dict[str, str]:
+    return {
+        name: value
+        for name, value in child_environment().items()
+        if name in PASSED_ON or (name.startswith("TUNNEL_") and name not in OTHER_TUNNELS)
+    }
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from taskapp_kit.config import MAX_KEY_BYTES, Settings, from_environment, process_variable
 from taskapp_kit.deploy.local_server import GRACE_SECONDS, start_server, take_port, wait_until_well
-from taskapp_kit.deploy.sources import BadArgument, Source, check_sources, find_source
+from taskapp_kit.deploy.sources import Source, check_sources, find_source
 from taskapp_kit.deploy.tunnel import Tunnel, open_tunnel
 from taskapp_kit.deploy.tunnel_plan import Timing, plan_tunnel
-from taskapp_kit.errors import ConfigError
+from taskapp_kit.errors import BadArgument, ConfigError
 
 if TYPE_CHECKING:
     from taskapp_kit.serve.runner import BackgroundServer

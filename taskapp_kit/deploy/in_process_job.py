@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.deploy.in_process import InProcessTaskApp
-from taskapp_kit.deploy.sources import BadArgument
+from taskapp_kit.errors import BadArgument
 
 if TYPE_CHECKING:
     from taskapp_kit.client.rl_job import RLJob

@@ -24,6 +24,8 @@ The races, one by one:
 - A claim that dies between ticket and chain leaves a ticket that nobody points to: it is lost, and expires.
 - A chain's end without a ticket: it was released, or expired. The key is free: a ticket is always put before its link.
 - Settling writes the parts before the ticket that names them: a reader sees either a running rollout or a whole answer.
+- A rollout is settled, and its holder ends or lets go of it, between a reader's look at the ticket and his look at the
+  holder: it would seem lost. So who finds no holder looks at the ticket once more; letting go comes after settling.
 
 A holder renews one entry for all that it holds. A ticket counts as held while that entry lives and either lists it or
 is older than the ticket (`beat`): the first renewal after a claim lists it. Death is known by the lease alone.
@@ -40,7 +42,7 @@ import logging
 import uuid
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from taskapp_kit.contract.ports import TICKET_SECONDS, Clock, Found, Settled, Ticket
 from taskapp_kit.deploy.modal_entries import Entries
@@ -50,6 +52,7 @@ from taskapp_kit.errors import StoreError
 log = logging.getLogger("taskapp_kit.deploy")
 
 T = TypeVar("T")
+State = Literal["running", "lost", "settled"]
 
 LEASE_SECONDS = 30.0
 """How long a container counts as alive after it last said so."""
@@ -142,8 +145,8 @@ class DictCoordinator:
     async def look(self, rollout_id: str) -> Found | None:
         """The ticket of this rollout; None when there is none, or no more. Raises StoreError."""
         self._open()
-        kept = await self._shelf.read(rollout_id)
-        return None if kept is None or not self._fresh(kept.ticket) else await self._found(kept)
+        kept, state = await self._standing(rollout_id)
+        return None if kept is None else await self._found(kept, state)
 
     async def close(self) -> None:
         """Tickets that this process still holds are lost from now on. A second call does nothing."""
@@ -225,26 +228,35 @@ class DictCoordinator:
             name = last.decode("utf-8", "replace")
             after = f"next/{name}"
             if await self._entries.get(after) is None:
-                kept = await self._shelf.read(name)
-                if kept is not None and not kept.freed and self._fresh(kept.ticket):
-                    found = await self._found(kept)
-                    if found.state != "lost":
-                        return place, found
-                return after, None
+                kept, state = await self._standing(name)
+                if kept is None or kept.freed or state == "lost":
+                    return after, None
+                return place, await self._found(kept, state)
             place = after
         raise StoreError("an Idempotency-Key was taken over too often.", hint="Use a new key.")
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    async def _found(self, kept: KeptTicket) -> Found:
-        rollout_id = kept.ticket.rollout_id
-        if kept.settled:
-            return Found(kept.ticket, "settled", await self._shelf.settled(kept))
-        if kept.holder == self._holder:
-            return Found(kept.ticket, "running" if rollout_id in self._held else "lost")
-        return Found(kept.ticket, "running" if await self._alive(kept) else "lost")
+    async def _standing(self, rollout_id: str) -> tuple[KeptTicket | None, State]:
+        """A ticket, and how it stands; (None, "lost") when there is none, or no more."""
+        kept = await self._fresh_ticket(rollout_id)
+        if kept is None or kept.settled or await self._alive(kept):
+            return kept, "lost" if kept is None else "settled" if kept.settled else "running"
+        # Its holder lets go of it only after it is settled: what was read first may be older than that.
+        kept = await self._fresh_ticket(rollout_id)
+        return kept, "settled" if kept is not None and kept.settled else "lost"
+
+    async def _fresh_ticket(self, rollout_id: str) -> KeptTicket | None:
+        kept = await self._shelf.read(rollout_id)
+        return kept if kept is not None and self._fresh(kept.ticket) else None
+
+    async def _found(self, kept: KeptTicket, state: State) -> Found:
+        return Found(kept.ticket, state, await self._shelf.settled(kept) if state == "settled" else None)
 
     async def _alive(self, kept: KeptTicket) -> bool:
+        """Whether its holder lives, and holds it."""
+        if kept.holder == self._holder:
+            return kept.ticket.rollout_id in self._held
         data = await self._entries.get(f"holder/{kept.holder}")
         if data is None:
             return False

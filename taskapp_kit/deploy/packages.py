@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from importlib import metadata
+from typing import Any
 
 from taskapp_kit.deploy.cargo import KIT_DIR
 from taskapp_kit.errors import ConfigError
@@ -23,8 +24,9 @@ _EXTRA = re.compile(r"""(?:\band\s+)?\bextra\s*==\s*['"]([^'"]+)['"](?:\s+and\b)
 def requirements(extras: Iterable[str] = (), extra_packages: Sequence[str] = ()) -> tuple[str, ...]:
     """What the container's Python needs: the kit's own dependencies, those of `extras`, then the author's.
 
-    Each is pinned to the version installed here, where the app was tried ("same versions: the same episode");
-    what is not installed here keeps its declared bounds. An author's entry replaces ours of the same name.
+    Each is pinned to the version installed here, where the app was tried ("same versions: the same episode"), beside
+    the bounds that an author gave; what is not installed here keeps its bounds alone. An author's entry replaces ours
+    of the same name.
 
     Raises:
         ConfigError: an unknown extra, or a package line that cannot or must not travel.
@@ -33,11 +35,53 @@ def requirements(extras: Iterable[str] = (), extra_packages: Sequence[str] = ())
     lines = list(base)
     for extra in sorted(set(extras)):
         lines += _lines_of_extra(extra, optional)
-    chosen = {_normal(_name(line)): _pinned(line) for line in lines}
+    chosen = {normal(requirement_name(line)): _pinned(line) for line in lines}
     for line in extra_packages:
         _check_package(line)
-        chosen[_normal(_name(line))] = line if _is_constrained(line) else _pinned(line)
+        chosen[normal(requirement_name(line))] = _pinned(line, keep_bounds=True)
     return tuple(chosen[name] for name in sorted(chosen))
+
+
+def modules_of(lines: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """The top-level modules that installing these lines brings, as far as this machine knows.
+
+    Followed through what each needs itself; a marker is not weighed, for what it excludes is not installed here either.
+    Also the names of those lines' distributions that are not installed here: nobody knows their modules.
+    """
+    by_module = metadata.packages_distributions()
+    modules_by_distribution: dict[str, set[str]] = {}
+    for module, names in by_module.items():
+        for name in names:
+            modules_by_distribution.setdefault(normal(name), set()).add(module)
+    modules: set[str] = set()
+    unknown: list[str] = []
+    waiting = [(line, True) for line in lines]
+    seen: set[tuple[str, str]] = set()
+    while waiting:
+        line, direct = waiting.pop()
+        name, extras = normal(requirement_name(line)), _extras_of(line)
+        new = extras - {extra for known, extra in seen if known == name}
+        if (name, "") in seen and not new:
+            continue
+        seen |= {(name, ""), *((name, extra) for extra in extras)}
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            if direct:
+                unknown.append(name)
+            continue
+        modules |= modules_by_distribution.get(name, set())
+        base, optional = split_metadata(
+            distribution.requires or [], distribution.metadata.get_all("Provides-Extra") or []
+        )
+        for inner in (*base, *(item for extra in extras for item in optional.get(extra, ()))):
+            waiting.append((inner.partition(";")[0], False))
+    return frozenset(modules), tuple(sorted(unknown))
+
+
+def providers_of(module: str) -> list[str]:
+    """The distributions installed here that bring a top-level module."""
+    return sorted(metadata.packages_distributions().get(module, ()))
 
 
 def known_extras() -> frozenset[str]:
@@ -45,13 +89,21 @@ def known_extras() -> frozenset[str]:
     return frozenset(_declared()[1])
 
 
-def _declared() -> tuple[list[str], dict[str, list[str]]]:
-    """The kit's dependencies and extras: from the checkout's pyproject.toml, else the installed metadata."""
+def checkout_project() -> dict[str, Any] | None:
+    """`[project]` of the kit's own pyproject.toml, when the kit runs from a checkout; None when it is installed."""
     pyproject = KIT_DIR.parent / "pyproject.toml"
     if pyproject.is_file():
-        project = tomllib.loads(pyproject.read_text("utf-8")).get("project", {})
+        project: dict[str, Any] = tomllib.loads(pyproject.read_text("utf-8")).get("project", {})
         if project.get("name") == DISTRIBUTION:
-            return list(project.get("dependencies", [])), dict(project.get("optional-dependencies", {}))
+            return project
+    return None
+
+
+def _declared() -> tuple[list[str], dict[str, list[str]]]:
+    """The kit's dependencies and extras: from the checkout's pyproject.toml, else the installed metadata."""
+    project = checkout_project()
+    if project is not None:
+        return list(project.get("dependencies", [])), dict(project.get("optional-dependencies", {}))
     try:
         distribution = metadata.distribution(DISTRIBUTION)
     except metadata.PackageNotFoundError as error:
@@ -85,7 +137,7 @@ def _lines_of_extra(extra: str, optional: dict[str, list[str]]) -> list[str]:
     lines: list[str] = []
     for line in optional[extra]:
         inner = _NAME.match(line)
-        if inner and _normal(inner[1]) == DISTRIBUTION and inner[2]:  # `all = ["taskapp-kit[crafter,math]"]`
+        if inner and normal(inner[1]) == DISTRIBUTION and inner[2]:  # `all = ["taskapp-kit[crafter,math]"]`
             for name in inner[2].strip("[]").split(","):
                 lines += _lines_of_extra(name.strip(), optional)
         else:
@@ -93,29 +145,35 @@ def _lines_of_extra(extra: str, optional: dict[str, list[str]]) -> list[str]:
     return lines
 
 
-def _name(line: str) -> str:
+def requirement_name(line: str) -> str:
+    """The distribution that a requirement names. Raises ConfigError when it names none."""
     found = _NAME.match(line)
     if found is None:
         raise ConfigError(
-            "An entry of extra_packages is no package requirement.",
+            "An entry of the packages that the app needs is no package requirement.",
             hint='Write it as for pip, such as "nltk>=3.9".',
         )
     return found[1]
 
 
-def _normal(name: str) -> str:
+def normal(name: str) -> str:
+    """A distribution's name as indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _is_constrained(line: str) -> bool:
+def _extras_of(line: str) -> set[str]:
     found = _NAME.match(line)
-    return bool(found and line[found.end() :].partition(";")[0].strip())
+    inner = (found[2] or "").strip("[]") if found else ""
+    return {extra.strip() for extra in inner.split(",") if extra.strip()}
 
 
-def _pinned(line: str) -> str:
+def _pinned(line: str, *, keep_bounds: bool = False) -> str:
     requirement, semicolon, marker = line.partition(";")
     found = _NAME.match(requirement)
     if found is None or "@" in requirement:
+        return line.strip()
+    bounds = requirement[found.end() :].strip() if keep_bounds else ""
+    if "==" in bounds:
         return line.strip()
     try:
         version = metadata.version(found[1])
@@ -123,21 +181,22 @@ def _pinned(line: str) -> str:
         return line.strip()
     if "+" in version:  # a local build: no index has it
         return line.strip()
-    return f"{found[1]}{found[2] or ''}=={version}" + (f"; {marker.strip()}" if semicolon else "")
+    pinned = f"{found[1]}{found[2] or ''}{bounds + ',' if bounds else ''}=={version}"
+    return pinned + (f"; {marker.strip()}" if semicolon else "")
 
 
 def _check_package(line: str) -> None:
     """Refuses what pip would take but a container must not get; never repeats the line (a token, perhaps)."""
-    _name(line)
+    requirement_name(line)
     url = line.partition("@")[2] if " @ " in line or "://" in line else ""
     if re.search(r"://[^/\s]*@", line):
         raise ConfigError(
-            f"The address of the package {_name(line)!r} in extra_packages holds a user name or token, which "
+            f"The address of the package {requirement_name(line)!r} holds a user name or token, which "
             "would become readable in the image.",
             hint="Use a public address, or vendor the package's source.",
         )
     if "file:" in url or "://" in line.partition("@")[0]:
         raise ConfigError(
-            f"The entry for {_name(line)!r} in extra_packages is a bare address or a file on this machine.",
+            f"The entry for {requirement_name(line)!r} is a bare address or a file on this machine.",
             hint='Write "name>=version", or "name @ https://…" for an archive that the container can fetch.',
         )

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.declare.taskapp import Exposure, TaskApp
-from taskapp_kit.errors import ConfigError, DiscoveryError, TaskappError, Unavailable
+from taskapp_kit.errors import BadArgument, DiscoveryError, FileMissing, TaskappError, Unavailable
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -36,14 +36,6 @@ FOREIGN_SERVERS = ("synth_ai.sdk.task.server", "synth_ai.task.server")
 """Where their releases keep `create_task_app`: from 0.2.23, and before."""
 FOREIGN_PACKAGE = "synth_ai"
 LOOKED_FOR = ("app", "build_config")
-
-
-class BadArgument(ConfigError, ValueError):
-    """An argument cannot be used, alone or beside another."""
-
-
-class FileMissing(DiscoveryError, FileNotFoundError):
-    """There is no such file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +138,7 @@ def _made_by(factory: Callable[[], Any], where: str) -> Source:
         made = factory()
     except TaskappError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DiscoveryError(f"{where}() failed: {type(error).__name__}: {error}.") from error
     if inspect.iscoroutine(made):
         made.close()
@@ -217,8 +209,8 @@ def _loaded(file: Path) -> ModuleType | None:
     return next(
         (
             module
-            for module in list(sys.modules.values())
-            if module.__name__.startswith("_taskapp_") and getattr(module, "__file__", None) == wanted
+            for name, module in list(sys.modules.items())
+            if name.startswith("_taskapp_") and getattr(module, "__file__", None) == wanted
         ),
         None,
     )

@@ -20,16 +20,11 @@ from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 from taskapp_kit.config import process_variable
-from taskapp_kit.deploy.sources import BadArgument
-from taskapp_kit.errors import TunnelError
+from taskapp_kit.errors import BadArgument, TunnelError
 
 Way = Literal["local", "quick", "named", "preconfigured"]
 Mode = Literal["auto", "local", "quick", "named", "preconfigured"]
 BACKEND_VARIABLES = ("BACKEND_BASE_URL", "PROD_BACKEND_URL")
-INSTALL = (
-    "Install cloudflared (developers.cloudflare.com/tunnel); or say that the backend is on this machine, with backend_url "
-    'or tunnel_mode="local"; or give preconfigured_url, an address that leads here.'
-)
 INSTALL = (
     'Install cloudflared (developers.cloudflare.com/tunnel), or pass tunnel_mode="local" when the backend runs on this '
     "machine, or preconfigured_url with an address that leads here."
@@ -107,10 +102,10 @@ def plan_tunnel(
     if bool(preconfigured_auth_header) != bool(preconfigured_auth_token):
         raise BadArgument("preconfigured_auth_header and preconfigured_auth_token go together; one of them is missing.")
     way, why = _choose(mode, backend_url, preconfigured_url, hostname, environ)
-    timing = timing or Timing.of(environ, way)
-    verify = not skip_verification
     if way == "local":
         return TunnelPlan(way, why=why)
+    timing = timing or Timing.of(environ, way)
+    verify = not skip_verification
     if way == "preconfigured":
         given = preconfigured_url or process_variable("SYNTH_TASK_APP_URL", environ)
         if not given:
@@ -130,6 +125,8 @@ def plan_tunnel(
             f'tunnel_mode="named" needs {" and ".join(lacking)}.',
             hint="Cloudflare's dashboard shows both at the tunnel.",
         )
+    if not token.isascii() or not token.isprintable():
+        raise BadArgument("The tunnel's token cannot be used; expected one line of plain letters.")
     url = _address(hostname if "://" in hostname else f"https://{hostname}")
     program = _program(cloudflared, why)
     return TunnelPlan(way, url, token=token, program=program, verify=verify, timing=timing, why=why)

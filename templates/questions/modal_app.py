@@ -1,24 +1,19 @@
-"""__app_title__ on Modal: `modal secret create __app_name__-env --from-dotenv .env`, then `modal deploy modal_app.py`.
+"""__app_title__ on Modal: `taskapp deploy __app_name__.py --create-secret`, or `modal deploy modal_app.py` (needs the Secret).
 
-Needs `pip install 'taskapp-kit[modal]'`; `.env` holds ENVIRONMENT_API_KEY=...
+Needs `pip install 'taskapp-kit[modal]'`. Settings stand in pyproject.toml under [tool.taskapp.modal].
 """
 
 import modal
 
-from taskapp_kit.deploy.modal import ModalSettings, build_image, function_options, load_task_app
+from taskapp_kit.deploy.modal import Deployment
 
-TARGET = "__app_name__.py"
-SETTINGS = ModalSettings(
-    app_name="__app_name__",
-    data_files=("train.jsonl", "test.jsonl"),  # what the app reads, relative to this file
-)
-
-app = modal.App(SETTINGS.app_name, image=build_image(TARGET, SETTINGS, beside=__file__))
+DEPLOYMENT = Deployment("__app_name__.py", beside=__file__)
+app = DEPLOYMENT.app
 
 
-@app.function(**function_options(SETTINGS))
-@modal.concurrent(max_inputs=SETTINGS.max_inputs, target_inputs=SETTINGS.target_inputs)
-@modal.asgi_app()
+@app.function(**DEPLOYMENT.function)
+@modal.concurrent(**DEPLOYMENT.concurrency)
+@modal.asgi_app(**DEPLOYMENT.web)
 def web() -> object:
-    """One container's server; the app is imported here, so that deploying needs none of its packages."""
-    return load_task_app(TARGET, beside=__file__).asgi()
+    """One container's server. The app is imported here, when the container has its keys."""
+    return DEPLOYMENT.serve()

@@ -8,6 +8,7 @@ test can ask what the container answers. It builds no image and checks no accoun
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import pickle
 import socket
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -42,6 +44,8 @@ def unary(answer: Rpc) -> Callable[[ControlPlane, Any], Coroutine[Any, Any, None
     async def method(self: ControlPlane, stream: Any) -> None:
         request = await stream.recv_message()
         self.received.append((answer.__name__, request))
+        if not self.authenticated:
+            raise GRPCError(Status.UNAUTHENTICATED, "Token validation failed")
         response = answer(self, request)
         await stream.send_message(response if isinstance(response, Message) else await response)
 
@@ -74,10 +78,23 @@ class ControlPlane:
 
     Args:
         secrets: the workspace's named Secrets, name → keys that it holds.
+        apps: deployed apps, name → tags.
+        web_url: where a deployed web function is said to answer.
     """
 
-    def __init__(self, secrets: dict[str, set[str]]) -> None:
+    def __init__(
+        self,
+        secrets: dict[str, set[str]],
+        *,
+        apps: dict[str, dict[str, str]] | None = None,
+        web_url: str = WEB_URL,
+    ) -> None:
         self.secrets = secrets
+        self.apps = dict(apps or {})
+        self.environments = {"", "main"}
+        self.web_url = web_url
+        self.authenticated = True
+        self.disconnected = False
         self.received: list[tuple[str, Message]] = []
         self.files: dict[str, bytes] = {}
         self.mounts: dict[str, list[api_pb2.MountFile]] = {}
@@ -136,15 +153,45 @@ class ControlPlane:
     # What a deploy calls.
 
     @unary
+    def AppGetLayout(self, request: Any) -> Message:
+        functions = {} if self.function is None else {self.function.function_name: FUNCTION_ID}
+        return api_pb2.AppGetLayoutResponse(app_layout=api_pb2.AppLayout(function_ids=functions))
+
+    @unary
     def AppGetByDeploymentName(self, request: Any) -> Message:
-        return api_pb2.AppGetByDeploymentNameResponse()
+        self._known(request.environment_name)
+        return api_pb2.AppGetByDeploymentNameResponse(app_id=APP_ID if request.name in self.apps else "")
+
+    @unary
+    def AppGetOrCreate(self, request: api_pb2.AppGetOrCreateRequest) -> Message:
+        self._known(request.environment_name)
+        if request.app_name not in self.apps:
+            raise GRPCError(Status.NOT_FOUND, f"App '{request.app_name}' not found in environment 'main'.")
+        return api_pb2.AppGetOrCreateResponse(app_id=f"ap-{request.app_name}")
+
+    @unary
+    def AppGetTags(self, request: api_pb2.AppGetTagsRequest) -> Message:
+        return api_pb2.AppGetTagsResponse(tags=self.apps.get(request.app_id.removeprefix("ap-"), {}))
+
+    @unary
+    def FunctionGet(self, request: api_pb2.FunctionGetRequest) -> Message:
+        if request.app_name not in self.apps or self.function is None:
+            raise GRPCError(Status.NOT_FOUND, f"Function '{request.app_name}/{request.object_tag}' not found.")
+        return api_pb2.FunctionGetResponse(
+            function_id=FUNCTION_ID, handle_metadata=self._handle(self.function), function=self._data(self.function)
+        )
 
     @unary
     def AppCreate(self, request: Any) -> Message:
         return api_pb2.AppCreateResponse(app_id=APP_ID, app_page_url="https://modal.com/apps/ap-1")
 
+    def _known(self, environment: str) -> None:
+        if environment not in self.environments:
+            raise GRPCError(Status.NOT_FOUND, f"Environment '{environment}' not found.")
+
     @unary
-    def EnvironmentGetOrCreate(self, request: Any) -> Message:
+    def EnvironmentGetOrCreate(self, request: api_pb2.EnvironmentGetOrCreateRequest) -> Message:
+        self._known(request.deployment_name)
         settings = api_pb2.EnvironmentSettings(image_builder_version=BUILDER_VERSION)
         return api_pb2.EnvironmentGetOrCreateResponse(
             environment_id="en-1", metadata=api_pb2.EnvironmentMetadata(name="main", settings=settings)
@@ -153,6 +200,11 @@ class ControlPlane:
     @unary
     def SecretGetOrCreate(self, request: api_pb2.SecretGetOrCreateRequest) -> Message:
         name = request.deployment_name
+        self._known(request.environment_name)
+        if request.object_creation_type == api_pb2.OBJECT_CREATION_TYPE_CREATE_FAIL_IF_EXISTS:
+            if name in self.secrets:
+                raise GRPCError(Status.ALREADY_EXISTS, f"Secret '{name}' already exists.")
+            self.secrets[name] = set(request.env_dict)
         if name not in self.secrets:
             raise GRPCError(Status.NOT_FOUND, f"Secret '{name}' not found in environment 'main'.")
         missing = sorted(set(request.required_keys) - self.secrets[name])
@@ -161,6 +213,18 @@ class ControlPlane:
         return api_pb2.SecretGetOrCreateResponse(
             secret_id=f"st-{name}",
             metadata=api_pb2.SecretMetadata(name=name, keys=sorted(self.secrets[name])),
+        )
+
+    @unary
+    def SecretUpdate(self, request: api_pb2.SecretUpdateRequest) -> Message:
+        self.secrets[request.secret_id.removeprefix("st-")] |= {update.key for update in request.updates}
+        return Empty()
+
+    @unary
+    def VolumeGetOrCreate(self, request: api_pb2.VolumeGetOrCreateRequest) -> Message:
+        name = request.deployment_name
+        return api_pb2.VolumeGetOrCreateResponse(
+            volume_id=f"vo-{name}", metadata=api_pb2.VolumeMetadata(name=name), version=request.version
         )
 
     @unary
@@ -196,32 +260,40 @@ class ControlPlane:
         return api_pb2.FunctionPrecreateResponse(
             function_id=FUNCTION_ID,
             handle_metadata=api_pb2.FunctionHandleMetadata(
-                function_name=request.function_name, function_type=request.function_type, web_url=WEB_URL
+                function_name=request.function_name, function_type=request.function_type, web_url=self.web_url
             ),
         )
 
     @unary
     def FunctionCreate(self, request: api_pb2.FunctionCreateRequest) -> Message:
         self.function = function = request.function
-        ranked = api_pb2.FunctionData.RankedFunction(rank=0, function=function)
         return api_pb2.FunctionCreateResponse(
             function_id=FUNCTION_ID,
             function=function,
             handle_metadata=self._handle(function),
-            function_data=api_pb2.FunctionData(
-                module_name=function.module_name,
-                function_name=function.function_name,
-                function_type=function.function_type,
-                webhook_config=function.webhook_config,
-                web_url=WEB_URL,
-                ranked_functions=[ranked],
-            ),
+            function_data=self._data(function),
+        )
+
+    def _data(self, function: api_pb2.Function) -> api_pb2.FunctionData:
+        return api_pb2.FunctionData(
+            module_name=function.module_name,
+            function_name=function.function_name,
+            function_type=function.function_type,
+            webhook_config=function.webhook_config,
+            web_url=self.web_url,
+            ranked_functions=[api_pb2.FunctionData.RankedFunction(rank=0, function=function)],
         )
 
     @unary
     def AppPublish(self, request: api_pb2.AppPublishRequest) -> Message:
         self.published.append(request)
+        if request.app_state == api_pb2.APP_STATE_DEPLOYED:
+            self.apps[request.name] = dict(request.tags)
         return api_pb2.AppPublishResponse(url="https://modal.com/apps/ap-1", deployed_at=1.0)
+
+    @unary
+    def TaskList(self, request: Any) -> Message:
+        return api_pb2.TaskListResponse()  # none is running when somebody asks what to stop
 
     @unary
     def AppHeartbeat(self, request: Any) -> Message:
@@ -229,7 +301,15 @@ class ControlPlane:
 
     @unary
     def AppClientDisconnect(self, request: Any) -> Message:
+        self.disconnected = True
         return Empty()
+
+    async def AppGetLogs(self, stream: Any) -> None:
+        """No logs, until the client of an app that it serves has gone."""
+        await stream.recv_message()
+        while not self.disconnected:
+            await asyncio.sleep(0.05)
+        await stream.send_message(api_pb2.TaskLogsBatch(app_done=True))
 
     # What a container calls.
 
@@ -301,6 +381,11 @@ class ControlPlane:
 
     # What a test calls.
 
+    def wheels(self) -> list[bytes]:
+        """The wheels that the images' layers were given."""
+        mounts = [self.mounts[image.context_mount_id] for image in self.images if image.context_mount_id]
+        return [self.files[file.sha256_hex] for files in mounts for file in files if file.filename.endswith(".whl")]
+
     def http(
         self,
         method: str,
@@ -353,7 +438,8 @@ class ControlPlane:
         """Runs Modal's container entry point on the last deploy's function; gives the source root there.
 
         The process sees the files that the deploy uploaded, laid out below `folder` as they would lie below
-        `/`, and this Python's installed packages; `environment` stands for the Secret's values.
+        `/`, the wheel of the image unpacked as a package, and this Python's installed packages; `environment` stands
+        for the Secret's values.
         """
         assert self.function is not None, "deploy first"
         self._inputs = asyncio.Queue()  # the last container's ended with an order to stop
@@ -362,7 +448,9 @@ class ControlPlane:
                 path = folder / entry.filename.lstrip("/")
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(self.files[entry.sha256_hex])
-        root = folder / "root"
+        root, site = folder / "root", folder / "site-packages"
+        for wheel in self.wheels():
+            zipfile.ZipFile(io.BytesIO(wheel)).extractall(site)
         objects = [
             api_pb2.Object(object_id=FUNCTION_ID, function_handle_metadata=self._handle(self.function)),
             *(api_pb2.Object(object_id=dep.object_id) for dep in self.function.object_dependencies),
@@ -383,7 +471,7 @@ class ControlPlane:
             env={
                 "PATH": os.environ["PATH"],
                 "HOME": str(folder),
-                "PYTHONPATH": str(root),
+                "PYTHONPATH": f"{root}:{site}",
                 "MODAL_IS_REMOTE": "1",
                 "MODAL_SERVER_URL": self.url,
                 "MODAL_TASK_ID": TASK_ID,
@@ -409,7 +497,7 @@ class ControlPlane:
         return api_pb2.FunctionHandleMetadata(
             function_name=function.function_name,
             function_type=function.function_type,
-            web_url=WEB_URL,
+            web_url=self.web_url,
             definition_id="de-1",
             app_id=APP_ID,
         )

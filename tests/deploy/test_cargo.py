@@ -77,10 +77,8 @@ def author(tmp_path: Path) -> Path:
 
 
 def test_of_an_authors_folder_only_the_named_files_travel(author: Path) -> None:
-    kit, own = cargo.trees(parse_target("app.py"), beside=author, data_files=["data/train.jsonl"])
+    (own,) = cargo.trees(parse_target("app.py"), beside=author, data_files=["data/train.jsonl"])
     assert own == cargo.Tree(author, "task_app", ("app.py", "data/train.jsonl"))
-    assert kit.remote_dir == "taskapp_kit"
-    assert "errors.py" in kit.files and "deploy/cargo.py" in kit.files
 
 
 def test_modules_beside_the_file_travel_when_it_imports_them(author: Path) -> None:
@@ -91,13 +89,13 @@ def test_modules_beside_the_file_travel_when_it_imports_them(author: Path) -> No
     (author / "levels").mkdir()
     for name in ("__init__.py", "first.py", "map.pem"):
         (author / "levels" / name).write_text("")
-    own = cargo.trees(parse_target("app.py"), beside=author)[1]
+    own = cargo.trees(parse_target("app.py"), beside=author)[0]
     assert own.files == ("app.py", "broken.py", "levels/__init__.py", "levels/first.py", "rules.py", "words.py")
 
 
 def test_a_file_in_a_package_brings_the_packages_source(author: Path) -> None:
     (author / "__init__.py").write_text("")
-    own = cargo.trees(parse_target("app.py"), beside=author)[1]
+    own = cargo.trees(parse_target("app.py"), beside=author)[0]
     assert own.files == ("__init__.py", "app.py", "notes.py")
 
 
@@ -119,11 +117,39 @@ def test_a_data_file_that_must_not_or_cannot_travel_is_refused(author: Path, nam
     assert "canary" not in str(caught.value)
 
 
-def test_the_kits_own_tree_has_every_module_and_nothing_private() -> None:
-    files = cargo.trees(parse_target("taskapp_kit.errors:app"), beside=Path())[0].files
-    modules = {path.relative_to(cargo.KIT_DIR).as_posix() for path in cargo.KIT_DIR.rglob("*.py")}
+def test_the_kits_own_files_are_every_module_and_nothing_private() -> None:
+    files = [inside for _, inside in cargo.kit_files()]
+    modules = {path.relative_to(cargo.KIT_DIR.parent).as_posix() for path in cargo.KIT_DIR.rglob("*.py")}
     assert modules <= set(files)
+    assert files == sorted(files)
     assert not [name for name in files if cargo.is_private(name) or name.endswith(".pyc")]
+
+
+def test_a_folder_with_an_app_file_is_that_file_unless_the_name_is_bundled(author: Path) -> None:
+    for name in ("your-task-id", "crafter"):
+        (author / name).mkdir()
+        (author / name / "app.py").write_text("")
+    assert cargo.resolve("your-task-id", beside=author) == "your-task-id/app.py"
+    assert cargo.resolve("your-task-id/:app", beside=author) == "your-task-id/app.py:app"
+    assert cargo.resolve("crafter", beside=author) == "crafter"
+    assert cargo.resolve(".", beside=author) == "./app.py"
+    for text in ("app.py", "app.py:app", "games.adder:app", "no-such-environment"):
+        assert cargo.resolve(text, beside=author / "data") == text
+
+
+def test_imports_inside_functions_are_found_and_guarded_ones_left_to_the_author(author: Path) -> None:
+    (author / "app.py").write_text(
+        "import os\n"
+        "def play():\n"
+        "    import matplotlib.pyplot\n"
+        "    try:\n        import maybe\n    except ImportError: pass\n"
+        "    from numpy import random\n"
+        "class A:\n    async def b(self):\n        from . import c\n        import zlib, torch.nn\n"
+    )
+    found = cargo.lazy_imports(author / "app.py")
+    assert found == [("matplotlib", 3), ("numpy", 7), ("zlib", 11), ("torch", 11)]
+    (author / "app.py").write_text("import (\n")
+    assert cargo.lazy_imports(author / "app.py") == []
 
 
 def test_of_a_package_the_source_travels_and_links_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +160,7 @@ def test_of_a_package_the_source_travels_and_links_do_not(tmp_path: Path, monkey
     (tmp_path / "elsewhere.py").write_text("")
     (package / "linked.py").symlink_to(tmp_path / "elsewhere.py")
     monkeypatch.syspath_prepend(tmp_path)
-    own = cargo.trees(parse_target("my_games.sub:app"), beside=tmp_path, data_files=["words.txt"])[1]
+    own = cargo.trees(parse_target("my_games.sub:app"), beside=tmp_path, data_files=["words.txt"])[0]
     assert own == cargo.Tree(package, "my_games", ("__init__.py", "sub/__init__.py", "sub/secrets.py", "words.txt"))
 
 

@@ -24,9 +24,8 @@ from tunnel_peers import ADDRESS, BOX, QUIET, FakeCloudflared, free_port, gone
 
 from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.deploy.in_process import InProcessTaskApp
-from taskapp_kit.deploy.sources import BadArgument
 from taskapp_kit.deploy.tunnel_plan import Timing
-from taskapp_kit.errors import ConfigError, DeclarationError, DiscoveryError, TaskAppError, TunnelError
+from taskapp_kit.errors import BadArgument, ConfigError, DeclarationError, DiscoveryError, TaskAppError, TunnelError
 from taskapp_kit.serve.answer import json_answer
 from taskapp_kit.serve.runner import BackgroundServer
 

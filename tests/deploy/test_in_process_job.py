@@ -25,8 +25,7 @@ from starlette.routing import Route
 from tunnel_peers import free_port
 
 from taskapp_kit.deploy.in_process_job import InProcessJobResult, run_in_process_job, run_in_process_job_async
-from taskapp_kit.deploy.sources import BadArgument
-from taskapp_kit.errors import JobConfigError, JobTimeout, TaskAppError, TunnelError
+from taskapp_kit.errors import BadArgument, JobConfigError, JobTimeout, TaskAppError, TunnelError
 from taskapp_kit.serve.runner import BackgroundServer
 
 SYNTH_KEY = "sentinel-key-of-the-backend"

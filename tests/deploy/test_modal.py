@@ -7,12 +7,12 @@ entry point then runs what was deployed, from the files that were uploaded and n
 from __future__ import annotations
 
 import json
-import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,15 @@ import pytest
 
 pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
 
+from control_more import WithDicts
 from control_plane import ControlPlane
+from deploys import CHECKOUT, KEY, Deploy, copy_kit, environment, modal_deploy, taskapp, write_own
 from modal_proto import api_pb2
 
 from taskapp_kit.deploy.cargo import KIT_DIR
-from taskapp_kit.deploy.modal import ModalSettings, load_task_app
+from taskapp_kit.deploy.modal import load_task_app
 from taskapp_kit.deploy.packages import requirements
-from taskapp_kit.errors import ConfigError
 
-CHECKOUT = KIT_DIR.parent
-KEY = "the-key-that-the-secret-holds"
 CANARIES = {
     "ENVIRONMENT_API_KEY": "canary-environment-key-5c1f",
     "DEV_ENVIRONMENT_API_KEY": "canary-dev-key-9a0e",
@@ -48,136 +47,70 @@ DECOYS = (
     "environments/crafter/.git/config",
 )
 
-OWN_APP = '''
-"""Capitals, from rows in a file."""
-from pydantic import BaseModel
-from taskapp_kit import Private, TaskApp
+EVERYTHING = """
+[project]
+name = "capitals"
+version = "1"
+requires-python = ">=3.11"
+dependencies = ["taskapp-kit[math]", "jinja2>=3"]
 
-app = TaskApp("capitals", version="1.0.0")
-
-class Row(BaseModel):
-    question: str
-    answer: Private[str]
-
-app.tasks("capitals", row=Row, prompt="{question} Answer with one word.", train=app.path("train.jsonl"))
-
-@app.rubric
-def correct(answer_text: str, task: Row) -> float:
-    """The capital is named."""
-    return float(task.answer.lower() in answer_text.lower())
-'''
-
-
-@dataclass
-class Deploy:
-    """A deploy that was run: its exit code, what it printed, and the plane that took it."""
-
-    code: int
-    output: str
-    plane: ControlPlane
-
-    @property
-    def function(self) -> api_pb2.Function:
-        assert self.plane.function is not None, self.output
-        return self.plane.function
-
-    def mounted(self) -> set[str]:
-        """Paths in the container of every file that the function mounts."""
-        return {entry.filename for mount in self.function.mount_ids for entry in self.plane.mounts[mount]}
-
-    def image_commands(self) -> list[str]:
-        return [command for image in self.plane.images for command in image.dockerfile_commands]
-
-    def everything_sent(self) -> bytes:
-        """All requests and uploaded files, end to end."""
-        return b"\n".join(
-            [request.SerializeToString() for _, request in self.plane.received] + list(self.plane.files.values())
-        )
-
-
-def deploy(plane: ControlPlane, folder: Path, environment: dict[str, str] | None = None) -> Deploy:
-    """Runs `modal deploy modal_app.py` in `folder`, as a user does, with an account that exists nowhere."""
-    finished = subprocess.run(
-        [sys.executable, "-m", "modal", "deploy", "modal_app.py"],
-        cwd=folder,
-        env={
-            "PATH": os.environ["PATH"],
-            "HOME": str(folder),
-            "COLUMNS": "200",
-            "MODAL_SERVER_URL": plane.url,
-            "MODAL_TOKEN_ID": "ak-none",
-            "MODAL_TOKEN_SECRET": "as-none",
-            "MODAL_CONFIG_PATH": str(folder / "no-config"),
-            **(environment or {}),
-        },
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return Deploy(finished.returncode, finished.stdout + finished.stderr, plane)
-
-
-def copy_kit(folder: Path) -> None:
-    """Into `folder`: the checkout's parts that a deploy reads."""
-    skipped = shutil.ignore_patterns("__pycache__", ".*")
-    shutil.copytree(KIT_DIR, folder / "taskapp_kit", ignore=skipped)
-    for name in ("pyproject.toml", "modal_app.py"):
-        shutil.copy(CHECKOUT / name, folder / name)
-
-
-def edit(folder: Path, changes: dict[str, str]) -> None:
-    """Edits `modal_app.py` as its docstring tells a user to."""
-    path = folder / "modal_app.py"
-    text = path.read_text()
-    for old, new in changes.items():
-        assert text.count(old) == 1, f"{old!r} is not once in modal_app.py"
-        text = text.replace(old, new)
-    path.write_text(text)
+[tool.taskapp.modal]
+app_name = "capitals"
+store = "postgres-secret"
+extra_secrets = ["vendor"]
+cpu = 0.5
+memory_mib = 512
+region = ["us-east"]
+volumes = { "/data" = "words" }
+apt_packages = ["libgomp1"]
+min_containers = 1
+max_containers = 3
+buffer_containers = 2
+scaledown_window_seconds = 120
+timeout_seconds = 900
+startup_timeout_seconds = 77
+max_inputs = 10
+target_inputs = 7
+custom_domains = ["capitals.example.org"]
+memory_snapshot = true
+python_version = "3.12"
+data_files = ["other.jsonl"]
+"""
 
 
 @pytest.fixture(scope="module")
-def crafter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deploy]:
-    """`modal_app.py` as it is, deployed from a copy of the checkout, with keys in files and environment."""
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout, with private files where they may lie."""
     folder = tmp_path_factory.mktemp("checkout")
     copy_kit(folder)
-    shutil.copytree(CHECKOUT / "environments", folder / "environments", ignore=shutil.ignore_patterns("__pycache__"))
     for name in DECOYS:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"ENVIRONMENT_API_KEY={FILE_CANARY}\n")
-    with ControlPlane({"taskapp-crafter-env": {"ENVIRONMENT_API_KEY", "OPENAI_API_KEY"}}).running() as plane:
-        done = deploy(plane, folder, CANARIES)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def crafter(checkout: Path) -> Iterator[Deploy]:
+    """`modal_app.py` as it is, deployed from the copy, with keys in files and environment."""
+    with WithDicts({"taskapp-crafter-env": {"ENVIRONMENT_API_KEY", "OPENAI_API_KEY"}}).running() as plane:
+        done = modal_deploy(plane, checkout, **CANARIES)
         assert done.code == 0, done.output
         yield done
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """A folder with an author's own app and its data, and `modal_app.py` edited for it."""
-    folder = tmp_path / "own"
-    folder.mkdir()
-    copy_kit(folder)
-    (folder / "capitals.py").write_text(OWN_APP)
-    (folder / "train.jsonl").write_text(json.dumps({"question": "Capital of France?", "answer": "Paris"}) + "\n")
-    (folder / "other.jsonl").write_text("{}\n")
-    (folder / ".env").write_text(f"ENVIRONMENT_API_KEY={FILE_CANARY}\n")
-    edit(
-        folder,
-        {
-            'TARGET = "crafter"': 'TARGET = "capitals.py"',
-            'app_name="taskapp-crafter"': 'app_name="capitals", data_files=("train.jsonl",)',
-        },
-    )
-    return folder
+    return write_own(tmp_path / "own")
 
 
 # What was registered.
 
 
-def test_one_asgi_function_is_published_under_the_apps_name(crafter: Deploy) -> None:
+def test_one_asgi_function_is_published_under_the_apps_name_with_our_tag(crafter: Deploy) -> None:
     (published,) = crafter.plane.published
     assert published.name == "taskapp-crafter"
     assert dict(published.function_ids) == {"web": "fu-1"}
+    assert "taskapp-kit" in published.tags
     assert crafter.function.webhook_config.type == api_pb2.WEBHOOK_TYPE_ASGI_APP
     assert crafter.function.module_name == "modal_app"
     assert crafter.function.definition_type == api_pb2.Function.DEFINITION_TYPE_FILE
@@ -199,29 +132,27 @@ def test_concurrency_timeouts_and_scaling_are_as_set(crafter: Deploy) -> None:
     assert (scaling.min_containers, scaling.max_containers, scaling.scaledown_window) == (0, 8, 300)
 
 
-def test_the_image_is_python_and_pinned_packages_and_nothing_else(crafter: Deploy) -> None:
-    base, packages = crafter.plane.images
-    assert base.dockerfile_commands[0].startswith("FROM python:3.12")
+def test_the_image_is_python_pinned_packages_and_the_kits_wheel(crafter: Deploy) -> None:
+    base, packages, copied, kit = crafter.plane.images
+    assert base.dockerfile_commands[0].startswith(f"FROM python:3.{sys.version_info.minor}")
     install = packages.dockerfile_commands[-1]
-    assert "uv pip install" in install
     for line in requirements(["crafter"]):
         assert line.partition(";")[0] in install
+    assert re.search(r"--no-deps /opt/taskapp-kit/taskapp_kit-[\w.]+-py3-none-any\.whl$", kit.dockerfile_commands[-1])
+    (wheel,) = crafter.plane.mounts[copied.context_mount_id]
+    assert wheel.filename.startswith("/opt/taskapp-kit/taskapp_kit-")
     for image in crafter.plane.images:
-        assert not image.context_files and not image.context_mount_id
-        assert not image.secret_ids and not image.build_args
+        assert not image.context_files and not image.secret_ids and not image.build_args
         words = {command.split()[0] for command in image.dockerfile_commands}
         assert words <= {"FROM", "RUN", "COPY", "CMD"}
-    copies = [command for command in crafter.image_commands() if command.startswith("COPY")]
-    assert copies == ["COPY --from=ghcr.io/astral-sh/uv:latest /uv /.uv/uv"]
+    copies = {command for command in crafter.image_commands() if command.startswith("COPY")}
+    assert copies == {"COPY --from=ghcr.io/astral-sh/uv:latest /uv /.uv/uv", "COPY . /"}
 
 
-def test_the_source_travels_as_mounts(crafter: Deploy) -> None:
-    mounted = crafter.mounted()
-    assert "/root/modal_app.py" in mounted
-    assert {"/root/taskapp_kit/__init__.py", "/root/taskapp_kit/deploy/modal.py"} <= mounted
-    assert "/root/environments/crafter/app.py" in mounted
-    places = ("/root/modal_app.py", "/root/taskapp_kit/", "/root/environments/crafter/")
-    assert [path for path in mounted if not path.startswith(places)] == []
+def test_no_more_than_the_entry_and_what_it_was_told_is_mounted_for_a_bundled_app(crafter: Deploy) -> None:
+    assert crafter.mounted() == {"/root/modal_app.py", "/root/taskapp_deployment.json"}
+    packed = crafter.packed()
+    assert {"taskapp_kit/errors.py", "taskapp_kit/_bundled/environments/crafter/app.py"} <= set(packed)
 
 
 def test_no_key_and_no_private_file_leaves_this_machine(crafter: Deploy) -> None:
@@ -231,13 +162,86 @@ def test_no_key_and_no_private_file_leaves_this_machine(crafter: Deploy) -> None
     for canary in [*CANARIES.values(), FILE_CANARY]:
         assert canary.encode() not in sent
         assert canary not in crafter.output
-    names = {Path(path).name for path in crafter.mounted()}
+    names = {Path(path).name for path in [*crafter.mounted(), *crafter.packed()]}
     assert not names & {Path(decoy).name for decoy in DECOYS}
+
+
+def test_taskapp_deploy_registers_what_modal_deploy_of_modal_app_does(crafter: Deploy, checkout: Path) -> None:
+    with ControlPlane({"taskapp-crafter-env": {"ENVIRONMENT_API_KEY"}}).running() as plane:
+        arguments = ("deploy", "crafter", "--name", "taskapp-crafter", "--store", "none", "--no-wait")
+        done = taskapp(plane, checkout, *arguments, **CANARIES)
+        assert done.code == 0, done.output
+        ours, theirs = _registered(done), _registered(crafter)
+    assert ours == theirs
+    for canary in CANARIES.values():
+        assert canary.encode() not in done.everything_sent()
+        assert canary not in done.output
+
+
+def _registered(done: Deploy) -> dict[str, Any]:
+    """All that the plane recorded, without the checksums of the two entry modules, which differ in one line."""
+    function = api_pb2.Function()
+    function.CopyFrom(done.function)
+    function.ClearField("mount_ids")  # numbered as they arrive; compared by what they hold
+    function.ClearField("object_dependencies")
+    secret = done.plane.requests("SecretGetOrCreate")[-1]
+    (published,) = done.plane.published
+    return {
+        "function": str(function),
+        "secret": (secret.deployment_name, list(secret.required_keys), dict(secret.env_dict)),
+        "images": [list(image.dockerfile_commands) for image in done.plane.images],
+        "wheel": done.packed(),
+        "mounted": done.mounted(),
+        "published": (published.name, dict(published.function_ids), dict(published.tags)),
+        "told": [
+            done.plane.files[entry.sha256_hex]
+            for files in done.plane.mounts.values()
+            for entry in files
+            if entry.filename.endswith("taskapp_deployment.json")
+        ],
+    }
+
+
+def test_everything_that_pyproject_says_is_registered(own: Path) -> None:
+    (own / "pyproject.toml").write_text(EVERYTHING)
+    with ControlPlane({"capitals-env": {"ENVIRONMENT_API_KEY", "TASKAPP_STORE"}, "vendor": set()}).running() as plane:
+        done = taskapp(plane, own, "deploy", "capitals.py", "--no-wait", "--max-inputs", "12", "--tag", "v3")
+        assert done.code == 0, done.output
+    function = done.function
+    assert list(function.secret_ids) == ["st-vendor", "st-capitals-env"]
+    own_secret = plane.requests("SecretGetOrCreate")[-1]
+    assert list(own_secret.required_keys) == ["ENVIRONMENT_API_KEY", "TASKAPP_STORE"]
+    assert (function.resources.milli_cpu, function.resources.memory_mb) == (500, 512)
+    assert list(function.scheduler_placement.regions) == ["us-east"]
+    assert [(mount.mount_path, mount.volume_id) for mount in function.volume_mounts] == [("/data", "vo-words")]
+    scaling = function.autoscaler_settings
+    assert (scaling.min_containers, scaling.max_containers, scaling.buffer_containers) == (1, 3, 2)
+    assert scaling.scaledown_window == 120
+    assert (function.timeout_secs, function.startup_timeout_secs) == (900, 77)
+    assert (function.max_concurrent_inputs, function.target_concurrent_inputs) == (12, 7)  # the flag wins
+    assert [domain.name for domain in function.webhook_config.custom_domains] == ["capitals.example.org"]
+    assert function.checkpointing_enabled
+    commands = " ".join(done.image_commands())
+    assert "FROM python:3.12" in commands and "apt-get install -y libgomp1" in commands
+    assert "jinja2>=3,==" in commands and "psycopg" in commands and "sympy" in commands
+    mounted = {path for path in done.mounted() if "task_app" in path}
+    assert mounted == {f"/root/task_app/{name}" for name in ("capitals.py", "train.jsonl", "other.jsonl")}
+    assert plane.published[0].deployment_tag == "v3"
+
+
+def test_modals_environment_and_the_strategy_are_passed_on(own: Path) -> None:
+    with ControlPlane({"capitals-env": {"ENVIRONMENT_API_KEY"}}).running() as plane:
+        plane.environments.add("staging")
+        arguments = ("deploy", "capitals.py", "--store", "none", "--no-wait", "-e", "staging", "--strategy", "recreate")
+        done = taskapp(plane, own, *arguments)
+        assert done.code == 0, done.output
+        assert {request.environment_name for request in plane.requests("AppGetByDeploymentName")} == {"staging"}
+        assert plane.requests("TaskList")  # recreate: what runs is looked for, to be stopped
 
 
 def test_a_missing_secret_fails_the_deploy_by_name(own: Path) -> None:
     with ControlPlane({}).running() as plane:
-        done = deploy(plane, own)
+        done = modal_deploy(plane, own)
     assert done.code != 0
     assert "capitals-env" in done.output
     assert not plane.published
@@ -245,7 +249,7 @@ def test_a_missing_secret_fails_the_deploy_by_name(own: Path) -> None:
 
 def test_a_secret_without_the_key_fails_the_deploy_by_the_keys_name(own: Path) -> None:
     with ControlPlane({"capitals-env": {"OPENAI_API_KEY"}}).running() as plane:
-        done = deploy(plane, own)
+        done = modal_deploy(plane, own)
     assert done.code != 0
     assert "ENVIRONMENT_API_KEY" in done.output
     assert not plane.published
@@ -258,43 +262,47 @@ def test_registering_needs_neither_network_nor_account(own: Path) -> None:
         "    if event in ('socket.connect', 'socket.getaddrinfo'): raise SystemExit(f'{event} {args}')\n"
         "sys.addaudithook(refuse)\n"
         "import modal_app\n"
-        "print(sorted(modal_app.app.registered_functions), modal_app.app.name)\n"
+        "print(modal_app.app.name, modal_app.web.local().title)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=own,
-        env={"PATH": os.environ["PATH"], "HOME": str(own)},
+        env=environment(ControlPlane({}), own),
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["['web']", "capitals"]
+    assert done.stdout.split()[:2] == ["capitals", "capitals"]
 
 
 def test_an_installed_wheel_deploys_as_a_checkout_does(tmp_path: Path) -> None:
     """Laid out as the wheel installs: environments inside the package, dependencies in the metadata."""
     site = tmp_path / "site-packages"
-    shutil.copytree(KIT_DIR, site / "taskapp_kit", ignore=shutil.ignore_patterns("__pycache__", ".*"))
-    bundled = site / "taskapp_kit" / "_bundled" / "environments"
-    shutil.rmtree(bundled, ignore_errors=True)
-    shutil.copytree(CHECKOUT / "environments", bundled, ignore=shutil.ignore_patterns("__pycache__"))
+    skipped = shutil.ignore_patterns("__pycache__", ".*")
+    shutil.copytree(KIT_DIR, site / "taskapp_kit", ignore=skipped)
+    for kind in ("environments", "templates"):
+        shutil.copytree(CHECKOUT / kind, site / "taskapp_kit" / "_bundled" / kind, ignore=skipped)
     info = site / "taskapp_kit-0.0.1.dist-info"
     info.mkdir()
+    lines = ["Requires-Dist: pydantic>=2", *(f"Requires-Dist: {line}" for line in requirements() if ";" not in line)]
     info.joinpath("METADATA").write_text(
         "Metadata-Version: 2.1\nName: taskapp-kit\nVersion: 0.0.1\nProvides-Extra: crafter\n"
-        'Requires-Dist: pydantic>=2\nRequires-Dist: crafter>=1.8; extra == "crafter"\n'
+        + "\n".join(lines)
+        + "".join(f'\nRequires-Dist: {line}; extra == "crafter"' for line in requirements(["crafter"]))
+        + "\n"
     )
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     shutil.copy(CHECKOUT / "modal_app.py", elsewhere)
     with ControlPlane({"taskapp-crafter-env": {"ENVIRONMENT_API_KEY"}}).running() as plane:
-        done = deploy(plane, elsewhere, {"PYTHONPATH": str(site)})
+        done = modal_deploy(plane, elsewhere, PYTHONPATH=str(site))
         assert done.code == 0, done.output
-        assert "/root/taskapp_kit/_bundled/environments/crafter/app.py" in done.mounted()
-        install = done.image_commands()[-1].split()
-        assert [word.partition("==")[0] for word in install if "==" in word] == ["crafter", "pydantic"]
+        packed = done.packed()
+    assert "taskapp_kit/_bundled/environments/crafter/app.py" in packed
+    assert b"Version: 0.0.1" in packed["taskapp_kit-0.0.1.dist-info/METADATA"]
+    assert not [name for name in packed if name.startswith("environments/")]
 
 
 # What the container then answers.
@@ -302,9 +310,9 @@ def test_an_installed_wheel_deploys_as_a_checkout_does(tmp_path: Path) -> None:
 
 def test_modals_own_entry_point_serves_crafter_behind_the_key(crafter: Deploy, tmp_path: Path) -> None:
     plane = crafter.plane
-    with plane.container(tmp_path, {"ENVIRONMENT_API_KEY": KEY}) as root:
+    with plane.container(tmp_path, {"ENVIRONMENT_API_KEY": KEY, "TASKAPP_STORE": "sqlite:////nowhere/at/all.db"}):
         healthy = plane.http("GET", "/health", headers={"X-API-Key": KEY})
-        assert healthy.status == 200, healthy.body
+        assert healthy.status == 200, healthy.body  # the deploy said store none: the Secret's is not opened
         assert json.loads(healthy.body)["healthy"] is True
         for headers in ({}, {"X-API-Key": "another-key"}, {"X-API-Key": KEY[:-1]}):
             refused = plane.http("GET", "/health", headers=headers)
@@ -313,47 +321,46 @@ def test_modals_own_entry_point_serves_crafter_behind_the_key(crafter: Deploy, t
             assert KEY.encode() not in refused.body
         assert plane.http("GET", "/openapi.json").status == 401
         assert plane.http("GET", "/").status == 200
+        assert plane.http("POST", "/rollout", body=b"{}").status == 401
         told = plane.http("GET", "/task_info?seed=0", headers={"X-API-Key": KEY})
         assert told.status == 200 and b"crafter" in told.body
-        played = rollout(plane, "crafter", {"policy": "random"}, ops=["agent"] * 3)
-        assert played["status"] == "truncated"
-        assert played["metrics"]["num_steps"] == 3
-    assert (root / "taskapp_kit" / "__pycache__").is_dir(), "the kit was not imported from what was uploaded"
+        played = _in_parallel(plane, 6)
+        assert {one["status"] for one in played} == {"truncated"}
+        assert {one["metrics"]["num_steps"] for one in played} == {3}
+    kit = tmp_path / "site-packages" / "taskapp_kit"
+    assert (kit / "__pycache__").is_dir(), "the kit was not imported from the wheel"
     assert KEY not in (tmp_path / "log").read_text()
 
 
-def test_an_authors_own_file_plays_a_rollout_there(own: Path, tmp_path: Path) -> None:
-    with ControlPlane({"capitals-env": {"ENVIRONMENT_API_KEY"}}).running() as plane:
-        done = deploy(plane, own)
-        assert done.code == 0, done.output
-        assert {path for path in done.mounted() if not path.startswith("/root/taskapp_kit/")} == {
-            "/root/modal_app.py",
-            "/root/task_app/capitals.py",
-            "/root/task_app/train.jsonl",
-        }
-        assert FILE_CANARY.encode() not in done.everything_sent()
-        container = tmp_path / "container"
-        container.mkdir()
-        with plane.container(container, {"ENVIRONMENT_API_KEY": KEY}):
-            right, wrong = (
-                rollout(plane, "capitals", {"policy": "constant", "action": word}) for word in ("Paris", "Rome")
-            )
-    assert (right["reward"], wrong["reward"]) == (1.0, 0.0)
+def _in_parallel(plane: ControlPlane, count: int) -> list[dict[str, Any]]:
+    answers: list[dict[str, Any]] = []
+
+    def one(seed: int) -> None:
+        answers.append(rollout(plane, "crafter", {"policy": "random"}, ops=["agent"] * 3, seed=seed))
+
+    threads = [threading.Thread(target=one, args=(seed,)) for seed in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(answers) == count
+    return answers
 
 
-def rollout(plane: ControlPlane, environment: str, policy: dict[str, Any], ops: Sequence[str] = ()) -> dict[str, Any]:
-    """One rollout of seed 0, asked for over HTTP."""
+def rollout(
+    plane: ControlPlane, environment: str, config: dict[str, Any], *, ops: list[str], seed: int = 0
+) -> dict[str, Any]:
     request = {
-        "run_id": "modal",
-        "mode": "rl",
-        "env": {"env_name": environment, "seed": 0},
-        "policy": {"policy_name": policy["policy"], "config": policy},
-        "ops": list(ops),
+        "run_id": f"r{seed}",
+        "env": {"env_name": environment, "seed": seed},
+        "policy": {"config": config},
+        "ops": ops,
+        "mode": "eval",
     }
     told = plane.http(
         "POST",
         "/rollout",
-        headers={"X-API-Key": KEY, "content-type": "application/json"},
+        headers={"X-API-Key": KEY, "content-type": "application/json", "Idempotency-Key": f"k{seed}"},
         body=json.dumps(request).encode(),
     )
     assert told.status == 200, told.body
@@ -361,11 +368,58 @@ def rollout(plane: ControlPlane, environment: str, policy: dict[str, Any], ops: 
     return body
 
 
+def test_an_authors_own_file_plays_a_rollout_there(own: Path, tmp_path: Path) -> None:
+    with WithDicts({"capitals-env": {"ENVIRONMENT_API_KEY"}}).running() as plane:
+        done = taskapp(plane, own, "deploy", "capitals.py", "--store", "none", "--no-wait", "--max-containers", "1")
+        assert done.code == 0, done.output
+        names = ("modal_app.py", "taskapp_deployment.json", "task_app/capitals.py", "task_app/train.jsonl")
+        assert done.mounted() == {f"/root/{name}" for name in names}
+        assert str(own).encode() not in done.everything_sent()  # no path of this machine in what the container gets
+        container = tmp_path / "container"
+        container.mkdir()
+        with plane.container(container, {"ENVIRONMENT_API_KEY": KEY}):
+            played = rollout(plane, "capitals", {"policy": "constant", "action": "Paris"}, ops=[])
+            assert played["reward"] == 1.0
+        assert not plane.dicts.calls  # one container needs no Dict
+
+
+def test_a_package_and_a_memory_snapshot_answer_there(tmp_path: Path) -> None:
+    package = tmp_path / "project" / "my_games"
+    write_own(tmp_path / "project")
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "words.py").write_text("PROMPT = '{question} Answer with one word.'\n")
+    (package / "app.py").write_text(
+        (tmp_path / "project" / "capitals.py")
+        .read_text()
+        .replace('prompt="{question} Answer with one word."', "prompt=PROMPT")
+        .replace("from pydantic", "from my_games.words import PROMPT\nfrom pydantic")
+    )
+    (tmp_path / "project" / "train.jsonl").rename(package / "train.jsonl")
+    with WithDicts({"games-env": {"ENVIRONMENT_API_KEY"}}).running() as plane:
+        arguments = ("my_games.app:app", "--name", "games", "--store", "none", "--no-wait", "--memory-snapshot")
+        done = taskapp(plane, tmp_path / "project", "deploy", *arguments)
+        assert done.code == 0, done.output
+        assert {f"/root/my_games/{name}" for name in ("app.py", "words.py", "train.jsonl")} <= done.mounted()
+        container = tmp_path / "container"
+        container.mkdir()
+        with plane.container(container, {"ENVIRONMENT_API_KEY": KEY}):
+            played = rollout(plane, "capitals", {"policy": "constant", "action": "Paris"}, ops=[])
+            assert played["reward"] == 1.0
+        assert plane.dicts.calls  # several containers may answer: the key is held in the Dict
+
+
 def test_an_app_that_cannot_be_imported_there_stops_the_container_with_its_cause(own: Path, tmp_path: Path) -> None:
     with (own / "capitals.py").open("a") as file:
         file.write("\nimport a_package_that_nobody_listed\n")
     with ControlPlane({"capitals-env": {"ENVIRONMENT_API_KEY"}}).running() as plane:
-        assert deploy(plane, own).code == 0
+        refused = taskapp(plane, own, "deploy", "capitals.py", "--store", "none", "--no-wait")
+        assert refused.code == 1
+        assert "capitals.py:19 imports a_package_that_nobody_listed" in refused.err
+        assert "Traceback" not in refused.output
+        assert not plane.published
+        arguments = ("deploy", "capitals.py", "--store", "none", "--no-wait", "--no-rehearsal")
+        assert taskapp(plane, own, *arguments).code == 0
         container = tmp_path / "container"
         container.mkdir()
         with plane.container(container, {"ENVIRONMENT_API_KEY": KEY}) as _:
@@ -381,50 +435,12 @@ def test_the_app_loads_in_place_when_no_container_is_around(own: Path) -> None:
     assert load_task_app("capitals.py:app", beside=own).version == "1.0.0"
 
 
-def test_the_secrets_name_follows_the_apps() -> None:
-    assert ModalSettings(app_name="my-app").secret_name == "my-app-env"
-    assert ModalSettings(app_name="my-app", secret_name="shared").secret_name == "shared"
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"app_name": ""},
-        {"app_name": "my app"},
-        {"secret_name": "a/b"},
-        {"required_keys": "ENVIRONMENT_API_KEY"},
-        {"required_keys": ("OPENAI_API_KEY",)},
-        {"timeout_seconds": 0},
-        {"timeout_seconds": True},
-        {"startup_timeout_seconds": 1.5},
-        {"min_containers": 9},
-        {"scaledown_window_seconds": 1},
-        {"max_inputs": 8},
-        {"cpu": float("nan")},
-        {"memory_mib": -1},
-        {"python_version": "3.9"},
-        {"python_version": "3"},
-    ],
-)
-def test_a_setting_that_cannot_work_is_refused_by_name(wrong: dict[str, Any]) -> None:
-    (name,) = wrong
-    named = {"max_inputs": "target_inputs", "min_containers": "max_containers"}.get(name, name)
-    with pytest.raises(ConfigError, match=f"ModalSettings.{named}"):
-        ModalSettings(**{"app_name": "my-app", **wrong})
-
-
-def test_a_key_given_where_its_name_belongs_is_refused_and_not_repeated() -> None:
-    with pytest.raises(ConfigError) as caught:
-        ModalSettings(app_name="my-app", required_keys=("ENVIRONMENT_API_KEY", "sk-canary-5c1f"))
-    assert "canary" not in str(caught.value)
-
-
 def test_without_modals_client_one_sentence_names_the_extra() -> None:
     program = (
         "import sys; sys.modules['modal'] = None\n"
-        "from taskapp_kit.deploy.modal import ModalSettings, build_image\n"
+        "from taskapp_kit.deploy.modal import Deployment\n"
         "from taskapp_kit.errors import Unavailable\n"
-        "try: build_image('crafter', ModalSettings(app_name='x'), beside='.')\n"
+        "try: Deployment('crafter', beside='.')\n"
         "except Unavailable as error: print(error)\n"
     )
     done = subprocess.run(

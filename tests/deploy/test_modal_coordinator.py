@@ -404,6 +404,68 @@ class InMemory:
         self.entries.pop(key, None)
 
 
+class Meanwhile(InMemory):
+    """Entries where something happens once, right after a certain one was read and before who read it goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after = ""
+        self.happens: Callable[[], Awaitable[None]] | None = None
+
+    async def get(self, key: str) -> bytes | None:
+        value = await super().get(key)
+        if key == self.after and self.happens is not None:
+            happens, self.happens = self.happens, None
+            await happens()
+        return value
+
+
+@pytest.mark.parametrize("who", ["another container", "the same container"])
+@pytest.mark.parametrize("way", ["claim", "look"])
+def test_what_is_settled_between_two_looks_is_not_lost(who: str, way: str) -> None:
+    """A container that drains settles its rollouts and is gone at once; whoever asks just then must find the answer."""
+
+    async def use() -> None:
+        entries, clock = Meanwhile(), HandClock()
+        one, two = (DictCoordinator(entries, clock, renew_seconds=3600) for _ in range(2))
+        asks = two if who == "another container" else one
+        over = Settled("r1", answer=b'{"reward":1}')
+        assert await one.claim(ticket("r0", "other")) is None  # is held to the end, so the holder's entry is removed
+        assert await one.claim(ticket("r1")) is None
+
+        async def happens() -> None:
+            await one.settle(over)
+            if asks is two:
+                await one.close()
+
+        entries.after, entries.happens = "ticket/r1", happens
+        found = await (asks.claim(ticket("r2")) if way == "claim" else asks.look("r1"))
+        assert entries.happens is None
+        assert found == Found(ticket("r1"), "settled", over)
+        await one.close()
+        await two.close()
+
+    asyncio.run(use())
+
+
+def test_a_key_that_is_freed_between_two_looks_is_free() -> None:
+    async def use() -> None:
+        entries, clock = Meanwhile(), HandClock()
+        one, two = (DictCoordinator(entries, clock, renew_seconds=3600) for _ in range(2))
+        assert await one.claim(ticket("r1")) is None
+
+        async def happens() -> None:
+            await one.settle(Settled("r1", failure=LAW.FAILURE), free_key=True)
+            await one.close()
+
+        entries.after, entries.happens = "ticket/r1", happens
+        await one.claim(ticket("r0", "other"))
+        assert await two.claim(ticket("r2")) is None
+        await two.close()
+
+    asyncio.run(use())
+
+
 @given(STEPS)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_happens_a_key_has_one_rollout_that_counts(steps: list[tuple[str, int]]) -> None:

@@ -31,9 +31,12 @@ def test_an_unknown_extra_is_refused_with_the_known_ones() -> None:
         packages.requirements(["crofter"])
 
 
-def test_an_authors_package_line_wins_over_ours_and_a_bare_name_is_pinned() -> None:
-    lines = packages.requirements(extra_packages=["Pydantic>=2.5,<3", "numpy", "no-such-package-here"])
-    assert [line for line in lines if line.lower().startswith("pydantic>")] == ["Pydantic>=2.5,<3"]
+def test_an_authors_package_line_wins_over_ours_and_is_pinned_too() -> None:
+    given = ["Pydantic>=2.5,<3", "numpy", "no-such-package-here", "httpx==0.1", "no-such-either>=2"]
+    lines = packages.requirements(extra_packages=given)
+    pinned = f"Pydantic>=2.5,<3,=={metadata.version('pydantic')}"
+    assert [line for line in lines if line.lower().startswith("pydantic>")] == [pinned]
+    assert "httpx==0.1" in lines and "no-such-either>=2" in lines
     assert not [line for line in lines if line.startswith("pydantic==")]
     assert f"numpy=={metadata.version('numpy')}" in lines
     assert "no-such-package-here" in lines  # not installed here: nothing to pin it to
@@ -72,3 +75,18 @@ def test_metadata_lines_are_sorted_by_extra() -> None:
         "modal": ['modal; sys_platform != "win32"'],
         "empty": [],
     }
+
+
+def test_the_modules_of_packages_are_followed_through_what_they_need() -> None:
+    modules, unknown = packages.modules_of(
+        ["fastapi==1", "uvicorn[standard]", "Not.Installed-Here>=1", "pyyaml; a == 'b'"]
+    )
+    assert {"fastapi", "starlette", "pydantic_core", "anyio", "uvicorn", "uvloop", "yaml"} <= modules
+    assert not {"pytest", "modal", "numpy"} & modules
+    assert unknown == ("not-installed-here",)
+    assert "uvloop" not in packages.modules_of(["uvicorn"])[0]
+
+
+def test_a_module_knows_its_package() -> None:
+    assert packages.providers_of("yaml") == ["PyYAML"]
+    assert packages.providers_of("no_such_module") == []

@@ -15,8 +15,8 @@ from starlette.applications import Starlette
 
 from taskapp_kit import TaskApp
 from taskapp_kit.config import Settings
-from taskapp_kit.deploy.sources import BadArgument, FileMissing, Source, find_source
-from taskapp_kit.errors import ConfigError, DeclarationError, DiscoveryError, Unavailable
+from taskapp_kit.deploy.sources import Source, find_source
+from taskapp_kit.errors import BadArgument, ConfigError, DeclarationError, DiscoveryError, FileMissing, Unavailable
 from taskapp_kit.serve.runner import BackgroundServer
 
 NAMES = ("app", "config", "config_factory", "task_app_path")

@@ -31,10 +31,9 @@ from tunnel_peers import (
 
 from taskapp_kit.deploy.cloudflared import Cloudflared
 from taskapp_kit.deploy.health import Answer
-from taskapp_kit.deploy.sources import BadArgument
 from taskapp_kit.deploy.tunnel import open_tunnel
 from taskapp_kit.deploy.tunnel_plan import Timing, TunnelPlan, on_loopback, plan_tunnel
-from taskapp_kit.errors import TunnelError
+from taskapp_kit.errors import BadArgument, TunnelError
 from taskapp_kit.serve.answer import json_answer
 from taskapp_kit.serve.runner import BackgroundServer
 
@@ -346,6 +345,59 @@ def test_a_token_is_not_repeated(tmp_path: Path) -> None:
     with pytest.raises(TunnelError, match="ended with status 1: ERR bad token …") as raised:
         opened(plan)
     assert "Check the token" in str(raised.value)
+
+
+def test_half_a_token_is_not_kept_of_a_line_without_end(tmp_path: Path) -> None:
+    token = "T0ken" * 50
+    for shift in range(0, 260, 20):  # the end of what is kept moves through the token
+        fake = FakeCloudflared(
+            tmp_path, f'sys.stdout.write("x" * 5000 + {token!r} + "y" * {shift + 40}); sys.stdout.flush()\n'
+        )
+        process = Cloudflared([str(fake.path)], secret={"TUNNEL_TOKEN": token})
+        assert process.ended.wait(20.0)
+        process.close()
+        assert process.last_words and "0ken" not in process.last_words
+
+
+def test_it_gets_no_key_of_anybody_and_no_other_tunnel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "SYNTH_API_KEY", "HF_TOKEN", "TUNNEL_TOKEN", "TUNNEL_NAME", "TUNNEL_HOSTNAME"):
+        monkeypatch.setenv(name, KEY)
+    monkeypatch.setenv("TUNNEL_TRANSPORT_PROTOCOL", "http2")
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
+    fake = FakeCloudflared(tmp_path, BOX)
+    opened(quick(fake)).close()
+    names = set(fake.calls()[0]["names"])
+    assert {"PATH", "TUNNEL_TRANSPORT_PROTOCOL", "https_proxy"} <= names
+    assert not names & {"OPENAI_API_KEY", "SYNTH_API_KEY", "HF_TOKEN", "TUNNEL_TOKEN", "TUNNEL_NAME", "TUNNEL_HOSTNAME"}
+
+
+def test_what_cannot_be_started_is_an_error_and_no_wait_for_ever(tmp_path: Path) -> None:
+    fake = FakeCloudflared(tmp_path, BOX)
+    with pytest.raises(ValueError, match="null byte"):
+        Cloudflared([str(fake.path)], secret={"TUNNEL_TOKEN": "a\0b"})
+    with pytest.raises(BadArgument, match="The tunnel's token cannot be used") as raised:
+        plan_tunnel("named", hostname="a.example.org", token=f"{TOKEN}\n", cloudflared=fake.path, environ={})
+    assert TOKEN not in str(raised.value)
+
+
+def test_ctrl_c_while_it_is_being_started_leaves_nobody(tmp_path: Path) -> None:
+    fake, pressed = FakeCloudflared(tmp_path, QUIET), 0
+    for turn in range(30):
+        presses = threading.Timer(turn * 0.0002, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+        process = None
+        try:
+            presses.start()
+            process = Cloudflared([str(fake.path)])
+            presses.join()
+            time.sleep(0.05)
+        except KeyboardInterrupt:
+            pressed += process is None
+        finally:
+            presses.join()
+            if process is not None:
+                process.close()
+        assert not [thread for thread in threading.enumerate() if thread.name == "taskapp-tunnel"]
+    assert pressed
 
 
 # what happens to us

@@ -1,0 +1,62 @@
+"""`taskapp deploy`: an app on Modal, from what it declares, with its Secret, and one rollout to see that it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from taskapp_kit.cli.deploy_flags import deploy_options, planned, said_by
+from taskapp_kit.cli.deploy_steps import after, ready, tell_line
+from taskapp_kit.cli.terminal import example, print_json
+
+
+@click.command(
+    epilog=example(
+        "taskapp deploy adder.py --name adder --store none --dry-run",
+        "taskapp deploy adder.py --name adder --store none --env-file .env --create-secret",
+        "taskapp deploy crafter --name crafter --store postgres-secret --min-containers 1 --tag v3",
+    )
+)
+@deploy_options
+@click.option("--tag", default="", show_default=False, metavar="T", help="A label of this version, shown by Modal.")
+@click.option(
+    "--strategy",
+    type=click.Choice(["rolling", "recreate"]),
+    default="rolling",
+    help="Let the old containers finish, or stop them first.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and its cost; needs no account.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan, or what was deployed, as JSON.")
+def command(
+    app: str,
+    modal_environment: str | None,
+    tag: str,
+    strategy: Any,
+    dry_run: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Deploy an app to Modal.
+
+    What the app needs is read from its # /// script block or pyproject.toml, with [tool.taskapp.modal]; flags win. The
+    app is imported here first, with only what would be installed there. Keys reach it through a named Secret alone.
+    """
+    from taskapp_kit.cli.plan_words import plan_json, show_plan
+    from taskapp_kit.deploy import modal_run
+
+    said = said_by(given)
+    plan = planned(app, said)
+    if dry_run:
+        if as_json:
+            print_json(plan_json(plan))
+            return
+        show_plan(plan)
+        click.echo("\nNothing was sent to Modal. Without --dry-run this is deployed.")
+        return
+    how = modal_run.How(modal_environment or "", tag, strategy)
+    key = ready(plan, how, given)
+    with modal_run.entry(plan, said, beside=Path.cwd(), rehearsed=True) as module:
+        modal_run.deploy(module, how, tell=tell_line)
+    after(plan, how, key, wait=given["wait"], as_json=as_json)

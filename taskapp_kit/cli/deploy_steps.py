@@ -1,0 +1,141 @@
+"""Before and after a deploy to Modal: the name, the Secret, and then the answer and one rollout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from taskapp_kit.cli.terminal import clean, print_json
+
+if TYPE_CHECKING:
+    from taskapp_kit.deploy.modal_account import Account
+    from taskapp_kit.deploy.modal_plan import Plan
+    from taskapp_kit.deploy.modal_run import How
+
+
+def ready(plan: Plan, how: How, given: dict[str, Any]) -> str | None:
+    """Sees to it that the name is free or ours, and that the Secret is there. The key, where it is known here.
+
+    Raises ModalRefused, ConfigError, Unavailable.
+    """
+    from taskapp_kit.config import load
+    from taskapp_kit.deploy import modal_account
+    from taskapp_kit.deploy.modal_container import why_not_shared
+
+    modal_account.require_client()
+    apart = why_not_shared(
+        plan.coordinator, max_containers=plan.settings.max_containers, keeps=plan.settings.store == "postgres-secret"
+    )
+    if apart is not None:
+        raise modal_account.ModalRefused(f"{plan.app_name!r} is not deployed: {apart}")
+    for warning in plan.warnings:
+        click.echo(f"Warning: {clean(warning)}", err=True)
+    found = modal_account.look(plan.app_name, plan.secret_names, plan.required_keys, environment=how.environment)
+    if found.owner == "others" and not given["take_over"]:
+        raise modal_account.ModalRefused(
+            f"An app {plan.app_name!r} is deployed there already, and taskapp did not deploy it.",
+            hint="Give another --name, or replace it with --take-over.",
+        )
+    _secrets(plan, how, given, found)
+    return load(env_files=given["env_files"]).environment_api_key
+
+
+def _secrets(plan: Plan, how: How, given: dict[str, Any], found: Account) -> None:
+    """Makes or updates the app's own Secret where it was asked for. Raises ModalRefused: a Secret or key is missing."""
+    from taskapp_kit.cli.deploy_secret import DOOR, values_for
+    from taskapp_kit.deploy.modal_account import ModalRefused, make_secret
+
+    own, lacking = plan.secret_names[-1], set(found.lacking)
+    for name in found.missing:
+        if name != own:
+            raise ModalRefused(
+                f"There is no Secret {name!r} on Modal.", hint=f"Make it: modal secret create {name} --from-dotenv F"
+            )
+    missing = own in found.missing
+    if missing and not given["create_secret"]:
+        raise ModalRefused(
+            f"There is no Secret {own!r} on Modal, which holds the keys ({', '.join(plan.required_keys)}).",
+            hint="Make it from an env file: --create-secret --env-file F.",
+        )
+    if missing or given["update_secret"]:
+        lacking = set(plan.required_keys) if missing else lacking
+        values = values_for(plan, given["env_files"], mint=DOOR in lacking)
+        lacking -= set(values)
+        if lacking and missing:
+            raise ModalRefused(
+                f"The env files lack {', '.join(sorted(lacking))}, which the Secret {own!r} must hold.",
+                hint="Add it to an --env-file.",
+            )
+        make_secret(own, values, environment=how.environment, update=given["update_secret"])
+        click.echo(f"Secret {own}: {'made' if missing else 'set'} {', '.join(sorted(values))}.", err=True)
+    elif given["create_secret"]:
+        click.echo(f"Secret {own} exists and stays as it is; --update-secret sets keys in it.", err=True)
+    if lacking:
+        raise ModalRefused(
+            f"The Secret {own!r} on Modal lacks {', '.join(sorted(lacking))}.",
+            hint="Add it with --update-secret and an env file that has it.",
+        )
+
+
+def after(plan: Plan, how: How, key: str | None, *, wait: bool, as_json: bool) -> None:
+    """Says where the app is, when it answers there, and what to do next. Raises ModalRefused."""
+    from taskapp_kit.deploy import modal_account
+
+    url = modal_account.address(plan.app_name, "web", environment=how.environment)
+    told: dict[str, Any] = {"app_name": plan.app_name, "url": url, "environment": how.environment}
+    if wait:
+        told["smoke"] = look_at(plan, url, key)
+    if as_json:
+        print_json(told)
+        return
+    click.echo(
+        f"\n{clean(plan.app_name)} answers at {clean(url)}" if wait else f"\n{clean(plan.app_name)} is at {clean(url)}"
+    )
+    click.echo(f"Next: taskapp rollout {clean(url)}   (its key as ENVIRONMENT_API_KEY)")
+
+
+def look_at(plan: Plan, url: str, key: str | None) -> dict[str, Any] | None:
+    """Waits for /health, then plays one short rollout; told on stderr. None without the key. Raises ModalRefused."""
+    from taskapp_kit.client.portal import run
+    from taskapp_kit.deploy import modal_check
+
+    click.echo(f"Waiting for {clean(url)}/health ...", err=True)
+    seconds = float(plan.settings.startup_timeout_seconds or 0) + 60.0
+    last: list[str] = []
+
+    def tell(text: str) -> None:
+        if last != [text]:
+            click.echo(clean(text), err=True)
+        last[:] = [text]
+
+    known = run(modal_check.healthy(url, key, seconds=seconds, tell=tell))
+    if key is None or not known:
+        why = "The key here is not the one in the Secret" if key else "It answers; its key is not known here"
+        click.echo(f"{why}, so no rollout was tried. Give --env-file, or ENVIRONMENT_API_KEY.", err=True)
+        return None
+    told = plan.rehearsal
+    if told is None or not told.policy:
+        why = "Without a rehearsal no policy is known" if told is None else "No policy of the app plays without a model"
+        click.echo(f"It answers. {why}, so no rollout was tried.", err=True)
+        return None
+    smoke = run(
+        modal_check.smoke(
+            url,
+            key,
+            told.policy,
+            environment=told.environment,
+            seed=told.seed,
+            seconds=float(plan.settings.timeout_seconds or 0),
+        )
+    )
+    reward = "no reward" if smoke.reward is None else f"reward {smoke.reward:.6g}"
+    click.echo(
+        f"One rollout with policy {smoke.policy}: {smoke.steps} steps, {reward}, {smoke.seconds:.1f} s.", err=True
+    )
+    return {"policy": smoke.policy, "reward": smoke.reward, "steps": smoke.steps, "seconds": round(smoke.seconds, 3)}
+
+
+def tell_line(line: str) -> None:
+    """A line of Modal's, on stderr."""
+    click.echo(clean(line), err=True)

@@ -1,0 +1,42 @@
+"""`taskapp modal-serve`: an app on Modal for as long as the command runs, made anew at each change of its files."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import click
+
+from taskapp_kit.cli.deploy_flags import deploy_options, planned, said_by
+from taskapp_kit.cli.deploy_steps import look_at, ready, tell_line
+from taskapp_kit.cli.terminal import clean, complain, example
+
+
+@click.command(epilog=example("taskapp modal-serve adder.py --name adder --store none --env-file .env --create-secret"))
+@deploy_options
+def command(app: str, modal_environment: str | None, **given: Any) -> None:
+    """Run an app on Modal until Ctrl-C, with live reload.
+
+    As `deploy`, but under an address of its own that ends in -dev, and nothing is left when the command ends.
+    """
+    from taskapp_kit.deploy import modal_run
+    from taskapp_kit.errors import TaskappError
+
+    said = said_by(given)
+    plan = planned(app, said)
+    how = modal_run.How(modal_environment or "")
+    key = ready(plan, how, {**given, "take_over": True})
+
+    def answering(url: str) -> None:
+        click.echo(f"{clean(plan.app_name)} is at {clean(url)} until Ctrl-C; it follows changes of its files.")
+        if given["wait"]:
+            try:
+                look_at(plan, url.rstrip("/"), key)
+            except TaskappError as error:  # it can be mended while it is served
+                complain(error)
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the app is taken down then, too
+    with modal_run.entry(plan, said, beside=Path.cwd(), rehearsed=False) as module:
+        modal_run.serve(module, how, tell=tell_line, answering=answering)
+    click.echo("\nStopped.", err=True)

@@ -1,0 +1,249 @@
+"""The plan of a deploy to Modal: everything that will be built, sent and registered, before anything is.
+
+`make_plan` needs neither Modal's client nor an account nor a network. `deploy/modal.py` makes Modal's objects of a
+plan, and `taskapp deploy --dry-run` prints one, so what is shown is what is done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from taskapp_kit.config import child_environment
+from taskapp_kit.deploy import cargo, packages
+from taskapp_kit.deploy.modal_settings import ModalSettings
+from taskapp_kit.deploy.needs import Needs, python_version, read_needs
+from taskapp_kit.deploy.rehearsal import MissingModule, Rehearsal, RehearsalFailed, rehearse
+from taskapp_kit.deploy.wheel import kit_wheel
+from taskapp_kit.errors import ConfigError
+
+SOURCE_ROOT = "/root"
+"""Modal's working directory, which is on the container's import path."""
+WEB_FUNCTION = "web"
+ALWAYS_THERE = frozenset({cargo.KIT_DIR.name, "modal", "modal_proto", "modal_version", "grpclib", "synchronicity"})
+"""Modules that a container has besides what is installed: the kit's wheel, Modal's own client."""
+
+
+Together = Literal["dict", "memory", "store"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a deploy will do.
+
+    target: as the author named it. address: what the container finds the app by. settings: complete. required_keys:
+    variables that the Secrets must hold. requirements: package lines that are installed before the kit's wheel. trees:
+    the author's files. rehearsal: what the import told, None when there was none. warnings: sentences for the author.
+    left: files and folders beside the app that stay here. source: the file that declares the needs, None when none does.
+    """
+
+    target: str
+    address: str
+    settings: ModalSettings
+    required_keys: tuple[str, ...]
+    requirements: tuple[str, ...]
+    wheel: Path
+    trees: tuple[cargo.Tree, ...]
+    rehearsal: Rehearsal | None
+    warnings: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    source: Path | None = None
+
+    @property
+    def app_name(self) -> str:
+        """The name of the Modal app."""
+        return str(self.settings.app_name)
+
+    @property
+    def secret_names(self) -> tuple[str, ...]:
+        """The named Secrets: the app's own comes last and wins."""
+        return (*(self.settings.extra_secrets or ()), str(self.settings.secret_name))
+
+    @property
+    def coordinator(self) -> Together:
+        """Where Idempotency-Keys and results are kept, so that they hold whichever container is asked."""
+        return together(self.settings)
+
+    def files(self) -> list[tuple[str, int]]:
+        """The author's files: path in the container, bytes."""
+        return [
+            (f"{SOURCE_ROOT}/{tree.remote_dir}/{file}".replace("//", "/"), (tree.local_dir / file).stat().st_size)
+            for tree in self.trees
+            for file in tree.files
+        ]
+
+    def for_container(self) -> dict[str, Any]:
+        """What the container has to know, as JSON: no path of this machine, no value of a key."""
+        return {
+            "target": Path(self.target).name if self.trees and self.address.startswith("/") else self.target,
+            "settings": self.settings.said(),
+            "required_keys": list(self.required_keys),
+        }
+
+
+def make_plan(target: str, said: ModalSettings, *, beside: str | Path, rehearsal: Rehearsal | None = None) -> Plan:
+    """The plan for one app.
+
+    Args:
+        target: `my_app.py`, `my_app.py:app`, a folder with an `app.py`, `package.module:app`, or a bundled name.
+        said: what `modal_app.py` or the command line says; the app's own declarations stand below it.
+        beside: a file or folder; a relative `target` starts from (its) folder.
+        rehearsal: of the same app and settings, when there was one already.
+
+    Raises:
+        DiscoveryError: no such app, or it cannot be imported with what would be installed.
+        ConfigError: a setting, package or file that cannot be used.
+    """
+    folder = folder_of(beside)
+    target = cargo.resolve(target, beside=folder)
+    parsed = cargo.parse_target(target)
+    tree = next(iter(cargo.trees(parsed, beside=folder)), None)
+    needs = read_needs(parsed, beside=folder)
+    settings = said.over(needs.settings).completed()
+    settings = dataclasses.replace(
+        settings,
+        python_version=settings.python_version or python_version(needs.requires_python, sys.version_info[:2]),
+    )
+    extras = set(settings.extras or ()) | set(needs.extras)
+    if settings.store == "postgres-secret":
+        extras.add("postgres")
+    if parsed.kind == "bundled" and parsed.name in packages.known_extras():
+        extras.add(parsed.name)
+    lines = packages.requirements(extras, (*needs.dependencies, *(settings.extra_packages or ())))
+    warnings: list[str] = []
+    told = rehearsal
+    data = list(settings.data_files or ())
+    if settings.rehearse and told is None:
+        told, more = _rehearsed(parsed, needs, lines, tree, data, folder=folder)
+        warnings += more
+    if told is not None and tree is not None:
+        data += _named_files(told, tree)
+    trees = cargo.trees(parsed, beside=folder, data_files=data)
+    if trees:
+        warnings += _lazy_imports(trees[0], needs, lines)
+    return Plan(
+        target=target,
+        address=cargo.container_address(parsed, Path(SOURCE_ROOT)),
+        settings=settings,
+        required_keys=tuple(dict.fromkeys((*settings.all_required_keys(), *(told.roles if told else ())))),
+        requirements=lines,
+        wheel=kit_wheel(),
+        trees=trees,
+        rehearsal=told,
+        warnings=tuple(warnings),
+        left=tuple(_left(trees[0])) if trees else (),
+        source=needs.source,
+    )
+
+
+def together(settings: ModalSettings) -> Together:
+    """Where tickets are kept: in the store when there is one, in memory of a single container, else in a modal.Dict."""
+    if settings.store == "postgres-secret":
+        return "store"
+    return "memory" if settings.max_containers == 1 else "dict"
+
+
+def folder_of(beside: str | Path) -> Path:
+    """The folder of a file, or the folder itself, absolute."""
+    path = Path(beside).absolute()
+    return path if path.is_dir() else path.parent
+
+
+def _rehearsed(
+    parsed: cargo.Target,
+    needs: Needs,
+    lines: tuple[str, ...],
+    tree: cargo.Tree | None,
+    data: list[str],
+    *,
+    folder: Path,
+) -> tuple[Rehearsal, list[str]]:
+    """What the import told, and what to warn of. Raises DiscoveryError, ConfigError."""
+    modules, unknown = packages.modules_of(lines)
+    own = _own_modules(tree) if tree is not None else frozenset()
+    attribute = f":{parsed.attribute}" if parsed.attribute else ""
+    address = f"{folder / parsed.name}{attribute}" if parsed.kind == "file" else f"{parsed.name}{attribute}"
+    try:
+        told = rehearse(
+            address,
+            allowed=[*modules, *own, *ALWAYS_THERE],
+            folder=tree.local_dir if tree is not None else None,
+            own=(*tree.files, *data) if tree is not None else (),
+            environ=child_environment(),
+        )
+    except MissingModule as error:
+        sentence, advice = _advice(error.module, needs, unknown)
+        raise RehearsalFailed(f"{error.message}, {sentence}", hint=advice) from None
+    warnings = []
+    public = [path for path in told.opened if not cargo.is_private(path)]
+    private = [path for path in told.opened if cargo.is_private(path)]
+    if public and tree is not None:
+        names = ", ".join(_relative(path, tree.local_dir) for path in public)
+        raise ConfigError(
+            f"The app opens {names} while it is imported, and does not say that it needs it, so it would be missing "
+            "in a container.",
+            hint='Name it in the app: app.path("FILE"); or list it as data_files under [tool.taskapp.modal].',
+        )
+    if private and tree is not None:
+        names = ", ".join(_relative(path, tree.local_dir) for path in private)
+        warnings.append(f"The app reads {names} here; private files stay here, so its values must be in the Secret.")
+    return told, warnings
+
+
+def _advice(module: str, needs: Needs, unknown: tuple[str, ...]) -> tuple[str, str]:
+    package = next(iter(packages.providers_of(module)), module)
+    if packages.normal(module) in unknown or packages.normal(package) in unknown:
+        return (
+            "which is declared, and is not installed here, so the app cannot be tried.",
+            f"Install it (pip install {package}), or set rehearse = false under [tool.taskapp.modal].",
+        )
+    return "which would not be installed in the container.", needs.where_to_declare(package)
+
+
+def _own_modules(tree: cargo.Tree) -> frozenset[str]:
+    if tree.remote_dir and tree.remote_dir != cargo.APP_DIR:  # a package is mounted under its own name
+        return frozenset({tree.remote_dir})
+    return frozenset(file.partition("/")[0].removesuffix(".py") for file in tree.files)
+
+
+def _named_files(told: Rehearsal, tree: cargo.Tree) -> list[str]:
+    return [_relative(path, tree.local_dir) for path in told.files]
+
+
+def _relative(path: str, folder: Path) -> str:
+    for top in (folder, folder.resolve()):
+        relative = os.path.relpath(path, top)
+        if not relative.startswith(".."):
+            return Path(relative).as_posix()
+    return path
+
+
+def _lazy_imports(tree: cargo.Tree, needs: Needs, lines: tuple[str, ...]) -> Iterator[str]:
+    """A warning for each module that is imported only when a function runs, and would not be there."""
+    modules, unknown = packages.modules_of(lines)
+    known = modules | _own_modules(tree) | ALWAYS_THERE | sys.stdlib_module_names | set(unknown)
+    for file in tree.files:
+        if not file.endswith(".py"):
+            continue
+        for module, line in cargo.lazy_imports(tree.local_dir / file):
+            if module not in known and packages.normal(module) not in known:
+                yield (
+                    f"{file}:{line} imports {module} when a function runs; the container would not have it. "
+                    f"{needs.where_to_declare(next(iter(packages.providers_of(module)), module))}"
+                )
+
+
+def _left(tree: cargo.Tree) -> Iterator[str]:
+    """What lies in the app's folder and stays here: names of files, and of folders of which nothing travels."""
+    taken = {file.partition("/")[0] for file in tree.files}
+    for entry in sorted(tree.local_dir.iterdir()):
+        if entry.name not in taken and entry.name != "__pycache__":
+            yield f"{entry.name}/" if entry.is_dir() else entry.name
+
+
+__all__ = ["SOURCE_ROOT", "WEB_FUNCTION", "Plan", "folder_of", "make_plan"]

@@ -1,0 +1,141 @@
+"""Running `modal deploy` and `modal serve`: the entry module that they are given, their words, their end.
+
+Modal's own command line does the work in a child process, so that none of its internals is relied on. The entry is a
+module in a temporary folder; what it deploys stands in a file beside it, and neither holds a key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+from taskapp_kit.config import child_environment
+from taskapp_kit.deploy.modal import ASKED_FILE
+from taskapp_kit.deploy.modal_account import ModalRefused, require_client
+from taskapp_kit.deploy.modal_plan import Plan
+from taskapp_kit.deploy.modal_settings import ModalSettings
+
+ENTRY = '''"""Made by `taskapp deploy`: what modal_app.py is, for one deploy."""
+
+import modal
+
+from taskapp_kit.deploy.modal import Deployment
+from taskapp_kit.errors import TaskappError
+
+try:
+    DEPLOYMENT = Deployment.asked(beside=__file__)
+except TaskappError as error:  # an edit broke the app while it is served, say
+    raise SystemExit(f"Error: {error}") from None
+app = DEPLOYMENT.app
+
+
+@app.function(**DEPLOYMENT.function)
+@modal.concurrent(**DEPLOYMENT.concurrency)
+@modal.asgi_app(**DEPLOYMENT.web)
+def web() -> object:
+    """One container's server."""
+    return DEPLOYMENT.serve()
+'''
+_ADDRESS = re.compile(r"https?://[^\s│'\"]+")
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How to deploy. environment: of Modal, "" for the account's own. tag: a label of this version, shown by Modal.
+
+    strategy: `rolling` lets old containers finish, `recreate` stops them first.
+    """
+
+    environment: str = ""
+    tag: str = ""
+    strategy: Literal["rolling", "recreate"] = "rolling"
+
+
+@contextmanager
+def entry(plan: Plan, said: ModalSettings, *, beside: Path, rehearsed: bool) -> Iterator[Path]:
+    """The entry module for a plan, in a folder that goes at the end.
+
+    said: what the plan was made with. rehearsed: take over what the plan learnt of the app, and do not import it again.
+    """
+    asked = {
+        "target": plan.target,
+        "beside": str(beside),
+        "said": {**said.said(), "app_name": plan.app_name},
+        "rehearsal": dataclasses.asdict(plan.rehearsal) if rehearsed and plan.rehearsal is not None else None,
+    }
+    with TemporaryDirectory(prefix="taskapp-") as folder:
+        Path(folder, ASKED_FILE).write_text(json.dumps(asked), "utf-8")
+        module = Path(folder, "modal_app.py")
+        module.write_text(ENTRY, "utf-8")
+        yield module
+
+
+def deploy(module: Path, how: How, *, tell: Callable[[str], None]) -> None:
+    """`modal deploy`. tell: gets each line that Modal prints. Raises ModalRefused, Unavailable."""
+    more = ["--strategy", how.strategy, *(["--tag", how.tag] if how.tag else [])]
+    status, _ = _modal(["deploy", str(module), *_environment(how), *more], tell)
+    if status != 0:
+        raise ModalRefused(
+            f"`modal deploy` ended with status {status}; nothing was published.",
+            hint="What it said stands above.",
+        )
+
+
+def serve(module: Path, how: How, *, tell: Callable[[str], None], answering: Callable[[str], None]) -> None:
+    """`modal serve`, until Ctrl-C. answering: called once with the address. Raises ModalRefused, Unavailable."""
+    status, interrupted = _modal(["serve", str(module), *_environment(how)], tell, answering)
+    if status != 0 and not interrupted:
+        raise ModalRefused(f"`modal serve` ended with status {status}.", hint="What it said stands above.")
+
+
+def _environment(how: How) -> list[str]:
+    return ["--env", how.environment] if how.environment else []
+
+
+def _modal(
+    arguments: list[str], tell: Callable[[str], None], answering: Callable[[str], None] | None = None
+) -> tuple[int, bool]:
+    """Runs Modal's command line; its exit status, and whether Ctrl-C ended it."""
+    require_client()
+    process = subprocess.Popen(  # noqa: S603 — this Python, Modal's module
+        [sys.executable, "-m", "modal", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # Ctrl-C reaches it once, from here: a second one would cut its clean-up short
+        env={**child_environment(), "COLUMNS": "200", "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    interrupted = False
+    try:
+        while True:
+            try:
+                for line in process.stdout:
+                    if line.strip():
+                        tell(line.rstrip())
+                    found = _ADDRESS.search(line)
+                    if found is not None and answering is not None and "modal.com/" not in found[0]:
+                        answer, answering = answering, None
+                        answer(found[0])
+                return process.wait(), interrupted
+            except KeyboardInterrupt:
+                if interrupted:
+                    raise
+                interrupted = True
+                process.send_signal(signal.SIGINT)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()

@@ -1,0 +1,258 @@
+"""How a task app runs on Modal: every setting, what it may be, and which of three places wins.
+
+A setting may stand in the author's file or pyproject.toml (`[tool.taskapp.modal]`), in `modal_app.py`
+(`ModalSettings`) and on the command line: a later one wins. None means "not said here".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from taskapp_kit.errors import ConfigError
+
+Store = Literal["postgres-secret", "none"]
+
+DOOR_KEY, STORE_KEY = "ENVIRONMENT_API_KEY", "TASKAPP_STORE"
+
+STORE_CHOICES = (
+    "postgres-secret keeps every rollout in the Postgres database whose address is TASKAPP_STORE in the Secret; "
+    "none keeps nothing: an answer is all there is of a rollout, and it can be neither viewed, rescored nor asked for "
+    "later."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModalSettings:
+    """How one task app runs on Modal. None: not said here; `DEFAULTS` has what then holds.
+
+    Attributes:
+        app_name: name of the Modal app; the address is `https://WORKSPACE--APP_NAME-web.modal.run`.
+        secret_name: the named Secret with the keys; `APP_NAME-env` when not said.
+        extra_secrets: further named Secrets (of a vendor, say); a later one wins over an earlier.
+        required_keys: variables that the Secret must hold, checked by Modal at deploy. Names, never values.
+        store: `postgres-secret` or `none`; there is no default, for `none` loses every rollout (`STORE_CHOICES`).
+        timeout_seconds: the longest a single request may run (Modal's own default is 300).
+        startup_timeout_seconds: the longest an import and its data may take to load.
+        min_containers, max_containers: 0 kept warm costs nothing while idle.
+        buffer_containers: how many to keep ahead of the load while there is some.
+        scaledown_window_seconds: how long an idle container stays, 2 to 3600.
+        max_inputs, target_inputs: requests in flight per container: the most, and what scaling aims at.
+        cpu: physical cores reserved. memory_mib: MiB reserved.
+        region: where containers may run, any when empty; Modal asks more for a chosen region.
+        volumes: folder in the container to the name of the Modal Volume that lies there.
+        apt_packages: Debian packages that the app needs.
+        custom_domains: names of the author's own that Modal serves the app under.
+        memory_snapshot: containers start from a picture of one that had imported the app.
+        python_version: of the container, "3.11" or later; when not said the one that deploys.
+        extras: groups of the kit's optional packages; a bundled environment brings its own.
+        extra_packages: what the author's file imports besides its declared dependencies, as pip requirements.
+        data_files: files that it reads and does not name with `app.path(...)`, relative to its own folder.
+        rehearse: whether the deploy imports the app here first, with nothing but what will be installed there.
+    """
+
+    app_name: str | None = None
+    secret_name: str | None = None
+    extra_secrets: tuple[str, ...] | None = None
+    required_keys: tuple[str, ...] | None = None
+    store: Store | None = None
+    timeout_seconds: int | None = None
+    startup_timeout_seconds: int | None = None
+    min_containers: int | None = None
+    max_containers: int | None = None
+    buffer_containers: int | None = None
+    scaledown_window_seconds: int | None = None
+    max_inputs: int | None = None
+    target_inputs: int | None = None
+    cpu: float | None = None
+    memory_mib: int | None = None
+    region: tuple[str, ...] | None = None
+    volumes: Mapping[str, str] | None = None
+    apt_packages: tuple[str, ...] | None = None
+    custom_domains: tuple[str, ...] | None = None
+    memory_snapshot: bool | None = None
+    python_version: str | None = None
+    extras: tuple[str, ...] | None = None
+    extra_packages: tuple[str, ...] | None = None
+    data_files: tuple[str, ...] | None = None
+    rehearse: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name in NAMES:
+            value = getattr(self, name)
+            expected = None if value is None else wrong(name, value)
+            if expected is not None:
+                raise ConfigError(f"ModalSettings.{name} {_shown(name, value)}.", hint=f"Expected {expected}.")
+            if isinstance(value, list):
+                object.__setattr__(self, name, tuple(value))
+
+    def over(self, below: ModalSettings) -> ModalSettings:
+        """These settings, and where they say nothing, those below."""
+        said = {name: getattr(self, name) for name in NAMES if getattr(self, name) is not None}
+        return dataclasses.replace(below, **said)
+
+    def completed(self) -> ModalSettings:
+        """Every setting said (but cpu, memory_mib, python_version), and checked against each other.
+
+        Raises ConfigError: two settings contradict each other, or the store was not chosen.
+        """
+        whole = self.over(DEFAULTS)
+        if whole.app_name is None:
+            raise ConfigError("The Modal app has no name.", hint="Give --name, or ModalSettings(app_name=...).")
+        whole = dataclasses.replace(whole, secret_name=whole.secret_name or f"{whole.app_name}-env")
+        if whole.store is None:
+            raise ConfigError(
+                f"It was not said where {whole.app_name!r} keeps its rollouts on Modal: {STORE_CHOICES}",
+                hint='Choose with --store, or with store = "..." under [tool.taskapp.modal], '
+                'or ModalSettings(store="...").',
+            )
+        for low, high in (("min_containers", "max_containers"), ("target_inputs", "max_inputs")):
+            below, above = getattr(whole, low), getattr(whole, high)
+            if below > above:
+                raise ConfigError(f"{low} is {below}, more than {high}, {above}.", hint="Change one of them.")
+        return whole
+
+    def all_required_keys(self) -> tuple[str, ...]:
+        """What the Secret must hold: `required_keys`, and the store's address when it is kept there."""
+        more = (STORE_KEY,) if self.store == "postgres-secret" else ()
+        return tuple(dict.fromkeys((*(self.required_keys or ()), *more)))
+
+    def said(self) -> dict[str, Any]:
+        """Every setting that is said, as JSON takes it."""
+        return {
+            name: list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+            for name in NAMES
+            if (value := getattr(self, name)) is not None
+        }
+
+
+NAMES = tuple(field.name for field in dataclasses.fields(ModalSettings))
+
+_OBJECT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
+_DEBIAN = re.compile(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+~:-]+)?")
+_DOMAIN = re.compile(r"(?=.{4,253}$)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,63}")
+_FOLDER = re.compile(r"/[A-Za-z0-9._/-]+")
+_PYTHON = re.compile(r"3\.(1[1-9]|[2-9][0-9])")
+
+Rule = Callable[[Any], str | None]
+
+
+def _matching(pattern: re.Pattern[str], expected: str) -> Rule:
+    return lambda value: None if isinstance(value, str) and pattern.fullmatch(value) else expected
+
+
+def _whole(low: int, high: int) -> Rule:
+    def rule(value: Any) -> str | None:
+        fits = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+        return None if fits else f"a whole number from {low} to {high}"
+
+    return rule
+
+
+def _cores(value: Any) -> str | None:
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 64
+    return None if fits else "a number of cores, above 0 and at most 64"
+
+
+def _switch(value: Any) -> str | None:
+    return None if isinstance(value, bool) else "true or false"
+
+
+def _each(rule: Rule) -> Rule:
+    def whole(value: Any) -> str | None:
+        if not isinstance(value, list | tuple):
+            return "a list of texts, also for a single one"
+        expected = next(filter(None, map(rule, value)), None)
+        return None if expected is None else f"a list, each {expected}"
+
+    return whole
+
+
+def _volumes(value: Any) -> str | None:
+    expected = 'a table such as { "/data" = "my-volume" }: an absolute folder to the name of a Modal Volume'
+    if not isinstance(value, Mapping):
+        return expected
+    for folder, name in value.items():
+        fits = isinstance(folder, str) and _FOLDER.fullmatch(folder) and ".." not in folder
+        taken = isinstance(folder, str) and folder.rstrip("/") in ("", "/root", "/tmp", "/usr", "/etc", "/opt")  # noqa: S108
+        if not fits or taken or not isinstance(name, str) or not _OBJECT_NAME.fullmatch(name):
+            return expected
+    return None
+
+
+def _keys(value: Any) -> str | None:
+    expected = f'names of variables, such as "{DOOR_KEY}"; the values belong in the Secret'
+    if not isinstance(value, list | tuple) or not all(
+        isinstance(key, str) and _VARIABLE.fullmatch(key) for key in value
+    ):
+        return expected
+    return None if DOOR_KEY in value else f"{DOOR_KEY} among them: without it every request is refused"
+
+
+_name = _matching(_OBJECT_NAME, "1 to 63 letters, digits, dots, dashes and underscores")
+_text = _matching(re.compile(r"[^\x00-\x1f]+"), "a text")
+
+RULES: Mapping[str, Rule] = {
+    "app_name": _name,
+    "secret_name": _name,
+    "extra_secrets": _each(_name),
+    "required_keys": _keys,
+    "store": _matching(re.compile("postgres-secret|none"), '"postgres-secret" or "none"'),
+    "timeout_seconds": _whole(1, 86_400),
+    "startup_timeout_seconds": _whole(1, 86_400),
+    "min_containers": _whole(0, 10_000),
+    "max_containers": _whole(1, 10_000),
+    "buffer_containers": _whole(0, 10_000),
+    "scaledown_window_seconds": _whole(2, 3600),
+    "max_inputs": _whole(1, 1000),
+    "target_inputs": _whole(1, 1000),
+    "cpu": _cores,
+    "memory_mib": _whole(128, 344_064),
+    "region": _each(_matching(re.compile(r"[a-z0-9-]{2,32}"), 'the name of a region, such as "us-east"')),
+    "volumes": _volumes,
+    "apt_packages": _each(_matching(_DEBIAN, "the name of a Debian package")),
+    "custom_domains": _each(_matching(_DOMAIN, 'a domain such as "games.example.org"')),
+    "memory_snapshot": _switch,
+    "python_version": _matching(_PYTHON, '"3.11" or later'),
+    "extras": _each(_text),
+    "extra_packages": _each(_text),
+    "data_files": _each(_text),
+    "rehearse": _switch,
+}
+
+
+def wrong(name: str, value: Any) -> str | None:
+    """What was expected of this setting; None when the value is right."""
+    return RULES[name](value)
+
+
+def _shown(name: str, value: Any) -> str:
+    """A value in a sentence; an entry of required_keys may be a key, and a package's address may hold one."""
+    return "cannot be used" if name in ("required_keys", "extra_packages") else f"is {value!r}"[:120]
+
+
+DEFAULTS = ModalSettings(
+    required_keys=(DOOR_KEY,),
+    extra_secrets=(),
+    timeout_seconds=3600,
+    startup_timeout_seconds=120,
+    min_containers=0,
+    max_containers=8,
+    buffer_containers=0,
+    scaledown_window_seconds=300,
+    max_inputs=32,
+    target_inputs=24,
+    region=(),
+    volumes={},
+    apt_packages=(),
+    custom_domains=(),
+    memory_snapshot=False,
+    extras=(),
+    extra_packages=(),
+    data_files=(),
+    rehearse=True,
+)

@@ -1,0 +1,251 @@
+"""A rehearsal: the app is imported in a process that has only what its container will have.
+
+What fails there would have failed in a cold container. What the app names (`app.path`, rows in files) is learnt on the
+way, and so are the files that it opens and the models that its judges need. Nothing is guessed from its source.
+
+`rehearse` is the caller's side. `python -m taskapp_kit.deploy.rehearsal` is the child: a question as JSON on stdin, the
+answer as JSON in a file, for the author's code may print what it likes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from taskapp_kit.declare.places import shown_path
+from taskapp_kit.errors import DiscoveryError, TaskappError
+
+if TYPE_CHECKING:
+    from taskapp_kit.declare.taskapp import TaskApp
+
+SECONDS = 300.0
+"""The longest that an import may take here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What was learnt of an app.
+
+    name, version: its own. files: absolute paths that it names. opened: absolute paths below its folder that it opened
+    for reading and does not name. roles: variables that judges with a weight need, to the judge's name. policy: a
+    `policy.config` that can be tried at once. environment, seed: one episode to try it on.
+    """
+
+    name: str = ""
+    version: str = ""
+    files: tuple[str, ...] = ()
+    opened: tuple[str, ...] = ()
+    roles: Mapping[str, str] = field(default_factory=dict)
+    policy: Mapping[str, str] = field(default_factory=dict)
+    environment: str = ""
+    seed: int = 0
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Rehearsal:
+        """From JSON."""
+        learnt: dict[str, Any] = {name: tuple(it) if isinstance(it, list) else it for name, it in told.items()}
+        return cls(**learnt)
+
+
+def rehearse(
+    address: str, *, allowed: Sequence[str], folder: Path | None, own: Sequence[str], environ: Mapping[str, str]
+) -> Rehearsal:
+    """Imports the app at `address` in a child process, which may import `allowed` top-level modules alone.
+
+    folder, own: the folder of the author's files, and which of them travel; None for a bundled app. environ: of the
+    child; without the keys of a server (`config.child_environment`).
+
+    Raises:
+        RehearsalFailed: the app cannot be imported so; the sentence names the module that is missing, and where.
+    """
+    question = {
+        "address": address,
+        "allowed": sorted(allowed),
+        "folder": str(folder) if folder else "",
+        "own": sorted(own),
+    }
+    with tempfile.TemporaryDirectory(prefix="taskapp-") as scratch:
+        answer = Path(scratch) / "answer.json"
+        try:
+            done = subprocess.run(  # noqa: S603 — this Python, this module
+                [sys.executable, "-m", "taskapp_kit.deploy.rehearsal", str(answer)],
+                input=json.dumps(question),
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+                check=False,
+                env=dict(environ),
+            )
+        except subprocess.TimeoutExpired:
+            raise RehearsalFailed(
+                f"{address} was not imported within {SECONDS:.0f} s.", hint="A container would wait as long; mend it."
+            ) from None
+        if not answer.is_file():
+            last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "")
+            raise RehearsalFailed(
+                f"The process that imported {address} ended with status {done.returncode}: {last[:200]}",
+                hint="Import it yourself: python FILE.",
+            )
+        told = json.loads(answer.read_text("utf-8"))
+    if "error" in told:
+        raise (
+            MissingModule(told["error"], told["module"])
+            if told["module"]
+            else RehearsalFailed(told["error"], hint=told["hint"])
+        )
+    return Rehearsal.of(told)
+
+
+class RehearsalFailed(DiscoveryError):
+    """The app is there, and cannot be imported as it stands."""
+
+    exit_status = 1
+
+
+class MissingModule(RehearsalFailed):
+    """The app imports a module that its container would not have: `FILE:LINE imports NAME`. `module`: its top."""
+
+    def __init__(self, message: str, module: str) -> None:
+        super().__init__(message)
+        self.module = module
+
+
+class _OnlyAllowed(importlib.abc.MetaPathFinder):
+    """Stands first among the finders, and refuses each top-level module that is neither allowed nor Python's own."""
+
+    def __init__(self, allowed: frozenset[str]) -> None:
+        self.allowed = allowed | sys.stdlib_module_names
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """None, which lets the next finder look. Raises ModuleNotFoundError."""
+        if "." in fullname or fullname in self.allowed or fullname.startswith("_sysconfigdata"):
+            return None
+        raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+
+
+def _answer(question: dict[str, Any]) -> dict[str, Any]:
+    from taskapp_kit.declare.discovery import find_app
+
+    folder = Path(question["folder"]).resolve() if question["folder"] else None
+    opened: set[str] = set()
+    if folder is not None:
+        _note_opened(folder, opened)
+    sys.meta_path.insert(0, _OnlyAllowed(frozenset(question["allowed"])))
+    try:
+        app = find_app(question["address"])
+        told = _told(app)
+    except TaskappError as error:
+        cause = error.__cause__
+        if isinstance(cause, ModuleNotFoundError) and cause.name:
+            return {
+                "error": f"{_place(cause)} imports {cause.name}",
+                "module": cause.name.partition(".")[0],
+                "hint": "",
+            }
+        return {"error": error.message, "hint": error.hint, "module": ""}
+    travelling = {str((folder / name).resolve()) for name in question["own"]} if folder is not None else set()
+    left = _left_behind(folder, travelling) if folder is not None else []
+    if left:
+        return {
+            "error": f"{question['address']} imports {', '.join(left)} in a way that cannot be seen in its source.",
+            "hint": "Write an import statement for it, or name the file in data_files.",
+            "module": "",
+        }
+    known = travelling | {str(Path(path).resolve()) for path in told.files}
+    return dataclasses.asdict(dataclasses.replace(told, opened=tuple(sorted(opened - known))))
+
+
+def _place(error: BaseException) -> str:
+    """`file:line` of the import statement that failed."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename != __file__ and "importlib" not in frame.filename
+    ]
+    return f"{shown_path(frames[-1].filename)}:{frames[-1].lineno}" if frames else "The app"
+
+
+def _note_opened(folder: Path, opened: set[str]) -> None:
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "open" or not isinstance(arguments[0], str) or not arguments[0]:
+            return
+        mode = arguments[1]
+        if isinstance(mode, str) and set(mode) & set("wax+"):
+            return
+        path = Path(arguments[0])
+        path = path if path.is_absolute() else Path.cwd() / path
+        inside = path.is_relative_to(folder)
+        if inside and path.suffix not in (".py", ".pyc") and "__pycache__" not in path.parts and path.is_file():
+            opened.add(str(path))
+
+    sys.addaudithook(hook)
+
+
+def _left_behind(folder: Path, travelling: set[str]) -> list[str]:
+    """Modules of the author's folder that were imported and do not travel."""
+    found = []
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if file and Path(file).is_relative_to(folder) and str(Path(file).resolve()) not in travelling:
+            parts = Path(file).relative_to(folder).parts
+            if not {"site-packages", "taskapp_kit", ".venv"} & set(parts):
+                found.append("/".join(parts))
+    return sorted(found)
+
+
+def _told(app: TaskApp) -> Rehearsal:
+    from taskapp_kit.contract.model import role_variable
+    from taskapp_kit.policy.choose import policies_of
+    from taskapp_kit.score.judges import needed_roles
+
+    spec = app.freeze()
+    named = {item.target: os.path.normpath(app.file.parent / item.name) for item in app.declared if item.kind == "path"}
+    files = list(named.values())  # as the author named them: what a link leads to lies elsewhere
+    for environment in spec.environments.values():
+        if environment.tasks is not None:
+            files += [os.path.normpath(path) for path in environment.tasks.files if path.resolve() not in named]
+    first = spec.default_environment
+    return Rehearsal(
+        name=spec.name,
+        version=spec.version,
+        files=tuple(sorted(set(files))),
+        roles={role_variable(need.role): need.judge for need in needed_roles(spec) if need.must},
+        policy=_policy(policies_of(spec, first), words=first.text_action is not None),
+        environment=first.name,
+        seed=0 if first.tasks is not None else first.splits[first.split_names[0]][0],
+    )
+
+
+def _policy(policies: Mapping[str, str | None], *, words: bool) -> dict[str, str]:
+    """A `policy.config` for one rollout; empty when nothing can play without a model."""
+    usable = [name for name, why in policies.items() if why is None and name not in ("constant", "replay", "gold")]
+    for name in ("random", "noop", *usable):
+        if name in usable:
+            return {"policy": name}
+    if not words:
+        return {"policy": "gold"} if policies.get("gold", "") is None else {}
+    return {"policy": "constant", "action": "hello"}
+
+
+def main() -> None:
+    """The child."""
+    question = json.loads(sys.stdin.read())
+    Path(sys.argv[1]).write_text(json.dumps(_answer(question)), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

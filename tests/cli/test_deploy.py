@@ -1,0 +1,223 @@
+"""`taskapp deploy` as a user runs it: Modal's own client, a control plane on loopback, a server where the app is said to be."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
+sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
+
+from control_plane import ControlPlane
+from deploys import Deploy, taskapp, write_own
+
+from taskapp_kit.config import Settings
+
+KEY = "canary-door-key-" + "5c" * 24
+VENDOR = "canary-vendor-key-77b2"
+STAYS = "canary-that-stays-9a0e"
+Told = Callable[..., Deploy]
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """The app, and an env file with what a developer has in it."""
+    folder = write_own(tmp_path / "own")
+    (folder / "pyproject.toml").write_text('[tool.taskapp.modal]\nstore = "none"\n')
+    lines = [f"ENVIRONMENT_API_KEY={KEY}", f"OPENAI_API_KEY={VENDOR}", "TASKAPP_STORE=sqlite:///x.db"]
+    lines += [f"{name}={STAYS}" for name in ("SYNTH_API_KEY", "DEV_ENVIRONMENT_API_KEY", "MODAL_TOKEN_SECRET")]
+    (folder / "keys.env").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The app on loopback, where the plane says that the deployed function answers."""
+    from taskapp_kit.asgi import build
+    from taskapp_kit.declare.discovery import find_app
+    from taskapp_kit.serve.runner import BackgroundServer
+
+    folder = write_own(tmp_path_factory.mktemp("served"))
+    app = build(find_app(str(folder / "capitals.py")), Settings(environment_api_key=KEY))
+    with BackgroundServer(app) as server:
+        yield f"http://127.0.0.1:{server.port}"
+
+
+def create(plane: ControlPlane, own: Path, *more: str) -> Deploy:
+    return taskapp(plane, own, "deploy", "capitals.py", "--create-secret", "--env-file", "keys.env", *more)
+
+
+def test_from_nothing_to_an_app_that_answers(own: Path, served: str) -> None:
+    with ControlPlane({}, web_url=served).running() as plane:
+        done = create(plane, own, "--name", "my-capitals")
+        assert done.code == 0, done.output
+        assert f"my-capitals answers at {served}" in done.out
+        assert f"taskapp rollout {served}" in done.out
+        assert "One rollout with policy constant: 1 steps, reward 0" in done.err
+        assert "Secret my-capitals-env: made ENVIRONMENT_API_KEY, OPENAI_API_KEY." in done.err
+        made = [request for request in plane.requests("SecretGetOrCreate") if request.env_dict]
+        assert [dict(request.env_dict) for request in made] == [{"ENVIRONMENT_API_KEY": KEY, "OPENAI_API_KEY": VENDOR}]
+        assert "my-capitals" in plane.apps
+    # in all else that was sent, and in all that was said, there is no key
+    rest = b"\n".join(
+        [request.SerializeToString() for _, request in plane.received if request not in made]
+        + [done.output.encode(), *plane.files.values(), *done.packed().values()]
+    )
+    for canary in (KEY, VENDOR, STAYS):
+        assert canary.encode() not in rest
+    assert STAYS not in str(made)
+
+
+def test_a_second_deploy_leaves_the_secret_and_another_updates_it(own: Path, served: str) -> None:
+    with ControlPlane({"capitals-env": {"ENVIRONMENT_API_KEY", "OTHER"}}, web_url=served).running() as plane:
+        kept = create(plane, own, "--no-wait", "--json")
+        assert kept.code == 0, kept.output
+        assert json.loads(kept.out) == {"app_name": "capitals", "url": served, "environment": ""}
+        assert "exists and stays as it is" in kept.err
+        assert not plane.requests("SecretUpdate")
+        arguments = ("deploy", "capitals.py", "--no-wait", "--update-secret", "--env-file", "keys.env")
+        assert taskapp(plane, own, *arguments).code == 0
+        (update,) = plane.requests("SecretUpdate")
+        assert {item.key for item in update.updates} == {"ENVIRONMENT_API_KEY", "OPENAI_API_KEY"}
+        assert plane.secrets["capitals-env"] == {"ENVIRONMENT_API_KEY", "OPENAI_API_KEY", "OTHER"}
+
+
+def test_a_key_is_made_and_kept_for_its_owners_eyes(own: Path, served: str) -> None:
+    (own / ".env").write_text("OPENAI_API_KEY=x\n")
+    with ControlPlane({}, web_url=served).running() as plane:
+        done = taskapp(plane, own, "deploy", "capitals.py", "--create-secret", "--no-wait")
+        assert done.code == 0, done.output
+        (made,) = [request for request in plane.requests("SecretGetOrCreate") if request.env_dict]
+    key = made.env_dict["ENVIRONMENT_API_KEY"]
+    assert len(key) == 64 and key not in done.output
+    assert f"ENVIRONMENT_API_KEY={key}" in (own / ".env").read_text()
+    assert "OPENAI_API_KEY=x" in (own / ".env").read_text()
+    assert stat.S_IMODE((own / ".env").stat().st_mode) == 0o600
+
+
+def test_a_key_is_not_made_for_a_secret_that_has_one(own: Path) -> None:
+    (own / "more.env").write_text("OPENAI_API_KEY=x\n")
+    with ControlPlane({"capitals-env": {"ENVIRONMENT_API_KEY"}}).running() as plane:
+        for flag in ("--create-secret", "--update-secret"):
+            done = taskapp(plane, own, "deploy", "capitals.py", "--no-wait", flag, "--env-file", "more.env")
+            assert done.code == 0, done.output
+        (update,) = plane.requests("SecretUpdate")
+    assert [item.key for item in update.updates] == ["OPENAI_API_KEY"]
+    assert (own / "more.env").read_text() == "OPENAI_API_KEY=x\n"
+
+
+def test_a_wrong_key_here_is_told_and_no_rollout_tried(own: Path, served: str) -> None:
+    with ControlPlane({"capitals-env": {"ENVIRONMENT_API_KEY"}}, web_url=served).running() as plane:
+        wrong = taskapp(plane, own, "deploy", "capitals.py", ENVIRONMENT_API_KEY="another-key")
+        assert wrong.code == 0 and "not the one in the Secret" in wrong.err
+        none = taskapp(plane, own, "deploy", "capitals.py")
+        assert none.code == 0 and "its key is not known here" in none.err
+
+
+@pytest.mark.parametrize(
+    ("secrets", "apps", "arguments", "status", "words"),
+    [
+        ({}, {}, (), 1, "There is no Secret 'capitals-env' on Modal, which holds the keys (ENVIRONMENT_API_KEY)"),
+        ({"capitals-env": {"OTHER"}}, {}, (), 1, "The Secret 'capitals-env' on Modal lacks ENVIRONMENT_API_KEY"),
+        ({"capitals-env": {"ENVIRONMENT_API_KEY"}}, {}, ("--extra-secret", "vendor"), 1, "There is no Secret 'vendor'"),
+        ({"capitals-env": {"ENVIRONMENT_API_KEY"}}, {"capitals": {}}, (), 1, "taskapp did not deploy it"),
+        ({}, {}, ("-e", "nowhere"), 1, "There is no Modal environment 'nowhere'"),
+        ({}, {}, ("--store", "postgres-secret", "--create-secret", "--env-file", "keys.env"), 2, "names no Postgres"),
+        ({}, {}, ("--create-secret", "--env-file", "nothing.env"), 2, "nothing.env"),
+        ({}, {}, ("--cpu", "-1"), 2, "ModalSettings.cpu is -1.0"),
+        ({}, {}, ("--volume", "/data"), 2, "DIR=NAME"),
+        ({}, {}, ("--min-containers", "9"), 2, "more than max_containers, 8"),
+    ],
+)
+def test_what_cannot_be_deployed_is_told_in_one_sentence(
+    own: Path,
+    secrets: dict[str, set[str]],
+    apps: dict[str, dict[str, str]],
+    arguments: tuple[str, ...],
+    status: int,
+    words: str,
+) -> None:
+    with ControlPlane(secrets, apps=apps).running() as plane:
+        done = taskapp(plane, own, "deploy", "capitals.py", "--no-wait", *arguments)
+    assert (done.code, plane.published) == (status, []), done.output
+    assert words in done.err
+    assert "Traceback" not in done.output
+    for canary in (KEY, VENDOR, STAYS):
+        assert canary not in done.output
+
+
+def test_an_app_of_ours_is_replaced_and_anothers_when_asked_to(own: Path) -> None:
+    secrets = {"capitals-env": {"ENVIRONMENT_API_KEY"}}
+    for tags, flags in (({"taskapp-kit": "0.0.1"}, ()), ({}, ("--take-over",))):
+        with ControlPlane(dict(secrets), apps={"capitals": tags}).running() as plane:
+            done = taskapp(plane, own, "deploy", "capitals.py", "--no-wait", *flags)
+            assert done.code == 0, done.output
+            assert "taskapp-kit" in plane.apps["capitals"]
+
+
+def test_nobody_signed_in_is_one_sentence(own: Path) -> None:
+    with ControlPlane({}).running() as plane:
+        plane.authenticated = False
+        refused = taskapp(plane, own, "deploy", "capitals.py")
+        signed_out = taskapp(plane, own, "deploy", "capitals.py", MODAL_TOKEN_ID="", MODAL_TOKEN_SECRET="")
+    for done in (refused, signed_out):
+        assert done.code == 1
+        assert done.err.strip() == "Error: Modal does not know who asks: nobody is signed in here. Sign in: modal setup"
+
+
+def test_a_dry_run_shows_the_plan_and_asks_nobody(own: Path) -> None:
+    flags = ("--dry-run", "--env-file", "keys.env", "--min-containers", "1", "--region", "us", "--memory", "2048")
+    done = taskapp(ControlPlane({}), own, "deploy", "capitals.py", *flags, MODAL_SERVER_URL="http://127.0.0.1:9")
+    assert done.code == 0, done.err
+    for words in (
+        "https://WORKSPACE--capitals-web.modal.run",
+        "Debian slim with Python 3.",
+        "pydantic==",
+        "2 files",
+        "/root/task_app/train.jsonl",
+        "keys.env, modal_app.py, other.jsonl, pyproject.toml",
+        "capitals-env with ENVIRONMENT_API_KEY",
+        "nothing is kept",
+        "an estimate",
+        "us: 1.5 times the base price",
+        "Nothing was sent to Modal.",
+    ):
+        assert words in done.out, words
+    for canary in (KEY, VENDOR, STAYS):
+        assert canary not in done.output
+
+
+def test_modals_entry_is_not_taken_for_the_app(own: Path) -> None:
+    done = taskapp(ControlPlane({}), own, "deploy", "modal_app.py", "--dry-run")
+    assert done.code == 2
+    assert "Run `modal deploy modal_app.py`" in done.err
+
+
+def test_a_folder_with_an_app_file_goes_under_the_folders_name(own: Path) -> None:
+    (own / "your-task-id").mkdir()
+    for name, new in (("capitals.py", "app.py"), ("train.jsonl", "train.jsonl")):
+        (own / name).rename(own / "your-task-id" / new)
+    done = taskapp(ControlPlane({}), own, "deploy", "your-task-id", "--dry-run", "--json")
+    told = json.loads(done.out)
+    assert (told["app_name"], told["target"]) == ("your-task-id", "your-task-id/app.py")
+    assert {file["path"] for file in told["files"]} == {"/root/task_app/app.py", "/root/task_app/train.jsonl"}
+
+
+def test_the_plan_as_json(own: Path) -> None:
+    done = taskapp(ControlPlane({}), own, "deploy", "capitals.py", "--dry-run", "--json")
+    told = json.loads(done.out)
+    assert told["settings"]["store"] == "none" and told["required_keys"] == ["ENVIRONMENT_API_KEY"]
+    assert {Path(file["path"]).name for file in told["files"]} == {"capitals.py", "train.jsonl"}
+    assert told["cost_usd"]["idle_month"] == 0 and told["cost_usd"]["prices"]
+
+
+def test_a_deploy_without_a_choice_of_store_says_what_each_means(own: Path) -> None:
+    (own / "pyproject.toml").unlink()
+    done = taskapp(ControlPlane({}), own, "deploy", "capitals.py", "--dry-run")
+    assert done.code == 2
+    assert "postgres-secret keeps every rollout" in done.err and "none keeps nothing" in done.err

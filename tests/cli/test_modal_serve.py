@@ -1,0 +1,73 @@
+"""`taskapp modal-serve`: it serves, follows an edit, and takes its app down when it is stopped."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
+sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
+
+from control_plane import ControlPlane
+from deploys import environment, taskapp, write_own
+from modal_proto import api_pb2
+
+
+def wait_for(what: Callable[[], object], process: subprocess.Popen[bytes], log: Path, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert process.poll() is None and time.monotonic() < end, log.read_text()
+        time.sleep(0.05)
+
+
+def _takes_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_follows_an_edit_and_goes(tmp_path: Path, stop: signal.Signals) -> None:
+    own, log = write_own(tmp_path / "own"), tmp_path / "log"
+    with ControlPlane({"capitals-env": {"ENVIRONMENT_API_KEY"}}, web_url="http://127.0.0.1:9").running() as plane:
+        command = [sys.executable, "-m", "taskapp_kit", "modal-serve", "capitals.py", "--store", "none", "--no-wait"]
+        process = subprocess.Popen(
+            command,
+            cwd=own,
+            env=environment(plane, own),
+            stdout=log.open("wb"),
+            stderr=subprocess.STDOUT,
+            preexec_fn=_takes_ctrl_c,  # noqa: PLW1509 — one call, no lock
+        )
+        try:
+            wait_for(lambda: "Watching" in log.read_text(), process, log)
+            assert len(plane.requests("FunctionCreate")) == 1
+            assert "capitals is at http://127.0.0.1:9 until Ctrl-C" in log.read_text()
+            time.sleep(1.0)  # the watcher starts after it says so
+            (own / "capitals.py").write_text((own / "capitals.py").read_text() + "\n# an edit\n")
+            wait_for(lambda: len(plane.requests("FunctionCreate")) >= 2, process, log)
+            process.send_signal(stop)
+            assert process.wait(60) == 0, log.read_text()
+        finally:
+            process.kill()
+            process.wait()
+        assert plane.requests("AppClientDisconnect")
+        assert {request.app_state for request in plane.published} <= {
+            api_pb2.APP_STATE_EPHEMERAL,
+            api_pb2.APP_STATE_UNSPECIFIED,
+        }
+        assert plane.apps == {}
+    assert "Stopped." in log.read_text()
+
+
+def test_a_missing_secret_is_told_before_anything_is_served(tmp_path: Path) -> None:
+    own = write_own(tmp_path / "own")
+    with ControlPlane({}).running() as plane:
+        done = taskapp(plane, own, "modal-serve", "capitals.py", "--store", "none")
+    assert done.code == 1
+    assert "There is no Secret 'capitals-env'" in done.err
+    assert not plane.published

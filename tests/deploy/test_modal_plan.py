@@ -1,0 +1,219 @@
+"""The plan: what would travel and be installed, and what is refused before anything is sent.
+
+The rehearsal in it is real: a child process imports the app with nothing but what the container would have.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskapp_kit.deploy.modal_plan import make_plan
+from taskapp_kit.deploy.modal_settings import ModalSettings
+from taskapp_kit.errors import ConfigError, DiscoveryError
+
+HEAD = """from taskapp_kit import Step, TaskApp, action
+app = TaskApp("mine", version="1.0.0")
+"""
+BODY = """
+@app.environment("mine", splits={"train": range(5, 9)}, max_steps=3)
+class Mine:
+    def reset(self, seed: int) -> str:
+        return "start"
+
+    @action
+    def go(self) -> Step:
+        \"\"\"Go.\"\"\"
+        return Step(observation="end", reward=1.0, terminated=True)
+"""
+JUDGED = """
+@app.judge(weight=1)
+def kind(answer_text: str) -> str:
+    \"\"\"Is it kind?\"\"\"
+    return answer_text
+"""
+
+
+def plan(folder: Path, target: str = "mine.py", **said: Any):  # type: ignore[no-untyped-def]
+    return make_plan(target, ModalSettings(**{"app_name": "mine", "store": "none", **said}), beside=folder)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / ".git").mkdir()
+    return tmp_path
+
+
+def write(folder: Path, head: str = "", tail: str = "", **files: str) -> None:
+    (folder / "mine.py").write_text(head + HEAD + tail + BODY)
+    for name, content in files.items():
+        (folder / name.replace("__", ".")).write_text(content)
+
+
+def travelling(made: Any) -> set[str]:
+    return {path.removeprefix("/root/task_app/") for path, _ in made.files()}
+
+
+def test_an_app_is_learnt_by_importing_it(folder: Path) -> None:
+    write(
+        folder,
+        tail='WORDS = app.path("words.txt").read_text()\nimport rules\n',
+        words__txt="a",
+        rules__py="",
+        notes__txt="",
+    )
+    made = plan(folder)
+    assert travelling(made) == {"mine.py", "rules.py", "words.txt"}
+    told = made.rehearsal
+    assert (told.name, told.environment, told.seed, told.policy) == ("mine", "mine", 5, {"policy": "random"})
+    assert made.left == (".git/", "notes.txt")
+    assert made.settings.python_version == f"3.{sys.version_info.minor}"
+    assert "pydantic" in " ".join(made.requirements)
+    assert not [line for line in made.requirements if line.startswith("numpy")]
+
+
+def test_what_the_container_is_told_has_no_path_and_no_value_of_this_machine(folder: Path) -> None:
+    write(folder)
+    told = json.dumps(plan(folder).for_container())
+    assert str(folder) not in told
+    assert '"target": "mine.py"' in told
+
+
+def test_a_missing_import_is_found_here_with_where_to_declare_it(folder: Path) -> None:
+    write(folder, head="import os\nimport numpy\n")  # installed here, and not declared
+    with pytest.raises(DiscoveryError) as caught:
+        plan(folder)
+    told = str(caught.value)
+    assert "mine.py:2 imports numpy, which would not be installed in the container." in told
+    assert 'dependencies = ["numpy"]' in told
+    assert caught.value.exit_status == 1  # type: ignore[attr-defined]
+    write(folder, head='# /// script\n# dependencies = ["numpy"]\n# ///\nimport numpy\n')
+    assert any(line.startswith("numpy==") for line in plan(folder).requirements)
+
+
+def test_what_an_import_needs_in_turn_is_found_too(folder: Path) -> None:
+    write(folder, tail="import rules\n", rules__py="\n\nimport yaml, numpy.random\n")
+    with pytest.raises(DiscoveryError, match=r"rules\.py:3 imports numpy"):
+        plan(folder)
+
+
+def test_an_optional_import_that_the_author_guards_is_no_fault(folder: Path) -> None:
+    write(folder, head="try:\n    import numpy\nexcept ImportError:\n    numpy = None\n")
+    assert plan(folder).warnings == ()
+
+
+def test_an_import_inside_a_function_is_warned_of(folder: Path) -> None:
+    write(folder, tail="def later():\n    import numpy, json, yaml\n")
+    (warning,) = plan(folder).warnings
+    assert "mine.py:4 imports numpy when a function runs" in warning
+    assert 'dependencies = ["numpy"]' in warning
+
+
+def test_what_is_declared_and_not_installed_here_cannot_be_tried(folder: Path) -> None:
+    head = '# /// script\n# dependencies = ["no-such-package-here"]\n# ///\nimport no_such_package_here\n'
+    write(folder, head=head)
+    with pytest.raises(DiscoveryError, match="declared, and is not installed here") as caught:
+        plan(folder)
+    assert "rehearse = false" in caught.value.hint
+    made = plan(folder, rehearse=False)
+    assert made.rehearsal is None and "no-such-package-here" in made.requirements
+
+
+def test_a_module_that_is_imported_by_name_alone_is_asked_for(folder: Path) -> None:
+    write(folder, head="import importlib\n", tail='importlib.import_module("rules")\n', rules__py="")
+    with pytest.raises(DiscoveryError, match="imports rules"):
+        plan(folder)
+
+
+@pytest.mark.parametrize("how", ['open("{0}/words.txt")', '__import__("pathlib").Path("{0}/words.txt").read_text()'])
+def test_a_file_that_is_opened_and_not_named_is_asked_for(folder: Path, how: str) -> None:
+    write(folder, tail=how.format(folder) + "\n", words__txt="a")
+    with pytest.raises(ConfigError, match=r"opens words\.txt") as caught:
+        plan(folder)
+    assert "app.path" in caught.value.hint
+    assert "words.txt" in travelling(plan(folder, data_files=("words.txt",)))
+
+
+def test_a_private_file_stays_and_is_warned_of(folder: Path) -> None:
+    write(folder, tail=f'open("{folder}/.env").read()\n')
+    (folder / ".env").write_text("KEY=canary-5c1f")
+    made = plan(folder)
+    assert travelling(made) == {"mine.py"}
+    assert "reads .env here" in made.warnings[0] and "canary" not in made.warnings[0]
+    write(folder, tail='app.path(".env")\n')
+    with pytest.raises(ConfigError, match="looks private"):
+        plan(folder)
+
+
+def test_a_named_file_outside_the_apps_folder_is_refused(folder: Path) -> None:
+    inner = folder / "inner"
+    inner.mkdir()
+    (folder / "words.txt").write_text("")
+    write(inner, tail='app.path("../words.txt")\n')
+    with pytest.raises(ConfigError, match="outside"):
+        plan(inner)
+
+
+def test_a_file_behind_a_link_travels_under_the_name_that_the_author_gave(folder: Path, tmp_path_factory: Any) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "big.txt").write_text("content")
+    write(folder, tail='app.path("words.txt").read_text()\n')
+    (folder / "words.txt").symlink_to(elsewhere / "big.txt")
+    assert travelling(plan(folder)) == {"mine.py", "words.txt"}
+
+
+@pytest.mark.parametrize(
+    ("tail", "words"),
+    [
+        ("1 / 0\n", "ZeroDivisionError"),
+        ("def (\n", "SyntaxError"),
+        ('app.policy("a")(lambda o: {})\napp.policy("a")(lambda o: {})\n', "'a'"),
+        ("import os; os._exit(3)\n", "status 3"),
+    ],
+)
+def test_an_app_that_cannot_be_made_is_told_in_a_sentence(folder: Path, tail: str, words: str) -> None:
+    write(folder, tail=tail)
+    with pytest.raises(DiscoveryError, match=words) as caught:
+        plan(folder)
+    assert "Traceback" not in str(caught.value)
+
+
+def test_an_app_may_print_what_it_likes(folder: Path) -> None:
+    write(folder, tail='print("{not json")\nimport sys; print("more", file=sys.stderr)\n')
+    assert plan(folder).rehearsal.name == "mine"
+
+
+def test_the_servers_keys_are_not_in_the_rehearsals_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVIRONMENT_API_KEY", "canary-5c1f")
+    write(folder, tail='import os\nassert "canary-5c1f" not in os.environ.values()\n')
+    assert plan(folder).rehearsal is not None
+
+
+def test_a_judge_with_a_weight_makes_its_models_address_a_required_key(folder: Path) -> None:
+    write(folder, tail=JUDGED)
+    assert plan(folder).required_keys == ("ENVIRONMENT_API_KEY", "TASKAPP_JUDGE_URL")
+
+
+@pytest.mark.parametrize(
+    ("said", "coordinator"),
+    [({}, "dict"), ({"max_containers": 1}, "memory"), ({"store": "postgres-secret"}, "store")],
+)
+def test_idempotency_holds_over_containers_or_there_is_one(
+    folder: Path, said: dict[str, Any], coordinator: str
+) -> None:
+    write(folder)
+    assert plan(folder, **said).coordinator == coordinator
+
+
+def test_a_store_in_postgres_brings_its_driver(folder: Path) -> None:
+    write(folder)
+    assert any(line.startswith("psycopg") for line in plan(folder, store="postgres-secret").requirements)
+
+
+def test_an_app_that_is_not_there_is_named(folder: Path) -> None:
+    with pytest.raises(DiscoveryError, match=r"nothing\.py"):
+        plan(folder, "nothing.py")
