@@ -168,7 +168,7 @@ async def persist(
 def model_failed(failed: AttemptFailed, place: str, retries: list[dict[str, Json]], *, more: str = "") -> ModelFailed:
     """The failure of a rollout after these attempts, of which `failed` was the last."""
     kind = KINDS[failed.kind]
-    said = f": {failed.excerpt}" if failed.excerpt else ""
+    said = f": {failed.excerpt.rstrip('. ')}" if failed.excerpt else ""
     tries = f" It was asked {len(retries)} times." if len(retries) > 1 else ""
     metadata = {"endpoint": place, "attempts": ", ".join(_in_words(each) for each in retries)}
     if failed.status is not None:

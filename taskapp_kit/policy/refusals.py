@@ -27,6 +27,8 @@ _OVERFLOW = re.compile(
 _TOO_MANY_WANTED = re.compile(r"max(_completion)?_tokens\D{0,60}too large: (\d+)\D+?(\d+)", re.IGNORECASE)
 _NEVER_MEASURED = (401, 403, 404, 429)
 """Statuses that say nothing of a conversation's length, whatever their words are."""
+_NEVER_SERVED = (501, 505)
+"""Server's errors that the same request meets again, whenever it comes."""
 
 
 def refused(status: int, error: Any, text: str, retry_after: float | None) -> AttemptFailed:
@@ -50,7 +52,7 @@ def refused(status: int, error: Any, text: str, retry_after: float | None) -> At
         return AttemptFailed("rate_limited", "answered 429", status=status, excerpt=words, retry_after=retry_after)
     if status == 408:
         return AttemptFailed("request_timeout", "answered 408", status=status, excerpt=words, retry_after=retry_after)
-    if status >= 500:
+    if status >= 500 and status not in _NEVER_SERVED:
         kind = "overloaded" if status in (503, 529) else "server_error"
         return AttemptFailed(kind, f"answered {status}", status=status, excerpt=words, retry_after=retry_after)
     if status in (401, 403):  # an endpoint may repeat here what it was sent, so nothing of it is told

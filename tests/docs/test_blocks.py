@@ -9,8 +9,9 @@ A block is told by the words after its opening fence:
                             order, where `…` stands for anything and other lines may come between
     ```console              is only read (counted below, on the pages that teach)
 
-`$ taskapp serve FILE` runs in the background until the next one; its port is a free one instead of 8001, and
-THE-KEY-THAT-SERVE-PRINTED is the key that it minted.
+`$ taskapp serve FILE` and `$ taskapp backend serve` run in the background until the next one of the kind; their ports
+are free ones instead of 8001 and 8500, and THE-KEY-THAT-SERVE-PRINTED is the key that the first one minted. A page that
+names `examples/` has the checkout's examples in its working directory.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ SKIPPED_FOLDERS = {"out", "build", "dist", "node_modules"}
 COMMAND_SECONDS = 60
 SENTINEL = "===block-command-done==="
 KEY_PLACEHOLDER = "THE-KEY-THAT-SERVE-PRINTED"
+PORTS = {"taskapp serve": 8001, "taskapp backend serve": 8500}
+"""What runs in the background, and the port that the pages give it."""
 FENCE = re.compile(r"^```(\S*)[ \t]*(.*)$")
 
 
@@ -93,16 +96,21 @@ def markdown_files() -> list[Path]:
     ]
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
 class Shell:
-    """One bash for a page, and the server that it has running."""
+    """One bash for a page, and the servers that it has running."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.ports = {kind: free_port() for kind in PORTS}
         self.key = ""
         self.folder = folder
-        self.server: int | None = None
+        self.servers: dict[str, int] = {}
         kept = {name: os.environ[name] for name in ("LANG", "TMPDIR") if name in os.environ}
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         self.process = subprocess.Popen(
@@ -112,7 +120,7 @@ class Shell:
                 **kept,
                 "PATH": path,
                 "HOME": str(folder),
-                "TASKAPP_PORT": str(self.port),
+                "TASKAPP_PORT": str(self.ports["taskapp serve"]),
                 "NO_COLOR": "1",
                 "COLUMNS": "120",
             },
@@ -141,21 +149,25 @@ class Shell:
         raise AssertionError(f"`{command}` did not end within {COMMAND_SECONDS} s:\n{''.join(printed)}")
 
     def here(self, text: str) -> str:
-        """The text with this shell's port and key."""
-        return text.replace("127.0.0.1:8001", f"127.0.0.1:{self.port}").replace(KEY_PLACEHOLDER, self.key)
+        """The text with this shell's ports and key."""
+        for kind, port in PORTS.items():
+            text = text.replace(f"127.0.0.1:{port}", f"127.0.0.1:{self.ports[kind]}")
+        return text.replace(KEY_PLACEHOLDER, self.key)
 
-    def serve(self, command: str) -> str:
+    def serve(self, kind: str, command: str) -> str:
         """Starts the server, waits until it answers; what it printed."""
-        self.stop_server()
+        self.stop_server(kind)
+        if kind != "taskapp serve":  # whose port is in the shell's environment
+            command = command.replace(kind, f"{kind} --port {self.ports[kind]}", 1)
         log = self.folder / f"serve-{time.monotonic_ns()}.log"
         status, printed = self.run(f"{command} >{log} 2>&1 </dev/null & echo pid $!; disown")
         assert status == 0, printed
-        self.server = int(printed.split("pid ")[1].split()[0])
+        server = self.servers[kind] = int(printed.split("pid ")[1].split()[0])
         deadline = time.monotonic() + COMMAND_SECONDS
         while time.monotonic() < deadline:
             try:
-                os.kill(self.server, 0)
-                if httpx.get(f"http://127.0.0.1:{self.port}/").status_code == 200:
+                os.kill(server, 0)
+                if httpx.get(f"http://127.0.0.1:{self.ports[kind]}/").status_code < 500:
                     break
             except httpx.TransportError:
                 time.sleep(0.1)
@@ -167,10 +179,10 @@ class Shell:
             self.key = minted[1]
         return text
 
-    def stop_server(self) -> None:
-        if self.server is None:
+    def stop_server(self, kind: str) -> None:
+        server = self.servers.pop(kind, None)
+        if server is None:
             return
-        server, self.server = self.server, None
         deadline = time.monotonic() + COMMAND_SECONDS
         try:
             os.kill(server, 15)
@@ -179,11 +191,12 @@ class Shell:
                 time.sleep(0.05)
         except ProcessLookupError:
             return
-        raise AssertionError("the server did not stop when it was asked to")
+        raise AssertionError(f"`{kind}` did not stop when it was asked to")
 
     def close(self) -> None:
         try:
-            self.stop_server()
+            for kind in list(self.servers):
+                self.stop_server(kind)
         finally:
             self.process.kill()
             self.process.communicate()
@@ -219,6 +232,8 @@ def test_every_block_of_the_page_runs(page: Path, folder: Path) -> None:
     copy = folder / page.name  # what a traceback and an author's `file:line` point at: the page's own lines
     copy.write_text(page.read_text(encoding="utf-8"), encoding="utf-8")
     module.__file__ = str(copy)
+    if any(block.language == "console" and "examples/" in block.text for block in found):
+        shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     shell = Shell(folder)
     try:
         for block in found:
@@ -239,8 +254,9 @@ def test_every_block_of_the_page_runs(page: Path, folder: Path) -> None:
 
 def run_console(block: Block, shell: Shell) -> None:
     for command, expected in commands(block.text):
-        if command.startswith("taskapp serve"):
-            printed = shell.serve(command)
+        kind = next((kind for kind in PORTS if command.startswith(kind)), None)
+        if kind is not None:
+            printed = shell.serve(kind, command)
         else:
             status, printed = shell.run(command)
             assert status == 0, f"{block}: `{command}` ended with {status}:\n{printed}"

@@ -24,7 +24,7 @@ def failed(status: int, error: object, retry_after: float | None = None) -> Atte
         (405, "refused", False), (409, "refused", False), (413, "refused", False), (422, "refused", False),
         (408, "request_timeout", True), (429, "rate_limited", True), (500, "server_error", True),
         (502, "server_error", True), (503, "overloaded", True), (504, "server_error", True), (529, "overloaded", True),
-        (202, "refused", False),
+        (202, "refused", False), (501, "refused", False), (505, "refused", False),
     ],
 )  # fmt: skip
 def test_statuses(status: int, kind: str, again: bool) -> None:
