@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -319,6 +320,17 @@ def keep_from_authors() -> None:
     """
     for name in [name for name in os.environ if _server_only(name)]:
         del os.environ[name]
+
+
+@contextmanager
+def hidden_from_authors() -> Iterator[None]:
+    """The same, only meanwhile: for an import of author's code by a program whose settings are made later."""
+    hidden = {name: os.environ[name] for name in os.environ if _server_only(name)}
+    keep_from_authors()
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
 
 
 def _server_only(name: str) -> bool:

@@ -4,7 +4,9 @@
     ├── DeclarationError        the author's file is wrong; holds every Problem with file:line
     ├── LateRegistration        a decorator was used after the app was frozen
     ├── DiscoveryError          no app under that name, or the author's file failed while importing
+    │   └── FileMissing         there is no such file (a FileNotFoundError, too)
     ├── ConfigError             a flag, environment variable or file has an unusable value
+    │   └── BadArgument         an argument of a Python call has (a ValueError, too)
     ├── Unavailable             an optional package or a later part of the kit is missing
     ├── RequestError            the caller's request is wrong (HTTP 422 at the front entrance)
     ├── Saturated               no place is free now; come back later (HTTP 503, for a key's own quota 429)
@@ -84,8 +86,16 @@ class DiscoveryError(TaskappError):
     """An app could not be found or imported."""
 
 
+class FileMissing(DiscoveryError, FileNotFoundError):
+    """There is no such file."""
+
+
 class ConfigError(TaskappError):
     """A setting cannot be used. The message names the setting and where it came from, never a secret's value."""
+
+
+class BadArgument(ConfigError, ValueError):
+    """An argument of a Python call cannot be used, alone or beside another."""
 
 
 class Unavailable(TaskappError):

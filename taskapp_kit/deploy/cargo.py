@@ -84,11 +84,15 @@ def parse_target(text: str) -> Target:
 def resolve(text: str, *, beside: Path) -> str:
     """A target as `parse_target` reads it, for what only this machine can tell: a folder with an `app.py`, a plugin.
 
-    A bundled name wins over a folder of that name, as everywhere.
+    A bundled name wins over a folder of that name, as everywhere. A file that is a link is the one that it leads to.
     """
     head, colon, attribute = text.rpartition(":") if ":" in text else (text, "", "")
     if not head.endswith(".py") and (beside / head / "app.py").is_file() and not _is_bundled(head):
-        return f"{Path(head).as_posix()}/app.py{colon}{attribute}"
+        head = f"{Path(head).as_posix()}/app.py"
+    if head.endswith(".py"):
+        real = (beside / head).resolve()
+        linked = (beside / head).is_symlink() and real.suffix == ".py"
+        return f"{real if linked else head}{colon}{attribute}"
     if colon or "/" in text or "." in text or _is_bundled(text):
         return text
     for point in entry_points(group=PLUGIN_GROUP, name=text):
@@ -198,9 +202,17 @@ def _own_modules(file: Path) -> set[str]:
         for module in _imports(folder / name):
             if (folder / f"{module}.py").is_file():
                 waiting.append(f"{module}.py")
-            elif (folder / module / "__init__.py").is_file():
+            elif (folder / module / "__init__.py").is_file() or _is_namespace(folder, module):
                 waiting += [f"{module}/{inner}" for inner in _walk(folder / module, _SOURCE_SUFFIXES)]
     return found
+
+
+def _is_namespace(folder: Path, module: str) -> bool:
+    """Whether a folder without `__init__.py` is what Python imports: any package or module of the name comes before."""
+    if not (folder / module).is_dir():
+        return False
+    spec = PathFinder.find_spec(module, [str(folder), *sys.path])
+    return spec is not None and spec.origin is None
 
 
 def _imports(file: Path) -> set[str]:
@@ -250,10 +262,11 @@ def _data_file(folder: Path, name: str) -> str:
         raise ConfigError(f"{name!r} is a folder; whole folders never travel.", hint=hint)
     if not path.is_file():
         raise ConfigError(f"There is no data file {path}.", hint=hint)
-    if is_private(name) or is_private(path.resolve().name):
+    behind = os.path.relpath(path.resolve(), folder.resolve())  # of a link, what it leads to
+    if is_private(name) or is_private(behind):
         raise ConfigError(
             f"The data file {name!r} looks private by its name, so it stays here.",
-            hint="Keys belong in the named Modal Secret; rename the file if it holds none.",
+            hint="Keys belong in the named Modal Secret; rename the file (or copy what its link leads to) if it holds none.",
         )
     return Path(name).as_posix()
 
@@ -269,7 +282,7 @@ def _module_tree(module: str, data_files: Sequence[str]) -> Tree:
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         raise DiscoveryError(
             f"The module {top!r} is not importable Python source here.",
-            hint="Run the deploy where `import` finds it, or name the app's file instead.",
+            hint="Run the deploy where `import` finds it (a package needs an __init__.py), or name the app's file instead.",
         )
     origin = Path(spec.origin)
     if not spec.submodule_search_locations:

@@ -28,9 +28,9 @@ LEASH = Path(__file__).with_name("leash.py")
 QUICK_ADDRESS = re.compile(r"https://(?!api\.|www\.)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.trycloudflare\.com(?![\w.-])")
 """The address in a box of log lines; `api.` is whom cloudflared asks for one, and stands in its errors."""
 KEPT_LINES, LINE_LETTERS = 20, 300
-_PROXIES = "HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY"
 PASSED_ON = frozenset(
-    [*"PATH HOME USER LANG TZ TMPDIR SSL_CERT_FILE SSL_CERT_DIR".split(), *_PROXIES.split(), *_PROXIES.lower().split()]
+    {"PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR"}
+    | {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"}
 )
 """Of our variables it gets these, and its own settings: no key of anybody."""
 OTHER_TUNNELS = frozenset(
@@ -56,23 +56,24 @@ class Cloudflared:
         self._secret = dict(secret or {})
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._closing = False
-        self._started: subprocess.Popen[bytes] | Exception | None = None
+        self._started: list[subprocess.Popen[bytes] | Exception] = []  # one of them, once it is known
         self._begun = threading.Event()
         # the thread starts the process, for the kernel ends the process when that thread ends
         self._thread = threading.Thread(target=self._run, args=(list(arguments),), name="taskapp-tunnel", daemon=True)
         try:
             self._thread.start()
             self._begun.wait()
-            if isinstance(self._started, Exception):
-                raise self._started
-            assert self._started is not None
-            self._process = self._started
-            self._finalizer = weakref.finalize(self, _kill, self._process)  # also when the interpreter ends
+            (process,) = self._started
+            if isinstance(process, Exception):
+                raise process
+            self._process = process
+            self._finalizer = weakref.finalize(self, _kill, process)  # also when the interpreter ends
         except BaseException:  # Ctrl-C: it may be about to be started
             self._begun.wait(END_SECONDS)
-            if isinstance(self._started, subprocess.Popen):
-                _kill(self._started)
-                self._thread.join(END_SECONDS)
+            for begun in self._started:
+                if not isinstance(begun, Exception):
+                    _kill(begun)
+                    self._thread.join(END_SECONDS)
             raise
 
     @property
@@ -93,14 +94,17 @@ class Cloudflared:
         """Ends it and whatever it started. May be called twice."""
         self._closing = True
         _signal(self._process, signal.SIGTERM)
-        if not self.ended.wait(END_SECONDS):
-            _kill(self._process)
+        try:
+            self.ended.wait(END_SECONDS)
+        finally:  # also at Ctrl-C
+            if not self.ended.is_set():
+                _kill(self._process)
         self._thread.join(END_SECONDS)
         self._finalizer.detach()
 
     def _run(self, arguments: list[str]) -> None:
         try:
-            self._started = process = subprocess.Popen(  # noqa: S603 (what it is for)
+            process = subprocess.Popen(  # noqa: S603 (what it is for)
                 [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -109,8 +113,10 @@ class Cloudflared:
                 start_new_session=True,
             )
         except Exception as error:  # told to who waits for it, whatever it is
-            self._started = error
+            self._started.append(error)
             return
+        else:
+            self._started.append(process)
         finally:
             self._begun.set()
         assert process.stdout is not None

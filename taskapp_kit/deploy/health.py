@@ -1,9 +1,15 @@
-"""`GET /health` of a task app, asked as a job's backend would, and read with care: whoever answers may be anybody."""
+"""`GET /health` of a task app, asked as a job's backend would, and read with care: whoever answers may be anybody.
+
+One blocking question from a thread without a loop, with the proxies of the environment and, when wished, an unchecked
+certificate: what `client.check_task_app` asks and how (six questions about the whole contract) would refuse applications
+that an in-process job can use.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,9 +39,13 @@ def key_headers(key: str | None) -> dict[str, str]:
 def ask_health(
     url: str, headers: Mapping[str, str], *, local: bool, check_tls: bool = True, seconds: float = ASK_SECONDS
 ) -> Answer | str:
-    """The answer, or in words why there is none. local: no proxy of the environment is used. Follows no redirect."""
+    """The answer, or in words why there is none. local: no proxy of the environment is used. Follows no redirect.
+
+    seconds: for each step of the exchange; a body that drips gets twice that in all.
+    """
     import httpx
 
+    begun = time.monotonic()
     try:
         with (
             httpx.Client(trust_env=not local, verify=check_tls, timeout=seconds) as client,
@@ -46,6 +56,8 @@ def ask_health(
                 body += chunk
                 if len(body) > MOST_BYTES:
                     return Answer(response.status_code)
+                if time.monotonic() - begun > 2 * seconds:
+                    return f"no whole answer within {2 * seconds:.2g} s"
             return _read(response.status_code, bytes(body))
     except httpx.TimeoutException:
         return f"no answer within {seconds:.2g} s"

@@ -287,13 +287,19 @@ class InProcessTaskApp:
             if tunnel is not None:
                 tunnel.close()
         finally:
-            if server is not None and not server.stop(STOP_SECONDS):
-                log.error(
-                    "the task app on port %d does not end, and keeps its port: its code blocks the server's thread",
-                    server.port,
-                )
-            self._server = None
-            self._running = False
+            try:
+                if server is not None and not server.stop(STOP_SECONDS):
+                    log.error(
+                        "the task app on port %d does not end, and keeps its port: its code blocks the server's thread",
+                        server.port,
+                    )
+            except BaseException:  # Ctrl-C: no more waiting
+                if server is not None:
+                    server.stop(0.0)
+                raise
+            finally:
+                self._server = None
+                self._running = False
 
     def _call_now(self, callback: Callback | None, name: str) -> None:
         result = None if callback is None else callback(self)
@@ -314,8 +320,11 @@ class InProcessTaskApp:
             await asyncio.shield(running)
         except asyncio.CancelledError:
             self._leave.set()
-            with suppress(Exception):
-                await running
+            while not running.done():  # however often it is cancelled: what the thread opens has to be closed after it
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([running])
+            if not running.cancelled():
+                running.exception()  # told to nobody: the caller left
             raise
 
 

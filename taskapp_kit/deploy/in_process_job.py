@@ -153,12 +153,15 @@ async def _run(
         elif served.key_was_minted:
             log.warning("the task app's key was made for this run and is not uploaded: the backend cannot know it")
         job = made(served.url, served.api_key)
-        job_id = await job.submit_async()
-        log.info("job %s is at %s, its task app at %s", job_id, backend, served.url)
+        job_id = ""
         try:
+            job_id = await job.submit_async()
+            log.info("job %s is at %s, its task app at %s", job_id, backend, served.url)
             last = await job.poll_until_complete_async(timeout=timeout, interval=interval, on_status=on_status)
         except BaseException as error:
             interrupted = isinstance(error, (KeyboardInterrupt, asyncio.CancelledError))
+            if not job_id and not interrupted:
+                raise  # the backend refused it, and said why
             note = await _left(job, job_id, backend, cancel=interrupted and cancel_on_interrupt)
             told.append(note)
             error.add_note(note)
@@ -186,6 +189,12 @@ async def _upload(backend: str, api_key: str | None, key: str | None) -> None:
 
 async def _left(job: RLJob, job_id: str, backend: str, *, cancel: bool) -> str:
     """What became of the job, in a sentence; cancels it first when that is wished."""
+    if not job_id:
+        note = (
+            f"A job was on its way to {backend} and may run there, under an id that never came; its task app is closed."
+        )
+        log.warning(note)
+        return note
     why = ""
     if cancel:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import threading
@@ -36,7 +37,12 @@ def take_port(host: str, port: int, *, search: bool) -> socket.socket:
     for candidate in range(port, last + 1):
         try:
             bound = bind(host, candidate)
-        except ConfigError:
+        except ConfigError as error:
+            if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in (
+                errno.EADDRINUSE,
+                errno.EACCES,
+            ):
+                raise  # another port changes nothing: this machine has no such address
             continue
         try:
             bound.listen(BACKLOG)

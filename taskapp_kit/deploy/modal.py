@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.deploy.cargo import Tree, container_address, parse_target, resolve
-from taskapp_kit.deploy.modal_plan import SOURCE_ROOT, WEB_FUNCTION, Plan, folder_of, make_plan, together
+from taskapp_kit.deploy.modal_plan import SOURCE_ROOT, Plan, folder_of, make_plan, together
 from taskapp_kit.deploy.modal_settings import ModalSettings
 from taskapp_kit.deploy.rehearsal import Rehearsal
 from taskapp_kit.deploy.wheel import keep
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from taskapp_kit import TaskApp
 
-__all__ = ["OWNER_TAG", "WEB_FUNCTION", "Deployment", "ModalSettings", "load_task_app"]
+__all__ = ["OWNER_TAG", "Deployment", "ModalSettings", "load_task_app"]
 
 OWNER_TAG = "taskapp-kit"
 """The tag of every app that we deploy; its value is the kit's version. Another app of the same name has none."""

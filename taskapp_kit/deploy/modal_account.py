@@ -7,17 +7,21 @@ answer as JSON over pipes. A key's value goes to it over the pipe: never on a co
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal
 
-from taskapp_kit.config import child_environment
+from taskapp_kit.deploy.python import process_environment, python
 from taskapp_kit.errors import TaskappError, Unavailable
 
 SECONDS = 120.0
+CONNECT_SECONDS = 20.0
+"""The longest that Modal's client may take to reach Modal; by itself it tries for a minute and says nothing."""
 
 
 class ModalRefused(TaskappError):
@@ -37,10 +41,23 @@ class Account:
     lacking: tuple[str, ...]
 
 
-def look(app_name: str, secrets: Sequence[str], required_keys: Sequence[str], *, environment: str = "") -> Account:
+def look(
+    app_name: str,
+    secrets: Sequence[str],
+    required_keys: Sequence[str],
+    *,
+    environment: str = "",
+    connect_seconds: float = CONNECT_SECONDS,
+) -> Account:
     """Who has the name, and what of the Secrets is there. The last of `secrets` is the app's own. Raises ModalRefused."""
     told = _ask(
-        "look", environment, app=app_name, secrets=list(secrets), own=secrets[-1], required_keys=list(required_keys)
+        "look",
+        environment,
+        app=app_name,
+        secrets=list(secrets),
+        own=secrets[-1],
+        required_keys=list(required_keys),
+        connect_seconds=connect_seconds,
     )
     return Account(told["owner"], told["version"], tuple(told["missing"]), tuple(told["lacking"]))
 
@@ -91,14 +108,16 @@ def refusal(kind: str, told: str, environment: str) -> ModalRefused:
 def _ask(what: str, environment: str, **question: Any) -> dict[str, Any]:
     require_client()
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "taskapp_kit.deploy.modal_account"],
-            input=json.dumps({"what": what, "environment": environment, **question}),
+        done = subprocess.run(  # noqa: S603 — this Python, this module
+            python("taskapp_kit.deploy.modal_account"),
+            input=json.dumps(
+                {"what": what, "environment": environment, "connect_seconds": CONNECT_SECONDS, **question}
+            ),
             capture_output=True,
             text=True,
             timeout=SECONDS,
             check=False,
-            env=child_environment(),
+            env=process_environment(),
         )
     except subprocess.TimeoutExpired:
         raise ModalRefused(f"Modal did not answer within {SECONDS:.0f} s.", hint="Try again.") from None
@@ -117,6 +136,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     import modal
     from modal.exception import AlreadyExistsError, NotFoundError
 
+    _connect(question["connect_seconds"])
     environment: str | None = question["environment"] or None
     if question["what"] == "secret":
         try:
@@ -155,6 +175,25 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     return told
 
 
+def _connect(seconds: float) -> None:
+    """Makes the client that all further calls take; ends this process with the answer when that takes too long."""
+    import modal
+
+    def too_long() -> None:
+        _tell({"error": "ConnectionError", "told": ""})
+        os._exit(0)
+
+    late = threading.Timer(seconds, too_long)
+    late.daemon = True
+    late.start()
+    modal.Client.from_env()
+    late.cancel()
+
+
+def _tell(told: Mapping[str, Any]) -> None:
+    print(json.dumps(told), flush=True)  # noqa: T201 — the pipe to the parent
+
+
 def main() -> None:
     """The child. An error of Modal's client is told by its class and its words, which hold no value of ours."""
     question = json.loads(sys.stdin.read())
@@ -167,7 +206,7 @@ def main() -> None:
             "error": type(error).__name__,
             "told": "" if any(value and value in words for value in values) else words,
         }
-    print(json.dumps(told))  # noqa: T201 — the pipe to the parent
+    _tell(told)
 
 
 if __name__ == "__main__":

@@ -63,15 +63,20 @@ def why_not_shared(coordinator: Together, *, max_containers: int | None, keeps: 
 
 
 def preload(target: str, *, beside: str | Path) -> None:
-    """Imports the author's app and the server, and starts nothing: for a memory snapshot. Does nothing on a laptop."""
+    """Imports the author's app and the server, and starts nothing: for a memory snapshot. Does nothing on a laptop.
+
+    The Secret's keys are there already; the author's code is not shown them, here as in `serve`.
+    """
+    from taskapp_kit.config import hidden_from_authors
     from taskapp_kit.deploy.modal import load_task_app
 
     if _in_container():
         import taskapp_kit.asgi
         import taskapp_kit.deploy.modal_coordinator  # noqa: F401
 
-        app = load_task_app(target, beside=beside)
-        app.freeze()
+        with hidden_from_authors():
+            app = load_task_app(target, beside=beside)
+            app.freeze()
         _loaded[target, str(beside)] = app
 
 
@@ -88,9 +93,9 @@ def serve(
 
     target, beside: as `load_task_app` takes them. settings: from the process environment when absent, where Modal puts
     the Secret's values; keys are then taken out of it, for an author's code could read them there. coordinator, dict_name:
-    where tickets are kept; see `Together`, and `tickets_of` for the name. sandbox: which boxes an app gets that uses
-    `taskapp_kit.sandbox`: Modal Sandboxes, or what holds inside this container. On a laptop (`web.local()`) tickets are
-    held in memory and boxes are local.
+    where tickets are kept; see `Together`, and `tickets_of` for the name. sandbox: which boxes an app gets whose file (not
+    only a function in it) imports `taskapp_kit.sandbox`: Modal Sandboxes, or what holds inside this container. On a laptop
+    (`web.local()`) tickets are held in memory and boxes are local.
 
     Raises DiscoveryError, DeclarationError, ConfigError, Unavailable, StoreError.
     """

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from taskapp_kit.deploy.modal_settings import WEB_FUNCTION
 from taskapp_kit.errors import ConfigError, Unavailable
-
-WEB_FUNCTION = "web"
-"""What `modal_app.py` and `taskapp deploy` call the function that serves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ class ModalEntries:
                         client=self._client,
                     )
                 return await call(self._dict)
-        except (modal.exception.Error, OSError, TimeoutError) as error:
+        except Exception as error:  # besides its own, Modal's client lets some of its gRPC library's out
             raise StoreError(
                 f"the modal.Dict {self.name!r} could not be {'read' if verb == 'read' else 'written'}: "
                 f"{type(error).__name__}.",

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from taskapp_kit.config import child_environment
 from taskapp_kit.deploy import cargo, packages
 from taskapp_kit.deploy.modal_settings import ModalSettings
 from taskapp_kit.deploy.needs import Needs, python_version, read_needs
@@ -24,7 +23,6 @@ from taskapp_kit.errors import ConfigError
 
 SOURCE_ROOT = "/root"
 """Modal's working directory, which is on the container's import path."""
-WEB_FUNCTION = "web"
 ALWAYS_THERE = frozenset({cargo.KIT_DIR.name, "modal", "modal_proto", "modal_version", "grpclib", "synchronicity"})
 """Modules that a container has besides what is installed: the kit's wheel, Modal's own client."""
 
@@ -174,10 +172,9 @@ def _rehearsed(
             allowed=[*modules, *own, *ALWAYS_THERE],
             folder=tree.local_dir if tree is not None else None,
             own=(*tree.files, *data) if tree is not None else (),
-            environ=child_environment(),
         )
     except MissingModule as error:
-        sentence, advice = _advice(error.module, needs, unknown)
+        sentence, advice = _advice(error.module, needs, unknown, _inside(parsed, error.module, folder))
         raise RehearsalFailed(f"{error.message}, {sentence}", hint=advice) from None
     warnings = []
     public = [path for path in told.opened if not cargo.is_private(path)]
@@ -195,7 +192,29 @@ def _rehearsed(
     return told, warnings
 
 
-def _advice(module: str, needs: Needs, unknown: tuple[str, ...]) -> tuple[str, str]:
+def _inside(parsed: cargo.Target, module: str, folder: Path) -> str | None:
+    """What to deploy when the app's file lies inside the package `module`, None when it does not."""
+    file = folder / parsed.name
+    above, names = file.parent, [file.stem]
+    while parsed.kind == "file" and (above / "__init__.py").is_file():
+        names.insert(0, above.name)
+        if above.name == module:
+            return f"{'.'.join(names)}:{parsed.attribute or 'app'}"
+        above = above.parent
+    return None
+
+
+def _advice(module: str, needs: Needs, unknown: tuple[str, ...], inside: str | None) -> tuple[str, str]:
+    if inside is not None:
+        return (
+            "the author's own package, and would not find it: of a single file its folder travels, not the package.",
+            f"Deploy the module: taskapp deploy {inside} (in the folder that holds {module}/).",
+        )
+    if not packages.providers_of(module) and cargo.find_top(module) is not None:
+        return (
+            "which lies somewhere on this machine and belongs to no package, so it would not be in the container.",
+            "Put it beside the app's file, or make it a package that the container can install.",
+        )
     package = next(iter(packages.providers_of(module)), module)
     if packages.normal(module) in unknown or packages.normal(package) in unknown:
         return (
@@ -246,4 +265,4 @@ def _left(tree: cargo.Tree) -> Iterator[str]:
             yield f"{entry.name}/" if entry.is_dir() else entry.name
 
 
-__all__ = ["SOURCE_ROOT", "WEB_FUNCTION", "Plan", "folder_of", "make_plan"]
+__all__ = ["SOURCE_ROOT", "Plan", "folder_of", "make_plan"]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,15 +19,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from taskapp_kit.config import child_environment
 from taskapp_kit.deploy.modal import ASKED_FILE
 from taskapp_kit.deploy.modal_account import ModalRefused, require_client
 from taskapp_kit.deploy.modal_plan import Plan
-from taskapp_kit.deploy.modal_settings import ModalSettings
+from taskapp_kit.deploy.modal_settings import WEB_FUNCTION, ModalSettings
+from taskapp_kit.deploy.python import process_environment, python
 
 ENTRY = '''"""Made by `taskapp deploy`: what modal_app.py is, for one deploy."""
 
+import sys
+
 import modal
+
+if modal.is_local():  # Modal puts the working directory first; the kit that was asked is to answer, not a folder there
+    sys.path[:] = [place for place in sys.path if place]
 
 from taskapp_kit.deploy.modal import Deployment
 from taskapp_kit.errors import TaskappError
@@ -46,7 +51,8 @@ def web() -> object:
     """One container's server."""
     return DEPLOYMENT.serve()
 '''
-_ADDRESS = re.compile(r"https?://[^\s│'\"]+")
+_MADE = re.compile(rf"\bCreated Function {WEB_FUNCTION}\b")
+_ADDRESS = re.compile(r"\W*(https?://[^\s│'\"]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,11 @@ def entry(plan: Plan, said: ModalSettings, *, beside: Path, rehearsed: bool) -> 
 def deploy(module: Path, how: How, *, tell: Callable[[str], None]) -> None:
     """`modal deploy`. tell: gets each line that Modal prints. Raises ModalRefused, Unavailable."""
     more = ["--strategy", how.strategy, *(["--tag", how.tag] if how.tag else [])]
-    status, _ = _modal(["deploy", str(module), *_environment(how), *more], tell)
+    status, interrupted = _modal(["deploy", str(module), *_environment(how), *more], tell)
+    if interrupted:
+        raise ModalRefused(
+            "The deploy was stopped.", hint="`modal app list` shows whether it had been published before."
+        )
     if status != 0:
         raise ModalRefused(
             f"`modal deploy` ended with status {status}; nothing was published.",
@@ -108,27 +118,27 @@ def _modal(
     """Runs Modal's command line; its exit status, and whether Ctrl-C ended it."""
     require_client()
     process = subprocess.Popen(  # noqa: S603 — this Python, Modal's module
-        [sys.executable, "-m", "modal", *arguments],
+        python("modal", *arguments),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
         start_new_session=True,  # Ctrl-C reaches it once, from here: a second one would cut its clean-up short
-        env={**child_environment(), "COLUMNS": "200", "PYTHONUNBUFFERED": "1"},
+        env={**process_environment(), "COLUMNS": "200", "PYTHONUNBUFFERED": "1"},
     )
     assert process.stdout is not None
-    interrupted = False
+    interrupted, before = False, ""
     try:
         while True:
             try:
                 for line in process.stdout:
                     if line.strip():
                         tell(line.rstrip())
-                    found = _ADDRESS.search(line)
-                    if found is not None and answering is not None and "modal.com/" not in found[0]:
+                    url, before = address_in(line, before), line
+                    if url is not None and answering is not None:
                         answer, answering = answering, None
-                        answer(found[0])
+                        answer(url)
                 return process.wait(), interrupted
             except KeyboardInterrupt:
                 if interrupted:
@@ -137,5 +147,14 @@ def _modal(
                 process.send_signal(signal.SIGINT)
     finally:
         if process.poll() is None:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # and what it started to follow the files
             process.wait()
+
+
+def address_in(line: str, before: str) -> str | None:
+    """The address of the web function in a line of Modal's, which stands below the one that says that it was made.
+
+    No other is taken: what builds an image prints addresses, too, and a key is sent to this one.
+    """
+    found = _ADDRESS.match(line) if _MADE.search(before) else None
+    return found[1] if found is not None else None

@@ -142,6 +142,7 @@ class ModalMachine:
                 await sending
             finally:
                 sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
             return Ended(await process.wait.aio(), bytes(heard))
 
         return _done(work, seconds + first, "did not answer")
@@ -168,14 +169,12 @@ def _done(work: Callable[[], Coroutine[Any, Any, T]], seconds: float, what: str)
     """Runs work on an event loop of its own, in a thread of its own where this thread has one that runs."""
 
     async def bounded() -> T:
-        import modal
-
         try:
             async with asyncio.timeout(seconds):
                 return await work()
         except SandboxError:
             raise
-        except (modal.exception.Error, OSError, TimeoutError, BufferError, ValueError) as error:
+        except Exception as error:  # besides its own, Modal's client lets some of its gRPC library's out
             raise SandboxError(
                 f"A Modal Sandbox {what}: {type(error).__name__}.", hint="Look at the Modal app's Sandboxes and limits."
             ) from error

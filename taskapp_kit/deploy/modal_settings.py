@@ -16,6 +16,8 @@ from taskapp_kit.errors import ConfigError
 
 Store = Literal["postgres-secret", "none"]
 
+WEB_FUNCTION = "web"
+"""What `modal_app.py` and `taskapp deploy` call the function that serves."""
 DOOR_KEY, STORE_KEY = "ENVIRONMENT_API_KEY", "TASKAPP_STORE"
 
 STORE_CHOICES = (

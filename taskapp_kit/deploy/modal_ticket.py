@@ -63,7 +63,7 @@ class KeptTicket:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KeptTicket:
-        """What `to_bytes` wrote. Raises ValueError, TypeError, KeyError."""
+        """What `to_bytes` wrote. Raises ValueError, TypeError, KeyError, AttributeError."""
         found = json.loads(data)
         failure = found.pop("failure")
         return cls(Ticket(**found.pop("ticket")), failure=None if failure is None else Failure(**failure), **found)
@@ -92,7 +92,7 @@ class Shelf:
             return None
         try:
             return KeptTicket.from_bytes(data)
-        except (ValueError, TypeError, KeyError) as fault:
+        except (ValueError, TypeError, KeyError, AttributeError) as fault:
             raise damaged(rollout_id, fault) from fault
 
     async def forget(self, rollout_id: str) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 from taskapp_kit.client.toml_lines import lines_of
 from taskapp_kit.deploy.cargo import KIT_DIR, Target, find_top
 from taskapp_kit.deploy.modal_settings import NAMES, ModalSettings, wrong
-from taskapp_kit.deploy.packages import DISTRIBUTION, normal, requirement_name
+from taskapp_kit.deploy.packages import DISTRIBUTION, check_package, normal, requirement_name, split_metadata
 from taskapp_kit.errors import ConfigError
 
 SECTION = ("tool", "taskapp", "modal")
@@ -145,19 +145,28 @@ def _of_module(top: str) -> Needs:
         return found
     for name in metadata.packages_distributions().get(top, ()):
         distribution = metadata.distribution(name)
-        lines = [line for line in distribution.requires or [] if "extra ==" not in line.replace("  ", " ")]
+        lines, _ = split_metadata(distribution.requires or [], [])
         dependencies, extras = _without_kit(lines)
         return Needs(dependencies, extras, (distribution.metadata.get_all("Requires-Python") or [""])[0])
     return Needs()
 
 
 def _of_folder(folder: Path) -> Needs:
-    """The nearest pyproject.toml; it is looked for up to the top of a repository, as Python's tools do."""
+    """The nearest pyproject.toml; it is looked for up to the top of a repository, as Python's tools do.
+
+    Not where everybody may write: what somebody else puts into /tmp says nothing of an app below it.
+    """
+    try:
+        home = Path.home()
+    except RuntimeError:  # nobody knows it
+        home = None
     for place in (folder, *folder.parents):
+        if place != folder and place.stat().st_mode & 0o002:
+            break
         file = place / "pyproject.toml"
         if file.is_file():
             return Needs() if place == KIT_DIR.parent else _read(file.read_text("utf-8", errors="replace"), file)
-        if (place / ".git").exists() or place.name == "site-packages" or place == Path.home():
+        if (place / ".git").exists() or place.name == "site-packages" or place == home:
             break
     return Needs()
 
@@ -182,6 +191,12 @@ def _read(text: str, source: Path, *, first_line: int = 0, block: bool = False) 
     if not isinstance(dependencies, list) or not all(isinstance(line, str) for line in dependencies):
         complain((*above, "dependencies"), '`dependencies` is no list of texts; expected such as ["numpy>=2"].')
         dependencies = []
+    for index, line in enumerate(dependencies):
+        try:
+            if normal(requirement_name(line)) != DISTRIBUTION:
+                check_package(line)
+        except ConfigError as error:
+            complain((*above, "dependencies", index), f"{error.message} {error.hint}")
     requires = project.get("requires-python", "") if isinstance(project, dict) else ""
     if not isinstance(requires, str):
         complain((*above, "requires-python"), '`requires-python` is no text; expected such as ">=3.12".')

@@ -18,6 +18,9 @@ from taskapp_kit.errors import ConfigError
 DISTRIBUTION = "taskapp-kit"
 
 _NAME = re.compile(r"\s*([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(\[[^\]]*\])?\s*")
+_CLAUSE = r"(?:~=|===?|!=|<=?|>=?)\s*[A-Za-z0-9][A-Za-z0-9.*+!_-]*"
+_LINE = re.compile(rf"{_NAME.pattern}(?:\(?\s*(?:{_CLAUSE}\s*,?\s*)*\)?|@\s*\S+)\s*(?:;.*)?")
+"""A requirement and nothing after it: an option there would be pip's."""
 _EXTRA = re.compile(r"""(?:\band\s+)?\bextra\s*==\s*['"]([^'"]+)['"](?:\s+and\b)?""")
 
 
@@ -37,7 +40,7 @@ def requirements(extras: Iterable[str] = (), extra_packages: Sequence[str] = ())
         lines += _lines_of_extra(extra, optional)
     chosen = {normal(requirement_name(line)): _pinned(line) for line in lines}
     for line in extra_packages:
-        _check_package(line)
+        check_package(line)
         chosen[normal(requirement_name(line))] = _pinned(line, keep_bounds=True)
     return tuple(chosen[name] for name in sorted(chosen))
 
@@ -149,11 +152,15 @@ def requirement_name(line: str) -> str:
     """The distribution that a requirement names. Raises ConfigError when it names none."""
     found = _NAME.match(line)
     if found is None:
-        raise ConfigError(
-            "An entry of the packages that the app needs is no package requirement.",
-            hint='Write it as for pip, such as "nltk>=3.9".',
-        )
+        raise _no_requirement()
     return found[1]
+
+
+def _no_requirement() -> ConfigError:
+    return ConfigError(
+        "An entry of the packages that the app needs is no package requirement.",
+        hint='Write it as for pip, such as "nltk>=3.9".',
+    )
 
 
 def normal(name: str) -> str:
@@ -172,7 +179,7 @@ def _pinned(line: str, *, keep_bounds: bool = False) -> str:
     found = _NAME.match(requirement)
     if found is None or "@" in requirement:
         return line.strip()
-    bounds = requirement[found.end() :].strip() if keep_bounds else ""
+    bounds = requirement[found.end() :].strip(" (),") if keep_bounds else ""
     if "==" in bounds:
         return line.strip()
     try:
@@ -185,18 +192,20 @@ def _pinned(line: str, *, keep_bounds: bool = False) -> str:
     return pinned + (f"; {marker.strip()}" if semicolon else "")
 
 
-def _check_package(line: str) -> None:
-    """Refuses what pip would take but a container must not get; never repeats the line (a token, perhaps)."""
-    requirement_name(line)
+def check_package(line: str) -> None:
+    """Refuses what pip would take but a container must not get. Raises ConfigError, which never repeats the line."""
+    name = requirement_name(line)
     url = line.partition("@")[2] if " @ " in line or "://" in line else ""
-    if re.search(r"://[^/\s]*@", line):
+    if re.search(r"://[^/\s]*@|://[^\s#]*\?", line):
         raise ConfigError(
-            f"The address of the package {requirement_name(line)!r} holds a user name or token, which "
-            "would become readable in the image.",
+            f"The address of the package {name!r} holds a user name, a token or a query, which would become readable "
+            "in the image.",
             hint="Use a public address, or vendor the package's source.",
         )
     if "file:" in url or "://" in line.partition("@")[0]:
         raise ConfigError(
-            f"The entry for {requirement_name(line)!r} is a bare address or a file on this machine.",
+            f"The entry for {name!r} is a bare address or a file on this machine.",
             hint='Write "name>=version", or "name @ https://…" for an archive that the container can fetch.',
         )
+    if not line.isprintable() or _LINE.fullmatch(line) is None:
+        raise _no_requirement()

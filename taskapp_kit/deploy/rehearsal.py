@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 import types
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.declare.places import shown_path
+from taskapp_kit.deploy.python import process_environment, python
 from taskapp_kit.errors import DiscoveryError, TaskappError
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 SECONDS = 300.0
 """The longest that an import may take here."""
+GRACE_SECONDS = 2.0
+"""How long the child may take to end when it has answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +63,11 @@ class Rehearsal:
         return cls(**learnt)
 
 
-def rehearse(
-    address: str, *, allowed: Sequence[str], folder: Path | None, own: Sequence[str], environ: Mapping[str, str]
-) -> Rehearsal:
+def rehearse(address: str, *, allowed: Sequence[str], folder: Path | None, own: Sequence[str]) -> Rehearsal:
     """Imports the app at `address` in a child process, which may import `allowed` top-level modules alone.
 
-    folder, own: the folder of the author's files, and which of them travel; None for a bundled app. environ: of the
-    child; without the keys of a server (`config.child_environment`).
+    folder, own: the folder of the author's files, and which of them travel; None for a bundled app. The child has not
+    the keys of a server. What the app prints goes nowhere, and what it leaves running is not waited for.
 
     Raises:
         RehearsalFailed: the app cannot be imported so; the sentence names the module that is missing, and where.
@@ -76,26 +78,28 @@ def rehearse(
         "folder": str(folder) if folder else "",
         "own": sorted(own),
     }
-    with tempfile.TemporaryDirectory(prefix="taskapp-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="taskapp-") as scratch, tempfile.TemporaryFile() as said:
         answer = Path(scratch) / "answer.json"
         try:
             done = subprocess.run(  # noqa: S603 — this Python, this module
-                [sys.executable, "-m", "taskapp_kit.deploy.rehearsal", str(answer)],
-                input=json.dumps(question),
-                capture_output=True,
-                text=True,
+                python("taskapp_kit.deploy.rehearsal", str(answer)),
+                input=json.dumps(question).encode(),
+                stdout=subprocess.DEVNULL,
+                stderr=said,  # a file: a process that the app started could hold a pipe open
                 timeout=SECONDS,
                 check=False,
-                env=dict(environ),
+                env=process_environment(),
             )
         except subprocess.TimeoutExpired:
             raise RehearsalFailed(
                 f"{address} was not imported within {SECONDS:.0f} s.", hint="A container would wait as long; mend it."
             ) from None
         if not answer.is_file():
-            last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "")
+            said.seek(0)
+            lines = said.read().decode("utf-8", "replace").splitlines()
+            last = next((line for line in reversed(lines) if line.strip()), "")
             raise RehearsalFailed(
-                f"The process that imported {address} ended with status {done.returncode}: {last[:200]}",
+                f"The process that imported {address} ended with status {done.returncode}{f': {last[:200]}' if last else '.'}",
                 hint="Import it yourself: python FILE.",
             )
         told = json.loads(answer.read_text("utf-8"))
@@ -245,6 +249,9 @@ def main() -> None:
     """The child."""
     question = json.loads(sys.stdin.read())
     Path(sys.argv[1]).write_text(json.dumps(_answer(question)), "utf-8")
+    end = threading.Timer(GRACE_SECONDS, os._exit, (0,))  # for threads that the app has started
+    end.daemon = True
+    end.start()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,10 @@ installed or fetched for it, the same files give the same bytes (a provider then
 
 from __future__ import annotations
 
+import atexit
 import base64
+import contextlib
+import functools
 import hashlib
 import io
 import re
@@ -41,36 +44,72 @@ def kit_wheel(folder: Path | None = None) -> Path:
 
 
 def keep(content: bytes, name: str, folder: Path | None = None) -> Path:
-    """A file of this name and content, in a folder named by the content; made when it is not there yet."""
-    digest = hashlib.sha256(content).hexdigest()
-    for top in (
-        (folder,) if folder else (Path.home() / ".cache" / DISTRIBUTION, Path(tempfile.mkdtemp(prefix="taskapp-")))
-    ):
-        path = top / "modal" / digest[:16] / name
+    """A file of this name and content, in a folder named by the content; made when it is not there yet.
+
+    folder: where. When None the user's cache, and where that cannot be written a temporary folder, which goes when this
+    process ends. Nobody but its owner may write there: what lies in it is installed in a container that has keys.
+
+    Raises:
+        ConfigError: no folder can be written.
+    """
+    for top in (_cache, _for_this_process):
         try:
-            if path.is_file() and path.read_bytes() == content:
-                path.parent.touch()
-                return path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                file.write(content)
-            Path(file.name).chmod(0o644)
-            Path(file.name).replace(path)
-            _forget_old(top / "modal")
-        except OSError:
+            return _kept(content, name, (folder or top()) / "modal")
+        except (OSError, RuntimeError):  # RuntimeError: nobody knows this user's home
             continue
-        return path
     raise ConfigError(
         "The kit's wheel cannot be written.", hint="Give this user a home directory that it may write to."
     )
+
+
+def _cache() -> Path:
+    return Path.home() / ".cache" / DISTRIBUTION
+
+
+@functools.cache
+def _for_this_process() -> Path:
+    folder = tempfile.mkdtemp(prefix="taskapp-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _kept(content: bytes, name: str, cache: Path) -> Path:
+    """Raises OSError."""
+    place = cache / hashlib.sha256(content).hexdigest()[:16]
+    path = place / name
+    _close_to_others(cache.parent, cache, place)
+    place.touch()  # so that nobody takes it for forgotten
+    if path.is_file() and path.read_bytes() == content:
+        return path
+    with tempfile.NamedTemporaryFile(dir=place, delete=False) as file:
+        try:
+            file.write(content)
+            file.flush()
+            Path(file.name).chmod(0o644)
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+    _forget_old(cache)
+    return path
+
+
+def _close_to_others(*folders: Path) -> None:
+    """Makes these folders and those above them, whatever the user's umask; takes from others the right to write."""
+    for folder in folders:
+        for missing in reversed([above for above in (folder, *folder.parents) if not above.exists()]):
+            missing.mkdir(0o700, exist_ok=True)
+        if folder.stat().st_mode & 0o022:
+            folder.chmod(0o700)
 
 
 def _forget_old(cache: Path) -> None:
     """Each edit of a checkout makes another wheel; those that nobody used for a week go."""
     before = time.time() - KEPT_SECONDS
     for folder in cache.iterdir():
-        if folder.stat().st_mtime < before:
-            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # another deploy was quicker
+            if folder.stat().st_mtime < before:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def wheel_bytes() -> bytes:

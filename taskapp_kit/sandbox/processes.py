@@ -7,12 +7,17 @@ import ctypes
 import os
 import platform
 import signal
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from taskapp_kit.errors import SandboxError
+
+T = TypeVar("T")
 
 _PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -65,8 +70,7 @@ def usage(pids: Iterable[int], *, memory_above: int, uid: int | None) -> Usage:
 
     uid: whose processes they are, None for our own.
     """
-    with acting_as(uid) if uid is not None else contextlib.nullcontext():
-        return _usage(pids, memory_above)
+    return _usage(pids, memory_above) if uid is None else _acting_as(uid, lambda: _usage(pids, memory_above))
 
 
 def _usage(pids: Iterable[int], memory_above: int) -> Usage:
@@ -86,8 +90,9 @@ def _usage(pids: Iterable[int], memory_above: int) -> Usage:
 
 def kill_uid(uid: int) -> None:
     """Ends every process of a user id, as root. Raises SandboxError if some do not go."""
-    with acting_as(uid), contextlib.suppress(OSError):
-        os.kill(-1, signal.SIGKILL)  # one call reaches all of them, those that fork meanwhile too, and nobody else
+    with contextlib.suppress(OSError):
+        # one call reaches all of them, those that fork meanwhile too, and nobody else
+        _acting_as(uid, lambda: os.kill(-1, signal.SIGKILL))
     deadline = time.monotonic() + _KILL_SECONDS
     while left := of_uid(uid):
         if time.monotonic() > deadline:
@@ -105,6 +110,8 @@ def kill(pids: Iterable[int]) -> None:
 @contextlib.contextmanager
 def acting_as(uid: int) -> Iterator[None]:
     """This thread alone has the rights of that user for a while: to signal its processes, and to look into them.
+
+    The process's first thread had better not: see `_acting_as`.
 
     Root without CAP_SYS_PTRACE, as in most containers, may not look; and a root's kill(-1) would end the machine, so
     this makes sure that nothing of root is left. Only the effective id is the user's: the real one is nobody's, so that
@@ -131,6 +138,33 @@ def acting_as(uid: int) -> Iterator[None]:
         _libc.prctl(_SET_PDEATHSIG, parent_signal.value)
         if restored != 0:
             raise SandboxError("The rights of root could not be taken up again.")
+
+
+def _acting_as(uid: int, work: Callable[[], T]) -> T:
+    """Does the work with that user's rights, and never on the process's first thread.
+
+    Everybody who acts as somebody has the same real id meanwhile, and `kill(-1)` reaches who has the sender's real id. Of
+    a process it looks at the first thread alone: did that one act, another process's end of a box would end this process.
+    """
+
+    def act() -> T:
+        with acting_as(uid):
+            return work()
+
+    if threading.get_native_id() != os.getpid():
+        return act()
+    done: Future[T] = Future()
+
+    def body() -> None:
+        try:
+            done.set_result(act())
+        except BaseException as error:
+            done.set_exception(error)
+
+    thread = threading.Thread(target=body, name="taskapp-sandbox-acting", daemon=True)
+    thread.start()
+    thread.join()
+    return done.result()
 
 
 def _capable() -> bool:

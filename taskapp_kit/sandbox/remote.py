@@ -194,7 +194,7 @@ class RemoteBox:
         except ValueError:
             raise SandboxError(f"A remote box did not answer (its program ended with {ended.exit_code}).") from None
         if told.get("missing"):
-            raise FileNotFoundError(2, "The box has no such file", asked["name"])
+            raise FileNotFoundError(2, "The box has no such file", asked.get("name", ""))
         if "error" in told:
             raise SandboxError(told["error"], hint=told.get("hint", ""))
         return told, rest

@@ -85,6 +85,8 @@ class Run:
         code = os.waitstatus_to_exitcode(status)
         if self._level == 3 and 128 < code <= 192:
             code = 128 - code
+        if not self._asked and self._killed_for is not None:  # before it began
+            code = -signal.SIGKILL
         used_up = self._cpu_seconds >= self._limits.cpu_seconds
         if self._killed_for is None and (-code == signal.SIGXCPU or (-code == signal.SIGKILL and used_up)):
             self._killed_for = "cpu"
@@ -174,7 +176,8 @@ class Run:
                 selector.unregister(number)
             if data and not self._asked and number == stdout:
                 data = data[1:]
-                self._begin_to_feed(selector)
+                if self._killed_for is None:
+                    self._begin_to_feed(selector)
             output.take(data)
             if output.seen > self._limits.flood_bytes and self._killed_for is None:
                 self._end("output")
@@ -235,10 +238,17 @@ class Run:
         return processes.descendants(self._root_pid())
 
     def _end(self, cause: KilledFor) -> None:
-        """Kills it. At level 3 process 1 goes, and the kernel takes everybody else of its namespace along."""
+        """Kills it. At level 3 process 1 goes, and the kernel takes everybody else of its namespace along.
+
+        Before process 1 is there bubblewrap may be about to start it: killed now, it would leave one that dies a moment
+        later. So nobody is killed, and process 1 finds that nobody answers.
+        """
         self._killed_for = self._killed_for or cause
         if self._level == 3:
-            processes.kill([self._root_pid()])
+            if self._asked:
+                processes.kill([self._root_pid()])
+            elif self._process.stdin is not None:
+                self._process.stdin.close()
             return
         if self._folder.uid is not None:
             processes.kill([self._process.pid])
@@ -270,12 +280,14 @@ class Run:
                     break
                 if not data:
                     break
-                if not self._asked and name == "stdout":
-                    data, self._asked = data[1:], True
-                output.take(data)
+                if self._asked or name != "stdout":  # else it is the line of process 1, which nobody answered
+                    output.take(data)
 
     def _close(self) -> None:
-        if self._process.returncode is None:
+        if self._process.returncode is None:  # we could not watch it to its end: Ctrl-C, or it does not go
+            with contextlib.suppress(SandboxError, subprocess.TimeoutExpired):
+                self._end("cancelled")
+                self._process.wait(_GOING_SECONDS)
             self._process.kill()
             self._process.wait()
         if self._status_fd is not None:

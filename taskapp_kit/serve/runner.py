@@ -84,7 +84,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise ConfigError(
             f"Host {host!r} is no address here: {error.strerror}.", hint="Try --host 127.0.0.1."
-        ) from None
+        ) from error
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
@@ -93,7 +93,7 @@ def bind(host: str, port: int) -> socket.socket:
         raise ConfigError(
             f"Port {port} on {host} cannot be had: {error.strerror}.",
             hint="Another server may run there: stop it, or give another --port (0 takes a free one).",
-        ) from None
+        ) from error
     bound.set_inheritable(True)
     return bound
 
@@ -163,6 +163,8 @@ class BackgroundServer:
         self._app = _Remembering(app)
         self._server = _Announcing(uvicorn.Config(self._app, **_options(grace_seconds)))
         self._failure: BaseException | None = None
+        # not Thread.join and is_alive: with Python 3.11 a join that Ctrl-C interrupts marks the thread as ended
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"taskapp-server-{self.port}", daemon=True)
 
     @property
@@ -173,7 +175,7 @@ class BackgroundServer:
     @property
     def running(self) -> bool:
         """Its thread lives."""
-        return self._thread.is_alive()
+        return self._thread.ident is not None and not self._ended.is_set()
 
     @property
     def failure(self) -> BaseException | None:
@@ -206,13 +208,13 @@ class BackgroundServer:
         is cancelled. False when the thread outlives even that, with its port: some code blocks it, which nobody can stop.
         """
         self._server.should_exit = True
-        if self._thread.is_alive():
-            self._thread.join(seconds)
-        if self._thread.is_alive():
+        if self.running and not self._ended.wait(seconds):
             self._server.cancel()
-            self._thread.join(CANCEL_SECONDS)
+            self._ended.wait(CANCEL_SECONDS)
         self._socket.close()
-        return not self._thread.is_alive()
+        if self._ended.is_set():
+            self._thread.join()
+        return not self.running
 
     def _run(self) -> None:
         try:
@@ -221,6 +223,7 @@ class BackgroundServer:
             self._failure = failure
         finally:
             self._server.announced.set()
+            self._ended.set()
 
     def __enter__(self) -> BackgroundServer:
         self.start()

@@ -73,6 +73,9 @@ def author(tmp_path: Path) -> Path:
     (tmp_path / "data" / "train.jsonl").write_text("{}\n")
     (tmp_path / ".env").write_text("ENVIRONMENT_API_KEY=canary")
     (tmp_path / "data" / "innocent.txt").symlink_to(tmp_path / ".env")
+    (tmp_path / ".docker").mkdir()
+    (tmp_path / ".docker" / "config.json").write_text("canary")
+    (tmp_path / "data" / "harmless.txt").symlink_to(tmp_path / ".docker" / "config.json")
     return tmp_path
 
 
@@ -93,6 +96,30 @@ def test_modules_beside_the_file_travel_when_it_imports_them(author: Path) -> No
     assert own.files == ("app.py", "broken.py", "levels/__init__.py", "levels/first.py", "rules.py", "words.py")
 
 
+def test_a_folder_of_modules_without_an_init_file_travels_when_it_is_imported(author: Path) -> None:
+    (author / "app.py").write_text("import levels.first\nimport yaml\n")
+    for name in (
+        "levels/deep/first.py",
+        "levels/notes.txt",
+        "yaml/mine.py",
+    ):  # an installed package comes before a folder
+        (author / name).parent.mkdir(parents=True, exist_ok=True)
+        (author / name).write_text("")
+    own = cargo.trees(parse_target("app.py"), beside=author)[0]
+    assert own.files == ("app.py", "levels/deep/first.py")
+
+
+def test_a_file_that_is_a_link_is_the_one_that_it_leads_to(
+    author: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """As `serve` imports it, and as Python runs a script: what it imports and reads lies beside the real file."""
+    mine = tmp_path_factory.mktemp("mine")
+    (mine / "linked.py").symlink_to(author / "app.py")
+    target = cargo.resolve("linked.py:app", beside=mine)
+    assert target == f"{author / 'app.py'}:app"
+    assert cargo.trees(parse_target(target), beside=mine)[0].local_dir == author
+
+
 def test_a_file_in_a_package_brings_the_packages_source(author: Path) -> None:
     (author / "__init__.py").write_text("")
     own = cargo.trees(parse_target("app.py"), beside=author)[0]
@@ -109,6 +136,7 @@ def test_a_file_in_a_package_brings_the_packages_source(author: Path) -> None:
         ("data/test.jsonl", "no data file"),
         (".env", "private"),
         ("data/innocent.txt", "private"),
+        ("data/harmless.txt", "private"),
     ],
 )
 def test_a_data_file_that_must_not_or_cannot_travel_is_refused(author: Path, name: str, why: str) -> None:

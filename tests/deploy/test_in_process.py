@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -428,6 +429,27 @@ def test_an_app_of_others_that_reads_the_environment(monkeypatch: pytest.MonkeyP
         assert (task_app.api_key, asked(task_app)) == (KEY, 200)
 
 
+def test_an_answer_that_drips_is_not_waited_for() -> None:
+    async def drips(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for _ in range(200):
+                await send({"type": "http.response.body", "body": b" ", "more_body": True})
+                await asyncio.sleep(0.1)
+
+    begun = time.monotonic()
+    with failing(TaskAppError, r"not well within 0.5 s: .*no whole answer", app=drips, health_check_timeout=0.5):
+        pass
+    assert time.monotonic() - begun < 15
+
+
+def test_a_host_that_this_machine_lacks_is_told_and_not_searched() -> None:
+    from taskapp_kit.deploy.local_server import take_port
+
+    with pytest.raises(ConfigError, match=r"Port 8114 on 192\.0\.2\.1 cannot be had: Cannot assign"):
+        take_port("192.0.2.1", 8114, search=True)
+
+
 # exposure
 
 
@@ -540,6 +562,78 @@ async def test_a_cancelled_start_closes_everything(tmp_path: Path) -> None:
         await asyncio.wait_for(task, 60)
     assert is_free(port)
     assert all(gone(call["pid"]) for call in fake.calls())
+
+
+@in_a_loop
+async def test_a_start_that_is_cancelled_again_and_again_closes_everything(tmp_path: Path) -> None:
+    """As by nested timeouts: what the thread still opens must be closed after it, not beside it."""
+    opening, go_on = threading.Event(), threading.Event()
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        opening.set()
+        await asyncio.to_thread(go_on.wait)
+        yield
+
+    task_app = here(app=Starlette(lifespan=lifespan))
+    task = asyncio.create_task(task_app.start_async())
+    while not opening.is_set():
+        await asyncio.sleep(0.01)
+    for _ in range(5):
+        task.cancel()
+        await asyncio.sleep(0.01)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 60)
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("taskapp-")] == []
+
+
+def test_ctrl_c_while_it_closes_ends_it_at_once() -> None:
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        yield
+        threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
+        await asyncio.sleep(600)
+
+    starlette = Starlette(lifespan=lifespan)
+    starlette.mount("/", answering(200, {}))
+    begun = time.monotonic()
+    task_app = here(app=starlette)
+    with pytest.raises(KeyboardInterrupt), task_app:
+        port = task_app.port
+    assert time.monotonic() - begun < 25
+    assert is_free(port)
+    task_app.start()  # and it can be opened again
+    with pytest.raises(KeyboardInterrupt):
+        task_app.stop()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("taskapp-server")]
+
+
+@in_a_loop
+async def test_five_at_once_that_want_the_same_port() -> None:
+    port = free_port()
+    many = [here(port=port) for _ in range(5)]
+    await asyncio.gather(*(one.start_async() for one in many))
+    try:
+        assert len({one.port for one in many}) == 5
+        assert {asked(one) for one in many} == {200}
+        assert {asked(one, key=other.api_key) for one, other in pairwise(many)} == {401}
+    finally:
+        await asyncio.gather(*(one.stop_async() for one in many))
+    with here(port=port) as outer, here(port=port) as inner:
+        assert outer.port != inner.port
+
+
+def test_start_and_stop_again_and_again_leaves_nothing() -> None:
+    def held() -> tuple[int, int]:
+        return threading.active_count(), sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+    one = here()
+    before = held()
+    for _ in range(20):
+        with one:
+            pass
+    assert held() == before
 
 
 @in_a_loop

@@ -303,6 +303,36 @@ def test_a_job_that_takes_too_long_is_left_and_that_is_said(
     assert not backend.cancelled
 
 
+def test_a_call_that_is_cancelled_while_the_job_is_submitted_says_that_it_may_run(files: dict[str, Path]) -> None:
+    arrived = threading.Event()
+
+    async def create(request: Request) -> Response:
+        arrived.set()
+        await asyncio.sleep(600)
+        return JSONResponse({})
+
+    app = Starlette(routes=[Route("/api/rl/jobs", create, methods=["POST"])])
+
+    async def use(url: str) -> None:
+        call = asyncio.create_task(
+            run_in_process_job_async(
+                **files,  # type: ignore[arg-type]
+                backend_url=url,
+                port=0,
+                task_app_api_key="a-key-of-mine",
+                cancel_on_interrupt=True,
+            )
+        )
+        assert await asyncio.to_thread(arrived.wait, 30)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError) as raised:
+            await call
+        assert "may run there, under an id that never came" in raised.value.__notes__[0]
+
+    with BackgroundServer(app, grace_seconds=0) as server:
+        asyncio.run(use(server.url))
+
+
 @pytest.mark.parametrize("cancel", [False, True])
 def test_a_cancelled_call_cancels_the_job_when_that_is_asked_for(files: dict[str, Path], cancel: bool) -> None:
     backend = Backend("")

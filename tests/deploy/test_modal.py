@@ -202,11 +202,15 @@ def _registered(done: Deploy) -> dict[str, Any]:
     }
 
 
-def test_everything_that_pyproject_says_is_registered(own: Path) -> None:
+def test_everything_that_pyproject_and_flags_say_is_registered(own: Path) -> None:
     (own / "pyproject.toml").write_text(EVERYTHING)
     with ControlPlane({"capitals-env": {"ENVIRONMENT_API_KEY", "TASKAPP_STORE"}, "vendor": set()}).running() as plane:
-        done = taskapp(plane, own, "deploy", "capitals.py", "--no-wait", "--max-inputs", "12", "--tag", "v3")
+        plane.environments.add("staging")
+        flags = ("--max-inputs", "12", "--tag", "v3", "-e", "staging", "--strategy", "recreate")
+        done = taskapp(plane, own, "deploy", "capitals.py", "--no-wait", *flags)
         assert done.code == 0, done.output
+    assert {request.environment_name for request in plane.requests("AppGetByDeploymentName")} == {"staging"}
+    assert plane.requests("TaskList")  # recreate: what runs is looked for, to be stopped
     function = done.function
     assert list(function.secret_ids) == ["st-vendor", "st-capitals-env"]
     own_secret = plane.requests("SecretGetOrCreate")[-1]
@@ -227,16 +231,6 @@ def test_everything_that_pyproject_says_is_registered(own: Path) -> None:
     mounted = {path for path in done.mounted() if "task_app" in path}
     assert mounted == {f"/root/task_app/{name}" for name in ("capitals.py", "train.jsonl", "other.jsonl")}
     assert plane.published[0].deployment_tag == "v3"
-
-
-def test_modals_environment_and_the_strategy_are_passed_on(own: Path) -> None:
-    with ControlPlane({"capitals-env": {"ENVIRONMENT_API_KEY"}}).running() as plane:
-        plane.environments.add("staging")
-        arguments = ("deploy", "capitals.py", "--store", "none", "--no-wait", "-e", "staging", "--strategy", "recreate")
-        done = taskapp(plane, own, *arguments)
-        assert done.code == 0, done.output
-        assert {request.environment_name for request in plane.requests("AppGetByDeploymentName")} == {"staging"}
-        assert plane.requests("TaskList")  # recreate: what runs is looked for, to be stopped
 
 
 def test_a_missing_secret_fails_the_deploy_by_name(own: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
-from taskapp_kit.deploy.modal_account import refusal
+from taskapp_kit.deploy.modal_account import ModalRefused, look, refusal
 
 
 @pytest.mark.parametrize(
@@ -20,3 +23,16 @@ from taskapp_kit.deploy.modal_account import refusal
 )
 def test_modals_errors_become_one_sentence(kind: str, told: str, environment: str, words: str) -> None:
     assert words in str(refusal(kind, told, environment))
+
+
+def test_that_nobody_answers_is_told_long_before_modals_client_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
+    for name, value in (("SERVER_URL", "http://127.0.0.1:9"), ("TOKEN_ID", "ak-1"), ("TOKEN_SECRET", "as-1")):
+        monkeypatch.setenv(f"MODAL_{name}", value)
+    monkeypatch.setenv("MODAL_CONFIG_PATH", str(tmp_path / "none"))
+    begun = time.monotonic()
+    with pytest.raises(ModalRefused, match=r"Modal cannot be reached\."):
+        look("mine", ["mine-env"], [], connect_seconds=0.5)
+    assert time.monotonic() - begun < 40  # by itself it tries for 60 s

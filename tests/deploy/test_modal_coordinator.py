@@ -318,9 +318,10 @@ def test_an_answer_with_a_part_missing_is_an_error_and_never_a_shorter_answer(di
         with pytest.raises(StoreError, match="in the modal.Dict but cannot be read"):
             await two.look("r1")
         (name,) = [key for key in entries if b"ticket/r1" in key]
-        entries[name] = modal._serialization.serialize(b"no JSON")
-        with pytest.raises(StoreError, match="cannot be read"):
-            await two.claim(ticket("r2"))
+        for nonsense in (b"no JSON", b"7", b'"r1"', b"[]", b"{}"):
+            entries[name] = modal._serialization.serialize(nonsense)
+            with pytest.raises(StoreError, match="cannot be read"):
+                await two.claim(ticket("r2"))
         entries[name] = modal._serialization.serialize({"an": "object"})
         with pytest.raises(StoreError, match="none of ours"):
             await two.look("r1")
@@ -356,6 +357,40 @@ def test_no_call_waits_for_ever(dicts: Dicts, client: Any) -> None:
         with pytest.raises(StoreError, match="TimeoutError"):
             await tickets.look("r1")
         await tickets.close()
+
+    asyncio.run(use())
+
+
+def test_whatever_the_client_raises_is_a_store_error_and_the_leases_go_on(dicts: Dicts, client: Any) -> None:
+    """Modal's client lets errors of its gRPC library out: one of them must not end the renewals."""
+    from grpclib.exceptions import StreamTerminatedError
+
+    class Ends(ModalEntries):
+        breaks = False
+
+        async def put(self, key: str, value: bytes) -> None:
+            async def ended(_: Any) -> None:
+                raise StreamTerminatedError("canary")
+
+            await (self._call("write", ended) if self.breaks else super().put(key, value))
+
+    async def use() -> None:
+        clock, entries = HandClock(), Ends("ends", client=client)
+        one = DictCoordinator(entries, clock, renew_seconds=0.05)
+        two = DictCoordinator(ModalEntries("ends", client=client), clock)
+        assert await one.claim(ticket("r1")) is None
+        entries.breaks = True
+        with pytest.raises(StoreError, match="StreamTerminatedError") as caught:
+            await entries.put("x", b"")
+        assert "canary" not in str(caught.value)
+        await asyncio.sleep(0.2)
+        entries.breaks = False
+        clock.at += LEASE_SECONDS + 1
+        async with asyncio.timeout(10):
+            while await two.look("r1") != Found(ticket("r1"), "running"):
+                await asyncio.sleep(0.02)
+        await one.close()
+        await two.close()
 
     asyncio.run(use())
 

@@ -70,6 +70,7 @@ def setup(folder: Path, workspace: ControlPlane, *args: str, **variables: str) -
         capture_output=True,
         text=True,
         timeout=60,
+        check=False,
     )
 
 

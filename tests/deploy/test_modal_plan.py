@@ -6,7 +6,9 @@ The rehearsal in it is real: a child process imports the app with nothing but wh
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,84 @@ def test_what_is_declared_and_not_installed_here_cannot_be_tried(folder: Path) -
     assert "rehearse = false" in caught.value.hint
     made = plan(folder, rehearse=False)
     assert made.rehearsal is None and "no-such-package-here" in made.requirements
+
+
+def test_a_package_of_the_authors_own_is_not_looked_for_on_an_index(folder: Path) -> None:
+    """Its file imports it by its name, which holds only where that package is a package."""
+    package = folder / "my_games"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "words.py").write_text("")
+    write(package, head="from my_games import words\n")
+    program = (
+        "from taskapp_kit.deploy.modal_plan import make_plan\n"
+        "from taskapp_kit.deploy.modal_settings import ModalSettings\n"
+        "from taskapp_kit.errors import TaskappError\n"
+        "said = ModalSettings(app_name='mine', store='none')\n"
+        "try: print(sorted(path for path, _ in make_plan({!r}, said, beside='.').files()))\n"
+        "except TaskappError as error: print(error)\n"
+    )
+    told = run_there(folder, program.format("my_games/mine.py"))
+    assert "mine.py:1 imports my_games, the author's own package, and would not find it" in told
+    assert "taskapp deploy my_games.mine:app" in told
+    assert "/root/my_games/words.py" in run_there(folder, program.format("my_games.mine:app"))
+
+
+def run_there(folder: Path, program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout
+
+
+def test_names_may_have_spaces_and_any_letters(folder: Path) -> None:
+    place = folder / "meine Spiele ✓"
+    place.mkdir()
+    write(place, tail='import wörter\napp.path("große liste.txt").read_text()\n')
+    (place / "mine.py").rename(place / "mein spiel.py")
+    (place / "wörter.py").write_text("")
+    (place / "große liste.txt").write_text("a")
+    assert travelling(plan(folder, "meine Spiele ✓/mein spiel.py")) == {"mein spiel.py", "wörter.py", "große liste.txt"}
+
+
+@pytest.mark.parametrize("name", ["calendar.py", "queue.py", "random.py"])
+def test_a_file_with_the_name_of_one_of_pythons_modules_is_an_app_as_any(folder: Path, name: str) -> None:
+    write(folder)
+    (folder / "mine.py").rename(folder / name)
+    program = (
+        "from taskapp_kit.deploy.modal_plan import make_plan\n"
+        "from taskapp_kit.deploy.modal_settings import ModalSettings\n"
+        "import sys; sys.path.pop(0)\n"
+        f"print(make_plan({name!r}, ModalSettings(app_name='mine', store='none'), beside='.').rehearsal.name)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "mine\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(90,)).start()\n",
+        'import subprocess, sys\nsubprocess.Popen([sys.executable, "-c", "import time; time.sleep(20)"])\n',
+        "import atexit\n@atexit.register\ndef last():\n    raise SystemExit(9)\n",
+    ],
+)
+def test_what_an_app_leaves_running_is_not_waited_for(folder: Path, tail: str) -> None:
+    write(folder, tail=tail)
+    begun = time.monotonic()
+    assert plan(folder).rehearsal.name == "mine"
+    assert time.monotonic() - begun < 18
+
+
+def test_an_app_behind_a_link_brings_what_lies_beside_the_real_file(folder: Path, tmp_path_factory: Any) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    write(elsewhere, tail='import rules\napp.path("words.txt").read_text()\n', rules__py="", words__txt="")
+    (folder / "linked.py").symlink_to(elsewhere / "mine.py")
+    made = plan(folder, "linked.py")
+    assert travelling(made) == {"mine.py", "rules.py", "words.txt"}
+    assert made.address == "/root/task_app/mine.py" and made.for_container()["target"] == "mine.py"
 
 
 def test_a_module_that_is_imported_by_name_alone_is_asked_for(folder: Path) -> None:

