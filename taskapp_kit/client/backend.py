@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode
 
 from taskapp_kit.client.attempts import again
 from taskapp_kit.client.backend_errors import NO_SUCH_ROUTE, odd, refusal, unreachable
+from taskapp_kit.client.job_status import MAX_ID
 from taskapp_kit.client.transport import Answer, NoAnswer, Transport, header_key, read_address
 from taskapp_kit.config import process_variable
 from taskapp_kit.errors import BackendError, JobConfigError
@@ -218,7 +219,7 @@ class BackendClient:
         try:
             answer = await again(post, retries=0 if key is None else WRITE_RETRIES, rng=self._rng)
         except NoAnswer as lost:
-            raise unreachable(lost, self.url, path, may_act=True) from None
+            raise unreachable(lost, self.url, path, may_act=True, repeatable=key is not None) from None
         return _object(self._body(answer, path), self.url, path)
 
     def _body(self, answer: Answer, path: str) -> dict[str, Any] | list[Any]:
@@ -235,8 +236,8 @@ class BackendClient:
 
 def _part(name: str) -> str:
     """An id as one part of a path."""
-    if not name or name in (".", "..") or len(name) > 512:
-        raise JobConfigError("An id of a job or a trainer is 1 to 512 characters.")
+    if not name or name in (".", "..") or len(name) > MAX_ID:
+        raise JobConfigError(f"An id of a job or a trainer is 1 to {MAX_ID} characters.")
     return quote(name, safe="")
 
 

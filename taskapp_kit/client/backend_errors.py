@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from taskapp_kit.client.refusals import ended, sentence, told_by
-from taskapp_kit.client.transport import Answer, NoAnswer
+from taskapp_kit.client.transport import CHECK_PROXY, Answer, NoAnswer
 from taskapp_kit.errors import BackendError, BackendUnreachable
 
 NO_BACKEND = "Is that the address of a training backend?"
 NO_SUCH_ROUTE = frozenset({404, 405})
 
 
-def unreachable(lost: NoAnswer, url: str, path: str, *, may_act: bool = False) -> BackendUnreachable:
-    """may_act: the request was no mere question, and the backend may be acting on it."""
+def unreachable(
+    lost: NoAnswer, url: str, path: str, *, may_act: bool = False, repeatable: bool = False
+) -> BackendUnreachable:
+    """may_act: the request was no mere question, and the backend may be acting on it. repeatable: it had an idempotency key."""
     if lost.kind == "refused":
         return BackendUnreachable(
             f"Nothing answers at {url}.", hint="Start the backend (taskapp backend serve), or check the address."
         )
+    if lost.kind == "proxy":
+        return BackendUnreachable(f"{url} {lost.why}.", hint=CHECK_PROXY)
     if lost.kind == "connect":
         return BackendUnreachable(f"{url} {lost.why}.", hint="Check the address.")
+    if may_act and lost.sent and repeatable:
+        return BackendUnreachable(
+            f"{url}/{path} {lost.why}; the backend may have acted on the request.",
+            hint="Look at the list of jobs. Sent again with the same idempotency key, it makes no second job.",
+        )
     if may_act and lost.sent:
         return BackendUnreachable(
             f"{url}/{path} {lost.why}; the backend may have acted on the request, so it was not sent again.",

@@ -179,7 +179,8 @@ def _odd(path: str, reply: Reply) -> Finding:
 
 def _dataset(dataset: Mapping[str, Any], key: str | None) -> Finding:
     name = name_of(dataset.get("id"), key) or name_of(dataset.get("name"), key)
-    splits = [name_of(split, key) for split in dataset.get("splits") or () if isinstance(split, str)][:8]
+    told = dataset.get("splits")
+    splits = [name_of(split, key) for split in (told if isinstance(told, list) else ()) if isinstance(split, str)][:8]
     if not name or not splits:
         found = "GET /task_info names no data set with splits." if not name else f"Data set {name} names no splits."
         return Finding("contract", True, found, "Metrics of a job cannot be told by split: advertise id and splits.")

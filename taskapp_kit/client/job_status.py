@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 TERMINAL = frozenset({"succeeded", "failed", "cancelled", "canceled", "completed"})
 SUCCEEDED = frozenset({"succeeded", "completed"})
+MAX_ID = 512
+WORD = re.compile(r"[a-z0-9_.-]{1,40}")
 WATCHED = ("status", "progress", "metrics", "final_reward", "error")
 
 
 def job_id_of(body: Mapping[str, Any]) -> str | None:
-    """The id under `job_id` or `id`."""
+    """The id under `job_id` or `id`, a number as text; None for one that no route or terminal can take."""
     for name in ("job_id", "id"):
         value = body.get(name)
-        if isinstance(value, str) and value:
-            return value
+        told = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        if isinstance(told, str) and 0 < len(told) <= MAX_ID and told.isprintable() and told not in (".", ".."):
+            return told
     return None
 
 
 def read_status(body: Mapping[str, Any], job_id: str) -> dict[str, Any]:
-    """The job as told, with `job_id`, `status` (else `state`, in lower case), `progress` and `metrics` always there.
+    """The job as told, with `job_id`, `status`, `progress` and `metrics` always there.
+
+    `status` (else `state`) is a word in lower case, and `unknown` where the backend tells something else.
 
     `final_reward` and `metrics` that stand under `results` only are lifted to the top.
     """
     job = dict(body)
-    word = job.get("status") or job.get("state")
-    job["status"] = word.strip().lower() if isinstance(word, str) and word.strip() else "unknown"
+    told = job.get("status") or job.get("state")
+    word = told.strip().lower() if isinstance(told, str) else ""
+    job["status"] = word if WORD.fullmatch(word) else "unknown"
     job["job_id"] = job_id_of(job) or job_id
     within = job.get("results")
     results = within if isinstance(within, Mapping) else {}

@@ -33,9 +33,13 @@ def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """
     if not _in_a_loop():
         return asyncio.run(coroutine)
-    with _Elsewhere(coroutine) as elsewhere:
+    elsewhere = _Elsewhere(coroutine)
+    try:
+        elsewhere.start()
         result: Result = elsewhere.result()
         return result
+    finally:
+        elsewhere.end()
 
 
 def iterate(open_stream: Callable[[], AsyncIterator[Item]]) -> Iterator[Item]:
@@ -56,7 +60,9 @@ def iterate(open_stream: Callable[[], AsyncIterator[Item]]) -> Iterator[Item]:
                 await close()
             items.put(None)
 
-    with _Elsewhere(feed()) as elsewhere:
+    elsewhere = _Elsewhere(feed())
+    try:
+        elsewhere.start()
         while True:
             try:
                 got = items.get(timeout=LOOK_SECONDS)
@@ -68,10 +74,15 @@ def iterate(open_stream: Callable[[], AsyncIterator[Item]]) -> Iterator[Item]:
                 return
             free.release()
             yield got[0]
+    finally:
+        elsewhere.end()
 
 
 class _Elsewhere:
-    """A coroutine on a loop and a thread of its own. Leaving the block cancels it, if it still runs, and waits for it."""
+    """A coroutine on a loop and a thread of its own, from `start` to `end`.
+
+    Both stand in one `try`: a Ctrl-C may come while `start` waits, too, and the coroutine runs by then.
+    """
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._coroutine = coroutine
@@ -99,12 +110,17 @@ class _Elsewhere:
         if self._caller is not None and self._caller.cancelling() > self._cancelled_before:
             raise asyncio.CancelledError
 
-    def __enter__(self) -> _Elsewhere:
+    def start(self) -> None:
+        """Returns when it runs."""
         self._thread.start()
         self._started.wait()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def end(self) -> None:
+        """Cancels it, if it still runs, and waits for it."""
+        if self._thread.ident is None:  # it never came to that
+            self._coroutine.close()
+            return
+        self._started.wait()
         loop, task = self._loop, self._task
         if loop is not None and task is not None and not self._done.done():
             with suppress(RuntimeError):  # the loop was closed at this very moment

@@ -8,11 +8,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from taskapp_kit.client.refusals import sentence, told_by
-from taskapp_kit.client.transport import Answer, NoAnswer, Transport
+from taskapp_kit.client.transport import CHECK_PROXY, Answer, NoAnswer, Transport
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 MAX_NAME = 80
 NO_ANSWER = (
+    ("behind a proxy", CHECK_PROXY),
     ("resolved", "Check the spelling of the host. A new tunnel or deploy may take a minute until its name is known."),
     ("certificate", "Give the host name that the certificate is for; on this machine http:// needs none."),
     ("TLS", "If that server speaks plain HTTP, write http:// instead of https://."),

@@ -218,7 +218,9 @@ class RLJob:
             raise JobFailed(
                 f"Job {job['job_id']} has no results yet: it is {job['status']}.", job=job, hint="Wait for its end."
             )
-        why = sentence(job.get("error"), self._api_key)
+        cause = job.get("error")
+        cause = cause.get("message") if isinstance(cause, Mapping) else cause
+        why = sentence(sentence(cause, self._api_key), self._task_app_api_key)
         raise JobFailed(f"Job {job['job_id']} {job['status']}{f': {ended(why)}' if why else '.'}", job=job)
 
     async def events_async(self, since_seq: int = 0) -> list[dict[str, Any]]:

@@ -2,6 +2,9 @@
 
 The POST is sent once. It is sent again only where that cannot play a second episode: the server says that it refused
 before anything ran, the connection never stood, or the caller gave an `Idempotency-Key`.
+
+A rollout that was only submitted (202) is cancelled when its caller gives up: nobody would fetch it. One with an
+idempotency key is left to run: another caller may have joined it, and this one may come again.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ WAIT_SECONDS = 20
 """How long a poll lets the server wait for the end (`Prefer: wait`)."""
 POLL_PATIENCE = 4
 """Polls change nothing, so each may break this many times as often as anything else before it is given up."""
+CANCEL_SECONDS = 5.0
 LONGEST_PAUSE = 10.0
 LONGEST_WAIT = 5.0
 """Between two looks whether a full server has a place."""
@@ -49,6 +53,10 @@ class _Again(Exception):
         self.error = error
         self.counts = counts
         self.retry_after = retry_after
+
+
+class _TooLong(Exception):
+    """The caller's time is over."""
 
 
 @dataclass(slots=True)
@@ -69,11 +77,22 @@ class RolloutCall:
     retries: int
     rng: random.Random
     _end: float = 0.0
-    _rollout_id: str = ""
+    _running: str = ""
+    """The address of a rollout that was submitted and whose end was not seen yet."""
 
     async def answer(self) -> dict[str, Any]:
         """The body of the answer. Raises TaskAppError, TaskAppUnreachable, JobTimeout."""
         self._end = time.monotonic() + self.timeout_seconds
+        try:
+            return await self._answer()
+        except _TooLong:
+            cancelled = await self._cancel()
+            raise self._too_long(cancelled=cancelled) from None
+        except (Exception, asyncio.CancelledError):
+            await self._cancel()
+            raise
+
+    async def _answer(self) -> dict[str, Any]:
         counted = waited = 0
         while True:
             try:
@@ -145,13 +164,13 @@ class RolloutCall:
         )
 
     async def _poll(self, accepted: Answer) -> Answer:
-        """The rollout's end. Raises NoAnswer, ForeignRedirect, OutOfHops, JobTimeout."""
-        address = self._place(accepted)
+        """The rollout's end. Raises NoAnswer, ForeignRedirect, OutOfHops, _TooLong."""
+        self._running = address = self._place(accepted)
         broken = 0
         while True:
             seconds = self._left()
             if seconds <= 0:
-                raise self._too_long()
+                raise _TooLong
             headers = {"Prefer": f"wait={max(1, min(WAIT_SECONDS, int(seconds)))}"}
             asked = time.monotonic()
             pause = 0.2 * 2 ** min(broken, 10)
@@ -161,7 +180,7 @@ class RolloutCall:
             except NoAnswer:
                 broken += 1
                 if self._left() <= 0:
-                    raise self._too_long() from None
+                    raise _TooLong from None
                 if broken > self.retries * POLL_PATIENCE:
                     raise
             else:
@@ -169,6 +188,7 @@ class RolloutCall:
                     broken = 0
                     pause = 0.0 if time.monotonic() - asked > 1.0 else min(got.retry_after or 1.0, LONGEST_PAUSE)
                 elif got.status not in GATEWAY_TROUBLE or told_by(got) is not None:
+                    self._running = ""
                     return got
                 else:
                     broken += 1
@@ -181,7 +201,6 @@ class RolloutCall:
         body = accepted.json_object() or {}
         name = body.get("rollout_id")
         if isinstance(name, str) and ROLLOUT_ID.fullmatch(name):
-            self._rollout_id = name
             return f"{self.url}/rollouts/{name}"
         if not accepted.headers.get("location"):
             raise TaskAppError(
@@ -189,12 +208,21 @@ class RolloutCall:
             )
         return next_address(accepted.url, accepted.headers["location"])
 
+    async def _cancel(self) -> bool:
+        """Whether a rollout that nobody waits for any more was cancelled."""
+        if not self._running or self.idempotency_key is not None:
+            return False
+        try:
+            return (await self.transport.send("DELETE", self._running, seconds=CANCEL_SECONDS)).status == 200
+        except NoAnswer:
+            return False
+
     # what went wrong
 
     def _lost(self, lost: NoAnswer) -> Exception:
         if lost.kind == "timeout" and self._left() <= 0:
-            return self._too_long()
-        error = unreachable(lost, self.url, PATH, may_run=lost.sent)
+            return _TooLong()
+        error = unreachable(lost, self.url, PATH, may_run=lost.sent, repeatable=self.idempotency_key is not None)
         if not lost.sent:
             return _Again(error) if lost.kind == "refused" else error
         if self.idempotency_key is None or lost.kind == "too_large":
@@ -204,7 +232,7 @@ class RolloutCall:
 
     def _out_of_hops(self) -> Exception:
         if self._left() <= 0:
-            return self._too_long()
+            return _TooLong()
         error = TaskAppError(
             f"{self.url}{PATH} redirected more than {hop_budget(self.timeout_seconds)} times without an answer, which is "
             f"more than a rollout of {self.timeout_seconds:g} s needs.",
@@ -230,10 +258,11 @@ class RolloutCall:
             self.submit = True
         return _Again(error, retry_after=answer.retry_after)
 
-    def _too_long(self) -> JobTimeout:
-        where = f" It is found at {self.url}/rollouts/{self._rollout_id} when it has ended." if self._rollout_id else ""
+    def _too_long(self, *, cancelled: bool) -> JobTimeout:
+        where = f" It is found at {self._running} when it has ended." if self._running else ""
+        end = " It was cancelled there." if cancelled else where
         return JobTimeout(
-            f"The rollout at {self.url} was not over within {self.timeout_seconds:g} s.{where}",
+            f"The rollout at {self.url} was not over within {self.timeout_seconds:g} s.{end}",
             hint="Give it more time, or shorten it with safety.max_time_s.",
         )
 

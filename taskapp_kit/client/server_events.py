@@ -25,7 +25,7 @@ class FrameReader:
     """Bytes in, frames out. However the bytes are cut into pieces, the frames are the same."""
 
     max_bytes: int = MAX_FRAME_BYTES
-    _rest: bytes = b""
+    _rest: bytearray = field(default_factory=bytearray)
     _after_cr: bool = False
     _event: str = ""
     _id: str = ""
@@ -38,11 +38,15 @@ class FrameReader:
             return []
         if self._after_cr:
             chunk = chunk.removeprefix(b"\n")  # the other half of a line end that was cut in two
-        text = self._rest + chunk
-        self._after_cr = text.endswith(b"\r")
-        *lines, self._rest = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._after_cr = chunk.endswith(b"\r")
+        first, *others = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._rest += first  # in place: a long line may come in very small pieces
         if len(self._rest) > self.max_bytes:
             raise FrameTooLarge(f"a line of an event stream is longer than {self.max_bytes} bytes")
+        if not others:
+            return []
+        lines = [bytes(self._rest), *others[:-1]]
+        self._rest = bytearray(others[-1])
         found = (self._line(line) for line in lines)
         return [frame for frame in found if frame is not None]
 

@@ -16,21 +16,27 @@ from typing import TYPE_CHECKING, Any
 from taskapp_kit.client.backend_errors import passing
 from taskapp_kit.client.job_status import over, read_status
 from taskapp_kit.client.server_events import Frame, FrameReader, FrameTooLarge
-from taskapp_kit.client.transport import NoAnswer
+from taskapp_kit.client.transport import NoAnswer, read_json
 from taskapp_kit.errors import BackendError
 
 if TYPE_CHECKING:
     from taskapp_kit.client.backend import BackendClient
 
-log = logging.getLogger("taskapp_kit.client")
+log = logging.getLogger("taskapp_kit.client.stream")
 
 SSE_FAMILIES = ("rl", "learning")
 SILENCE_SECONDS = 45.0
 """A stream without a byte for so long, not even a comment, is taken for broken."""
 POLL_SECONDS = 2.0
 PATIENCE_SECONDS = 600.0
+LOOK_SECONDS = 30.0
+"""A stream may forget to end, or hold back the event that says so: this often the job itself is looked at."""
 PAGE = 200
+PAGES = 50
+"""Given on before more are asked for."""
 METRICS_PAGE = 1000
+MOST = 1_000_000
+"""Events or points that are held at once."""
 LAST_WORDS = frozenset({"completed", "failed", "cancelled", "canceled", "succeeded"})
 
 
@@ -48,6 +54,7 @@ async def follow_events(
     poll_seconds: float = POLL_SECONDS,
     patience_seconds: float = PATIENCE_SECONDS,
     silence_seconds: float = SILENCE_SECONDS,
+    look_seconds: float = LOOK_SECONDS,
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Every event after `since_seq`.
 
@@ -55,7 +62,7 @@ async def follow_events(
     BackendError for any other refusal, BackendUnreachable when the patience is over.
     """
     tracker = _Tracker(client, job_id, since_seq, patience_seconds)
-    async with aclosing(_streamed(tracker, silence_seconds)) as streamed:
+    async with aclosing(_streamed(tracker, silence_seconds, look_seconds)) as streamed:
         async for event in streamed:
             yield event
     while not tracker.ended:
@@ -65,7 +72,9 @@ async def follow_events(
             await asyncio.sleep(poll_seconds)
 
 
-async def _streamed(tracker: _Tracker, silence_seconds: float) -> AsyncGenerator[dict[str, Any], None]:
+async def _streamed(
+    tracker: _Tracker, silence_seconds: float, look_seconds: float
+) -> AsyncGenerator[dict[str, Any], None]:
     """The events of the first stream that there is, until it ends or breaks."""
     for family in SSE_FAMILIES:
         try:
@@ -75,12 +84,19 @@ async def _streamed(tracker: _Tracker, silence_seconds: float) -> AsyncGenerator
                 if response.status != 200 or "event-stream" not in response.headers.get("Content-Type", ""):
                     continue
                 reader = FrameReader()
+                looked = time.monotonic()
                 async for chunk in response.content.iter_any():
                     for frame in reader.feed(chunk):
                         for event in await tracker.take(frame):
                             yield event
                         if tracker.ended or tracker.broken:
                             return
+                    if time.monotonic() - looked > look_seconds:
+                        for event in await tracker.round(look_at_status_first=True):
+                            yield event
+                        if tracker.ended:
+                            return
+                        looked = time.monotonic()
                 return
         except (NoAnswer, FrameTooLarge) as broken:
             log.info("the event stream of job %s broke (%s); going on by polling", tracker.job_id, broken)
@@ -109,16 +125,18 @@ class _Tracker:
         if event is None:
             return []
         seq = _seq(event)
-        if seq is None:
-            return [event]
         found: list[dict[str, Any]] = []
-        if seq > self.last + 1:
+        if seq is None:
+            found.append(event)
+        elif seq > self.last + 1:
             try:
-                await self.fetch(found, up_to=seq)
-            except BackendError:  # polls will see to the gap, and to the backend
+                if await self.fetch(found, up_to=seq):
+                    self.broken = True
+            except BackendError:
                 self.broken = True
+            if self.broken:  # polls will see to the gap, and to the backend
                 return found
-        if self._is_new(seq):
+        if seq is not None and self._is_new(seq):
             self._given(seq)
             found.append(event)
         if any(hints_at_the_end(item) for item in found):
@@ -134,8 +152,7 @@ class _Tracker:
             if not found or look_at_status_first or any(hints_at_the_end(event) for event in found):
                 job = read_status(await self.client.get_job(self.job_id), self.job_id)
                 if over(job):
-                    await self.fetch(found)  # what came between the two questions
-                    self.ended = True
+                    self.ended = not await self.fetch(found)  # what came between the two questions
         except BackendError as error:
             self._bear(error)
         else:
@@ -144,9 +161,12 @@ class _Tracker:
             self._silent_since = None
         return found
 
-    async def fetch(self, found: list[dict[str, Any]], up_to: int | None = None) -> None:
-        """Adds all events after the last one to `found`, page by page: what arrived before an error is in it."""
-        while True:
+    async def fetch(self, found: list[dict[str, Any]], up_to: int | None = None, pages: int = PAGES) -> bool:
+        """Adds the events after the last one to `found`, page by page: what arrived before an error is in it.
+
+        True when it stopped after so many pages, and there may be more.
+        """
+        for _ in range(pages):
             page = await self.client.events(self.job_id, self.last, PAGE)
             before = len(found)
             for event in sorted((item for item in page if _seq(item) is not None), key=lambda item: _seq(item) or 0):
@@ -155,7 +175,8 @@ class _Tracker:
                     self._given(seq)
                     found.append(event)
             if len(found) == before or (up_to is not None and self.last >= up_to):
-                return
+                return False
+        return True
 
     def _bear(self, error: BackendError) -> None:
         """A backend that is away may come back. Raises the error when it will not, or has been away for too long."""
@@ -185,10 +206,8 @@ def _seq(event: dict[str, Any]) -> int | None:
 
 def _event_of(frame: Frame) -> dict[str, Any] | None:
     """The event of a frame; its name and id fill in what the data does not say."""
-    import orjson
-
     try:
-        event = orjson.loads(frame.data)
+        event = read_json(frame.data)
     except ValueError:
         return None
     if not isinstance(event, dict):
@@ -203,8 +222,16 @@ def _event_of(frame: Frame) -> dict[str, Any] | None:
 async def all_events(client: BackendClient, job_id: str, since_seq: int = 0) -> list[dict[str, Any]]:
     """Every event so far after `since_seq`, page by page. Raises BackendError."""
     found: list[dict[str, Any]] = []
-    await _Tracker(client, job_id, since_seq, 0.0).fetch(found)
+    tracker = _Tracker(client, job_id, since_seq, 0.0)
+    while await tracker.fetch(found):
+        _bound(found, client, "events")
     return found
+
+
+def _bound(found: list[dict[str, Any]], client: BackendClient, what: str) -> None:
+    """Raises BackendError when a backend goes on for ever."""
+    if len(found) > MOST:
+        raise BackendError(f"{client.url} gives more than {MOST:,} {what} for one job.", status=200)
 
 
 async def all_metrics(client: BackendClient, job_id: str) -> list[dict[str, Any]]:
@@ -222,7 +249,8 @@ async def all_metrics(client: BackendClient, job_id: str) -> list[dict[str, Any]
         new = [point for point in page if orjson.dumps(point, option=orjson.OPT_SORT_KEYS) not in known]
         known.update(orjson.dumps(point, option=orjson.OPT_SORT_KEYS) for point in new)
         found += new
-        steps = [point["step"] for point in page if isinstance(point.get("step"), int)]
+        _bound(found, client, "metrics")
+        steps = [step for point in page if type(step := point.get("step")) is int]
         if len(page) < METRICS_PAGE or not new or not steps:
             return found
         last = max(steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
@@ -49,7 +50,7 @@ class TaskAppClient:
         refuse: Refuse | None = None,
     ) -> None:
         self.url = read_address(url)
-        self.timeout_seconds = timeout_seconds
+        self.timeout_seconds = _seconds(timeout_seconds)
         self.retries = retries
         self.hop_seconds = hop_seconds
         self._key = header_key(api_key, "The task app's key")
@@ -95,7 +96,8 @@ class TaskAppClient:
         """One episode: the answer of `POST /rollout`, which is a JSON object and otherwise as the server gave it.
 
         idempotency_key: 1 to 255 visible ASCII characters. With one, and only then, the POST is sent again after it
-        broke; the task app plays once. submit: ask for `202` and poll, so that no line has to stay open.
+        broke; the task app plays once. submit: ask for `202` and poll, so that no line has to stay open; when the caller
+        gives up, such a rollout is cancelled, but one with an idempotency key runs on.
 
         Raises TaskAppError when the task app refuses or the rollout failed there (`status`, `code`, `boundary`,
         `rollout_id`), TaskAppUnreachable, JobTimeout, RequestError for what cannot be written as JSON.
@@ -111,7 +113,7 @@ class TaskAppClient:
             body=_body(request),
             idempotency_key=idempotency_key,
             submit=submit,
-            timeout_seconds=self.timeout_seconds if timeout_seconds is None else timeout_seconds,
+            timeout_seconds=self.timeout_seconds if timeout_seconds is None else _seconds(timeout_seconds),
             hop_seconds=self.hop_seconds,
             retries=self.retries,
             rng=self._rng,
@@ -210,6 +212,12 @@ class SyncTaskAppClient:
                 return await ask(client)
 
         return run(once())
+
+
+def _seconds(told: float) -> float:
+    if not 0 < told < math.inf:
+        raise ConfigError("A rollout's timeout is a number of seconds above 0.")
+    return told
 
 
 def _body(request: RolloutRequest | Mapping[str, Any]) -> bytes:

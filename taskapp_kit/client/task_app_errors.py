@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskapp_kit.client.refusals import Told, ended, told_by
-from taskapp_kit.client.transport import Answer, NoAnswer
+from taskapp_kit.client.transport import CHECK_PROXY, Answer, NoAnswer
 from taskapp_kit.errors import TaskAppError, TaskAppUnreachable
 
 NO_TASK_APP = "Is that the address of a task app?"
@@ -11,16 +11,25 @@ START_IT = "Start the server (taskapp serve APP), or check the address."
 NO_KEY_CODES = frozenset({"unauthorised", "unauthorized"})
 
 
-def unreachable(lost: NoAnswer, url: str, path: str, *, may_run: bool = False) -> TaskAppUnreachable:
-    """may_run: the request was a rollout, and the task app may be playing it."""
+def unreachable(
+    lost: NoAnswer, url: str, path: str, *, may_run: bool = False, repeatable: bool = False
+) -> TaskAppUnreachable:
+    """may_run: the request was a rollout, and the task app may be playing it. repeatable: it had an idempotency key."""
     if lost.kind == "refused":
         return TaskAppUnreachable(f"Nothing answers at {url}.", hint=START_IT)
+    if lost.kind == "proxy":
+        return TaskAppUnreachable(f"{url} {lost.why}.", hint=CHECK_PROXY)
     if lost.kind == "connect":
         return TaskAppUnreachable(f"{url} {lost.why}.", hint="Check the address.")
     if lost.kind == "forbidden":
         return TaskAppUnreachable(f"{url} is not called. {lost.why}")
     if not may_run:
         return TaskAppUnreachable(f"{url}{path} {lost.why}.")
+    if repeatable:
+        return TaskAppUnreachable(
+            f"{url}{path} {lost.why}; the rollout may still run there.",
+            hint="Ask for it again with the same idempotency key: the task app plays once.",
+        )
     return TaskAppUnreachable(
         f"{url}{path} {lost.why}; the rollout may still run there, so it was not asked for again.",
         hint="With an idempotency key a rollout can be asked for again without playing twice.",

@@ -11,10 +11,12 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
+from taskapp_kit.client.proxies import Proxy, proxy_for
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.version import __version__
 
@@ -27,8 +29,14 @@ IDLE_SECONDS = 3.0
 """An idle connection is used again for this long only: many servers close theirs after 5 s, and a request that meets the
 closing counts as sent."""
 CHUNK_BYTES = 256 * 1024
+AGENT = f"taskapp-kit/{__version__}"
+MAX_DEPTH = 254
+"""Of the JSON that is taken: what is deeper cannot be written again, and ends programs that walk through it."""
 
-Trouble = Literal["refused", "connect", "dropped", "timeout", "not_http", "too_large", "unsendable", "forbidden"]
+Trouble = Literal[
+    "refused", "connect", "proxy", "dropped", "timeout", "not_http", "too_large", "unsendable", "forbidden"
+]
+CHECK_PROXY = "Look at HTTPS_PROXY, HTTP_PROXY and ALL_PROXY; NO_PROXY names the hosts that are asked without one."
 
 Refuse = Callable[[str], str | None]
 """Asked for the IP address of every connection before it is made: why it may not be, as a sentence, or None."""
@@ -45,7 +53,7 @@ class NoAnswer(Exception):
     @property
     def sent(self) -> bool:
         """Whether the request may have arrived."""
-        return self.kind not in ("refused", "connect", "unsendable", "forbidden")
+        return self.kind not in ("refused", "connect", "proxy", "unsendable", "forbidden")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +61,13 @@ class Answer:
     """A whole answer. headers: names in lower case. url: what was asked, as it went over the wire."""
 
     status: int
-    body: bytes
-    headers: Mapping[str, str]
+    body: bytes = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
     url: str = ""
 
     def json(self) -> Any:
-        """The body. Raises ValueError when it is no JSON."""
-        import orjson
-
-        return orjson.loads(self.body)
+        """The body. Raises ValueError when it is no JSON, or nested deeper than 254 levels."""
+        return read_json(self.body)
 
     def json_object(self) -> dict[str, Any] | None:
         """The body when it is a JSON object, else None."""
@@ -78,6 +84,20 @@ class Answer:
         return float(told) if told.isdecimal() and len(told) <= 6 else None
 
 
+def read_json(text: bytes | str) -> Any:
+    """The JSON. Raises ValueError when it is none, or nested so deep (254) that it could not be written again."""
+    import orjson
+
+    value = orjson.loads(text)
+    opening: tuple[Any, Any] = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
+    if sum(map(text.count, opening)) > MAX_DEPTH:
+        try:
+            orjson.dumps(value)
+        except TypeError:
+            raise ValueError(f"nested deeper than {MAX_DEPTH} levels") from None
+    return value
+
+
 def read_address(url: str, *, example: str = "http://127.0.0.1:8001") -> str:
     """A server's address without a slash at its end. Raises ConfigError, which never repeats the address."""
     try:
@@ -85,6 +105,8 @@ def read_address(url: str, *, example: str = "http://127.0.0.1:8001") -> str:
         _ = parts.port
     except ValueError:
         raise ConfigError("The URL cannot be read.", hint=f"Give one such as {example}.") from None
+    if not url.strip().isprintable() or " " in url.strip():
+        raise ConfigError("The URL holds white space or control characters.", hint=f"Give one such as {example}.")
     if parts.scheme not in ("http", "https"):
         raise ConfigError("The URL does not begin with http:// or https://.", hint=f"Give one such as {example}.")
     if not parts.hostname or parts.username or parts.password or parts.query or parts.fragment:
@@ -105,12 +127,8 @@ def header_key(key: str | None, name: str) -> str | None:
     return key
 
 
-class _Forbidden(OSError):
-    """`Refuse` said no. why: its sentence."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(errno.EACCES, "forbidden")
-        self.why = why
+_forbidden: ContextVar[list[str]] = ContextVar("_forbidden")
+"""Why `Refuse` said no to the addresses of the request that is being made, a sentence each."""
 
 
 @dataclass(slots=True)
@@ -124,7 +142,7 @@ class Transport:
     headers: Mapping[str, str] = field(repr=False)
     max_body_bytes: int = MAX_BODY_BYTES
     refuse: Refuse | None = field(default=None, repr=False)
-    _forbidden: _Forbidden | None = field(default=None, repr=False)
+    _proxy: tuple[str, Proxy | None] | None = field(default=None, repr=False)
     _session: aiohttp.ClientSession | None = field(default=None, repr=False)
     _loop: asyncio.AbstractEventLoop | None = field(default=None, repr=False)
 
@@ -169,16 +187,28 @@ class Transport:
             total=seconds, sock_connect=min(CONNECT_SECONDS, seconds or CONNECT_SECONDS), sock_read=silence_seconds
         )
         sent = {"Content-Type": "application/json"} if body is not None else {}
+        no: list[str] = []
+        _forbidden.set(no)
+        proxy = self._proxy_for(url)
+        to_proxy = {} if proxy is None else proxy.headers
+        if proxy is not None and url.startswith("http:"):
+            sent |= to_proxy  # without a tunnel it reads the request itself
         try:
             async with self._connections().request(
                 verb,
                 URL(url, encoded=True),
                 data=body,
-                headers={**sent, **(headers or {})},
+                headers={**sent, **self.headers, **(headers or {})},
                 timeout=timeout,
                 allow_redirects=False,
+                proxy=None if proxy is None else proxy.url,
+                proxy_headers=to_proxy or {"User-Agent": AGENT},  # never none: aiohttp would tell it ours, and the key
             ) as response:
                 yield response
+        except aiohttp.ClientProxyConnectionError:
+            raise NoAnswer("proxy", "is behind a proxy that cannot be connected to") from None
+        except aiohttp.ClientHttpProxyError as error:
+            raise NoAnswer("proxy", f"is behind a proxy that answers {error.status}") from None
         except aiohttp.ConnectionTimeoutError:
             raise NoAnswer("connect", f"could not be connected to within {CONNECT_SECONDS:g} s") from None
         except TimeoutError:
@@ -191,8 +221,8 @@ class Transport:
         except aiohttp.ClientConnectorSSLError:
             raise NoAnswer("connect", "does not speak TLS as this machine does") from None
         except aiohttp.ClientConnectorError as error:
-            if self._forbidden is not None:
-                raise NoAnswer("forbidden", self._forbidden.why) from None
+            if no:
+                raise NoAnswer("forbidden", no[0]) from None
             if error.errno in (errno.ECONNREFUSED, None):
                 raise NoAnswer("refused", "refuses connections") from None
             raise NoAnswer("connect", f"cannot be connected to: {os.strerror(error.errno)}") from None
@@ -213,6 +243,19 @@ class Transport:
         if session is not None and self._loop is asyncio.get_running_loop():
             await session.close()
 
+    def _proxy_for(self, url: str) -> Proxy | None:
+        """The proxy of this server, looked for once. None where `refuse` judges: it has to see the address itself."""
+        if self.refuse is not None:
+            return None
+        parts = urlsplit(url)
+        server = f"{parts.scheme}://{parts.netloc}"
+        if self._proxy is None or self._proxy[0] != server:
+            try:
+                self._proxy = server, proxy_for(url)
+            except ValueError as error:
+                raise NoAnswer("proxy", str(error)) from None
+        return self._proxy[1]
+
     def _connections(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
         if self._session is None or self._loop is not loop or self._session.closed:
@@ -222,7 +265,7 @@ class Transport:
             self._session = aiohttp.ClientSession(
                 connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"User-Agent": f"taskapp-kit/{__version__}", "Accept": "application/json", **self.headers},
+                headers={"User-Agent": AGENT, "Accept": "application/json"},  # aiohttp tells these to a proxy, too
             )
             self._loop = loop
         return self._session
@@ -235,8 +278,8 @@ class Transport:
         family, kind, protocol, _, target = address
         why = self.refuse(target[0]) if self.refuse is not None else None
         if why is not None:
-            self._forbidden = _Forbidden(why)
-            raise self._forbidden
+            _forbidden.get([]).append(why)
+            raise OSError(errno.EACCES, "forbidden")
         made = socket.socket(family, kind, protocol)
         made.setblocking(False)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
@@ -45,3 +46,39 @@ def drop(request: web.Request) -> web.Response:
     assert request.transport is not None
     request.transport.abort()
     return web.Response()
+
+
+@contextmanager
+def raw(serve: Callable[[socket.socket], None], heads: list[bytes] | None = None) -> Iterator[str]:
+    """A socket: each connection is handed to `serve`, which may do with it what it likes, when its request has come.
+
+    heads: gets what was asked, up to the blank line.
+    """
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def one(connection: socket.socket) -> None:
+        with connection:
+            head = b""
+            try:
+                while b"\r\n\r\n" not in head and (more := connection.recv(65536)):
+                    head += more
+                if heads is not None:
+                    heads.append(head)
+                serve(connection)
+            except OSError:
+                pass
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=one, args=(connection,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()

@@ -323,6 +323,17 @@ def test_what_is_only_advice_stands_in_nobodys_way(changed: dict[str, Any], foun
     assert [finding for finding in findings if found in finding.found]
 
 
+@pytest.mark.parametrize("splits", [5, "train", {"train": 1}, None])
+def test_splits_of_another_shape_are_none(splits: Any) -> None:
+    async def task_info(request: web.Request) -> web.Response:
+        whole = {"taskset": {"id": "d", "splits": splits}}
+        return web.json_response(GOOD_TASK if "seed" in request.query else whole)
+
+    with scripted(task_info=task_info) as (url, _):
+        findings = look(url)
+    assert [finding for finding in findings if "names no splits" in finding.found and finding.ok]
+
+
 def test_the_key_goes_to_that_address_alone_and_only_what_is_needed_is_asked() -> None:
     with (
         scripted() as (elsewhere, not_asked),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import Any
 
 import pytest
+from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from listening import listening
@@ -142,3 +144,74 @@ def test_all_events_and_all_metrics_page_by_page() -> None:
         events, metrics = asyncio.run(once(url))
     assert events == many[10:]
     assert metrics == points
+
+
+def test_a_stream_that_forgets_to_end_is_left_when_the_job_is_over() -> None:
+    """Comments keep it open, and the event that tells of the end never comes."""
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b'data: {"type": "rl.train.step"}\n\n')
+        while True:
+            await response.write(b": alive\n\n")
+            await asyncio.sleep(0.02)
+
+    async def job(_: web.Request) -> web.Response:
+        return web.json_response({"job_id": "job_1", "status": "Succeeded"})
+
+    async def events(_: web.Request) -> web.Response:
+        return web.json_response({"events": []})
+
+    app = web.Application()
+    app.router.add_get("/api/rl/jobs/job_1", job)
+    app.router.add_get("/api/rl/jobs/job_1/events", events)
+    app.router.add_get("/api/rl/jobs/job_1/events/stream", stream)
+
+    async def once(url: str) -> list[str]:
+        async with BackendClient(url, KEY) as client:
+            return [event["type"] async for event in follow_events(client, "job_1", look_seconds=0.2)]
+
+    with listening(app) as url:
+        assert asyncio.run(asyncio.wait_for(once(url), 30)) == ["rl.train.step"]
+
+
+def test_events_that_go_back_repeat_or_have_no_number() -> None:
+    odd = [{"seq": seq, "type": "x", "message": str(seq)} for seq in (1, 2, 2, 1, -4, 3, 3)]
+    odd += [{"seq": "4", "type": "x"}, {"seq": None}, {"seq": True}, {"type": 7}]
+
+    async def events(request: web.Request) -> web.Response:
+        return web.json_response({"events": odd})
+
+    async def job(_: web.Request) -> web.Response:
+        return web.json_response({"state": " FAILED "})
+
+    app = web.Application()
+    app.router.add_get("/api/rl/jobs/job_1/events", events)
+    app.router.add_get("/api/rl/jobs/job_1", job)
+
+    async def once(url: str) -> list[int]:
+        async with BackendClient(url, KEY) as client:
+            return [event["seq"] async for event in client.stream("job_1")]
+
+    with listening(app) as url:
+        assert asyncio.run(asyncio.wait_for(once(url), 30)) == [1, 2, 3]
+
+
+def test_a_backend_that_makes_up_events_for_ever_is_not_held_in_memory() -> None:
+    async def events(request: web.Request) -> web.Response:
+        since = int(request.query["since_seq"])
+        return web.json_response({"events": [{"seq": since + step} for step in range(1, 1001)]})
+
+    app = web.Application()
+    app.router.add_get("/api/rl/jobs/job_1/events", events)
+    app.router.add_get("/api/rl/jobs/job_1", events)
+
+    async def first(url: str) -> int:
+        async with BackendClient(url, KEY) as client, aclosing(client.stream("job_1")) as stream:
+            async for event in stream:
+                return int(event["seq"])
+        return 0
+
+    with listening(app) as url:
+        assert asyncio.run(asyncio.wait_for(first(url), 30)) == 1

@@ -42,6 +42,10 @@ def ask(
     return asyncio.run(once())
 
 
+async def drop_it(request: web.Request) -> web.StreamResponse:
+    return drop(request)
+
+
 # -- acceptance: chains of 303, each one episode, the right answer, one POST
 
 
@@ -74,7 +78,7 @@ def test_a_hop_that_stays_dropped_is_given_up_with_a_sentence(played: Counted) -
     with listening(gateway.app()) as url, pytest.raises(TaskAppUnreachable) as told:
         ask(url, a_rollout(3), retries=1)
     assert gateway.posts == 1
-    assert "the rollout may still run there" in str(told.value)
+    assert "the rollout may still run there, so" in str(told.value)
     assert "idempotency key" in told.value.hint
 
 
@@ -382,10 +386,68 @@ def test_submit_to_a_server_that_does_not_know_it() -> None:
     assert seen[0]["Prefer"] == "respond-async"
 
 
-def test_a_submitted_rollout_that_takes_too_long_says_where_it_is_found(played: Counted) -> None:
-    with pytest.raises(JobTimeout, match="/rollouts/[0-9a-f]{32}") as told:
+def test_a_submitted_rollout_that_takes_too_long_is_cancelled(played: Counted) -> None:
+    with pytest.raises(JobTimeout, match=r"0\.5 s\. It was cancelled there\.") as told:
         ask(played.url, a_rollout(21, seconds=2.5), submit=True, timeout_seconds=0.5)
     assert isinstance(told.value, TimeoutError)
+
+
+def test_with_an_idempotency_key_it_runs_on_and_is_told_where_it_is_found(played: Counted) -> None:
+    """Somebody else may have asked with that key and be waiting, and this caller may come again."""
+    slow = a_rollout(22, seconds=2.5)
+    with pytest.raises(JobTimeout, match="It is found at .*/rollouts/[0-9a-f]{32}"):
+        ask(played.url, slow, submit=True, timeout_seconds=0.5, idempotency_key="again")
+    assert ask(played.url, slow, submit=True, idempotency_key="again")["metrics"]["details"]["seed"] == 22
+    assert played.episodes == [22]
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("end", ["cancelled", "lost"])
+def test_a_submitted_rollout_that_nobody_waits_for_is_cancelled_but_with_a_key(end: str, key: str | None) -> None:
+    asked: list[str] = []
+    polled = threading.Event()
+
+    async def place(request: web.Request) -> web.StreamResponse:
+        asked.append(request.method)
+        polled.set()
+        if request.method == "DELETE":
+            return web.json_response({"status": "cancelled"})
+        if end == "lost":
+            return drop(request)
+        await asyncio.sleep(60)
+        return web.Response()
+
+    app, _ = scripted((202, {"rollout_id": "ab"}), (500, enveloped("broken")))
+    app.router.add_route("*", "/rollouts/ab", place)
+
+    async def once(url: str) -> None:
+        async with TaskAppClient(url, KEY, retries=0) as client:
+            task = asyncio.create_task(client.rollout({}, submit=True, idempotency_key=key))
+            if end == "cancelled":
+                await asyncio.to_thread(polled.wait, 30)
+                task.cancel()
+            with pytest.raises(asyncio.CancelledError if end == "cancelled" else TaskAppUnreachable):
+                await task
+
+    with listening(app) as url:
+        asyncio.run(once(url))
+    assert asked.count("DELETE") == (key is None), asked
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_timeout_that_is_none_is_refused(seconds: float) -> None:
+    with pytest.raises(ConfigError, match="above 0"):
+        TaskAppClient("http://127.0.0.1:1", timeout_seconds=seconds)
+    with pytest.raises(ConfigError, match="above 0"):
+        ask("http://127.0.0.1:1", {}, timeout_seconds=seconds)
+
+
+def test_what_was_asked_for_again_is_not_said_to_be_asked_once() -> None:
+    for key, words in ((None, "so it was not asked for again"), ("k", "Ask for it again with the same")):
+        app, seen = scripted(*[drop_it] * 3)
+        with listening(app) as url, pytest.raises(TaskAppUnreachable, match=words):
+            ask(url, {}, retries=1, idempotency_key=key)
+        assert len(seen) == (1 if key is None else 2)
 
 
 def test_polls_survive_drops_and_gateways() -> None:
