@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.deploy.in_process import InProcessTaskApp
+from taskapp_kit.deploy.tunnel_plan import on_loopback
 from taskapp_kit.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -80,8 +81,9 @@ def run_in_process_job(
     backend_url, api_key, overrides, allow_experimental, idempotency_key, trainer_id, model, timeout, interval, on_status:
     as of RLJob. task_app_path (or app, config, config_factory), port, `**task_app`: as of InProcessTaskApp, whose api_key
     is task_app_api_key here.
-    upload_key: whether the task app's key is put into the backend's store of keys, sealed. None: only a key that was made
-    for this run, which the backend could not know otherwise; it replaces the one that is stored there.
+    upload_key: whether the task app's key is put into the backend's store of keys, sealed, where it replaces the one of
+    before. None: a key that was made for this run goes to a backend on this machine, which could not know it otherwise;
+    for a backend elsewhere that is refused (BadArgument) before it is asked anything: nothing is uploaded unasked.
     cancel_on_interrupt: whether Ctrl-C (or a cancellation) also cancels the job; else it is left running.
 
     A job that fails is a result like another: look at `status`. Raises what InProcessTaskApp and RLJob raise: BadArgument,
@@ -148,8 +150,13 @@ async def _run(
 
     backend = made(LATER, task_app_api_key).backend_url.removesuffix("/api")
     async with InProcessTaskApp(backend_url=backend, api_key=task_app_api_key, **task_app) as served:
-        if upload_key or (upload_key is None and served.key_was_minted):
+        if upload_key or (upload_key is None and served.key_was_minted and on_loopback(backend)):
             await _upload(backend, api_key, served.api_key)
+        elif served.key_was_minted and upload_key is None:
+            raise BadArgument(
+                f"The task app has no key, and the backend at {backend} would have to be given one that is made now.",
+                hint="Set ENVIRONMENT_API_KEY to the key that it has; or upload_key=True stores a new one in its place.",
+            )
         elif served.key_was_minted:
             log.warning("the task app's key was made for this run and is not uploaded: the backend cannot know it")
         job = made(served.url, served.api_key)

@@ -229,6 +229,16 @@ def test_a_minted_key_stays_here_when_that_is_asked_for(
     assert "is not uploaded: the backend cannot know it" in caplog.text
 
 
+def test_a_made_key_goes_to_no_backend_elsewhere_unasked(files: dict[str, Path]) -> None:
+    with pytest.raises(BadArgument, match=r"ENVIRONMENT_API_KEY.*upload_key=True"):
+        run_in_process_job(
+            **files,  # type: ignore[arg-type]
+            backend_url="https://backend.invalid",
+            tunnel_mode="local",
+            port=0,
+        )
+
+
 def test_in_a_running_loop_and_its_async_twin(files: dict[str, Path]) -> None:
     told: list[str] = []
 
