@@ -38,6 +38,7 @@ def command(ctx: click.Context, url: str, backend_url: str | None, env_files: tu
     something is wrong.
     """
     from taskapp_kit.client import check_backend, check_task_app
+    from taskapp_kit.client.refusals import without_keys
 
     if not is_url(url):
         raise Unavailable(
@@ -54,9 +55,10 @@ def command(ctx: click.Context, url: str, backend_url: str | None, env_files: tu
 
     findings = asyncio.run(look())
     if as_json:
-        print_json({"ok": not failed(findings), "findings": [asdict(finding) for finding in findings]})
+        told = without_keys([asdict(finding) for finding in findings], settings.keys)
+        print_json({"ok": not failed(findings), "findings": told})
     else:
-        show(findings, console())
+        show(findings, console(), settings.keys)
     ctx.exit(1 if failed(findings) else 0)
 
 
@@ -65,10 +67,16 @@ def failed(findings: Sequence[Finding]) -> bool:
     return any(not finding.ok for finding in findings)
 
 
-def show(findings: Sequence[Finding], out: Console) -> None:
-    """One row each: what was looked at, whether it is right, what was found, what to do."""
+def show(findings: Sequence[Finding], out: Console, keys: Sequence[str | None]) -> None:
+    """One row each: what was looked at, whether it is right, what was found, what to do. keys: are not shown.
+
+    A check keeps the key out that it asks with; here the other one is, too.
+    """
+    from taskapp_kit.client.refusals import without_keys
+
     rows = table("part", "", "found")
     for finding in findings:
         mark = "ok" if finding.ok else "WRONG"
-        rows.add_row(finding.part, mark, clean(finding.found) + (f"\n→ {clean(finding.do)}" if finding.do else ""))
+        found, do = clean(without_keys(finding.found, keys)), clean(without_keys(finding.do, keys))
+        rows.add_row(finding.part, mark, found + (f"\n→ {do}" if do else ""))
     out.print(rows)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from taskapp_kit.cli.deploy_flags import deploy_options, planned, said_by
-from taskapp_kit.cli.deploy_steps import after, ready, tell_line
+from taskapp_kit.cli.deploy_steps import after, end_on_signals, ready, tell_line
 from taskapp_kit.cli.terminal import example, print_json
 
 
@@ -56,6 +56,7 @@ def command(
         click.echo("\nNothing was sent to Modal. Without --dry-run this is deployed.")
         return
     how = modal_run.How(modal_environment or "", tag, strategy)
+    end_on_signals()
     key = ready(plan, how, given)
     with modal_run.entry(plan, said, beside=Path.cwd(), rehearsed=True) as module:
         modal_run.deploy(module, how, tell=tell_line)

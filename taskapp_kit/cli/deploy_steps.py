@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,6 +32,7 @@ def ready(plan: Plan, how: How, given: dict[str, Any]) -> str | None:
         raise modal_account.ModalRefused(f"{plan.app_name!r} is not deployed: {apart}")
     for warning in plan.warnings:
         click.echo(f"Warning: {clean(warning)}", err=True)
+    click.echo("Asking Modal about the app's name and its Secret ...", err=True)
     found = modal_account.look(plan.app_name, plan.secret_names, plan.required_keys, environment=how.environment)
     if found.owner == "others" and not given["take_over"]:
         raise modal_account.ModalRefused(
@@ -56,7 +58,7 @@ def _secrets(plan: Plan, how: How, given: dict[str, Any], found: Account) -> Non
     if missing and not given["create_secret"]:
         raise ModalRefused(
             f"There is no Secret {own!r} on Modal, which holds the keys ({', '.join(plan.required_keys)}).",
-            hint="Make it from an env file: --create-secret --env-file F.",
+            hint="--create-secret makes it, from .env here or an --env-file F, with a new key where they have none.",
         )
     if missing or given["update_secret"]:
         lacking = set(plan.required_keys) if missing else lacking
@@ -67,7 +69,11 @@ def _secrets(plan: Plan, how: How, given: dict[str, Any], found: Account) -> Non
                 f"The env files lack {', '.join(sorted(lacking))}, which the Secret {own!r} must hold.",
                 hint="Add it to an --env-file.",
             )
-        make_secret(own, values, environment=how.environment, update=given["update_secret"])
+        if not make_secret(own, values, environment=how.environment, update=given["update_secret"]):
+            raise ModalRefused(
+                f"The Secret {own!r} was made by somebody else meanwhile, and stays as it is.",
+                hint="Run this again to use it.",
+            )
         click.echo(f"Secret {own}: {'made' if missing else 'set'} {', '.join(sorted(values))}.", err=True)
     elif given["create_secret"]:
         click.echo(f"Secret {own} exists and stays as it is; --update-secret sets keys in it.", err=True)
@@ -81,8 +87,9 @@ def _secrets(plan: Plan, how: How, given: dict[str, Any], found: Account) -> Non
 def after(plan: Plan, how: How, key: str | None, *, wait: bool, as_json: bool) -> None:
     """Says where the app is, when it answers there, and what to do next. Raises ModalRefused."""
     from taskapp_kit.deploy import modal_account
+    from taskapp_kit.deploy.modal_settings import WEB_FUNCTION
 
-    url = modal_account.address(plan.app_name, "web", environment=how.environment)
+    url = modal_account.address(plan.app_name, WEB_FUNCTION, environment=how.environment)
     told: dict[str, Any] = {"app_name": plan.app_name, "url": url, "environment": how.environment}
     if wait:
         told["smoke"] = look_at(plan, url, key)
@@ -134,6 +141,14 @@ def look_at(plan: Plan, url: str, key: str | None) -> dict[str, Any] | None:
         f"One rollout with policy {smoke.policy}: {smoke.steps} steps, {reward}, {smoke.seconds:.1f} s.", err=True
     )
     return {"policy": smoke.policy, "reward": smoke.reward, "steps": smoke.steps, "seconds": round(smoke.seconds, 3)}
+
+
+def end_on_signals() -> None:
+    """A closed terminal or a polite kill ends a command as Ctrl-C does: what Modal runs for it is then taken down."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup asks to ignore one
+            signal.signal(number, signal.default_int_handler)
 
 
 def tell_line(line: str) -> None:

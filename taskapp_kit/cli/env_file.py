@@ -10,6 +10,7 @@ from pathlib import Path
 
 from taskapp_kit.errors import ConfigError
 
+BACKSLASH = "\\"
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@%+,=-]*")
 
 
@@ -27,31 +28,45 @@ def write(path: Path, values: Mapping[str, str]) -> None:
             )
     target = path.expanduser().resolve()
     try:
-        before = target.read_text("utf-8") if target.exists() else ""
-        descriptor, name = tempfile.mkstemp(prefix=".env-", dir=target.parent)  # made with mode 600
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(merged(before, values))
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(target)
+        before = target.read_text("utf-8-sig") if target.exists() else ""
+        _replace(target, merged(before, values))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise ConfigError(f"{path} cannot be written: {reason}.", hint="Give another --file.") from None
 
 
+def _replace(target: Path, text: str) -> None:
+    """In one step; nothing is left of an attempt that failed."""
+    descriptor, name = tempfile.mkstemp(prefix=".env-", dir=target.parent)  # made with mode 600
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
 def merged(before: str, values: Mapping[str, str]) -> str:
     """The text of an env file with these variables set: in their old place, else at the end."""
+    from io import StringIO
+
+    from dotenv.parser import parse_stream
+
     left = dict(values)
-    lines = []
-    for line in before.splitlines():
-        found = re.match(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=", line)
-        if found is None or found[1] not in values:
-            lines.append(line)
-        elif found[1] in left:
-            lines.append(_line(found[1], left.pop(found[1])))
-    lines += [_line(name, value) for name, value in left.items()]
-    return "".join(f"{line}\n" for line in lines)
+    parts = []
+    for binding in parse_stream(StringIO(before.replace("\r\n", "\n"))):  # a value may go over several lines
+        if binding.key not in values:
+            parts.append(binding.original.string)
+        elif binding.key in left:
+            blank = re.match(r"(?:\s*\n)?", binding.original.string)
+            parts.append((blank[0] if blank else "") + _line(binding.key, left.pop(binding.key)) + "\n")
+    text = "".join(parts)
+    text += "" if not text or text.endswith("\n") else "\n"
+    return text + "".join(f"{_line(name, value)}\n" for name, value in left.items())
 
 
 def _line(name: str, value: str) -> str:
-    return f"{name}={value}" if _PLAIN.fullmatch(value) else f"{name}='{value}'"
+    return f"{name}={value}" if _PLAIN.fullmatch(value) else f"{name}='{value.replace(BACKSLASH, BACKSLASH * 2)}'"

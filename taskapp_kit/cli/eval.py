@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -11,9 +11,6 @@ from taskapp_kit.cli.eval_session import FIRST_SEEDS, Asked, Session
 from taskapp_kit.cli.terminal import clean, complain, console, example, exit_status, print_json
 from taskapp_kit.cli.values import ACTION, JSON_OBJECT, is_url
 from taskapp_kit.errors import TaskAppError, TaskappError
-
-if TYPE_CHECKING:
-    from taskapp_kit.config import Settings
 
 DEADLINE_SECONDS = 3600.0
 
@@ -96,13 +93,14 @@ def command(
     """
     import asyncio
 
+    from taskapp_kit.cli.model_choice import chosen_policy
     from taskapp_kit.config import load
 
     settings = load({"store": store, "cache": cache}, env_files=env_files)
     played = app or app_id
     if played is None:
         raise click.UsageError("Which app? Give APP, or the URL of a running server.")
-    given, note = _policy(settings, policy, model, inference_url, action, policy_config)
+    given, note = chosen_policy(settings, policy, model, inference_url, action, policy_config, app=played)
     local = app_id if app is not None and is_url(app) else None
     if app is not None and app_id is not None and not is_url(app) and app_id != app:
         raise click.UsageError("APP and --app-id name two apps.")
@@ -129,31 +127,6 @@ def command(
     ctx.exit(_print(summary, session, as_json=asked.as_json))
 
 
-def _policy(
-    settings: Settings,
-    policy: str | None,
-    model: str | None,
-    url: str | None,
-    action: Any,
-    more: dict[str, Any] | None,
-) -> tuple[dict[str, Any], str]:
-    """`policy.config`, and what to say about it. Raises UsageError, ConfigError."""
-    from taskapp_kit.cli.model_choice import chosen_model
-
-    given: dict[str, Any] = dict(more or {})
-    note = ""
-    if model is not None or url is not None:
-        if policy is not None or action is not None:
-            raise click.UsageError("--model and --inference-url let a model act, --policy and --action something else.")
-        given.update(chosen_model(settings, model, url))
-    elif "inference_url" not in given or policy is not None or action is not None:
-        note = "" if policy or action is not None or given.get("policy") else "no --policy was given"
-        given = {"policy": policy or ("constant" if action is not None else "random"), **given}
-    if action is not None:
-        given["action"] = action
-    return given, note
-
-
 def _print(summary: dict[str, Any], session: Session, *, as_json: bool) -> int:
     """The exit status."""
     from taskapp_kit.cli.evaluation import print_summary
@@ -166,12 +139,15 @@ def _print(summary: dict[str, Any], session: Session, *, as_json: bool) -> int:
         if session.without_app:
             console().print("\nNo aggregates: the app's own code is not here. --app-id APP computes them.")
     failed, problem = summary["rollouts"]["failed"], summary["aggregates_problem"]
+    told = []
     if failed:
-        click.echo(
-            f"\n{failed} of {summary['rollouts']['done']} rollouts failed; they are in no mean. `taskapp rollout` with one "
-            "of their seeds shows more; the same command with --resume --retry-failed plays them again.",
-            err=True,
+        told.append(
+            f"{failed} of {summary['rollouts']['done']} rollouts failed; they are in no mean. `taskapp rollout` with one of "
+            "their seeds shows more; the same command with --resume --retry-failed plays them again."
         )
     if problem:
-        click.echo(f"\nThe aggregates could not be computed: {clean(problem)}", err=True)
+        told.append(f"The aggregates could not be computed: {clean(problem)}")
+    errors = console(stderr=True)
+    for paragraph in told:
+        errors.print(f"\n{paragraph}", soft_wrap=not errors.is_terminal)
     return 1 if failed or problem else 0

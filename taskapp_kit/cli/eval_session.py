@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +16,7 @@ from taskapp_kit.cli.terminal import clean
 from taskapp_kit.cli.values import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from taskapp_kit.config import Settings
     from taskapp_kit.contract.ports import Store
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from taskapp_kit.evaluate.seeds import Seeds
 
 FIRST_SEEDS = 10
+SILENCE_SECONDS = 3.0
 EVALS = Path(".taskapp") / "evals"
 
 
@@ -114,7 +117,7 @@ class Session:
         from taskapp_kit.evaluate.run import configuration, evaluate, summarise
 
         asked = self._asked
-        about = await player.about(asked.environment)
+        about = await self._waited_for(player.about(asked.environment))
         plan = self._plan(about)
         await player.check(plan)
         self.path = self.path or _new_place(about.app, asked.policy)
@@ -140,6 +143,16 @@ class Session:
             return summarise(plan, directory, about, player.spec)
         finally:
             directory.close()
+
+    async def _waited_for(self, asked: Coroutine[Any, Any, About]) -> About:
+        """The answer; a server that is slow to give it (a cold container, or one that hangs) is told of."""
+        task = asyncio.create_task(asked)
+        try:
+            if not (await asyncio.wait([task], timeout=SILENCE_SECONDS))[0]:
+                self.display.say(clean(f"{self._asked.app} takes its time to answer; Ctrl-C stops waiting."))
+            return await task
+        finally:
+            task.cancel()
 
     def _plan(self, about: About) -> Plan:
         from taskapp_kit.evaluate.plan import Plan
@@ -201,4 +214,6 @@ def _new_place(app: str, policy: dict[str, Any]) -> Path:
 
     name = str(policy.get("policy") or policy.get("model") or "model")
     words = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{app}-{name}").strip(".-") or "eval"
-    return EVALS / f"{words[:80]}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    place = EVALS / f"{words[:80]}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    others = (place.with_name(f"{place.name}-{number}") for number in itertools.count(2))  # begun in the same second
+    return next(path for path in itertools.chain([place], others) if not path.exists())

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from taskapp_kit.cli.curve import curve
 from taskapp_kit.cli.terminal import clean, console, number, one_line
+from taskapp_kit.client.refusals import without_keys
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -34,8 +36,12 @@ class Display(Protocol):
         """Something happened."""
 
 
-async def follow(job: RLJob, display: Display, *, timeout_seconds: float, interval_seconds: float) -> dict[str, Any]:
-    """The job's last status. Raises JobTimeout, BackendError."""
+async def follow(
+    job: RLJob, display: Display, *, timeout_seconds: float, interval_seconds: float, keys: Sequence[str | None] = ()
+) -> dict[str, Any]:
+    """The job's last status. keys: never shown, though a backend may tell them. Raises JobTimeout, BackendError."""
+    display = _WithoutKeys(display, keys)
+    logging.getLogger("taskapp_kit.client.stream").setLevel(logging.ERROR)  # who looks at the status warns, too
     telling = asyncio.create_task(_tell_events(job, display))
     try:
         last = await job.poll_until_complete_async(
@@ -78,6 +84,21 @@ class Silent:
 
     def event(self, event: Mapping[str, Any]) -> None:
         """Nothing."""
+
+
+class _WithoutKeys:
+    """Tells a display what it is told, but for the keys."""
+
+    def __init__(self, display: Display, keys: Sequence[str | None]) -> None:
+        self._display, self._keys = display, keys
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        """Passed on."""
+        self._display.status(without_keys(status, self._keys))
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Passed on."""
+        self._display.event(without_keys(event, self._keys))
 
 
 class Lines:
@@ -138,8 +159,8 @@ class LiveDisplay:
         seconds = int(time.monotonic() - self._began)
         head = f"{word_of(self._status)}  {seconds // 60}:{seconds % 60:02d}  " + "  ".join(facts(self._status))
         parts: list[RenderableType] = [Text(head, style="bold", no_wrap=True, overflow="ellipsis")]
-        if total:
-            parts.append(Padding(ProgressBar(total=total, completed=min(completed, total), width=width), 0))
+        if total > 0:
+            parts.append(Padding(ProgressBar(total=total, completed=max(0.0, min(completed, total)), width=width), 0))
         drawn = curve([self._rewards[step] for step in sorted(self._rewards)], width=width)
         if len(self._rewards) > 1 and drawn:
             parts += [Text("reward, by train step", style="dim"), *(Text(line, no_wrap=True) for line in drawn)]
@@ -164,7 +185,7 @@ def facts(status: Mapping[str, Any]) -> list[str]:
     """Progress and the latest metrics, in a few words each."""
     told = []
     completed, total = progress_of(status)
-    if total:
+    if total > 0:
         told.append(
             f"{completed:g}/{total:g} rollouts" if status.get("engine") == "rollouts" else f"{completed:g}/{total:g}"
         )

@@ -30,6 +30,11 @@ class JobSettings:
     backend_key: str | None = field(default=None, repr=False)
     task_app_key: str | None = field(default=None, repr=False)
 
+    @property
+    def keys(self) -> tuple[str | None, str | None]:
+        """Both, to be kept out of what is shown."""
+        return self.backend_key, self.task_app_key
+
     def needed_backend(self) -> str:
         """The backend's address. Raises ConfigError."""
         if self.backend_url is None:

@@ -92,6 +92,8 @@ def rotate(ctx: click.Context, label: str, finish: bool, keys_file: str | None, 
 
     First a second key is made beside the old one, and printed; once every caller has it, --finish removes the old one.
     """
+    import shlex
+
     from taskapp_kit.serve import key_file
 
     if finish:
@@ -106,7 +108,8 @@ def rotate(ctx: click.Context, label: str, finish: bool, keys_file: str | None, 
         )
     quota = lines[-1].holder.max_in_flight
     ctx.invoke(mint, label=label, max_in_flight=quota, another=True, keys_file=keys_file, as_json=as_json)
-    _say(f"The old key is valid, too. When all callers have the new one: taskapp keys rotate {label} --finish")
+    file = "" if keys_file is None else f" --keys-file {shlex.quote(keys_file)}"
+    _say(f"The old key is valid, too. When all callers have the new one: taskapp keys rotate {label} --finish{file}")
 
 
 @command.command(

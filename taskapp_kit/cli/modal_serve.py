@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Any
 
 import click
 
 from taskapp_kit.cli.deploy_flags import deploy_options, planned, said_by
-from taskapp_kit.cli.deploy_steps import look_at, ready, tell_line
+from taskapp_kit.cli.deploy_steps import end_on_signals, look_at, ready, tell_line
 from taskapp_kit.cli.terminal import clean, complain, example
 
 
@@ -36,7 +35,7 @@ def command(app: str, modal_environment: str | None, **given: Any) -> None:
             except TaskappError as error:  # it can be mended while it is served
                 complain(error)
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the app is taken down then, too
+    end_on_signals()
     with modal_run.entry(plan, said, beside=Path.cwd(), rehearsed=False) as module:
         modal_run.serve(module, how, tell=tell_line, answering=answering)
     click.echo("\nStopped.", err=True)

@@ -1,8 +1,10 @@
-"""The model that `--model` and `--inference-url` mean, as members of `policy.config`."""
+"""Who acts: `--policy`, `--action`, `--model` and `--inference-url` as members of `policy.config`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from taskapp_kit.errors import ConfigError
 
@@ -13,6 +15,38 @@ if TYPE_CHECKING:
 BACKENDS_OWN = ("ft:", "rl:")
 """What the names of models begin with that a backend finetuned or trained, and serves itself."""
 BACKENDS_MODELS = "/inference/v1"
+
+
+def chosen_policy(
+    settings: Settings,
+    policy: str | None,
+    model: str | None,
+    url: str | None,
+    action: Any,
+    more: dict[str, Any] | None,
+    *,
+    app: str = "",
+) -> tuple[dict[str, Any], str]:
+    """`policy.config`, and what to say about it. Raises UsageError, ConfigError.
+
+    app: APP as it was given; a server elsewhere is told to the user when a model's key goes to it, and is never given
+    the backend's.
+    """
+    given: dict[str, Any] = dict(more or {})
+    note = ""
+    if model is not None or url is not None:
+        if policy is not None or action is not None:
+            raise click.UsageError("--model and --inference-url let a model act, --policy and --action something else.")
+        chosen = chosen_model(settings, model, url)
+        if "api_key" in chosen:
+            _tell_who_gets_the_key(app, str(model), chosen)
+        given.update(chosen)
+    elif "inference_url" not in given or policy is not None or action is not None:
+        note = "" if policy or action is not None or given.get("policy") else "no --policy was given"
+        given = {"policy": policy or ("constant" if action is not None else "random"), **given}
+    if action is not None:
+        given["action"] = action
+    return given, note
 
 
 def chosen_model(settings: Settings, model: str | None, url: str | None) -> dict[str, Any]:
@@ -36,6 +70,21 @@ def chosen_model(settings: Settings, model: str | None, url: str | None) -> dict
             hint=f"Set {named.key} in your environment.",
         )
     return {"inference_url": named.url, "model": named.model, **({} if key is None else {"api_key": key})}
+
+
+def _tell_who_gets_the_key(app: str, model: str, chosen: dict[str, Any]) -> None:
+    from taskapp_kit.cli.terminal import clean
+    from taskapp_kit.cli.values import is_url
+    from taskapp_kit.deploy.tunnel_plan import on_loopback
+
+    if not is_url(app) or on_loopback(app):
+        return
+    if chosen["inference_url"].endswith(BACKENDS_MODELS) and model.startswith(BACKENDS_OWN):
+        raise ConfigError(
+            f"The model {model!r} is the backend's own, and its key would go to the server at {clean(app)}.",
+            hint="Evaluate the app in this process; or name the model in models.toml, with a key that the server may have.",
+        )
+    click.echo(f"The key of the model {clean(model)} goes to {clean(app)} with each rollout.", err=True)
 
 
 def _of_the_backend(settings: Settings, model: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from taskapp_kit.cli.terminal import clean, console, number, one_line
+from taskapp_kit.cli.terminal import clean, console, one_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -48,7 +48,7 @@ class Counts:
 
     def words(self) -> list[str]:
         """Mean reward, rate, time to go, failures by boundary; what is not known yet is left out."""
-        told = [f"reward {number(self._sum / self._scored)}"] if self._scored else []
+        told = [f"reward {self._sum / self._scored:.4g}"] if self._scored else []
         rate = self.played / self.seconds if self.seconds > 0 else 0.0
         if rate:
             told += [f"{rate:.3g}/s", f"{_clock((self.asked - self.done) / rate)} to go"]
@@ -73,7 +73,7 @@ class Display:
     def say(self, text: str) -> None:
         """A line above what changes."""
         if not self._quiet:
-            self._out.print(text, soft_wrap=True)
+            self._out.print(text, soft_wrap=not self._out.is_terminal)
 
     def begin(self, *, asked: int, done: int) -> None:
         """The bar appears."""

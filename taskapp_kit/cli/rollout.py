@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taskapp_kit.cli.failure import failure_told, only_authors_log, show_traceback
-from taskapp_kit.cli.model_choice import chosen_model
+from taskapp_kit.cli.model_choice import chosen_policy
 from taskapp_kit.cli.terminal import console, example, print_json
 from taskapp_kit.cli.values import ACTION, JSON_OBJECT, SEED, is_url
 from taskapp_kit.errors import RequestError, RolloutFailed
@@ -92,17 +92,7 @@ def command(
     from taskapp_kit.config import load
 
     settings = load({"store": store, "cache": cache}, env_files=env_files)
-    note = ""
-    given: dict[str, Any] = dict(policy_config or {})
-    if model is not None or inference_url is not None:
-        if policy is not None or action is not None:
-            raise click.UsageError("--model and --inference-url let a model act, --policy and --action something else.")
-        given.update(chosen_model(settings, model, inference_url))
-    elif "inference_url" not in given or policy is not None or action is not None:
-        note = "" if policy or given.get("policy") else "no --policy was given"
-        given = {"policy": policy or ("constant" if action is not None else "random"), **given}
-    if action is not None:
-        given["action"] = action
+    given, note = chosen_policy(settings, policy, model, inference_url, action, policy_config, app=app)
     body: dict[str, Any] = {
         "run_id": f"cli-{uuid.uuid4().hex[:12]}",
         "env": {"env_name": environment, "seed": seed, "config": dict(env_config or {})},

@@ -60,7 +60,11 @@ HANDED_APP, HANDED_EXPOSURE, HANDED_LEVEL = "TASKAPP_SERVED_APP", "TASKAPP_SERVE
     "--env-file", "env_files", multiple=True, metavar="F", help="Read settings from this file; a later one wins."
 )
 @click.option("--keys-file", metavar="F", help="A file with one valid key a line, read again when it changes.")
-@click.option("--store", metavar="URL", help=f"Where rollouts are kept: sqlite:///PATH, postgresql://…, or none.  [default: {DEFAULT_STORE}]")
+@click.option(
+    "--store",
+    metavar="URL",
+    help=f"Where rollouts are kept: sqlite:///PATH, postgresql://…, or none.  [default: {DEFAULT_STORE}]",
+)
 @click.option("--reload", is_flag=True, help="Start again whenever a Python file beside the app's changes.")
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="What is logged."

@@ -25,7 +25,7 @@ from taskapp_kit.errors import ConfigError
     epilog=example(
         "taskapp setup",
         "taskapp setup --discover --upload-key",
-        "SYNTH_API_KEY=… taskapp setup --backend-url http://127.0.0.1:8500 --task-url http://127.0.0.1:8001",
+        "taskapp setup --backend-url http://127.0.0.1:8500 --task-url http://127.0.0.1:8001",
     )
 )
 @click.option(
@@ -42,7 +42,13 @@ from taskapp_kit.errors import ConfigError
 @click.option("--backend-url", "--backend", "backend_url", metavar="U", help="The backend's address.")
 @click.option("--task-url", "--task-app-url", "task_url", metavar="U", help="The task app's address.")
 @click.option("--discover", is_flag=True, help="Look for the task app among the apps deployed on Modal.")
-@click.option("--modal-env", default="", metavar="E", help="The Modal environment to look in.  [default: Modal's own]")
+@click.option(
+    "--modal-env",
+    default="",
+    show_default=False,
+    metavar="E",
+    help="The Modal environment to look in.  [default: the account's]",
+)
 @click.option("--upload-key", is_flag=True, help="Give the backend the task app's key, in a box that it alone opens.")
 def command(
     path: Path,
@@ -56,24 +62,25 @@ def command(
     """Write an .env file (mode 600) that `taskapp train`, `serve`, `eval` and `deploy` read.
 
     What is known already, from flags, the environment or env files, is taken over; at a terminal what is missing is
-    asked for, keys without showing them. A missing ENVIRONMENT_API_KEY is made. Nothing leaves this machine without
-    --upload-key or --discover.
+    asked for, keys without showing them. A missing ENVIRONMENT_API_KEY is made, and for a backend on this machine a
+    missing SYNTH_API_KEY, too. Nothing leaves this machine without --upload-key or --discover.
     """
     from taskapp_kit.cli import env_file
+    from taskapp_kit.deploy.tunnel_plan import on_loopback
 
     sources = [*([str(path)] if path.expanduser().is_file() else []), *env_files]
     known = job_settings(env_files=sources, backend_url=backend_url, task_app_url=task_url)
     asks = sys.stdin.isatty()
-    backend = known.backend_url or (click.prompt("Backend", default=LOCAL_BACKEND) if asks else None)
-    synth = known.backend_key or (
-        click.prompt(f"{SYNTH_KEY}, the backend's key (empty: later)", default="", hide_input=True, show_default=False)
-        if asks
-        else None
+    backend = _address(known.backend_url) or (
+        click.prompt("Backend", default=LOCAL_BACKEND, value_proc=_typed_address) if asks else None
     )
-    task_app = task_url or (_discovered(modal_env, asks) if discover else known.task_app_url)
-    if task_app is None and asks and not discover:
-        task_app = click.prompt("Task app (empty: later)", default="", show_default=False) or None
-    minted = known.task_app_key is None
+    ours = backend is not None and on_loopback(backend)
+    typed = _asked_for_key(ours) if asks and not known.backend_key else None
+    synth = known.backend_key or typed or (_mint() if ours else None)
+    task_app = _address(task_url or (_discovered(modal_env, asks) if discover else known.task_app_url))
+    if task_app is None and asks:
+        asked = "Task app (empty: later)"
+        task_app = click.prompt(asked, default="", show_default=False, value_proc=_typed_address)
     values = {
         BACKEND_VARIABLES[0]: backend,
         SYNTH_KEY: synth,
@@ -82,10 +89,13 @@ def command(
     }
     env_file.write(path, {name: value for name, value in values.items() if value})
     click.echo(f"Wrote {clean(str(path))}, for you alone to read:")
+    given = {SYNTH_KEY: known.backend_key or typed, ENVIRONMENT_KEY: known.task_app_key}
     for name, value in values.items():
-        shown = "(not set)" if not value else "made now" if name == ENVIRONMENT_KEY and minted else "set"
+        shown = "(not set)" if not value else "set" if given.get(name) else "made now"
         click.echo(f"  {name}  {clean(value) if value and name.endswith('URL') else shown}")
     _warn_of_git(path)
+    if values[SYNTH_KEY] and not given[SYNTH_KEY]:
+        click.echo(f"`taskapp backend serve` in this folder takes that {SYNTH_KEY}; one that runs already has another.")
     if upload_key:
         _upload(JobSettings(backend, task_app, synth or None, values[ENVIRONMENT_KEY]))
     missing = [name for name, value in values.items() if not value]
@@ -93,6 +103,28 @@ def command(
         click.echo(
             f"Still missing: {', '.join(missing)}. Run `taskapp setup` again, or write them into the file.", err=True
         )
+
+
+def _asked_for_key(ours: bool) -> str:
+    empty = "empty: one is made for it" if ours else "empty: later"
+    typed: str = click.prompt(
+        f"{SYNTH_KEY}, the backend's key ({empty})", default="", hide_input=True, show_default=False
+    )
+    return typed
+
+
+def _address(told: str | None) -> str | None:
+    """Raises ConfigError for one that no later command could use (or that holds a password)."""
+    from taskapp_kit.client.transport import read_address
+
+    return read_address(told) if told else None
+
+
+def _typed_address(told: str) -> str | None:
+    try:
+        return _address(told.strip())
+    except ConfigError as error:
+        raise click.UsageError(error.message) from None
 
 
 def _mint() -> str:
@@ -136,7 +168,7 @@ def _warn_of_git(path: Path) -> None:
     """A file with keys that git would take is worth a word."""
     folder = path.expanduser().resolve().parent
     try:
-        asked = ["git", "check-ignore", "-q", path.name]
+        asked = ["git", "check-ignore", "-q", "--", path.name]
         ignored = subprocess.run(asked, cwd=folder, capture_output=True, timeout=10, check=False).returncode  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return

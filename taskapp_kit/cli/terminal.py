@@ -66,8 +66,8 @@ def one_line(text: str, width: int) -> str:
 
 
 def number(value: Any) -> str:
-    """A score or a reward for a table: at most six significant digits, `-` for null."""
-    return "-" if value is None else f"{value:.6g}" if isinstance(value, float | int) else str(value)
+    """A score or a reward for a table: at most six significant digits, `-` for null; what is no number as short text."""
+    return "-" if value is None else f"{value:.6g}" if isinstance(value, float | int) else one_line(str(value), 60)
 
 
 def print_json(value: Any) -> None:

@@ -11,14 +11,12 @@ import click
 
 from taskapp_kit.cli.job_settings import TASK_APP_VARIABLES, asked_for
 from taskapp_kit.cli.terminal import clean, console, example, number, one_line, print_json
-from taskapp_kit.errors import ConfigError, JobError, JobTimeout
+from taskapp_kit.errors import BackendError, ConfigError, JobError, JobTimeout
 
 if TYPE_CHECKING:
     from taskapp_kit.cli.job_settings import JobSettings
     from taskapp_kit.client import RLJob
     from taskapp_kit.client.rl_config import RlConfig
-
-SUCCEEDED = ("succeeded", "completed")
 
 
 @click.command(
@@ -80,10 +78,12 @@ def command(
     """Submit an RL job and follow it until it ends.
 
     The task app is checked first: its address, its key, its contract. Exit status 0 is a job that succeeded (with
-    --no-poll: that was taken), 1 one that did not, 2 a config or a setting that is wrong. Ctrl-C stops following; the
-    job goes on.
+    --no-poll, which prints the job's id: one that was taken), 1 one that did not, 2 a config or a setting that is
+    wrong. Ctrl-C stops following; the job goes on.
     """
     from taskapp_kit.client import RLJob
+    from taskapp_kit.client.job_status import succeeded
+    from taskapp_kit.client.refusals import without_keys
 
     config = _config(config_path)
     named = config.document.get("services", {}).get("task_url")
@@ -116,12 +116,15 @@ def command(
     except JobTimeout:
         _left(job, backend)
         raise
+    told = without_keys(last, settings.keys)
     if as_json:
-        print_json(last)
+        print_json(told)
     elif poll:
-        _report(last)
-    if poll and last.get("status", last.get("state")) not in SUCCEEDED:
-        raise JobError(_why(last), hint=f"`taskapp train` again makes a new job; the events stand at {backend}.")
+        _report(told)
+    else:
+        click.echo(clean(str(job.job_id)))
+    if poll and not succeeded(last):
+        raise JobError(_why(told), hint=f"`taskapp train` again makes a new job; the events stand at {backend}.")
 
 
 def _config(path: Path) -> RlConfig:
@@ -152,20 +155,33 @@ async def _run(
         *await check_backend(settings.needed_backend(), settings.needed_backend_key(), app_url),
     ]
     if not quiet or failed(findings):
-        show(findings, console(stderr=True))
+        show(findings, console(stderr=True), settings.keys)
     if failed(findings):
         parts = list(dict.fromkeys(finding.part for finding in findings if not finding.ok))
         raise JobError(f"No job was submitted: see {' and '.join(parts)} above.")
     job_id = await job.submit_async()
     click.echo(f"Job {clean(job_id)} is submitted.", err=True)
     if not poll:
-        return await job.get_status_async()
+        return await _status(job, job_id)
     with display_for(quiet=quiet) as display:
-        return await follow(job, display, timeout_seconds=timeout_seconds, interval_seconds=interval_seconds)
+        return await follow(
+            job, display, timeout_seconds=timeout_seconds, interval_seconds=interval_seconds, keys=settings.keys
+        )
+
+
+async def _status(job: RLJob, job_id: str) -> dict[str, Any]:
+    """The job that was taken, also where the backend cannot be asked for it just now."""
+    try:
+        return await job.get_status_async()
+    except BackendError as error:
+        click.echo(f"Warning: the job is taken, and its status is not known. {clean(error.message)}", err=True)
+        return {"job_id": job_id, "status": "unknown"}
 
 
 def _left(job: RLJob, backend: str) -> None:
-    if job.job_id is not None:
+    if job.job_id is None:
+        click.echo("\nStopped before the backend had named a job.", err=True)
+    else:
         click.echo(f"\nNo longer followed; job {clean(job.job_id)} goes on at {clean(backend)}.", err=True)
 
 
@@ -179,7 +195,7 @@ def _report(last: dict[str, Any]) -> None:
     rows.add_row("final reward", number(last.get("final_reward")))
     metrics = last.get("metrics")
     for name, value in sorted(metrics.items()) if isinstance(metrics, dict) else ():
-        rows.add_row(one_line(str(name), 40), one_line(number(value), 60))
+        rows.add_row(one_line(str(name), 40), number(value))
     if last.get("updates_weights") is False:
         rows.add_row("note", "this backend's engine plays rollouts and updates no weights: nothing was trained")
     out.print(rows)
@@ -187,8 +203,9 @@ def _report(last: dict[str, Any]) -> None:
 
 def _why(last: dict[str, Any]) -> str:
     from taskapp_kit.cli.follow import told, word_of
+    from taskapp_kit.client.refusals import ended
 
     cause = last.get("error")
     if isinstance(cause, dict):
         cause = cause.get("message")
-    return f"The job ended as {word_of(last)}" + (f": {told(str(cause)).rstrip('.')}." if cause else ".")
+    return f"The job ended as {word_of(last)}" + (f": {ended(told(str(cause)))}" if cause else ".")

@@ -215,8 +215,11 @@ class Directory:
         self._write(SUMMARY, summary)
 
     def drop_summary(self) -> None:
-        """There are results to come: what an earlier end said holds no longer."""
-        (self.path / SUMMARY).unlink(missing_ok=True)
+        """There are results to come: what an earlier end said holds no longer. Raises StoreError."""
+        try:
+            (self.path / SUMMARY).unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(f"{self.path / SUMMARY} cannot be removed: {error.strerror}.") from None
 
     def _write(self, name: str, told: Mapping[str, Json]) -> None:
         text = orjson.dumps(told, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
@@ -233,6 +236,8 @@ class Directory:
             finally:
                 os.close(folder)
         except OSError as error:
+            with suppress(OSError):
+                waiting.unlink()
             raise StoreError(f"{self.path / name} cannot be written: {error.strerror}.") from error
 
 

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from taskapp_kit.client import TaskAppClient
+from taskapp_kit.client.refusals import sentence
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.addresses import stored_url
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.digest import json_hash
+from taskapp_kit.contract.identity import SEED_LIMIT
 from taskapp_kit.contract.ports import SystemClock
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.instances import find_environment
@@ -194,6 +196,7 @@ class There:
         self, url: str, key: str | None, *, max_time_seconds: float = 3600.0, spec: AppSpec | None = None
     ) -> None:
         self._url = url
+        self._key = key
         self._client = TaskAppClient(url, key, timeout_seconds=max_time_seconds + PATIENCE_SECONDS)
         self.spec = spec
 
@@ -208,13 +211,13 @@ class There:
             )
         reward = told.get("reward")
         about = About(
-            app=str(task["id"]),
-            version=str(task.get("version")),
+            app=self._name(task["id"]) or "untold",
+            version=self._name(task.get("version")) or None,
             spec_hash=json_hash({name: told[name] for name in DECLARED if name in told}),
-            environment=str(told.get("environment") or environment or task["id"]),
+            environment=self._name(told.get("environment")) or environment or self._name(task["id"]),
             splits=_splits(told.get("dataset")),
-            formula=str(reward.get("formula", "")) if isinstance(reward, Mapping) else "",
-            kit_version=str(versions["kit"]) if isinstance(versions, Mapping) and "kit" in versions else None,
+            formula=self._name(reward.get("formula")) if isinstance(reward, Mapping) else "",
+            kit_version=(self._name(versions.get("kit")) or None) if isinstance(versions, Mapping) else None,
         )
         if self.spec is not None and (self.spec.name, self.spec.version) != (about.app, about.version):
             raise ConfigError(
@@ -222,6 +225,10 @@ class There:
                 hint="Give the app that is served there, or leave out --app-id: then no aggregates are computed.",
             )
         return about
+
+    def _name(self, told: Any) -> str:
+        """What the server says, fit for files and terminals: a line without control characters and the key; "" for no text."""
+        return sentence(told, self._key)
 
     async def check(self, plan: Plan) -> None:
         """See Player: asks for the tasks of the first and the last seed of each range."""
@@ -246,7 +253,7 @@ class There:
             failure = Failure("timeout", "no_answer", error.message)
             return Result.of_failure(failure, seed=seed, rollout_id="", seconds=time.monotonic() - began)
         try:
-            return Result.of_answer(answer)
+            return Result.of_answer(answer, seed=seed)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise TaskAppError(
                 f"{stored_url(self._url)} answered with something that is no rollout as taskapp-kit gives it.",
@@ -269,13 +276,22 @@ def _ends(plan: Plan) -> list[int]:
     return sorted(index for index in found if index is not None)
 
 
+def _is_seed(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= SEED_LIMIT
+
+
 def _splits(dataset: Any) -> dict[str, range]:
     """The seeds of each split, as `/task_info` tells them; what is told otherwise is left out."""
     if not isinstance(dataset, Mapping) or not isinstance(dataset.get("seeds"), Mapping):
         return {}
     found = {}
     for name, bounds in dataset["seeds"].items():
-        if isinstance(bounds, list) and 2 <= len(bounds) <= 3 and all(type(part) is int for part in bounds):
+        if (
+            isinstance(bounds, list)
+            and 2 <= len(bounds) <= 3
+            and all(_is_seed(part) for part in bounds)
+            and bounds[2:] != [0]
+        ):
             found[str(name)] = range(*bounds)
     first = dataset.get("default_split")
     return {name: found[name] for name in sorted(found, key=lambda name: name != first)}

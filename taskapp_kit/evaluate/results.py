@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,8 @@ from taskapp_kit.contract.scorecard import RolloutSummary
 from taskapp_kit.errors import Failure, TaskAppError
 
 MESSAGE_LENGTH = 400
+LONGEST_WORD = 1000
+"""Of a server's ids and names: each result has them on its line."""
 
 
 @dataclass(slots=True)
@@ -74,28 +77,32 @@ class Result:
         )
 
     @classmethod
-    def of_answer(cls, body: Mapping[str, Any]) -> Result:
-        """Of the answer of `POST /rollout`. Raises KeyError, TypeError, ValueError where it is no such answer."""
+    def of_answer(cls, body: Mapping[str, Any], *, seed: int) -> Result:
+        """Of the answer of `POST /rollout` for that seed. Raises KeyError, TypeError, ValueError where it is no such answer."""
         metrics, card = body["metrics"], body["scorecard"]
         details = dict(metrics["details"])
-        seed, split = details.pop("seed"), details.pop("split")
+        if details.pop("seed") != seed:
+            raise ValueError("that is another seed")
+        split = details.pop("split")
         details.pop("rubric", None)
         return cls(
             status=_one_of(body["status"], ("terminated", "truncated")),
-            rollout_id=str(body["rollout_id"]),
-            environment=str(body["pipeline_metadata"]["environment"]),
-            split=str(split),
-            seed=int(seed),
+            rollout_id=_word(body["rollout_id"]),
+            environment=_word(body["pipeline_metadata"]["environment"]),
+            split=_word(split),
+            seed=seed,
             reward=_number(body["reward"]),
             outcome_score=_number(metrics["outcome_score"]),
             events_score=_number(metrics["events_score"]),
-            returned=float(metrics["mean_return"]),
-            criteria={str(item["name"]): _number(item["score"]) for item in card["criteria"] if item["of"] != "metric"},
-            metrics={str(name): float(value) for name, value in details.items()},
-            length=int(metrics["num_steps"]),
-            stop_reason=str(body["stop_reason"]),
-            digest=str(body["digest"]),
-            usage={str(name): float(count) for name, count in body["usage"].items()},
+            returned=_some_number(metrics["mean_return"]),
+            criteria={
+                _word(item["name"]): _number(item["score"]) for item in card["criteria"] if item["of"] != "metric"
+            },
+            metrics={_word(name): _some_number(value) for name, value in details.items()},
+            length=int(_some_number(metrics["num_steps"])),
+            stop_reason=_word(body["stop_reason"]),
+            digest=_word(body["digest"]),
+            usage={_word(name): _some_number(count) for name, count in body["usage"].items()},
             seconds=_number(body["timing"].get("total")),
         )
 
@@ -153,7 +160,19 @@ class Result:
 
 
 def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
+    return None if value is None else _some_number(value)
+
+
+def _some_number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError("that is no finite number")
+    return float(value)
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > LONGEST_WORD:
+        raise ValueError(f"that is no text of at most {LONGEST_WORD} characters")
+    return value
 
 
 def _one_of(value: Any, known: tuple[str, ...]) -> str:

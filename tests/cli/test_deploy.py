@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 import stat
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,10 +17,16 @@ import pytest
 pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
 sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
 
-from control_plane import ControlPlane
-from deploys import Deploy, taskapp, write_own
+from control_plane import ControlPlane, unary
+from deploys import Deploy, environment, taskapp, write_own
+from google.protobuf.message import Message  # type: ignore[import-untyped]
+from grpclib import GRPCError, Status
+from modal_proto import api_pb2
 
+from taskapp_kit.cli.deploy_steps import look_at
 from taskapp_kit.config import Settings
+from taskapp_kit.deploy.modal_plan import make_plan
+from taskapp_kit.deploy.modal_settings import ModalSettings
 
 KEY = "canary-door-key-" + "5c" * 24
 VENDOR = "canary-vendor-key-77b2"
@@ -73,50 +83,108 @@ def test_from_nothing_to_an_app_that_answers(own: Path, served: str) -> None:
     assert STAYS not in str(made)
 
 
-def test_a_second_deploy_leaves_the_secret_and_another_updates_it(own: Path, served: str) -> None:
-    with ControlPlane({"capitals-env": {"ENVIRONMENT_API_KEY", "OTHER"}}, web_url=served).running() as plane:
-        kept = create(plane, own, "--no-wait", "--json")
-        assert kept.code == 0, kept.output
-        assert json.loads(kept.out) == {"app_name": "capitals", "url": served, "environment": ""}
-        assert "exists and stays as it is" in kept.err
-        assert not plane.requests("SecretUpdate")
-        arguments = ("deploy", "capitals.py", "--no-wait", "--update-secret", "--env-file", "keys.env")
-        assert taskapp(plane, own, *arguments).code == 0
-        (update,) = plane.requests("SecretUpdate")
-        assert {item.key for item in update.updates} == {"ENVIRONMENT_API_KEY", "OPENAI_API_KEY"}
-        assert plane.secrets["capitals-env"] == {"ENVIRONMENT_API_KEY", "OPENAI_API_KEY", "OTHER"}
-
-
-def test_a_key_is_made_and_kept_for_its_owners_eyes(own: Path, served: str) -> None:
+def test_a_key_is_made_once_and_kept_for_its_owners_eyes_and_what_is_there_stays(own: Path, served: str) -> None:
     (own / ".env").write_text("OPENAI_API_KEY=x\n")
     with ControlPlane({}, web_url=served).running() as plane:
-        done = taskapp(plane, own, "deploy", "capitals.py", "--create-secret", "--no-wait")
-        assert done.code == 0, done.output
+        first = taskapp(plane, own, "deploy", "capitals.py", "--create-secret", "--no-wait")
+        assert first.code == 0, first.output
         (made,) = [request for request in plane.requests("SecretGetOrCreate") if request.env_dict]
-    key = made.env_dict["ENVIRONMENT_API_KEY"]
-    assert len(key) == 64 and key not in done.output
-    assert f"ENVIRONMENT_API_KEY={key}" in (own / ".env").read_text()
-    assert "OPENAI_API_KEY=x" in (own / ".env").read_text()
-    assert stat.S_IMODE((own / ".env").stat().st_mode) == 0o600
+        key = made.env_dict["ENVIRONMENT_API_KEY"]
+        assert len(key) == 64 and key not in first.output
+        kept = (own / ".env").read_text()
+        assert f"ENVIRONMENT_API_KEY={key}" in kept and "OPENAI_API_KEY=x" in kept
+        assert stat.S_IMODE((own / ".env").stat().st_mode) == 0o600
+
+        second = create(plane, own, "--no-wait", "--json")  # replaces the app of ours
+        assert second.code == 0, second.output
+        assert json.loads(second.out) == {"app_name": "capitals", "url": served, "environment": ""}
+        assert "exists and stays as it is" in second.err
+        assert not plane.requests("SecretUpdate")
+
+        plane.apps["capitals"] = {}  # as if somebody else had deployed it since
+        (own / "more.env").write_text("OPENAI_API_KEY=y\n")
+        update = ("--update-secret", "--env-file", "more.env", "--take-over")
+        third = taskapp(plane, own, "deploy", "capitals.py", "--no-wait", *update)
+        assert third.code == 0, third.output
+        assert "taskapp-kit" in plane.apps["capitals"]
+        (updated,) = plane.requests("SecretUpdate")
+        assert [item.key for item in updated.updates] == ["OPENAI_API_KEY"]  # no key is made where there is one
+        assert (own / "more.env").read_text() == "OPENAI_API_KEY=y\n"
+        assert plane.secrets["capitals-env"] == {"ENVIRONMENT_API_KEY", "OPENAI_API_KEY"}
+        assert len(plane.published) == 3
 
 
-def test_a_key_is_not_made_for_a_secret_that_has_one(own: Path) -> None:
-    (own / "more.env").write_text("OPENAI_API_KEY=x\n")
-    with ControlPlane({"capitals-env": {"ENVIRONMENT_API_KEY"}}).running() as plane:
-        for flag in ("--create-secret", "--update-secret"):
-            done = taskapp(plane, own, "deploy", "capitals.py", "--no-wait", flag, "--env-file", "more.env")
-            assert done.code == 0, done.output
-        (update,) = plane.requests("SecretUpdate")
-    assert [item.key for item in update.updates] == ["OPENAI_API_KEY"]
-    assert (own / "more.env").read_text() == "OPENAI_API_KEY=x\n"
+@pytest.mark.parametrize(
+    ("key", "words"), [("another-key", "not the one in the Secret"), (None, "its key is not known here")]
+)
+def test_a_wrong_key_here_is_told_and_no_rollout_tried(
+    own: Path, served: str, capsys: pytest.CaptureFixture[str], key: str | None, words: str
+) -> None:
+    plan = make_plan("capitals.py", ModalSettings(app_name="capitals"), beside=own)
+    assert look_at(plan, served, key) is None
+    told = capsys.readouterr().err
+    assert words in told and "no rollout was tried" in told
+    assert key is None or key not in told
 
 
-def test_a_wrong_key_here_is_told_and_no_rollout_tried(own: Path, served: str) -> None:
-    with ControlPlane({"capitals-env": {"ENVIRONMENT_API_KEY"}}, web_url=served).running() as plane:
-        wrong = taskapp(plane, own, "deploy", "capitals.py", ENVIRONMENT_API_KEY="another-key")
-        assert wrong.code == 0 and "not the one in the Secret" in wrong.err
-        none = taskapp(plane, own, "deploy", "capitals.py")
-        assert none.code == 0 and "its key is not known here" in none.err
+def test_a_secret_that_another_makes_meanwhile_is_not_called_ours(own: Path) -> None:
+    with Raced({}).running() as plane:
+        done = create(plane, own, "--no-wait")
+    assert (done.code, plane.published) == (1, [])
+    assert "The Secret 'capitals-env' was made by somebody else meanwhile" in done.err
+    assert "made ENVIRONMENT_API_KEY" not in done.err
+
+
+class Raced(ControlPlane):
+    """A workspace where a Secret appears between the question and the deed."""
+
+    @unary
+    def SecretGetOrCreate(self, request: api_pb2.SecretGetOrCreateRequest) -> Message:
+        if request.object_creation_type == api_pb2.OBJECT_CREATION_TYPE_CREATE_FAIL_IF_EXISTS:
+            raise GRPCError(Status.ALREADY_EXISTS, "Secret already exists.")
+        raise GRPCError(Status.NOT_FOUND, f"Secret '{request.deployment_name}' not found in environment 'main'.")
+
+
+def stopped(own: Path, plane: ControlPlane, number: signal.Signals, when: str) -> tuple[int, str]:
+    """A deploy that gets a signal when the plane has been asked for something."""
+    with (own / "log").open("w+") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "taskapp_kit", "deploy", "capitals.py", "--no-wait"],
+            cwd=own,
+            env=environment(plane, own, TMPDIR=str(own / "tmp")),
+            stdout=log,
+            stderr=log,
+            preexec_fn=lambda: [signal.signal(one, signal.SIG_DFL) for one in (signal.SIGINT, signal.SIGHUP)],  # noqa: PLW1509
+        )
+        try:
+            end = time.monotonic() + 60
+            while not plane.requests(when) and time.monotonic() < end:
+                time.sleep(0.02)
+            process.send_signal(number)
+            return process.wait(60), (own / "log").read_text()
+        finally:
+            process.kill()
+            process.wait()
+
+
+class Slow(ControlPlane):
+    """A workspace that builds images for ever."""
+
+    @unary
+    async def ImageGetOrCreate(self, request: api_pb2.ImageGetOrCreateRequest) -> Message:
+        await asyncio.sleep(120)
+        return api_pb2.ImageGetOrCreateResponse()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_deploy_that_is_stopped_stops_modals_and_leaves_nothing(own: Path, number: signal.Signals) -> None:
+    (own / "tmp").mkdir()
+    with Slow({"capitals-env": {"ENVIRONMENT_API_KEY"}}).running() as plane:
+        code, told = stopped(own, plane, number, "ImageGetOrCreate")
+        assert code == 1, told
+        assert "The deploy was stopped." in told and "Traceback" not in told
+        assert not plane.published
+    assert list((own / "tmp").iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -151,15 +219,6 @@ def test_what_cannot_be_deployed_is_told_in_one_sentence(
         assert canary not in done.output
 
 
-def test_an_app_of_ours_is_replaced_and_anothers_when_asked_to(own: Path) -> None:
-    secrets = {"capitals-env": {"ENVIRONMENT_API_KEY"}}
-    for tags, flags in (({"taskapp-kit": "0.0.1"}, ()), ({}, ("--take-over",))):
-        with ControlPlane(dict(secrets), apps={"capitals": tags}).running() as plane:
-            done = taskapp(plane, own, "deploy", "capitals.py", "--no-wait", *flags)
-            assert done.code == 0, done.output
-            assert "taskapp-kit" in plane.apps["capitals"]
-
-
 def test_nobody_signed_in_is_one_sentence(own: Path) -> None:
     with ControlPlane({}).running() as plane:
         plane.authenticated = False
@@ -167,7 +226,9 @@ def test_nobody_signed_in_is_one_sentence(own: Path) -> None:
         signed_out = taskapp(plane, own, "deploy", "capitals.py", MODAL_TOKEN_ID="", MODAL_TOKEN_SECRET="")
     for done in (refused, signed_out):
         assert done.code == 1
-        assert done.err.strip() == "Error: Modal does not know who asks: nobody is signed in here. Sign in: modal setup"
+        assert done.err.strip().endswith(
+            "\nError: Modal does not know who asks: nobody is signed in here. Sign in: modal setup"
+        )
 
 
 def test_a_dry_run_shows_the_plan_and_asks_nobody(own: Path) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,7 +56,51 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
         write(tmp_path / "none" / ".env", {"A": "1"})
 
 
-VALUES = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="'\\"), max_size=30)
+ODD = """\ufeff# a comment\r
+export OLD=1\r
+\r
+SYNTH_API_KEY="$OTHER and ${HOME}"\r
+TEXT="first
+ENVIRONMENT_API_KEY=not-a-setting
+last"
+  ENVIRONMENT_API_KEY = 'a b'  # why
+no setting at all
+SYNTH_API_KEY=twice
+LINE=a\u2028b\x0cc
+LAST=1"""
+
+
+def test_an_odd_file_keeps_all_that_is_not_set(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    path.write_bytes(ODD.encode())
+    write(path, {"SYNTH_API_KEY": "new", "ENVIRONMENT_API_KEY": "a$b", "MORE": "x"})
+    assert path.read_bytes().decode() == (
+        '# a comment\nexport OLD=1\n\nSYNTH_API_KEY=new\nTEXT="first\nENVIRONMENT_API_KEY=not-a-setting\nlast"\n'
+        "ENVIRONMENT_API_KEY='a$b'\nno setting at all\nLINE=a\u2028b\x0cc\nLAST=1\nMORE=x\n"
+    )
+
+
+def test_nothing_is_left_of_an_attempt_that_failed(tmp_path: Path) -> None:
+    """A file that cannot be replaced: the keys must not stay in another one."""
+    (tmp_path / ".env").mkdir()
+    with pytest.raises(ConfigError, match="cannot be written"):
+        write(tmp_path / ".env", {"A": "1"})
+    (tmp_path / "full.env").write_text("A=0\n")
+    code = (
+        "import resource, sys; from pathlib import Path; from taskapp_kit.cli.env_file import write\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "write(Path(sys.argv[1]), {'A': 'secret' * 2000})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "full.env")], capture_output=True, text=True, check=False
+    )
+    assert "ConfigError" in done.stderr
+    assert "secret" not in done.stderr.replace("'secret' * 2000", "")
+    assert (tmp_path / "full.env").read_text() == "A=0\n"
+    assert sorted(item.name for item in tmp_path.iterdir()) == [".env", "full.env"]
+
+
+VALUES = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="'"), max_size=30)
 
 
 @given(st.dictionaries(st.from_regex(r"[A-Z_]{1,8}", fullmatch=True), VALUES, max_size=6))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from taskapp_kit.cli.model_choice import chosen_model
+from taskapp_kit.cli.model_choice import chosen_model, chosen_policy
 from taskapp_kit.config import Settings, load
 from taskapp_kit.errors import ConfigError
 
@@ -53,3 +53,21 @@ def test_unless_models_toml_has_the_name(folder: Path) -> None:
 def test_without_a_backend_it_says_what_to_set(folder: Path) -> None:
     with pytest.raises(ConfigError, match="BACKEND_BASE_URL"):
         chosen_model(settings(folder), "ft:other", None)
+
+
+def test_the_backends_key_goes_to_no_server_elsewhere(folder: Path) -> None:
+    given = settings(folder, **BACKEND)
+    with pytest.raises(ConfigError, match="its key would go to"):
+        chosen_policy(given, None, "ft:other", None, None, None, app="https://app.example")
+    for app in ("http://127.0.0.1:8001", "adder.py"):
+        assert chosen_policy(given, None, "ft:other", None, None, None, app=app)[0]["api_key"] == "sk-1"
+
+
+def test_it_is_told_who_gets_a_models_key(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = settings(folder, SMALL_KEY="sk-small")
+    chosen_policy(given, None, "small", None, None, None, app="http://127.0.0.1:8001")
+    assert capsys.readouterr().err == ""
+    chosen_policy(given, None, "small", None, None, None, app="https://app.example")
+    told = capsys.readouterr().err
+    assert "https://app.example" in told
+    assert "sk-small" not in told

@@ -22,7 +22,9 @@ from taskapp_kit.backend.app import create_backend
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.serve.runner import BackgroundServer
-from tests.cli.conftest import ROOT, Run, clean_environ
+
+from .conftest import ROOT, Run, clean_environ
+from .terminals import Terminal
 
 BACKEND_KEY, TASK_APP_KEY = "sk_train_0123456789abcdef", "ek_train_0123456789abcdef"
 CONFIG = (ROOT / "examples" / "rl_in_process_config.toml").read_text(encoding="utf-8")
@@ -230,6 +232,22 @@ def test_ctrl_c_leaves_the_job_and_says_so(both: Both, config: Path) -> None:
     job = RLJob.from_job_id(job_id[1], both.backend, BACKEND_KEY)
     assert job.get_status()["status"] == "running"
     job.cancel()
+
+
+def test_at_a_terminal_the_job_is_shown_live_until_ctrl_c(both: Both, config: Path) -> None:
+    config.write_text(CONFIG.replace("iterations_per_epoch = 2", "iterations_per_epoch = 5000"), encoding="utf-8")
+    with Terminal(config.parent, "train", "--config", str(config), *FAST, **both.variables()) as terminal:
+        terminal.wait("reward, by train step")
+        terminal.interrupt()
+        assert terminal.end() == 1
+    job_id = re.search(r"No longer followed; job (rl_\w+) goes on at", terminal.text)
+    assert job_id is not None, terminal.text
+    assert "/30000 rollouts" in terminal.text
+    assert terminal.text.rindex("\x1b[?25h") > terminal.text.rindex("\x1b[?25l"), "the cursor is there again"
+    safe(terminal.text)
+    from taskapp_kit.client import RLJob
+
+    RLJob.from_job_id(job_id[1], both.backend, BACKEND_KEY).cancel()
 
 
 def test_check_tells_each_part(run: Run, both: Both) -> None:

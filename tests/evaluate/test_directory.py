@@ -218,3 +218,15 @@ def test_differences_are_named_down_to_the_member() -> None:
     assert differing(before, now) == [
         "policy.model was m, is n", "split was not given, is test", f"x was not given, is {'y' * 69}…",
     ]  # fmt: skip
+
+
+def test_a_folder_that_takes_no_changes_is_a_sentence(tmp_path: Path, evaluations: Any) -> None:
+    asked = Plan(Seeds.read("0-3"), {"policy": "presser"})
+    evaluations.run(tmp_path, asked)
+    results, summary = tmp_path / "results.jsonl", tmp_path / "summary.json"
+    results.write_bytes(b"".join(results.read_bytes().splitlines(keepends=True)[:2]))
+    summary.unlink()
+    (summary / "inner").mkdir(parents=True)
+    with pytest.raises(StoreError, match=r"summary\.json cannot be removed"):
+        evaluations.run(tmp_path, asked)
+    assert len(results.read_bytes().splitlines()) == 2

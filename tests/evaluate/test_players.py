@@ -126,6 +126,9 @@ class Peer:
     def __init__(self, *answers: tuple[int, Any]) -> None:
         self.answers = list(answers)
 
+    def other(self) -> Any:
+        return {"task": {"id": "peer", "version": "2"}}
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
@@ -133,7 +136,7 @@ class Peer:
             pass
         status, body = self.answers[0] if len(self.answers) == 1 else self.answers.pop(0)
         if scope["path"] != "/rollout":
-            status, body = 200, {"task": {"id": "peer", "version": "2"}}
+            status, body = 200, self.other()
         content = json.dumps(body).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -149,3 +152,42 @@ def test_a_foreign_servers_answers(evaluations: Any, tmp_path: Path) -> None:
     with BackgroundServer(Peer((404, {"detail": "x"}))) as server, pytest.raises(TaskAppError):
         evaluations.run(tmp_path / "c", plan("0-2"), There(server.url, None))
     assert (tmp_path / "c" / "results.jsonl").read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    "bounds", [[0, 10, 0], [-5, 5], [0, 2**63 + 1], [0, 1e9], ["0", "9"], [0], [0, 1, 2, 3], [True, 5], {}], ids=str
+)
+def test_splits_that_are_none_are_left_out(bounds: Any) -> None:
+    told = {"task": {"id": "peer"}, "dataset": {"seeds": {"odd": bounds, "train": [0, 10]}, "default_split": "odd"}}
+    with BackgroundServer(Told(told)) as server:
+        assert about(There(server.url, None)).splits == {"train": range(10)}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [],
+        {"task": []},
+        {"task": {"id": [1], "version": {}}, "dataset": 7, "reward": 9, "environment": 3},
+        {"task": {"id": "a"}, "dataset": {"seeds": []}},
+        {"task": {"id": "a"}, "config_schema": json.loads("[" * 200 + "]" * 200)},
+    ],
+    ids=str,
+)
+def test_a_server_that_tells_odd_things_of_itself(told: Any) -> None:
+    with BackgroundServer(Told(told)) as server:
+        try:
+            assert about(There(server.url, None)).splits == {}
+        except TaskAppError as error:
+            assert "does not say what it serves" in error.message or "no object" in error.message
+
+
+class Told(Peer):
+    """A server that answers everything with this."""
+
+    def __init__(self, told: Any) -> None:
+        super().__init__((200, told))
+        self.told = told
+
+    def other(self) -> Any:
+        return self.told

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ def played() -> tuple[Result, dict[str, object]]:
 
 def test_here_and_at_an_address_the_result_is_the_same() -> None:
     here, body = played()
-    assert Result.of_answer(json.loads(json.dumps(body))) == here
+    assert Result.of_answer(json.loads(json.dumps(body)), seed=here.seed) == here
     assert (here.status, here.reward, here.length, here.criteria["reached"], here.split) == (
         "terminated", 0.9625, 3, 1.0, "train",
     )  # fmt: skip
@@ -65,10 +66,39 @@ def test_a_line_comes_back_as_it_was() -> None:
 
 @pytest.mark.parametrize("member", ["status", "metrics", "scorecard", "usage", "timing", "pipeline_metadata"])
 def test_what_is_no_answer_is_none(member: str) -> None:
-    _, body = played()
+    here, body = played()
     for broken in ({**body, member: "?"}, {name: value for name, value in body.items() if name != member}):
         with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
-            Result.of_answer(broken)
+            Result.of_answer(broken, seed=here.seed)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("reward",), "NaN"),
+        (("reward",), True),
+        (("metrics", "mean_return"), "inf"),
+        (("metrics", "mean_return"), None),
+        (("metrics", "details", "seed"), 999),
+        (("metrics", "details", "turns"), "3"),
+        (("metrics", "num_steps"), "3"),
+        (("rollout_id",), "r" * 1001),
+        (("digest",), None),
+        (("stop_reason",), None),
+        (("usage",), {"t" * 1001: 1}),
+    ],
+    ids=str,
+)
+def test_a_servers_odd_number_or_name_is_no_result(path: tuple[str, ...], value: Any) -> None:
+    """Text that reads as a number, another seed's answer, names that would swell every line."""
+    here, body = played()
+    broken = json.loads(json.dumps(body))
+    place = broken
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
+        Result.of_answer(broken, seed=here.seed)
 
 
 def test_a_servers_failure_keeps_its_boundary_or_none() -> None:
