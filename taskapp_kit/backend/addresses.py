@@ -1,7 +1,8 @@
 """Which task apps the backend calls: the caller chose the address.
 
-A metadata or link-local address is never called. A backend that others can reach calls no private or loopback address
-either, unless its operator allows the host or network.
+A metadata, link-local or multicast address is never called. A backend that others can reach calls no private or loopback
+address either, unless its operator allows the host or network. `admit` looks before a job or a check begins, so that the
+caller hears of it; `guard` is asked for each address that is really connected to.
 """
 
 from __future__ import annotations
@@ -9,21 +10,16 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
+from taskapp_kit.contract.networks import Address, embedded, is_metadata, is_metadata_name, kind_of
 from taskapp_kit.errors import ConfigError, FieldProblem, RequestError
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 PLACE = ("body", "data", "endpoint_base_url")
 MAX_LETTERS = 2048
-
-_METADATA = frozenset(
-    ipaddress.ip_address(text)
-    for text in ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254")
-)
-_CARRIER = ipaddress.ip_network("100.64.0.0/10")
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+RESOLVE_SECONDS = 5.0
+NEVER = "a metadata or link-local address"
 
 
 class TaskAppAddresses:
@@ -39,14 +35,14 @@ class TaskAppAddresses:
         for entry in allow:
             text = entry.strip().lower()
             try:
-                self._networks.append(ipaddress.ip_network(text))
+                self._networks.append(ipaddress.ip_network(text.strip("[]")))
             except ValueError:
                 if not text or "/" in text or ":" in text or "@" in text:
                     raise ConfigError(
                         "An allowed task app should be a host or a network.",
                         hint="For example tasks.internal or 10.0.0.0/8.",
                     ) from None
-                self._hosts.add(text)
+                self._hosts.add(text.rstrip("."))
 
     def read(self, url: object) -> str:
         """The address without a slash at its end. Raises RequestError, which does not repeat it."""
@@ -78,62 +74,72 @@ class TaskAppAddresses:
 
     def trusts(self, url: str) -> bool:
         """Whether this backend's own key may go there: any task app of a local backend, else only allowed ones."""
-        return self._local or self._allowed(urlsplit(url).hostname or "", ())
+        host = _host(url)
+        try:
+            written = [ipaddress.ip_address(host)]
+        except ValueError:
+            written = []
+        return self._local or self._allowed(host, written)
 
     async def admit(self, url: str) -> None:
         """Resolves the host and looks at every address. Raises RequestError; a name that is not found is let through."""
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        try:
-            found = [ipaddress.ip_address(host)]
-        except ValueError:
-            try:
-                told = await asyncio.get_running_loop().getaddrinfo(host, parts.port, type=socket.SOCK_STREAM)
-            except (OSError, UnicodeError):
-                return  # whoever connects says so, too
-            found = [ipaddress.ip_address(str(item[4][0]).partition("%")[0]) for item in told]
-        for address in found:
+        host = _host(url)
+        kind = NEVER if is_metadata_name(host) else None
+        for address in () if kind else await _resolved(host, urlsplit(url).port):
+            kind = kind or self.refusal(address, host)
+        if kind is not None:
+            raise RequestError(
+                f"The task app's address leads to {kind}, which this backend does not call.",
+                fields=(FieldProblem(PLACE, f"leads to {kind}", "task_app_address"),),
+                code="task_app_address",
+                hint="" if kind == NEVER else "Its operator may allow it with --allow-task-app HOST or NETWORK.",
+            )
+
+    def guard(self, url: str) -> Callable[[str], str | None]:
+        """Says for an IP address that this URL is about to be asked at why it is not called; None when it may be."""
+        host = _host(url)
+
+        def refuse(address: str) -> str | None:
             kind = self.refusal(address, host)
-            if kind is not None:
-                raise RequestError(
-                    f"The task app's address leads to {kind}, which this backend does not call.",
-                    fields=(FieldProblem(PLACE, f"leads to {kind}", "task_app_address"),),
-                    code="task_app_address",
-                    hint=""
-                    if kind == "a metadata or link-local address"
-                    else "Its operator may allow it with --allow-task-app HOST or NETWORK.",
-                )
+            return None if kind is None else f"It leads to {kind}, which this backend does not call."
 
-    def refusal(self, address: Address, host: str = "") -> str | None:
-        """The kind of address, in words, when it must not be called."""
-        inner = _embedded(address)
-        for one in (address, inner) if inner is not None else (address,):
-            if one.is_link_local or one in _METADATA or one.is_multicast:
-                return "a metadata or link-local address"
-        for one in (address, inner) if inner is not None else (address,):
-            if not one.is_global or one in _CARRIER:
-                if self._local or self._allowed(host, (address, inner)):
-                    return None
-                return "a loopback address" if one.is_loopback else "a private address"
-        return None
+        return refuse
 
-    def _allowed(self, host: str, addresses: Sequence[Address | None]) -> bool:
-        if host.lower() in self._hosts:
-            return True
+    def refusal(self, address: str, host: str = "") -> str | None:
+        """The kind of address, in words, when `host` leads to it and it must not be called."""
         try:
-            written: list[Address | None] = [ipaddress.ip_address(host)]
+            found = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
-            written = []
-        return any(
-            address is not None and address.version == network.version and address in network
-            for address in [*addresses, *written]
+            return "no address"
+        inner = embedded(found)
+        both = [found] if inner is None else [found, inner]
+        if is_metadata_name(host) or is_metadata(found) or any(one.is_link_local or one.is_multicast for one in both):
+            return NEVER
+        if self._local or self._allowed(host, both):
+            return None
+        return next((kind for one in both if (kind := kind_of(one)) is not None), None)
+
+    def _allowed(self, host: str, addresses: Sequence[Address]) -> bool:
+        return host in self._hosts or any(
+            address.version == network.version and address in network
+            for address in addresses
             for network in self._networks
         )
 
 
-def _embedded(address: Address) -> ipaddress.IPv4Address | None:
-    if not isinstance(address, ipaddress.IPv6Address):
-        return None
-    if address.ipv4_mapped is not None or address.sixtofour is not None:
-        return address.ipv4_mapped or address.sixtofour
-    return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else None
+def _host(url: str) -> str:
+    return (urlsplit(url).hostname or "").lower().rstrip(".")
+
+
+async def _resolved(host: str, port: int | None) -> list[str]:
+    """Every address of the host; none when it is not found in time: whoever connects says so, and is guarded."""
+    try:
+        return [str(ipaddress.ip_address(host))]
+    except ValueError:
+        pass
+    try:
+        async with asyncio.timeout(RESOLVE_SECONDS):
+            told = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    return [str(item[4][0]) for item in told]

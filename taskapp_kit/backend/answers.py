@@ -2,7 +2,8 @@
 
     {"detail": {"error": {"code", "message", "hint", "fields"?: [{"loc", "message", "type"}], "error_id"?}}}
 
-What the caller sent is not echoed; an exception's own text stays in the log, under `error_id`.
+Of what the caller sent, a refusal quotes at most a wrong value of a config, and none that looks like a key. An exception's
+own text stays in the log, under `error_id`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ STATUS = {
     "body_too_large": 413,
     "unsupported_content_encoding": 415,
     "unsupported_content_type": 415,
+    "no_models": 501,
 }
 
 

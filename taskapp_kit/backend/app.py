@@ -68,6 +68,7 @@ def create_backend(
     place = Place(store_path(store))
     try:
         records = Records(place)
+        bearer.adopt(records.minted(bearer.minted_org))
         box = _box(place)
     except BaseException:
         place.close()

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.backend.engine import Phase, Played
 from taskapp_kit.backend.plan import Plan, Unit
-from taskapp_kit.backend.rewards import Unreadable, reward_of
+from taskapp_kit.backend.rewards import Unreadable, check_echo, reward_of
 from taskapp_kit.backend.seeds import Range, cycled, draw
 from taskapp_kit.errors import JobTimeout, TaskAppError, TaskAppUnreachable
 
 if TYPE_CHECKING:
-    from taskapp_kit.client.task_app import TaskAppClient
+    from taskapp_kit.backend.access import OpenedTaskApp
 
 STATUSES = ("terminated", "truncated")
 MAX_MESSAGE = 1000
+MAX_ID = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Asking:
 
     job_id: str
     plan: Plan
-    task_app: TaskAppClient
+    task_app: OpenedTaskApp
     ranges: tuple[Range, Range] | None
 
     async def play(self, unit: Unit, asked: Asked) -> Played:
@@ -48,8 +49,10 @@ class Asking:
         key = f"{self.job_id}.{unit.phase}.{unit.number}.{asked.place}.{asked.seed}.{asked.sample}"
         try:
             answer = await self.task_app.rollout(self._request(unit, asked, key), idempotency_key=key)
+            check_echo(answer, self.job_id, key)
             reward = reward_of(answer, self.plan.blend)
-        except TaskAppError as error:
+        except TaskAppError as found:
+            error = self.task_app.told_again(found)
             code = error.code or ("unreachable" if isinstance(error, TaskAppUnreachable) else f"http_{error.status}")
             played = replace(
                 blank, boundary=error.boundary, code=code, rollout_id=error.rollout_id, message=shortened(str(error))
@@ -59,12 +62,13 @@ class Asking:
         except Unreadable as error:
             played = replace(blank, code="unreadable_answer", message=f"A rollout cannot be read: {error}.")
         else:
-            status, rollout_id = answer.get("status"), answer.get("rollout_id")
+            status, named = answer.get("status"), answer.get("rollout_id")
+            rollout_id = self.task_app.cleaned(named) if isinstance(named, str) and len(named) <= MAX_ID else ""
             played = replace(
                 blank,
                 status=status if status in STATUSES else "completed",
                 reward=reward,
-                rollout_id=shortened(rollout_id, 128) if isinstance(rollout_id, str) else "",
+                rollout_id=rollout_id,
             )
         return replace(played, seconds=time.monotonic() - began)
 
@@ -117,6 +121,6 @@ class Asking:
         return self.ranges[0 if phase == "train" else 1]
 
 
-def shortened(text: str, length: int = MAX_MESSAGE) -> str:
-    """The text, cut where it is longer."""
-    return text if len(text) <= length else text[: length - 1] + "…"
+def shortened(text: str) -> str:
+    """The text, cut where it is longer than a message."""
+    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"

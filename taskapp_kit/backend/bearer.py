@@ -1,14 +1,15 @@
 """The key check, as pure ASGI in front of everything: no byte of a body is read before it passes.
 
-A key's organisation is the SHA-256 of the key; jobs and environment keys belong to it. The key that a local backend makes
-for itself has the organisation `local`, so that the next one finds what was kept.
+Jobs and environment keys belong to a key's organisation, whose name is derived from the key by a slow hash: the store has
+that name. The key that a local backend makes for itself has the organisation `local`, so that the next one finds what was
+kept, also when the same key is configured then.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -21,13 +22,20 @@ ORG = "taskapp_kit.backend.org"
 OPEN = frozenset({"/", "/health", "/api/health"})
 MAX_CANDIDATES = 16
 MAX_BYTES = 512
+ROUNDS = 50_000
+"""Some 20 ms, once a key and start."""
+
+
+def org_of(key: bytes) -> str:
+    """The organisation of a key: the same one for every backend."""
+    return hashlib.pbkdf2_hmac("sha256", key, b"taskapp backend organisation", ROUNDS).hex()
 
 
 class BearerKeys:
     """The keys that open the backend. minted: one that this process made. Raises ConfigError for a key nobody can send."""
 
     def __init__(self, keys: Sequence[str], *, minted: str | None = None) -> None:
-        self._known: list[tuple[bytes, str]] = []
+        self._orgs: dict[bytes, str] = {}
         for key in keys:
             raw = key.strip().encode()
             if not 0 < len(raw) <= MAX_BYTES or any(byte <= 32 or byte >= 127 for byte in raw) or b"," in raw:
@@ -35,25 +43,32 @@ class BearerKeys:
                     f"A key of the backend should be 1 to {MAX_BYTES} visible ASCII characters without a comma.",
                     hint="Give SYNTH_API_KEY another value; several keys go into it as a comma list.",
                 )
-            digest = hashlib.sha256(raw)
-            self._known.append((digest.digest(), digest.hexdigest()))
+            self._orgs[hashlib.sha256(raw).digest()] = org_of(raw)
+        self.minted_org = None if minted is None else org_of(minted.encode())
         if minted is not None:
-            self._known.append((hashlib.sha256(minted.encode()).digest(), LOCAL))
-        if not self._known:
+            self._orgs[hashlib.sha256(minted.encode()).digest()] = LOCAL
+        if not self._orgs:
             raise ConfigError("The backend has no key.", hint="Set SYNTH_API_KEY.")
 
     def __repr__(self) -> str:
-        return f"BearerKeys({len(self._known)})"
+        return f"BearerKeys({len(self._orgs)})"
+
+    def adopt(self, minted: Collection[str]) -> None:
+        """Gives `local` to the keys whose organisation an earlier backend of this store had made."""
+        self._orgs = {digest: LOCAL if org in minted else org for digest, org in self._orgs.items()}
 
     def org(self, candidates: Sequence[bytes]) -> str | None:
-        """Whose key one of the candidates is. Every pair is compared, in constant time."""
-        found: str | None = None
+        """Whose keys the candidates are; None for nobody's, and for those of several callers.
+
+        Every pair is compared, in constant time.
+        """
+        found: set[str] = set()
         for candidate in candidates:
             digest = hashlib.sha256(candidate).digest()
-            for known, org in self._known:
+            for known, org in self._orgs.items():
                 if hmac.compare_digest(digest, known):
-                    found = org
-        return found
+                    found.add(org)
+        return found.pop() if len(found) == 1 else None
 
 
 class KeyCheck:

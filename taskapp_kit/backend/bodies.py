@@ -29,7 +29,7 @@ async def read_object(request: Request, *, max_bytes: int = MAX_BYTES) -> dict[s
     if "content-encoding" in request.headers:
         raise Refusal("unsupported_content_encoding", "Compressed bodies are not read.", hint="Send the JSON as it is.")
     told = request.headers.get("content-length", "0")
-    if not told.isdigit() or len(told) > 12 or int(told) > max_bytes:
+    if not (told.isascii() and told.isdigit()) or len(told) > 12 or int(told) > max_bytes:
         raise _too_large(max_bytes)
     raw = bytearray()
     try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
-    from taskapp_kit.client.task_app import TaskAppClient
+    from taskapp_kit.backend.access import OpenedTaskApp
 
 Level = Literal["info", "warning", "error"]
 Phase = Literal["train", "eval"]
@@ -91,7 +91,7 @@ class Outcome:
 
 
 class Ledger(Protocol):
-    """Where an engine reports. Each call is on disk when it returns. Raises StoreError."""
+    """Where an engine reports. Each call is on disk when it returns. Raises StoreError; what is no JSON, ValueError."""
 
     async def tell(
         self,
@@ -108,8 +108,8 @@ class Ledger(Protocol):
         """
         ...
 
-    async def told(self, *types: str) -> list[Mapping[str, Any]]:
-        """The data of the events of these types, in order."""
+    async def told(self, *types: str, last: int) -> list[Mapping[str, Any]]:
+        """The data of the last events of these types, in order."""
         ...
 
     async def keep(self, rollout: Played) -> None:
@@ -134,8 +134,8 @@ class Engine(Protocol):
         """What this engine cannot do of the job, one sentence each; a job with problems is refused."""
         ...
 
-    async def run(self, job: JobDocument, task_app: TaskAppClient, ledger: Ledger, state: Mapping[str, Any]) -> Outcome:
-        """Plays the job from `state` (empty at first) to its end.
+    async def run(self, job: JobDocument, task_app: OpenedTaskApp, ledger: Ledger, state: Mapping[str, Any]) -> Outcome:
+        """Plays the job from `state` (empty at first) to its end. What the task app says is kept `task_app.cleaned` only.
 
         Cancelled, it lets go within seconds and writes nothing more: whether the job is over then, or goes on when the
         backend starts again, is not its business. Raises JobError with a sentence for the job's `error`.

@@ -15,7 +15,9 @@ from contextlib import suppress
 
 import orjson
 
+from taskapp_kit.backend.bells import Page
 from taskapp_kit.backend.jobs import Jobs
+from taskapp_kit.backend.tables import Told
 from taskapp_kit.backend.views import event_view
 
 ALIVE_SECONDS = 15.0
@@ -29,21 +31,30 @@ async def frames(
     jobs: Jobs, job_id: str, since_seq: int, *, alive_seconds: float = ALIVE_SECONDS
 ) -> AsyncIterator[bytes]:
     """The frames after event `since_seq`. Ends with the job, or when the backend stops."""
-    last = since_seq
+
+    async def read(since: int) -> Page:
+        over, page = await jobs.records.followed(job_id, since_seq=since, limit=PAGE)
+        return over, [_frame(job_id, told) for told in page]
+
+    last = max(since_seq, 0)
     yield ALIVE  # the head goes out at once, so that a caller knows that it is heard
     while True:
-        bell = jobs.bell(job_id)
-        job = await jobs.records.job(job_id)  # before the events: what it ended with is among them then
-        page = await jobs.records.events(job_id, since_seq=last, limit=PAGE)
-        for told in page:
-            last = told.seq
-            data = orjson.dumps(event_view(job_id, told))
-            yield b"id: %d\nevent: %s\ndata: %s\n\n" % (told.seq, told.event.type.encode(), data)
-        if page:
+        bell = jobs.bells.of(job_id)
+        stopping = jobs.stopping
+        over, page = await bell.look(last, read)
+        for frame in page:
+            last += 1  # they have no gaps
+            yield frame
+        if len(page) == PAGE:
             continue
-        if job is None or job.ended or jobs.stopping:
+        if over or stopping:
             return
         with suppress(TimeoutError):
             await asyncio.wait_for(bell.wait(), alive_seconds)
             continue
         yield ALIVE
+
+
+def _frame(job_id: str, told: Told) -> bytes:
+    data = orjson.dumps(event_view(job_id, told))
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (told.seq, told.event.type.encode(), data)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
-from taskapp_kit.errors import ConfigError, StoreError
+from sqlalchemy import Connection
+
+from taskapp_kit.errors import ConfigError, StoreError, TaskappError
 from taskapp_kit.store.sqlite_file import Database, explain
+
+T = TypeVar("T")
 
 BUSY_SECONDS = 5.0
 KNOWN = "sqlite:///PATH, a bare PATH, memory, none"
@@ -48,6 +56,8 @@ class Place:
 
     Raises StoreError when it cannot be opened, or another backend has it: two would both play its jobs. The lock goes
     with the process, also when that is killed.
+
+    Writes have one thread, and reads another one, so that many who look do not hold up the jobs.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -60,9 +70,40 @@ class Place:
         except BaseException:
             self.database.close()
             raise
+        self._threads = [ThreadPoolExecutor(1, f"taskapp-backend-{name}") for name in ("reader", "writer")]
+        self._closed = False
+
+    async def transact(self, work: Callable[[Connection], T], *, writes: bool) -> T:
+        """`work` in a transaction. It is done even when the caller is cancelled meanwhile. Raises as `transact_now`."""
+        if self._closed:
+            raise StoreError("The backend's store is closed.", hint="Start the backend again.")
+        loop = asyncio.get_running_loop()
+        return await asyncio.shield(
+            loop.run_in_executor(self._threads[writes], lambda: self.transact_now(work, writes=writes))
+        )
+
+    def transact_now(self, work: Callable[[Connection], T], *, writes: bool) -> T:
+        """The same on this thread. Raises StoreError, and what `work` raises of this kit's own, all undone then."""
+        database = self.database
+        try:
+            database.same_file()
+            if not writes:
+                with database.turn, database.readers.begin() as connection:
+                    return work(connection)
+            with database.writing, database.turn, database.writer.begin() as connection:
+                return work(connection)
+        except TaskappError:
+            raise
+        except Exception as fault:
+            raise explain(fault, database.place, "write" if writes else "read") from fault
 
     def close(self) -> None:
-        """Closes the database and lets go of it."""
+        """Writes what waits, closes the database and lets go of it. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        for thread in self._threads:
+            thread.shutdown()
         self.database.close()
         if self._lock >= 0:
             os.close(self._lock)

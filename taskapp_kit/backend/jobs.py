@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
-from taskapp_kit.backend.access import Access
+from taskapp_kit.backend.access import Access, OpenedTaskApp, is_starting
+from taskapp_kit.backend.bells import Bells
 from taskapp_kit.backend.engine import Engine, Event, JobDocument, Outcome, Phase, Played, Point
 from taskapp_kit.backend.records import Records
-from taskapp_kit.backend.rows import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, Job
-from taskapp_kit.backend.submissions import from_kept, kept
-from taskapp_kit.client.task_app import TaskAppClient
-from taskapp_kit.errors import IdempotencyKeyReused, Saturated, StoreError, TaskappError, TaskAppUnreachable
+from taskapp_kit.backend.tables import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, Job
+from taskapp_kit.errors import IdempotencyKeyReused, Saturated, StoreError, TaskAppError, TaskappError
 
 log = logging.getLogger("taskapp_kit.backend")
 
 MAX_WAITING = 1000
-"""Jobs of one organisation that are not over."""
+"""Of one organisation."""
 LETTING_GO_SECONDS = 10.0
 """How long an engine may take to let go of a job."""
 STORE_SECONDS = 10.0
@@ -38,7 +39,8 @@ def new_job_id() -> str:
 class Jobs:
     """All jobs of a backend. Use it on one event loop: `start`, then `drain` or `close`.
 
-    at_once: jobs that run at the same time; the others wait their turn.
+    at_once: jobs that run at the same time; the others wait their turn, which comes to the key that has the fewest
+    running jobs, and for that key in the order of submission. most_waiting: jobs of one key that are not over.
     """
 
     def __init__(
@@ -48,16 +50,21 @@ class Jobs:
         engine: Engine,
         *,
         at_once: int = 4,
+        most_waiting: int = MAX_WAITING,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.records = records
         self.engine = engine
         self._access = access
         self._at_once = at_once
+        self.most_waiting = most_waiting
         self._now = now
-        self._queue: list[str] = []
+        self._queue: list[tuple[str, str]] = []
+        """(organisation, job) of those that wait."""
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._bells: dict[str, asyncio.Event] = {}
+        self._busy: Counter[str] = Counter()
+        """How many jobs of each organisation run."""
+        self.bells = Bells()
         self._cancelling: set[str] = set()
         self.stopping = False
 
@@ -75,18 +82,19 @@ class Jobs:
                 )
                 await self.records.write(job.job_id, event)
                 log.info("job taken up again job_id=%s completed=%d total=%d", job.job_id, job.completed, job.total)
-            self._queue.append(job.job_id)
+            self._queue.append((job.org, job.job_id))
         self._fill()
 
     async def submit(self, org: str, document: JobDocument, *, fingerprint: str, idempotency_key: str | None) -> Job:
         """Keeps a job and puts it into the queue; the job of an earlier request with the same key and body.
 
-        Raises IdempotencyKeyReused, Saturated, StoreError.
+        Of the key only a hash is kept: a caller may send anything there. Raises IdempotencyKeyReused, Saturated,
+        StoreError.
         """
         if self.stopping:
             raise Saturated("The backend is stopping.", code="draining", retry_after_seconds=5)
-        if await self.records.waiting(org) >= MAX_WAITING:
-            raise Saturated(f"{MAX_WAITING} jobs of this key are not over yet.", retry_after_seconds=60)
+        if idempotency_key is not None:
+            idempotency_key = hashlib.sha256(f"{org} {idempotency_key}".encode()).hexdigest()
         now = self._now()
         job = Job(
             job_id=document.job_id,
@@ -99,11 +107,10 @@ class Jobs:
             model=document.model,
             idempotency_key=idempotency_key,
             fingerprint=fingerprint,
-            document=kept(document),
-            state={},
             metrics={},
             results={},
             total=0,
+            completed=0,
             cancelling=False,
             final_reward=None,
             error=None,
@@ -111,17 +118,12 @@ class Jobs:
         facts = {"engine": self.engine.name, "updates_weights": self.engine.updates_weights}
         note = "" if self.engine.updates_weights else " It updates no weights."
         created = Event("rl.job.created", f"The job is queued for the engine `{self.engine.name}`.{note}", data=facts)
-        known = await self.records.add(job, created)
-        if known is not None:
-            return self.same(known, fingerprint)
-        log.info("job created job_id=%s", job.job_id)
-        self._queue.append(job.job_id)
-        self._fill()
-        return job
-
-    @staticmethod
-    def same(known: Job, fingerprint: str) -> Job:
-        """The job of an earlier request. Raises IdempotencyKeyReused when that had another body."""
+        known = await self.records.add(job, asdict(document), created, most=self.most_waiting)
+        if known is None:
+            log.info("job created job_id=%s", job.job_id)
+            self._queue.append((org, job.job_id))
+            self._fill()
+            return job
         if known.fingerprint != fingerprint:
             raise IdempotencyKeyReused(
                 "This Idempotency-Key was used with another job.",
@@ -137,8 +139,7 @@ class Jobs:
         self._cancelling.add(job.job_id)
         task = self._running.get(job.job_id)
         if task is None:
-            with suppress(ValueError):
-                self._queue.remove(job.job_id)
+            self._queue = [waiting for waiting in self._queue if waiting[1] != job.job_id]
             await self._end(job.job_id, CANCELLED, _cancelled())
             self._cancelling.discard(job.job_id)
             return
@@ -158,31 +159,25 @@ class Jobs:
         if tasks:
             log.info("stopping; %d running jobs go on when the backend starts again", len(tasks))
             await asyncio.wait(tasks, timeout=LETTING_GO_SECONDS)
-        for bell in self._bells.values():
-            bell.set()
-
-    def bell(self, job_id: str) -> asyncio.Event:
-        """Rings once at the next thing that happens to the job. Take it before you look, then wait."""
-        return self._bells.setdefault(job_id, asyncio.Event())
+        self.bells.ring_all()
 
     @property
     def counts(self) -> Mapping[str, int]:
         """How many jobs run and wait in this process."""
         return {"running": len(self._running), "queued": len(self._queue)}
 
-    def _ring(self, job_id: str) -> None:
-        bell = self._bells.pop(job_id, None)
-        if bell is not None:
-            bell.set()
-
     def _fill(self) -> None:
         while self._queue and len(self._running) < self._at_once and not self.stopping:
-            job_id = self._queue.pop(0)
+            first = min(range(len(self._queue)), key=lambda place: (self._busy[self._queue[place][0]], place))
+            org, job_id = self._queue.pop(first)
             task = asyncio.create_task(self._run(job_id), name=f"taskapp-job-{job_id}")
             self._running[job_id] = task
+            self._busy[org] += 1
 
-            def over(done: asyncio.Task[None], job_id: str = job_id) -> None:
+            def over(done: asyncio.Task[None], org: str = org, job_id: str = job_id) -> None:
                 self._running.pop(job_id, None)
+                self._busy[org] -= 1
+                self._busy += Counter()  # forgets those that have none
                 if not done.cancelled() and (fault := done.exception()) is not None:
                     log.error("job left as it is job_id=%s", job_id, exc_info=fault)
                 self._fill()
@@ -227,22 +222,25 @@ class Jobs:
             return None
         if job.status == QUEUED:
             await self.records.write(job_id, status=RUNNING)
-            self._ring(job_id)
-        document = from_kept(job.document)
+            self.bells.ring(job_id)
+        kept, state = await self.records.work(job_id)
+        document = JobDocument(**kept)
         client = await self._client(job, document)
         try:
-            return await self.engine.run(document, client, _JobLedger(self, job_id), job.state)
+            return await self.engine.run(document, client, _JobLedger(self, job_id), state)
+        except TaskAppError as error:
+            raise client.told_again(error) from None
         finally:
             await client.aclose()
 
-    async def _client(self, job: Job, document: JobDocument) -> TaskAppClient:
+    async def _client(self, job: Job, document: JobDocument) -> OpenedTaskApp:
         """Where a job is taken up again, its task app may be starting, too: it gets some time."""
         until = time.monotonic() + (STARTING_SECONDS if job.status == RUNNING else 0.0)
         while True:
             try:
                 return await self._access.client(job.org, document.task_app_url)
-            except TaskAppUnreachable:
-                if time.monotonic() >= until:
+            except TaskAppError as error:
+                if not is_starting(error) or time.monotonic() >= until:
                     raise
             await asyncio.sleep(1.0)
 
@@ -272,7 +270,7 @@ class Jobs:
         """Once only: what is over stays as it is."""
         if await self.records.write(job_id, event, status=status, **columns):
             log.info("job over job_id=%s status=%s", job_id, status)
-        self._ring(job_id)
+        self.bells.ring(job_id)
 
 
 class _JobLedger:
@@ -292,10 +290,10 @@ class _JobLedger:
     ) -> None:
         more: dict[str, Any] = {} if total is None else {"total": total}
         await self._jobs.records.write(self._job_id, *events, points=points, state=state, metrics=metrics, **more)
-        self._jobs._ring(self._job_id)
+        self._jobs.bells.ring(self._job_id)
 
-    async def told(self, *types: str) -> list[Mapping[str, Any]]:
-        return [told.event.data for told in await self._jobs.records.events_of(self._job_id, types)]
+    async def told(self, *types: str, last: int) -> list[Mapping[str, Any]]:
+        return [told.event.data for told in await self._jobs.records.last_events(self._job_id, types, last)]
 
     async def keep(self, rollout: Played) -> None:
         await self._jobs.records.keep(self._job_id, rollout)

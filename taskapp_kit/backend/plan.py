@@ -16,6 +16,9 @@ from taskapp_kit.backend.rewards import Blend, read_blend
 from taskapp_kit.contract.identity import SEED_LIMIT
 
 MAX_ROLLOUTS = 1_000_000
+MAX_AT_A_TIME = 100_000
+"""Rollouts of one iteration or evaluation, all of which are looked at together."""
+MAX_OPS = 200_000
 MAX_AT_ONCE = 1024
 DEFAULT_AT_ONCE = 8
 DEFAULT_BATCH, DEFAULT_GROUP = 2, 2
@@ -65,15 +68,27 @@ class Plan:
         """Whether the job says who acts: a policy or a model's address."""
         return bool(self.policy_name or self.policy_config.get("inference_url") or self.policy_config.get("policy"))
 
-    def units(self) -> list[Unit]:
-        """All there is to do, in order."""
-        made: list[Unit] = []
-        for number in range(1, self.iterations + 1):
-            epoch = (number - 1) // self.per_epoch + 1
-            made.append(Unit("train", number, epoch))
-            if self.eval_every and number % self.eval_every == 0:
-                made.append(Unit("eval", number, epoch))
-        return made
+    @property
+    def evaluations(self) -> int:
+        """How many there are."""
+        return self.iterations // self.eval_every if self.eval_every else 0
+
+    @property
+    def units(self) -> int:
+        """How many iterations and evaluations there are to do."""
+        return self.iterations + self.evaluations
+
+    def unit(self, index: int) -> Unit:
+        """The one at this place, from 0: an evaluation stands behind its iteration."""
+        if not self.eval_every:
+            return self._unit("train", index + 1)
+        block, place = divmod(index, self.eval_every + 1)
+        if place == self.eval_every:
+            return self._unit("eval", (block + 1) * self.eval_every)
+        return self._unit("train", block * self.eval_every + place + 1)
+
+    def _unit(self, phase: Phase, number: int) -> Unit:
+        return Unit(phase, number, (number - 1) // self.per_epoch + 1)
 
     def size(self, unit: Unit) -> int:
         """Rollouts of this unit."""
@@ -82,8 +97,7 @@ class Plan:
     @property
     def total(self) -> int:
         """Rollouts of the whole job."""
-        evaluations = self.iterations // self.eval_every if self.eval_every else 0
-        return self.iterations * self.groups * self.samples + evaluations * self.eval_instances
+        return self.iterations * self.groups * self.samples + self.evaluations * self.eval_instances
 
 
 @dataclass(slots=True)
@@ -208,6 +222,11 @@ def read_plan(job: JobDocument) -> tuple[Plan | None, list[str]]:
             f"the job has {plan.total} rollouts (iterations x groups x group size, and evaluations); at most "
             f"{MAX_ROLLOUTS} are played."
         )
+    if not read.problems and max(plan.groups * plan.samples, plan.eval_instances) > MAX_AT_A_TIME:
+        read.problems.append(
+            f"an iteration (groups x group size) or an evaluation has more than {MAX_AT_A_TIME} rollouts; make it "
+            "smaller, and play more of them."
+        )
     return (None if read.problems else plan), read.problems
 
 
@@ -252,7 +271,7 @@ def _ops(read: _Reader, ops: Any, turns: int) -> list[Any]:
     """
     if ops is None or ops == []:
         return ["agent", "env"] * turns
-    fits = isinstance(ops, list) and len(ops) <= 200_000 and all(isinstance(item, str | Mapping) for item in ops)
+    fits = isinstance(ops, list) and len(ops) <= MAX_OPS and all(isinstance(item, str | Mapping) for item in ops)
     if not fits:
         read.problems.append('rollout.ops should be a list such as ["agent", "env"].')
         return []
@@ -260,7 +279,11 @@ def _ops(read: _Reader, ops: Any, turns: int) -> list[Any]:
     agents = sum(word.lower() in AGENT_WORDS for word in words)
     if not turns or not agents or any(isinstance(item, Mapping) and "tool" in item for item in ops):
         return list(ops)
-    repeated = list(ops) * math.ceil(turns / agents)
+    times = math.ceil(turns / agents)
+    if len(ops) * times > MAX_OPS:
+        read.problems.append(f"rollout.ops, repeated for {turns} turns, has more than {MAX_OPS} members.")
+        return []
+    repeated = list(ops) * times
     seen = 0
     for index, item in enumerate(repeated):
         word = item if isinstance(item, str) else str(item.get("type", ""))

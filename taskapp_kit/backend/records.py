@@ -1,4 +1,4 @@
-"""Jobs and all that belongs to them, written and read: one thread, one transaction for each call.
+"""Jobs and all that belongs to them, written and read: one transaction for each call.
 
 What a call wrote is on disk when it returns. The text of a failure never holds what was being written.
 """
@@ -6,9 +6,9 @@ What a call wrote is on disk when it returns. The text of a failure never holds 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Select, func, select, update
@@ -16,12 +16,28 @@ from sqlalchemy import Connection, Select, func, select, update
 from taskapp_kit.backend import tables
 from taskapp_kit.backend.engine import Event, Phase, Played, Point
 from taskapp_kit.backend.files import Place
-from taskapp_kit.backend.rows import ENDED, Drawn, Job, Told, read_drawn, read_job, read_told, written
-from taskapp_kit.backend.tables import ENV_KEYS, EVENTS, JOBS, POINTS, ROLLOUTS
-from taskapp_kit.errors import StoreError
-from taskapp_kit.store.sqlite_file import explain
+from taskapp_kit.backend.tables import (
+    ENDED,
+    ENV_KEYS,
+    EVENTS,
+    JOBS,
+    MINTED,
+    POINTS,
+    ROLLOUTS,
+    Drawn,
+    Job,
+    Told,
+    read_drawn,
+    read_job,
+    read_told,
+    written,
+)
+from taskapp_kit.errors import RequestError, Saturated
 
 T = TypeVar("T")
+
+MAX_KEYS = 64
+"""Sealed keys of one organisation."""
 
 
 class Records:
@@ -30,49 +46,26 @@ class Records:
     def __init__(self, place: Place, now: Callable[[], float] = time.time) -> None:
         self._place = place
         self._now = now
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="taskapp-backend-records")
-        self._closed = False
-        try:
-            with place.database.writer.begin() as connection:
-                tables.migrate(connection, place.database.place)
-        except StoreError:
-            raise
-        except Exception as fault:
-            raise explain(fault, place.database.place, "open") from fault
+        place.transact_now(lambda connection: tables.migrate(connection, place.database.place), writes=True)
 
     async def close(self) -> None:
         """Writes what waits, then closes the file. A second call does nothing."""
-        if not self._closed:
-            self._closed = True
-            await asyncio.to_thread(self._thread.shutdown)
-            self._place.close()
+        await asyncio.to_thread(self._place.close)
 
     async def _do(self, work: Callable[[Connection], T], *, writes: bool = True) -> T:
-        """`work` in a transaction. It is done even when the caller is cancelled meanwhile."""
-        if self._closed:
-            raise StoreError("The backend's store is closed.", hint="Start the backend again.")
-        return await asyncio.shield(
-            asyncio.get_running_loop().run_in_executor(self._thread, self._transact, work, writes)
-        )
-
-    def _transact(self, work: Callable[[Connection], T], writes: bool) -> T:
-        database = self._place.database
-        try:
-            database.same_file()
-            if not writes:
-                with database.readers.begin() as connection:
-                    return work(connection)
-            with database.writing, database.writer.begin() as connection:
-                return work(connection)
-        except StoreError:
-            raise
-        except Exception as fault:
-            raise explain(fault, database.place, "write" if writes else "read") from fault
+        return await self._place.transact(work, writes=writes)
 
     # Jobs
 
-    async def add(self, job: Job, *events: Event) -> Job | None:
-        """Keeps a new job and its first events. Answers the job that its org has under the same idempotency key."""
+    async def add(self, job: Job, document: Mapping[str, Any], *events: Event, most: int | None = None) -> Job | None:
+        """Keeps a new job and its first events. Answers the job that its org has under the same idempotency key.
+
+        document: what was asked for. most: jobs of its org that may be under way; raises Saturated beyond.
+        """
+        values: dict[str, Any] = {name: getattr(job, name) for name in Job.__slots__}
+        values |= {"document": written(document), "state": "{}"}
+        values |= {"metrics": written(job.metrics), "results": written(job.results)}
+        told = [_row(event) for event in events]
 
         def work(connection: Connection) -> Job | None:
             if job.idempotency_key is not None:
@@ -81,11 +74,12 @@ class Records:
                 ).first()
                 if known is not None:
                     return read_job(known)
-            values = {column.name: getattr(job, column.name) for column in JOBS.columns}
-            for name in ("document", "state", "metrics", "results"):
-                values[name] = written(values[name])
+            if most is not None:
+                asked = select(func.count()).select_from(JOBS).where(JOBS.c.org == job.org, JOBS.c.status.not_in(ENDED))
+                if connection.execute(asked).scalar_one() >= most:
+                    raise Saturated(f"{most} jobs of this key are not over yet.", retry_after_seconds=60)
             connection.execute(JOBS.insert().values(values))
-            self._tell(connection, job.job_id, events)
+            self._tell(connection, job.job_id, told)
             return None
 
         return await self._do(work)
@@ -100,13 +94,22 @@ class Records:
 
         return await self._do(work, writes=False)
 
+    async def work(self, job_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(document, state) of a job that is there: what was asked for, and how far its engine is."""
+
+        def work(connection: Connection) -> tuple[dict[str, Any], dict[str, Any]]:
+            row = connection.execute(select(JOBS.c.document, JOBS.c.state).where(JOBS.c.job_id == job_id)).one()
+            return json.loads(row.document), json.loads(row.state)
+
+        return await self._do(work, writes=False)
+
     async def jobs(
         self, org: str, *, limit: int, status: str | None = None, model: str | None = None, after: str | None = None
     ) -> list[Job]:
-        """Those of this org, the newest first. after: only older ones than the job of this id."""
+        """Those of this org, the newest first, without their results. after: only older ones than the job of this id."""
 
         def work(connection: Connection) -> list[Job]:
-            asked = _jobs().where(JOBS.c.org == org)
+            asked = _jobs(results=False).where(JOBS.c.org == org)
             if status is not None:
                 asked = asked.where(JOBS.c.status == status)
             if model is not None:
@@ -125,17 +128,8 @@ class Records:
         """Every job that is queued or was running, of any org, the oldest first."""
 
         def work(connection: Connection) -> list[Job]:
-            asked = _jobs().where(JOBS.c.status.not_in(ENDED)).order_by(JOBS.c.created_at, JOBS.c.job_id)
+            asked = _jobs(results=False).where(JOBS.c.status.not_in(ENDED)).order_by(JOBS.c.created_at, JOBS.c.job_id)
             return [read_job(row) for row in connection.execute(asked)]
-
-        return await self._do(work, writes=False)
-
-    async def waiting(self, org: str) -> int:
-        """How many jobs of this org are not over."""
-
-        def work(connection: Connection) -> int:
-            asked = select(func.count()).select_from(JOBS).where(JOBS.c.org == org, JOBS.c.status.not_in(ENDED))
-            return int(connection.execute(asked).scalar_one())
 
         return await self._do(work, writes=False)
 
@@ -146,19 +140,24 @@ class Records:
         points: Sequence[Point] = (),
         state: Mapping[str, Any] | None = None,
         metrics: Mapping[str, float | None] | None = None,
-        unless_ended: bool = True,
         **columns: Any,
     ) -> bool:
         """Events, points and what changes of the job's row, in one transaction.
 
-        Writes nothing, and answers False, for a job that is over: it ends once.
+        Writes nothing, and answers False, for a job that is over: it ends once. Raises TypeError, ValueError for what is
+        no JSON: that is not the store's fault, and does not become better by waiting.
         """
+        told = [_row(event) for event in events]
+        values = dict(columns)
+        for name, value in (("state", state), ("metrics", metrics), ("results", columns.get("results"))):
+            if value is not None:
+                values[name] = written(value)
 
         def work(connection: Connection) -> bool:
             status = connection.execute(select(JOBS.c.status).where(JOBS.c.job_id == job_id)).scalar_one_or_none()
-            if status is None or (unless_ended and status in ENDED):
+            if status is None or status in ENDED:
                 return False
-            self._tell(connection, job_id, events)
+            self._tell(connection, job_id, told)
             now = self._now()
             for point in points:
                 key = (POINTS.c.job_id == job_id, POINTS.c.step == point.step, POINTS.c.name == point.name)
@@ -168,50 +167,40 @@ class Records:
                             job_id=job_id, created_at=now, **{name: getattr(point, name) for name in point.__slots__}
                         )
                     )
-            values = dict(columns)
-            if state is not None:
-                values["state"] = written(state)
-            if metrics is not None:
-                values["metrics"] = written(metrics)
-            if "results" in values:
-                values["results"] = written(values["results"])
             connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(updated_at=now, **values))
             return True
 
         return await self._do(work)
 
-    def _tell(self, connection: Connection, job_id: str, events: Sequence[Event]) -> None:
+    def _tell(self, connection: Connection, job_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
         last = connection.execute(select(func.max(EVENTS.c.seq)).where(EVENTS.c.job_id == job_id)).scalar_one() or 0
-        for seq, event in enumerate(events, last + 1):
-            connection.execute(
-                EVENTS.insert().values(
-                    job_id=job_id,
-                    seq=seq,
-                    created_at=self._now(),
-                    type=event.type,
-                    level=event.level,
-                    message=event.message,
-                    data=written(event.data),
-                )
-            )
+        for seq, row in enumerate(rows, last + 1):
+            connection.execute(EVENTS.insert().values(job_id=job_id, seq=seq, created_at=self._now(), **row))
 
     # What belongs to a job
 
     async def events(self, job_id: str, *, since_seq: int, limit: int) -> list[Told]:
         """Those after number `since_seq`, in order."""
+        return (await self.followed(job_id, since_seq=since_seq, limit=limit))[1]
 
-        def work(connection: Connection) -> list[Told]:
+    async def followed(self, job_id: str, *, since_seq: int, limit: int) -> tuple[bool, list[Told]]:
+        """(whether the job is over, the events after number `since_seq`), both of the same moment."""
+
+        def work(connection: Connection) -> tuple[bool, list[Told]]:
+            status = connection.execute(select(JOBS.c.status).where(JOBS.c.job_id == job_id)).scalar_one_or_none()
             asked = select(EVENTS).where(EVENTS.c.job_id == job_id, EVENTS.c.seq > since_seq)
-            return [read_told(row) for row in connection.execute(asked.order_by(EVENTS.c.seq).limit(limit))]
+            rows = connection.execute(asked.order_by(EVENTS.c.seq).limit(limit))
+            return status is None or status in ENDED, [read_told(row) for row in rows]
 
         return await self._do(work, writes=False)
 
-    async def events_of(self, job_id: str, types: Sequence[str]) -> list[Told]:
-        """All of these types, in order."""
+    async def last_events(self, job_id: str, types: Sequence[str], limit: int) -> list[Told]:
+        """The last ones of these types, in order."""
 
         def work(connection: Connection) -> list[Told]:
             asked = select(EVENTS).where(EVENTS.c.job_id == job_id, EVENTS.c.type.in_(types))
-            return [read_told(row) for row in connection.execute(asked.order_by(EVENTS.c.seq))]
+            rows = connection.execute(asked.order_by(EVENTS.c.seq.desc()).limit(limit)).all()
+            return [read_told(row) for row in reversed(rows)]
 
         return await self._do(work, writes=False)
 
@@ -260,8 +249,12 @@ class Records:
             if connection.execute(known).first() is not None:
                 return
             now = self._now()
+            status = connection.execute(select(JOBS.c.status).where(JOBS.c.job_id == job_id)).scalar_one_or_none()
+            if status is None or status in ENDED:
+                return
             connection.execute(ROLLOUTS.insert().values(job_id=job_id, created_at=now, **values))
-            connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(updated_at=now))
+            more = {"updated_at": now, "completed": JOBS.c.completed + 1}
+            connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(more))
 
         await self._do(work)
 
@@ -283,11 +276,19 @@ class Records:
     # Keys of task apps, sealed
 
     async def put_key(self, org: str, name: str, key_id: str, ciphertext: str) -> float:
-        """Keeps the sealed key under its name, in place of an earlier one; answers when."""
+        """Keeps the sealed key under its name, in place of an earlier one; answers when.
+
+        Raises RequestError when the org has too many.
+        """
 
         def work(connection: Connection) -> float:
             now = self._now()
             connection.execute(ENV_KEYS.delete().where(ENV_KEYS.c.org == org, ENV_KEYS.c.name == name))
+            held = select(func.count()).select_from(ENV_KEYS).where(ENV_KEYS.c.org == org)
+            if connection.execute(held).scalar_one() >= MAX_KEYS:
+                raise RequestError(
+                    f"{MAX_KEYS} keys are uploaded already.", code="too_many_keys", hint="Use one of their names again."
+                )
             values = {"org": org, "name": name, "key_id": key_id, "ciphertext": ciphertext, "updated_at": now}
             connection.execute(ENV_KEYS.insert().values(values))
             return now
@@ -303,7 +304,24 @@ class Records:
 
         return await self._do(work, writes=False)
 
+    # Keys of the backend itself
 
-def _jobs() -> Select[Any]:
-    over = select(func.count()).where(ROLLOUTS.c.job_id == JOBS.c.job_id).correlate(JOBS).scalar_subquery()
-    return select(JOBS, over.label("completed"))
+    def minted(self, org: str | None) -> set[str]:
+        """The organisations of all keys that backends of this store made, `org` among them from now on. Blocks."""
+
+        def work(connection: Connection) -> set[str]:
+            known = set(connection.execute(select(MINTED.c.org)).scalars())
+            if org is not None and org not in known:
+                connection.execute(MINTED.insert().values(org=org))
+            return known if org is None else known | {org}
+
+        return self._place.transact_now(work, writes=True)
+
+
+def _row(event: Event) -> dict[str, Any]:
+    return {"type": event.type, "level": event.level, "message": event.message, "data": written(event.data)}
+
+
+def _jobs(*, results: bool = True) -> Select[Any]:
+    names = [name for name in Job.__slots__ if results or name != "results"]
+    return select(*(JOBS.c[name] for name in names))

@@ -32,7 +32,7 @@ def begun(plan: Plan, player: str) -> Event:
             at_once=plan.at_once,
             policy=player,
             reward=plan.blend.words() if plan.blend else "the task app's own reward",
-            evaluations=sum(unit.phase == "eval" for unit in plan.units()),
+            evaluations=plan.evaluations,
         ),
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,10 @@ from taskapp_kit.backend.engine import Played
 
 SAME = 1e-9
 """Rewards of a group that differ by less than this have no spread."""
+LARGEST = 1e100
+"""Of a number that is taken for a reward: beyond, means and deviations leave what a number can hold."""
+MOST_CAUSES = 20
+OTHERS = "others"
 
 
 class Unreadable(ValueError):
@@ -87,9 +91,16 @@ def reward_of(answer: Mapping[str, Any], blend: Blend | None) -> float | None:
 def _number(value: Any, name: str) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise Unreadable(f"`{name}` of the answer is no finite number")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -LARGEST <= value <= LARGEST:
+        raise Unreadable(f"`{name}` of the answer is no number from -1e100 to 1e100")
     return float(value)
+
+
+def check_echo(answer: Mapping[str, Any], run_id: str, correlation_id: str) -> None:
+    """Raises Unreadable where the answer says that it belongs to another request. One that says nothing is taken."""
+    for name, sent in (("run_id", run_id), ("trace_correlation_id", correlation_id)):
+        if answer.get(name) not in (None, "", sent):
+            raise Unreadable(f"the answer belongs to another rollout: its `{name}` is not the one that was sent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +108,7 @@ class Summary:
     """What the rollouts of one iteration or evaluation amount to.
 
     mean, stderr, spread (standard deviation): over defined rewards; None below 1 and 2 of them. undefined: rollouts
-    without a reward that did not fail. failures: number by boundary, or by code where there is no boundary.
+    without a reward that did not fail. failures: number by boundary, or by code where there is no boundary (see `causes`).
     flat_groups: share of the groups with at least two rewards whose rewards are all the same, None without such a group.
     """
 
@@ -125,6 +136,20 @@ class Summary:
         return told
 
 
+def causes(*found: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
+    """How often each cause was found in all of these, the most frequent first.
+
+    The words are a stranger's, so 20 at most are kept; the rest are `others`.
+    """
+    counts: Counter[str] = Counter()
+    for one in found:
+        counts.update(one)
+    rest = counts.pop(OTHERS, 0)
+    kept = dict(counts.most_common(MOST_CAUSES))
+    rest += counts.total() - sum(kept.values())
+    return {**kept, OTHERS: rest} if rest else kept
+
+
 def summarise(rollouts: Sequence[Played]) -> Summary:
     """The summary. Groups are those with the same place."""
     rewards = [one.reward for one in rollouts if one.reward is not None]
@@ -145,7 +170,7 @@ def summarise(rollouts: Sequence[Played]) -> Summary:
         scored=count,
         undefined=len(rollouts) - count - len(failed),
         failed=len(failed),
-        failures=dict(Counter(one.boundary or one.code or "unknown" for one in failed)),
+        failures=causes(one.boundary or one.code or "unknown" for one in failed),
         mean=mean,
         stderr=None if spread is None else spread / math.sqrt(count),
         spread=spread,

@@ -19,12 +19,12 @@ from taskapp_kit.backend.asking import Asked, Asking
 from taskapp_kit.backend.engine import Event, JobDocument, Ledger, Outcome, Played, Point
 from taskapp_kit.backend.plan import Plan, Unit, read_plan
 from taskapp_kit.backend.reports import NAME, NOTE, counted, facts, listed
-from taskapp_kit.backend.rewards import summarise
+from taskapp_kit.backend.rewards import causes, summarise
 from taskapp_kit.backend.seeds import Range, ranges_of
 from taskapp_kit.errors import JobError
 
 if TYPE_CHECKING:
-    from taskapp_kit.client.task_app import TaskAppClient
+    from taskapp_kit.backend.access import OpenedTaskApp
 
 FAILED_SHARE = 0.5
 """A job ends as failed when more of its rollouts fail."""
@@ -45,7 +45,7 @@ class RolloutsEngine:
         """What cannot be played, one sentence each."""
         return read_plan(job)[1]
 
-    async def run(self, job: JobDocument, task_app: TaskAppClient, ledger: Ledger, state: Mapping[str, Any]) -> Outcome:
+    async def run(self, job: JobDocument, task_app: OpenedTaskApp, ledger: Ledger, state: Mapping[str, Any]) -> Outcome:
         """Plays what is left of the job. Raises JobError when it cannot be played, or too many rollouts fail."""
         plan, problems = read_plan(job)
         if plan is None:
@@ -59,13 +59,13 @@ class _Run:
 
     state: done (units that are over), opened (the next one's start was told), held (points of an iteration whose
     evaluation is not over yet: a caller who asks for points after a step must not miss the rest of that step), ranges
-    (as the task app told them at first), policy (who plays when the job does not say), failed, finished (rollouts of
-    the units that are over), metrics.
+    (as the task app told them at first), policy (who plays when the job does not say), failed, failures (by cause),
+    finished (rollouts of the units that are over), metrics.
     """
 
     job: JobDocument
     plan: Plan
-    task_app: TaskAppClient
+    task_app: OpenedTaskApp
     ledger: Ledger
     state: dict[str, Any]
     failed_share: float
@@ -75,10 +75,9 @@ class _Run:
             await self._begin()
         if self.state.get("policy"):
             self.plan = replace(self.plan, policy_name=self.state["policy"])
-        units = self.plan.units()
-        for index in range(self.state["done"], len(units)):
-            following = units[index + 1] if index + 1 < len(units) else None
-            await self._play(units[index], evaluated_next=following is not None and following.phase == "eval")
+        for index in range(self.state["done"], self.plan.units):
+            evaluated_next = index + 1 < self.plan.units and self.plan.unit(index + 1).phase == "eval"
+            await self._play(self.plan.unit(index), evaluated_next=evaluated_next)
         return await self._results()
 
     def _asking(self) -> Asking:
@@ -88,7 +87,9 @@ class _Run:
 
     async def _begin(self) -> None:
         plan = self.plan
-        state: dict[str, Any] = {"done": 0, "opened": False, "held": [], "failed": 0, "finished": 0, "metrics": {}}
+        state: dict[str, Any] = {
+            "done": 0, "opened": False, "held": [], "failed": 0, "failures": {}, "finished": 0, "metrics": {},
+        }  # fmt: skip
         events: list[Event] = []
         told: Any = None
         if not plan.names_a_player or plan.seeds is None or (plan.eval_instances and plan.eval_seeds is None):
@@ -97,7 +98,7 @@ class _Run:
         if told is not None:
             wanted = plan.env_config.get("split")
             ranges = ranges_of(told, wanted if isinstance(wanted, str) else None)
-            state["ranges"] = [asdict(found) for found in ranges]
+            state["ranges"] = [{**asdict(found), "split": self.task_app.cleaned(found.split)} for found in ranges]
         if not plan.names_a_player:
             state["policy"] = _offered(told)
             events.append(
@@ -168,11 +169,10 @@ class _Run:
             return
         (code, _), *_ = Counter((one.code, one.boundary) for one in failed).most_common(1)
         example = next(one for one in reversed(failed) if (one.code, one.boundary) == code)
-        causes = ", ".join(
-            f"{cause} {number}" for cause, number in Counter(one.boundary or one.code for one in failed).most_common()
-        )
+        counts = causes(self.state["failures"], (one.boundary or one.code for one in failed))
+        told = ", ".join(f"{cause} {number}" for cause, number in counts.items())
         raise JobError(
-            f"{count} of {planned} rollouts failed ({causes}), more than {self.failed_share:.0%}. {example.message}"
+            f"{count} of {planned} rollouts failed ({told}), more than {self.failed_share:.0%}. {example.message}"
         )
 
     async def _told(self, unit: Unit, over: Sequence[Played], seconds: float, *, evaluated_next: bool) -> None:
@@ -185,6 +185,7 @@ class _Run:
             "opened": False,
             "held": [asdict(point) for point in points] if evaluated_next else [],
             "failed": self.state["failed"] + found.failed,
+            "failures": causes(self.state["failures"], found.failures),
             "finished": self.state["finished"] + len(over),
             "metrics": metrics,
         }
@@ -193,12 +194,9 @@ class _Run:
         self.state = state
 
     async def _results(self) -> Outcome:
-        steps = await self.ledger.told("rl.train.step")
-        evaluations = await self.ledger.told("rl.eval.summary")
+        steps = await self.ledger.told("rl.train.step", last=LISTED)
+        evaluations = await self.ledger.told("rl.eval.summary", last=LISTED)
         last = (evaluations or steps)[-1]
-        failures: Counter[str] = Counter()
-        for unit in (*steps, *evaluations):
-            failures.update(unit["failures"])
         return Outcome(
             last["reward"],
             self.state["metrics"],
@@ -206,13 +204,13 @@ class _Run:
                 "note": NOTE,
                 "final_reward": last["reward"],
                 "final_reward_of": "the last evaluation" if evaluations else "the last iteration",
-                "iterations": [listed(unit) for unit in steps[-LISTED:]],
-                "evaluations": [listed(unit) for unit in evaluations[-LISTED:]],
+                "iterations": [listed(unit) for unit in steps],
+                "evaluations": [listed(unit) for unit in evaluations],
                 "rollouts": {
                     "played": self.state["finished"],
                     "failed": self.state["failed"],
                     "undefined": self.state["metrics"].get("undefined", 0),
-                    "failures": dict(failures),
+                    "failures": self.state["failures"],
                 },
             },
         )

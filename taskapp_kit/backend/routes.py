@@ -19,8 +19,8 @@ from taskapp_kit.backend.bodies import read_object
 from taskapp_kit.backend.event_stream import HEADERS, frames
 from taskapp_kit.backend.jobs import Jobs, new_job_id
 from taskapp_kit.backend.key_box import ALGORITHM, MAX_CIPHERTEXT, KeyBox
-from taskapp_kit.backend.rows import ENDED, QUEUED, RUNNING, Job
 from taskapp_kit.backend.submissions import fingerprint, read_submission
+from taskapp_kit.backend.tables import ENDED, QUEUED, RUNNING, Job
 from taskapp_kit.backend.views import PHASES, events_view, job_view, moment, point_view, timeline_view
 from taskapp_kit.errors import FieldProblem, RequestError, Unavailable
 from taskapp_kit.version import __version__
@@ -54,13 +54,14 @@ class Hall:
             Route("/api/rl/services", self.trainers_known, methods=["GET"]),
             Route("/api/v1/crypto/public-key", self.public_key, methods=["GET"]),
             Route("/api/v1/env-keys", self.put_key, methods=["POST"]),
+            Route("/api/inference/v1/chat/completions", self.no_models, methods=["POST"]),
+            Route("/api/inference/v1/models", self.no_models, methods=["GET"]),
         ]
         for family in FAMILIES:
             base = f"/api/{family}/jobs"
             one = base + "/{job_id}"
             made += [
-                Route(base, self.submit, methods=["POST"]),
-                Route(base, self.listed, methods=["GET"]),
+                Route(base, self.all, methods=["GET", "POST"]),
                 Route(one, self.job, methods=["GET"]),
                 Route(one + "/start", self.start, methods=["POST"]),
                 Route(one + "/cancel", self.cancel, methods=["POST"]),
@@ -121,6 +122,14 @@ class Hall:
     def _known_trainers(self) -> str:
         return f"The trainers are {', '.join(sorted(self.trainers))}."
 
+    async def no_models(self, request: Request) -> Response:
+        """There are none to be asked, since nothing was trained here."""
+        raise Refusal(
+            "no_models",
+            f"This backend's engine `{self.jobs.engine.name}` trains no weights, so no model (ft:… or rl:…) is served here.",
+            hint="Give the address of the server that has the model: in models.toml, or with --inference-url.",
+        )
+
     async def public_key(self, request: Request) -> Response:
         """What a task app's key is to be sealed for."""
         return json_answer({"public_key": self._box().public_key, "alg": ALGORITHM})
@@ -147,17 +156,25 @@ class Hall:
 
     # jobs
 
+    async def all(self, request: Request) -> Response:
+        """Two routes in one, so that a refused verb is told both."""
+        return await (self.submit if request.method == "POST" else self.listed)(request)
+
     async def submit(self, request: Request) -> Response:
         """Takes a job: 201, or 200 with the job of an earlier request under the same Idempotency-Key."""
         body = await read_object(request)
-        key = request.headers.get("idempotency-key")
-        if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
-            raise RequestError("The header Idempotency-Key should be 1 to 255 visible ASCII characters.")
+        keys = request.headers.getlist("idempotency-key")
+        if len(keys) > 1 or any(not IDEMPOTENCY_KEY.fullmatch(key) for key in keys):
+            raise RequestError(
+                "The header Idempotency-Key should be there once, with 1 to 255 visible ASCII characters."
+            )
         document = read_submission(body, new_job_id(), addresses=self.access.addresses, engine=self.jobs.engine)
         if document.trainer_id and document.trainer_id not in self.trainers:
             raise _wrong("trainer_id", "names no trainer of this backend", hint=self._known_trainers())
         await self.access.addresses.admit(document.task_app_url)
-        job = await self.jobs.submit(_org(request), document, fingerprint=fingerprint(body), idempotency_key=key)
+        job = await self.jobs.submit(
+            _org(request), document, fingerprint=fingerprint(body), idempotency_key=keys[0] if keys else None
+        )
         if job.job_id != document.job_id:
             return json_answer(self._shown(job), 200, {"idempotent-replayed": "true"})
         return json_answer(self._shown(job), 201)
@@ -219,9 +236,10 @@ class Hall:
         return json_answer({"points": [point_view(job.job_id, drawn) for drawn in found]})
 
     async def timeline(self, request: Request) -> Response:
-        """The phases of the job."""
+        """The phases of the job, the last ones."""
         job = await self._job(request)
-        return json_answer(timeline_view(job.job_id, await self.jobs.records.events_of(job.job_id, list(PHASES))))
+        found = await self.jobs.records.last_events(job.job_id, list(PHASES), MAX_PAGE)
+        return json_answer(timeline_view(job.job_id, found))
 
     async def _job(self, request: Request) -> Job:
         job_id = request.path_params["job_id"]

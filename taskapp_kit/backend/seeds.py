@@ -10,6 +10,7 @@ from taskapp_kit.contract.identity import SEED_LIMIT, derived_rng, size
 
 UNKNOWN = range(1000)
 """Where a task app does not say how many tasks it has."""
+MAX_SPLITS, MAX_NAME = 1000, 128
 EVALUATION_SPLITS = ("test", "eval", "validation", "val", "dev")
 
 
@@ -37,7 +38,7 @@ def ranges_of(task_info: Any, wanted_split: str | None = None) -> tuple[Range, R
     found: dict[str, range] = {}
     for split, bounds in by_split.items() if isinstance(by_split, Mapping) else ():
         read = _bounds(bounds)
-        if read is not None and isinstance(split, str) and len(found) < 1000:
+        if read is not None and isinstance(split, str) and len(split) <= MAX_NAME and len(found) < MAX_SPLITS:
             found[split] = read
     if not found:
         count = dataset.get("cardinality")

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
+from urllib.parse import parse_qsl
 
 import orjson
 
@@ -19,7 +19,7 @@ from taskapp_kit.backend.addresses import PLACE, TaskAppAddresses
 from taskapp_kit.backend.engine import Engine, JobDocument
 from taskapp_kit.client.rl_agreement import kind_of_model, models_named
 from taskapp_kit.client.rl_config import rl_config_of
-from taskapp_kit.client.rl_values import is_key_like
+from taskapp_kit.client.rl_values import is_key_like, name_shown
 from taskapp_kit.errors import FieldProblem, JobConfigError, RequestError
 
 MAX_WORD = 512
@@ -80,11 +80,15 @@ def read_submission(
     if problems:
         named = ", ".join(".".join(map(str, problem.loc[1:])) + " " + problem.message for problem in problems)
         raise RequestError(f"The job cannot be taken: {named}.", fields=tuple(problems))
-    secret = next(_secrets(config), None)
-    if secret is not None:
+    for name, held in (("config", config), ("trainer", trainer)):
+        secret = next(_secrets(held, name, name), None)
+        if secret is None:
+            continue
         raise JobConfigError(
             "The config cannot be used:",
-            problems=(f"{secret} holds something that looks like a key, and the config is kept with the job.",),
+            problems=(
+                f"{secret} holds something that looks like a key, and what a job was asked for is kept with it.",
+            ),
             hint="Take it out. Keys of task apps are uploaded sealed (setup); a vendor's key belongs to the task app's server.",
         )
     job = JobDocument(job_id, url, config, model, trainer_id, trainer)
@@ -113,23 +117,20 @@ def _check(job: JobDocument, engine: Engine) -> None:
         raise JobConfigError("The config cannot be used:", problems=tuple(problems), hint=hint)
 
 
-def _secrets(value: Any, name: str = "", place: str = "config") -> Iterator[str]:
-    """Places whose value looks like a key."""
+def _secrets(value: Any, name: str, place: str) -> Iterator[str]:
+    """Places whose value looks like a key, or whose name does; an address may have one in its query."""
     if isinstance(value, Mapping):
         for key, held in value.items():
-            yield from _secrets(held, key, f"{place}.{key[:60]}")
+            if is_key_like("", key):
+                yield f"a name in {place}"
+            yield from _secrets(held, key, f"{place}.{name_shown(key)}")
     elif isinstance(value, list):
         for index, held in enumerate(value):
             yield from _secrets(held, name, f"{place}[{index}]")
-    elif isinstance(value, str) and is_key_like(name, value):
+    elif isinstance(value, str) and (is_key_like(name, value) or _asks_with_a_key(value)):
         yield place
 
 
-def kept(job: JobDocument) -> dict[str, Any]:
-    """The document as it is stored."""
-    return asdict(job)
-
-
-def from_kept(document: Mapping[str, Any]) -> JobDocument:
-    """The same, read again."""
-    return JobDocument(**document)
+def _asks_with_a_key(text: str) -> bool:
+    _, separator, query = text.replace("#", "?").partition("?")
+    return "://" in text and bool(separator) and any(is_key_like(*pair) for pair in parse_qsl(query.replace("?", "&")))

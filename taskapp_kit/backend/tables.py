@@ -1,14 +1,18 @@
-"""The backend's tables, in a SQLite file that the store room opens; they may share it with rollouts.
+"""The backend's tables, in a SQLite file that the store room opens and that may hold rollouts, too; their rows as objects.
 
 `backend_jobs` has one row for each job, what was asked for and how it stands. `backend_events` are numbered from 1 within
 their job, without a gap. `backend_rollouts` has one row for each rollout that is over, under its place in the job, so the
-same place is never counted twice. `backend_env_keys` has sealed ciphertext only.
+same place is never counted twice. `backend_env_keys` has sealed ciphertext only, `backend_minted` the organisations of
+keys that backends of this store made for themselves.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -19,6 +23,7 @@ from sqlalchemy import (
     Index,
     Integer,
     MetaData,
+    Row,
     String,
     Table,
     Text,
@@ -26,7 +31,11 @@ from sqlalchemy import (
     select,
 )
 
+from taskapp_kit.backend.engine import Event, Point
 from taskapp_kit.errors import StoreError
+
+QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded", "failed", "cancelled"
+ENDED = (SUCCEEDED, FAILED, CANCELLED)
 
 METADATA = MetaData()
 
@@ -48,6 +57,7 @@ JOBS = Table(
     Column("metrics", Text, nullable=False),
     Column("results", Text, nullable=False),
     Column("total", Integer, nullable=False),
+    Column("completed", Integer, nullable=False),
     Column("cancelling", Boolean, nullable=False),
     Column("final_reward", Double),
     Column("error", Text),
@@ -109,6 +119,8 @@ ENV_KEYS = Table(
     Column("updated_at", Double, nullable=False),
 )
 
+MINTED = Table("backend_minted", METADATA, Column("org", String, primary_key=True))
+
 APPLIED = Table(
     "backend_migrations",
     METADATA,
@@ -121,7 +133,7 @@ Migration = tuple[str, Callable[[Connection], None]]
 
 def first_tables(connection: Connection) -> None:
     """All tables, in the shape that this release has."""
-    METADATA.create_all(connection, tables=[JOBS, EVENTS, POINTS, ROLLOUTS, ENV_KEYS])
+    METADATA.create_all(connection, tables=[JOBS, EVENTS, POINTS, ROLLOUTS, ENV_KEYS, MINTED])
 
 
 MIGRATIONS: Sequence[Migration] = (("0001_first_tables", first_tables),)
@@ -148,3 +160,74 @@ def migrate(connection: Connection, place: str, migrations: Sequence[Migration] 
         step(connection)
         connection.execute(APPLIED.insert().values(name=name, applied_at=time.time()))
     return [name for name, _ in fresh]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A row of `backend_jobs`, without what only its engine needs. completed: rollouts that are over.
+
+    cancelling: somebody asked for its end. Times are unix seconds.
+    """
+
+    job_id: str
+    org: str
+    created_at: float
+    updated_at: float
+    status: str
+    engine: str
+    trainer_id: str
+    model: str
+    idempotency_key: str | None
+    fingerprint: str
+    metrics: Mapping[str, float | None]
+    results: Mapping[str, Any]
+    total: int
+    completed: int
+    cancelling: bool
+    final_reward: float | None
+    error: str | None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen."""
+        return self.status in ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event as it was kept."""
+
+    seq: int
+    created_at: float
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A point as it was kept."""
+
+    created_at: float
+    point: Point
+
+
+def read_job(row: Row[Any]) -> Job:
+    """A row with the columns of `Job`; `results` may be left out."""
+    values = {"results": "{}", **row._mapping}
+    for name in ("metrics", "results"):
+        values[name] = json.loads(values[name])
+    return Job(**values)
+
+
+def read_told(row: Row[Any]) -> Told:
+    """A row of `backend_events`."""
+    return Told(row.seq, row.created_at, Event(row.type, row.message, row.level, json.loads(row.data)))
+
+
+def read_drawn(row: Row[Any]) -> Drawn:
+    """A row of `backend_points`."""
+    return Drawn(row.created_at, Point(row.name, row.value, row.step, row.phase, row.epoch))
+
+
+def written(value: Mapping[str, Any]) -> str:
+    """JSON as it is kept. Raises TypeError, ValueError for what is none."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

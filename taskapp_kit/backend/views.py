@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from taskapp_kit.backend.rows import Drawn, Job, Told
+from taskapp_kit.backend.tables import Drawn, Job, Told
 
 PHASES = {
     "rl.job.created": "queued",

@@ -104,6 +104,8 @@ class ScriptedApp:
                 playing.cancel()
                 return Response(status_code=499)
             status, answer = playing.result()
+            if isinstance(answer, dict) and answer.get("run_id") == "r":
+                answer = {**answer, "run_id": body["run_id"]}
             return answer if isinstance(answer, Response) else JSONResponse(answer, status)
         finally:
             self.in_flight -= 1

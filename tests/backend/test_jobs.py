@@ -6,7 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exchange import Answer, Gate, ScriptedApp, a_config, backend, episode, serving, until
+from exchange import (
+    KEY,
+    OTHER_KEY,
+    Answer,
+    Gate,
+    ScriptedApp,
+    a_config,
+    a_job,
+    backend,
+    client,
+    episode,
+    serving,
+    until,
+)
 
 from taskapp_kit.errors import StoreError
 
@@ -138,3 +151,79 @@ def test_an_engine_that_breaks_fails_the_job_and_tells_no_secrets() -> None:
         assert "err_" in status["error"]
         assert status["updates_weights"] is True
         assert "sentinel" not in str((status, back.events(job_id)))
+
+
+def test_the_jobs_of_one_key_do_not_keep_those_of_another_waiting() -> None:
+    app = Held()
+    with serving(app.app()) as url, backend(max_jobs=2) as back, client(back.url, OTHER_KEY) as other:
+        many = [back.submit(url) for _ in range(4)]
+        until(lambda: app.in_flight == 8)
+        theirs = other.post("/rl/jobs", json=a_job(url)).json()["job_id"]
+        app.gate.open()
+        back.ended(many[-1])
+        until(lambda: other.get(f"/rl/jobs/{theirs}").json()["status"] == "succeeded")
+    first_asked = list(dict.fromkeys(body["run_id"] for _, body in app.asked))
+    assert set(first_asked[:2]) == set(many[:2])
+    assert theirs in first_asked[:4], "it did not wait for all four"
+
+
+def test_a_job_that_is_known_is_answered_also_where_no_other_one_is_taken() -> None:
+    app = Held()
+    with serving(app.app()) as url, backend() as back:
+        back.state.jobs.most_waiting = 2
+        headers = {"Idempotency-Key": "first"}
+        first = back.submit(url, **headers)
+        back.submit(url)
+        full = back.http.post("/rl/jobs", json=a_job(url))
+        assert (full.status_code, full.headers["retry-after"]) == (503, "60")
+        assert back.submit(url, **headers) == first
+        app.gate.open()
+
+
+def test_many_cancels_and_one_end() -> None:
+    """However they race, the job ends once, and its events have no gap."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    app = Held()
+    with serving(app.app()) as url, backend() as back, ThreadPoolExecutor(8) as threads:
+        for round_ in range(6):
+            job_id = back.submit(url)
+            if round_ % 2:
+                until(lambda: app.in_flight > 0)
+            if round_ == 5:
+                app.gate.open()
+            answers = list(threads.map(lambda _, job=job_id: back.http.post(f"/rl/jobs/{job}/cancel"), range(8)))
+            assert {answer.status_code for answer in answers} == {200}
+            status, events = back.ended(job_id), back.events(job_id)
+            assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+            ends = [event["type"] for event in events if event["type"].rpartition(".")[2] in ("cancelled", "completed")]
+            assert len(ends) == 1
+            assert ends[0].endswith(status["status"]) or status["status"] == "succeeded"
+            until(lambda: app.in_flight == 0)
+        assert back.http.get("/health").json()["jobs"] == {"running": 0, "queued": 0}
+
+
+def test_bells_of_jobs_that_nobody_listens_to_are_forgotten() -> None:
+    import gc
+
+    with serving(ScriptedApp().app()) as url, backend() as back:
+        jobs = [back.submit(url) for _ in range(3)]
+        for job_id in jobs:
+            back.ended(job_id)
+            assert back.http.get(f"/rl/jobs/{job_id}/events/stream").status_code == 200
+        gc.collect()
+        assert len(back.state.jobs.bells) == 0
+        assert not back.state.jobs._busy
+
+
+def test_a_key_that_was_made_once_keeps_its_jobs_when_it_is_configured(tmp_path: Path) -> None:
+    from taskapp_kit.backend.bearer import BearerKeys
+
+    store = str(tmp_path / "jobs.db")
+    with serving(ScriptedApp().app()) as url:
+        with backend(keys=BearerKeys([], minted=KEY), store=store) as back:
+            job_id = back.submit(url)
+            back.ended(job_id)
+        with backend(keys=[KEY, OTHER_KEY], store=store) as back, client(back.url, OTHER_KEY) as other:
+            assert back.status(job_id)["status"] == "succeeded"
+            assert other.get(f"/rl/jobs/{job_id}").status_code == 404

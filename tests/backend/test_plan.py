@@ -23,7 +23,7 @@ def test_iterations_groups_and_evaluations_are_counted() -> None:
             "evaluation": {"instances": 7, "every_n_iters": 2, "seeds": [1]},
         }
     )
-    units = made.units()
+    units = [made.unit(index) for index in range(made.units)]
     assert [(unit.phase, unit.number, unit.epoch) for unit in units] == [
         ("train", 1, 1), ("train", 2, 1), ("eval", 2, 1), ("train", 3, 1), ("train", 4, 2), ("eval", 4, 2),
         ("train", 5, 2), ("train", 6, 2), ("eval", 6, 2),

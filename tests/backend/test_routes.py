@@ -203,6 +203,20 @@ def test_trainers_are_known_by_their_id() -> None:
         assert back.ended(taken.json()["job_id"])["trainer_id"] == "local-1"
 
 
+def test_models_are_not_served_and_that_is_said(shared: Backend) -> None:
+    asked = {"model": "ft:Qwen/Qwen3-0.6B:mine", "messages": []}
+    for answer in (
+        shared.http.post("/inference/v1/chat/completions", json=asked),
+        shared.http.get("/inference/v1/models"),
+    ):
+        assert (answer.status_code, error(answer)["code"]) == (501, "no_models")
+        assert "`rollouts` trains no weights" in error(answer)["message"]
+        assert "models.toml" in error(answer)["hint"]
+        assert "--inference-url" in error(answer)["hint"]
+    without = httpx.post(f"{shared.url}/api/inference/v1/chat/completions", json=asked, trust_env=False)
+    assert without.status_code == 401
+
+
 def test_the_form_of_the_first_client_is_taken() -> None:
     with serving(ScriptedApp().app()) as url, backend() as back:
         data = {"model": "Qwen/Qwen3-0.6B", "endpoint_base_url": url, "trainer": {"batch_size": 1, "group_size": 2}}
@@ -303,10 +317,24 @@ def test_a_key_in_a_config_is_refused_and_not_repeated(shared: Backend) -> None:
         a_config(rollout={"policy_config": {"api_key": secret}}),
         a_config(rollout={"env_config": {"deep": [{"password": "sentinel-password"}]}}),
         a_config(policy={"inference_url": f"https://u:{secret}@host.example/v1"}),
+        a_config(policy={"inference_url": "https://host.example/v1?cid=c1&api_key=sentinel-plain"}),
+        a_config(rollout={"policy_config": {"inference_url": "https://host.example/v1#token=sentinel-plain"}}),
+        a_config(rollout={"env_config": {secret: 1}}),
+        a_config(rollout={"env_config": {"a": {secret: {"password": "x"}}}}),
     ):
         answer = shared.http.post("/rl/jobs", json=a_job("http://127.0.0.1:1", config))
         assert answer.status_code == 422, answer.text
         assert "sentinel" not in answer.text
+    body = {"model": "m", "endpoint_base_url": "http://127.0.0.1:1", "trainer": {"api_key": secret}}
+    answer = shared.http.post("/rl/jobs", json=body)
+    assert answer.status_code == 422, answer.text
+    assert "sentinel" not in answer.text
+
+
+def test_an_address_with_a_query_that_is_no_key_is_taken() -> None:
+    with serving(ScriptedApp().app()) as url, backend() as back:
+        config = a_config(policy={"inference_url": "http://127.0.0.1:9/v1?cid=trace_1"})
+        assert back.ended(back.submit(url, config))["status"] == "succeeded"
 
 
 WEIGHT_SYNC = {"enable": True, "targets": ["policy"], "mode": "direct", "interval": 1}
