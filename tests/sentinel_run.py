@@ -38,11 +38,15 @@ KEYS = [
     Key("KEY of cli/test_remote", "canary-key-4711", first=False, last=False),
     Key("the key of cli/test_serve", "my-own-key-4711", first=False, last=False),
     Key("the key of --show-config", "canary-4711", first=False, last=False),
-    Key("KEY of deploy/test_modal", "the-key-that-the-secret-holds", first=False, last=False),
+    Key("KEY of deploy/deploys", "the-key-that-the-secret-holds", first=False, last=False),
     Key("environment key of deploy/test_modal", "canary-environment-key-5c1f", first=False, last=False),
     Key("development key of deploy/test_modal", "canary-dev-key-9a0e", first=False, last=False),
     Key("vendor's key of deploy/test_modal", "canary-vendor-key-77b2", first=False, last=False),
     Key("key in a wheel", "canary-of-the-wheel", first=False, last=False),
+    Key("key in files of deploy/test_modal", "canary-in-a-file-e3d4", first=False, last=False),
+    Key("key in files of deploy/test_wheel", "canary-in-the-wheel", first=False, last=False),
+    Key("KEY of cli/test_deploy", "canary-door-key-" + "5c" * 24, first=False, last=False),
+    Key("what stays here of cli/test_deploy", "canary-that-stays-9a0e", first=False, last=False),
     Key("KEY of store/test_rows", "sk-canary-1234567890", first=False, last=False),
     Key("vendor's key of test_routes", "sk-sentinel", first=False, last=False),
     Key("KEY of test_crafter_served", "a key of this test", first=False, last=False),
@@ -59,6 +63,11 @@ INPUTS = (
     (
         r"^pytest/copy\d+/checkout/",
         "test_wheel's copy of this checkout, with decoys planted; the wheel itself is searched",
+    ),
+    (
+        r"^pytest/(checkout\d+|test_no_private_file_gets_in\d+/kit)/.*"
+        r"(server\.pem|credentials\.json|service-account-1\.json|secrets\.toml|notes\.sqlite|\.git/config|/id_rsa)$",
+        "a decoy in a copy of this checkout; what is packed and sent of the copy is searched",
     ),
     (r"(^|/)\.(mypy|ruff|pytest)_cache/", "a cache of a tool"),
 )

@@ -1,17 +1,21 @@
 """Running `modal deploy` and `modal serve`: the entry module that they are given, their words, their end.
 
 Modal's own command line does the work in a child process, so that none of its internals is relied on. The entry is a
-module in a temporary folder; what it deploys stands in a file beside it, and neither holds a key.
+module in a temporary folder; what it deploys stands in a file beside it, and neither holds a key. Where the kernel
+allows it the child dies with us (`leash.py`): an app that is served for nobody costs money.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import re
 import signal
 import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,6 +55,9 @@ def web() -> object:
     """One container's server."""
     return DEPLOYMENT.serve()
 '''
+LEASH = Path(__file__).with_name("leash.py")
+PATIENCE_SECONDS = 6.0
+"""How long Modal's client may take to end after a signal, before the next one."""
 _MADE = re.compile(rf"\bCreated Function {WEB_FUNCTION}\b")
 _ADDRESS = re.compile(r"\W*(https?://[^\s│'\"]+)")
 
@@ -118,7 +125,7 @@ def _modal(
     """Runs Modal's command line; its exit status, and whether Ctrl-C ended it."""
     require_client()
     process = subprocess.Popen(  # noqa: S603 — this Python, Modal's module
-        python("modal", *arguments),
+        [sys.executable, str(LEASH), str(os.getpid()), *python("modal", *arguments)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -145,10 +152,21 @@ def _modal(
                     raise
                 interrupted = True
                 process.send_signal(signal.SIGINT)
+                threading.Thread(target=_insist, args=(process,), daemon=True).start()
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)  # and what it started to follow the files
             process.wait()
+
+
+def _insist(process: subprocess.Popen[str]) -> None:
+    """Modal's client overhears a signal that comes while it starts to follow the files."""
+    for number in (signal.SIGINT, signal.SIGKILL):
+        try:
+            process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
 
 
 def address_in(line: str, before: str) -> str | None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
@@ -145,28 +146,6 @@ class Raced(ControlPlane):
         raise GRPCError(Status.NOT_FOUND, f"Secret '{request.deployment_name}' not found in environment 'main'.")
 
 
-def stopped(own: Path, plane: ControlPlane, number: signal.Signals, when: str) -> tuple[int, str]:
-    """A deploy that gets a signal when the plane has been asked for something."""
-    with (own / "log").open("w+") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "taskapp_kit", "deploy", "capitals.py", "--no-wait"],
-            cwd=own,
-            env=environment(plane, own, TMPDIR=str(own / "tmp")),
-            stdout=log,
-            stderr=log,
-            preexec_fn=lambda: [signal.signal(one, signal.SIG_DFL) for one in (signal.SIGINT, signal.SIGHUP)],  # noqa: PLW1509
-        )
-        try:
-            end = time.monotonic() + 60
-            while not plane.requests(when) and time.monotonic() < end:
-                time.sleep(0.02)
-            process.send_signal(number)
-            return process.wait(60), (own / "log").read_text()
-        finally:
-            process.kill()
-            process.wait()
-
-
 class Slow(ControlPlane):
     """A workspace that builds images for ever."""
 
@@ -176,15 +155,43 @@ class Slow(ControlPlane):
         return api_pb2.ImageGetOrCreateResponse()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        signal.SIGTERM,
+        pytest.param(
+            signal.SIGKILL, marks=pytest.mark.skipif(sys.platform != "linux", reason="Linux has such a leash")
+        ),
+    ],
+)
 def test_a_deploy_that_is_stopped_stops_modals_and_leaves_nothing(own: Path, number: signal.Signals) -> None:
     (own / "tmp").mkdir()
-    with Slow({"capitals-env": {"ENVIRONMENT_API_KEY"}}).running() as plane:
-        code, told = stopped(own, plane, number, "ImageGetOrCreate")
-        assert code == 1, told
-        assert "The deploy was stopped." in told and "Traceback" not in told
+    with Slow({"capitals-env": {"ENVIRONMENT_API_KEY"}}).running() as plane, (own / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "taskapp_kit", "deploy", "capitals.py", "--no-wait"],
+            cwd=own,
+            env=environment(plane, own, TMPDIR=str(own / "tmp")),
+            stdout=log,
+            stderr=log,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 — one call, no lock
+        )
+        try:
+            end = time.monotonic() + 60
+            while not plane.requests("ImageGetOrCreate") and time.monotonic() < end:
+                time.sleep(0.02)
+            modals = psutil.Process(process.pid).children(recursive=True)
+            process.send_signal(number)
+            code = process.wait(60)
+        finally:
+            process.kill()
+            process.wait()
+        assert modals and not psutil.wait_procs(modals, timeout=30)[1]
         assert not plane.published
-    assert list((own / "tmp").iterdir()) == []
+    if number != signal.SIGKILL:
+        told = (own / "log").read_text()
+        assert code == 1 and "The deploy was stopped." in told and "Traceback" not in told
+        assert list((own / "tmp").iterdir()) == []
 
 
 @pytest.mark.parametrize(
