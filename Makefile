@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# The tests wait more than they compute. A file's tests stay in one process, in order.
+TEST_PROCESSES ?= 4
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
 .PHONY: demo test check interop fuzz sentinels bench docs wheel clean help
@@ -39,7 +41,7 @@ demo: $(VENV)/core
 	@$(BIN)/python examples/demo.py
 
 test: check
-	$(BIN)/pytest -m "not interop"
+	$(BIN)/pytest -m "not interop" -n $(TEST_PROCESSES) --dist loadfile
 
 check: $(VENV)/dev
 	$(BIN)/ruff check .

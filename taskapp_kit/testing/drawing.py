@@ -278,7 +278,8 @@ def _array(schema: Schema, rng: random.Random, root: Schema, depth: int) -> list
 
 
 def _object(schema: Schema, rng: random.Random, root: Schema, depth: int) -> dict[str, Json]:
-    required = schema.get("required", ())
+    told = schema.get("required", ())
+    required = [name for name in told if isinstance(name, str)] if isinstance(told, list | tuple) else []
     properties: Schema = schema.get("properties", {})
     least, most = min(int(schema.get("minProperties", 0)), LONGEST_LIST), schema.get("maxProperties")
     drawn: dict[str, Json] = {}

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,6 +84,14 @@ def test_whatever_is_sent_is_answered_or_refused(place: tuple[Any, ...], new: An
     sent = changed(WHOLE, place, new)
     if not tools and isinstance(sent, dict):
         sent = {key: value for key, value in sent.items() if key not in ("tools", "tool_choice")}
+    assert status_of(sent, answering) in (200, 400)
+    assert answering.records.script_errors == 0
+
+
+@pytest.mark.parametrize("required", [[None], [[]], [1], "name", 5, None])
+def test_a_schema_may_require_nonsense(required: Any) -> None:
+    answering = Answering()
+    sent = changed(WHOLE, ("tools", 0, "function", "parameters", "required"), required)
     assert status_of(sent, answering) in (200, 400)
     assert answering.records.script_errors == 0
 
