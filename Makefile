@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The tests wait more than they compute. A file's tests stay in one process, in order.
+# The tests wait more than they compute. A file's tests stay in one process, in order; those of tests/fuzz share names,
+# which the processes could not tell apart.
 TEST_PROCESSES ?= 4
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
@@ -41,7 +42,8 @@ demo: $(VENV)/core
 	@$(BIN)/python examples/demo.py
 
 test: check
-	$(BIN)/pytest -m "not interop" -n $(TEST_PROCESSES) --dist loadfile
+	$(BIN)/pytest -m "not interop" -n $(TEST_PROCESSES) --dist loadfile --ignore tests/fuzz
+	$(BIN)/pytest tests/fuzz
 
 check: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -19,3 +20,11 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.sentinel_run import SentinelRun
 
         config.pluginmanager.register(SentinelRun(config.option.sentinels.absolute(), config))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A log with half a surrogate pair, which some tests provoke, could not be handed to the process that prints."""
+    report = yield
+    report.sections = [(name, text.encode("utf-8", "replace").decode()) for name, text in report.sections]
+    return report

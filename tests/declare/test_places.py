@@ -57,7 +57,11 @@ def test_the_line_is_the_callers_and_the_functions_own() -> None:
     assert line_of(wrapped, "?") == f"{here}:{line('@marked')}", "not the wrapper's"
 
 
-@pytest.mark.parametrize("target", [Plain, Plain.__init__, functools.partial(asked), len, 3], ids=repr)
+@pytest.mark.parametrize(
+    "target",
+    [Plain, Plain.__init__, functools.partial(asked), len, 3],
+    ids=["class", "init", "partial", "builtin", "3"],
+)
 def test_what_has_no_line_of_its_own_gets_the_declarations(target: Any) -> None:
     assert line_of(target, "app.py:7") == "app.py:7"
 

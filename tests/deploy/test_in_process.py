@@ -65,9 +65,14 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing of this machine's is set; every thread and socket is given back."""
     for name in ("ENVIRONMENT_API_KEY", "BACKEND_BASE_URL", "PROD_BACKEND_URL", "SYNTH_TASK_APP_URL", "TASKAPP_STORE"):
         monkeypatch.delenv(name, raising=False)
+    before = set(threading.enumerate())  # another file's server may go on in this process
     yield
-    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("taskapp-")]
-    assert not left
+    assert not ours("taskapp-", before)
+
+
+def ours(name: str, before: set[threading.Thread]) -> list[str]:
+    """The threads of that name that were not there before."""
+    return [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith(name)]
 
 
 def here(**given: Any) -> InProcessTaskApp:
@@ -568,6 +573,7 @@ async def test_a_cancelled_start_closes_everything(tmp_path: Path) -> None:
 async def test_a_start_that_is_cancelled_again_and_again_closes_everything(tmp_path: Path) -> None:
     """As by nested timeouts: what the thread still opens must be closed after it, not beside it."""
     opening, go_on = threading.Event(), threading.Event()
+    before = set(threading.enumerate())
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
@@ -585,7 +591,7 @@ async def test_a_start_that_is_cancelled_again_and_again_closes_everything(tmp_p
     go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(task, 60)
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("taskapp-")] == []
+    assert ours("taskapp-", before) == []
 
 
 def test_ctrl_c_while_it_closes_ends_it_at_once() -> None:
@@ -595,6 +601,7 @@ def test_ctrl_c_while_it_closes_ends_it_at_once() -> None:
         threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
         await asyncio.sleep(600)
 
+    before = set(threading.enumerate())
     starlette = Starlette(lifespan=lifespan)
     starlette.mount("/", answering(200, {}))
     begun = time.monotonic()
@@ -606,7 +613,7 @@ def test_ctrl_c_while_it_closes_ends_it_at_once() -> None:
     task_app.start()  # and it can be opened again
     with pytest.raises(KeyboardInterrupt):
         task_app.stop()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("taskapp-server")]
+    assert not ours("taskapp-server", before)
 
 
 @in_a_loop

@@ -228,7 +228,7 @@ def test_what_an_answer_may_be(value: Any, expected: Answer) -> None:
     assert answer_from(value, "it") == expected
 
 
-@pytest.mark.parametrize("value", [None, 3, {}, [], [3], {"a": {"x": object()}}, {"a": {"x": math.inf}}], ids=repr)
+@pytest.mark.parametrize("value", [None, 3, {}, [], [3], {"a": {"x": object()}}, {"a": {"x": math.inf}}])
 def test_what_is_no_answer(value: Any) -> None:
     with pytest.raises(PolicyError, match=r"^it"):
         answer_from(value, "it")
