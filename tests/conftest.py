@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background has it, and the children with it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.sentinels is not None:
         from tests.sentinel_run import SentinelRun
 

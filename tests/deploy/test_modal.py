@@ -52,7 +52,7 @@ EVERYTHING = """
 name = "capitals"
 version = "1"
 requires-python = ">=3.11"
-dependencies = ["taskapp-kit[math]", "jinja2>=3"]
+dependencies = ["taskapp-kit[math]", "hypothesis>=6"]
 
 [tool.taskapp.modal]
 app_name = "capitals"
@@ -227,7 +227,7 @@ def test_everything_that_pyproject_and_flags_say_is_registered(own: Path) -> Non
     assert function.checkpointing_enabled
     commands = " ".join(done.image_commands())
     assert "FROM python:3.12" in commands and "apt-get install -y libgomp1" in commands
-    assert "jinja2>=3,==" in commands and "psycopg" in commands and "sympy" in commands
+    assert "hypothesis>=6,==" in commands and "psycopg" in commands and "sympy" in commands
     mounted = {path for path in done.mounted() if "task_app" in path}
     assert mounted == {f"/root/task_app/{name}" for name in ("capitals.py", "train.jsonl", "other.jsonl")}
     assert plane.published[0].deployment_tag == "v3"
