@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
 import secrets
-import socket
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -80,11 +77,11 @@ def serve(
     """
     from taskapp_kit.backend.app import create_backend
     from taskapp_kit.config import load
-    from taskapp_kit.serve.runner import log_to_stderr, run
+    from taskapp_kit.serve.runner import bound_to_this_machine, log_to_stderr, run
 
     form: Any = log_format
     settings = load({}, env_files=env_files)
-    local = _is_loopback(host)
+    local = bound_to_this_machine(host)
     keys, minted = _keys(settings, host, local=local)
     log_to_stderr(log_level, form)
     try:
@@ -128,15 +125,6 @@ def _keys(settings: Settings, host: str, *, local: bool) -> tuple[BearerKeys, st
         )
     minted = secrets.token_urlsafe(24)
     return BearerKeys([], minted=minted), minted
-
-
-def _is_loopback(host: str) -> bool:
-    """True when nobody but this machine can reach the address. Raises ConfigError for a name that is none."""
-    try:
-        found: Sequence[Any] = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError):
-        raise ConfigError(f"Host {host[:80]!r} is no address here.", hint="Try --host 127.0.0.1.") from None
-    return all(ipaddress.ip_address(item[4][0].partition("%")[0]).is_loopback for item in found)
 
 
 def _banner(url: str, settings: Settings, store: str, minted: str | None, *, local: bool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -99,9 +98,9 @@ def command(
     if show_config:
         _show(settings)
         return
-    from taskapp_kit.serve.runner import log_to_stderr
+    from taskapp_kit.serve.runner import bound_to_this_machine, log_to_stderr
 
-    local = _is_loopback(settings.host)
+    local = bound_to_this_machine(settings.host)
     settings, minted = _with_key(settings, local=local)
     log_to_stderr(log_level, settings.log_format)
     try:
@@ -192,18 +191,6 @@ def _with_key(settings: Settings, *, local: bool) -> tuple[Settings, str | None]
         )
     key = secrets.token_urlsafe(24)
     return dataclasses.replace(settings, environment_api_key=key), key
-
-
-def _is_loopback(host: str) -> bool:
-    """True when nobody but this machine can reach the address. Raises ConfigError for a name that is none."""
-    import ipaddress
-    import socket
-
-    try:
-        found: Sequence[Any] = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError):
-        raise ConfigError(f"Host {host[:80]!r} is no address here.", hint="Try --host 127.0.0.1.") from None
-    return all(ipaddress.ip_address(item[4][0].partition("%")[0]).is_loopback for item in found)
 
 
 def _show(settings: Settings) -> None:

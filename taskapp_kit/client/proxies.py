@@ -27,7 +27,7 @@ def proxy_for(url: str) -> Proxy | None:
 
     parts = urlsplit(url)
     host = parts.hostname or ""
-    if is_loopback(host):
+    if is_loopback(host) or _is_unspecified(host):
         return None
     named = getproxies()
     found = named.get(parts.scheme) or named.get("all")
@@ -53,18 +53,23 @@ def is_loopback(host: str) -> bool:
     if host == "localhost" or host.endswith(".localhost"):
         return True
     address = _address(host)
-    if address is None:
-        return False
-    inner = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    address = inner or address
-    return address.is_loopback or address.is_unspecified
+    return address is not None and address.is_loopback
+
+
+def _is_unspecified(host: str) -> bool:
+    """`0.0.0.0` reaches this machine from here; for whom else it is open nobody can say."""
+    address = _address(host)
+    return address is not None and address.is_unspecified
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An address however it is written; one of IPv4 inside IPv6 is that of IPv4."""
     try:
-        return ipaddress.ip_address(host)
+        address = ipaddress.ip_address(host)
     except ValueError:
         pass
+    else:
+        return (address.ipv4_mapped or address) if isinstance(address, ipaddress.IPv6Address) else address
     try:
         return ipaddress.IPv4Address(socket.inet_aton(host)) if host[:1].isdigit() else None
     except OSError:

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from taskapp_kit.deploy import cargo, packages
+from taskapp_kit.deploy.modal_container import Together
 from taskapp_kit.deploy.modal_settings import ModalSettings
 from taskapp_kit.deploy.needs import Needs, python_version, read_needs
 from taskapp_kit.deploy.rehearsal import MissingModule, Rehearsal, RehearsalFailed, rehearse
@@ -25,9 +26,6 @@ SOURCE_ROOT = "/root"
 """Modal's working directory, which is on the container's import path."""
 ALWAYS_THERE = frozenset({cargo.KIT_DIR.name, "modal", "modal_proto", "modal_version", "grpclib", "synchronicity"})
 """Modules that a container has besides what is installed: the kit's wheel, Modal's own client."""
-
-
-Together = Literal["dict", "memory", "store"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ auto           preconfigured when its address is given, named when its host name
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import shutil
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Literal, get_args
 from urllib.parse import urlsplit
 
+from taskapp_kit.client.proxies import is_loopback
 from taskapp_kit.config import process_variable
 from taskapp_kit.errors import BadArgument, TunnelError
 
@@ -138,12 +138,7 @@ def on_loopback(url: str) -> bool:
         host = urlsplit(url if "://" in url else f"//{url}").hostname or ""
     except ValueError:
         return False
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return is_loopback(host)
 
 
 def _choose(

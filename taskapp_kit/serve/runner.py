@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib.util
+import ipaddress
 import signal
 import socket
 import threading
@@ -96,6 +97,15 @@ def bind(host: str, port: int) -> socket.socket:
         ) from error
     bound.set_inheritable(True)
     return bound
+
+
+def bound_to_this_machine(host: str) -> bool:
+    """True when nobody else can reach what listens on this host. Raises ConfigError for a name that is none."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        raise ConfigError(f"Host {host[:80]!r} is no address here.", hint="Try --host 127.0.0.1.") from None
+    return all(ipaddress.ip_address(str(item[4][0]).partition("%")[0]).is_loopback for item in found)
 
 
 def _spare_the_collector() -> None:

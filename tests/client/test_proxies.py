@@ -56,6 +56,8 @@ def nobody() -> str:
         ({"ALL_PROXY": "http://[fd00::9]:1"}, "http://11.1.2.3", "http://[fd00::9]:1"),
         ({"ALL_PROXY": "http://p"}, "http://127.0.0.1:8001", None),
         ({"ALL_PROXY": "http://p"}, "http://localhost:8001", None),
+        ({"ALL_PROXY": "http://p"}, "http://0.0.0.0:8001", None),
+        ({"ALL_PROXY": "http://p"}, "http://[::]:8001", None),
         ({"ALL_PROXY": "http://p"}, "http://[::1]:8001", None),
     ],
 )
@@ -90,12 +92,14 @@ def test_a_proxy_that_cannot_be_used_is_told(monkeypatch: pytest.MonkeyPatch, od
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST.", "a.localhost", "127.0.0.1", "127.1", "2130706433", "::1",
-                                  "::ffff:127.0.0.1", "0.0.0.0"])  # fmt: skip
+                                  "::ffff:127.0.0.1"])  # fmt: skip
 def test_this_machine_by_any_name(host: str) -> None:
     assert is_loopback(host)
 
 
-@pytest.mark.parametrize("host", ["localhost.example", "10.0.0.1", "fd00::1", "127.example", "", "1.example"])
+@pytest.mark.parametrize(
+    "host", ["localhost.example", "10.0.0.1", "fd00::1", "127.example", "", "1.example", "0.0.0.0"]
+)
 def test_other_machines(host: str) -> None:
     assert not is_loopback(host)
 
