@@ -67,6 +67,7 @@ def stored_rollout(
         outcome_score=card.outcome_score if card is not None else None,
         events_score=card.events_score if card is not None else None,
         digest=outcome.digest,
+        observation_digest=outcome.observation_digest,
         scorecard=card.to_json() if card is not None else None,
         failure=None
         if failure is None

@@ -20,7 +20,8 @@ class Outcome:
 
     length: steps. final_state: private. usage: tokens. ops: operations done. seconds: in environment, policy, scoring.
     judging: every call of a judge, second_calls: of models that the environment asked itself; both private.
-    digest: None when the episode failed. scorecard: None when it failed or could not be scored.
+    digest: None when the episode failed; observation_digest then too, and when no pictures were asked for.
+    scorecard: None when it failed or could not be scored.
     """
 
     environment: str
@@ -37,6 +38,7 @@ class Outcome:
     ops: int
     seconds: dict[str, float] = field(default_factory=dict)
     digest: str | None = None
+    observation_digest: str | None = None
     scorecard: Scorecard | None = None
     failure: Failure | None = None
     judging: JudgeRecord = field(default_factory=JudgeRecord)
@@ -61,6 +63,7 @@ class Outcome:
             ops=played.ops,
             seconds=played.seconds,
             digest=played.digest,
+            observation_digest=played.observation_digest,
             scorecard=played.scorecard,
             failure=played.failure,
             judging=played.judging,
@@ -104,6 +107,7 @@ class Outcome:
             numbers=self.numbers(self.scorecard),
             scorecard=self.scorecard,
             digest=self.digest,
+            observation_digest=self.observation_digest,
             policy=planned.plan.policy,
             ops_executed=self.ops,
             warnings=planned.warnings,

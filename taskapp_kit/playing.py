@@ -28,8 +28,9 @@ from taskapp_kit.score.scoring import ScoringFailed, score
 class Played:
     """A rollout, played; scored unless it failed.
 
-    digest: None when the episode failed (one whose scoring failed has a digest: it can be scored later). cause: the
-    exception behind a failure, for the log. ops: operations done. seconds: in environment, policy and scoring.
+    digest: None when the episode failed (one whose scoring failed has a digest: it can be scored later).
+    observation_digest: None then too, and when the caller asked for no pictures. cause: the exception behind a failure,
+    for the log. ops: operations done. seconds: in environment, policy and scoring.
     judging: every call of a judge, of a failed scoring too. second_calls: of the models that the environment asked itself,
     private fields of the task taken out.
     """
@@ -38,6 +39,7 @@ class Played:
     trajectory: Trajectory
     scorecard: Scorecard | None = None
     digest: str | None = None
+    observation_digest: str | None = None
     failure: Failure | None = None
     cause: BaseException | None = None
     ops: int = 0
@@ -112,6 +114,8 @@ class Performance:
             played.failure = Failure(failed.boundary, failed.code, failed.message, failed.hint, failed.error_id)
             return played
         played.digest = trajectory.digest()
+        if planned.plan.wants_images:
+            played.observation_digest = trajectory.observation_digest(played.digest)
         began = self._clock.monotonic()
         task, arguments = planned.plan.task, planned.plan.arguments
         try:

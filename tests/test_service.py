@@ -18,11 +18,13 @@ import pytest
 from taskapp_kit import Image, RequestError, RolloutFailed, RolloutSummary, Step, TaskApp, Text, Trajectory, action
 from taskapp_kit.contract.events import fold, from_json
 from taskapp_kit.contract.ports import Clock, StoredRollout, SystemClock
+from taskapp_kit.contract.response import response_body
 from taskapp_kit.course import Caller, Course, Finished
 from taskapp_kit.errors import Saturated, StoreError, Unavailable
 from taskapp_kit.places import HUNG_LIMIT
 from taskapp_kit.service import Service
-from tests.rollouts import a_request
+from taskapp_kit.store.address import open_store
+from tests.rollouts import a_request, app_from
 
 T = TypeVar("T")
 SECRET = "sentinel-private"
@@ -428,6 +430,50 @@ def test_pictures_are_served_by_name_with_and_without_a_store(app: TaskApp) -> N
 
     serving(app, work)
     serving(app, work, store=Shelf())
+
+
+PICTURES = """
+app = TaskApp("pictures")
+class Pixels:
+    shape, dtype = (2, 3, 3), "uint8"
+    def __init__(self, shade): self.shade = shade
+    def copy(self): return self
+    def tobytes(self): return bytes([self.shade]) * 18
+@app.environment("gallery", max_steps=2)
+class Gallery:
+    '''Look.'''
+    def __init__(self, shade: int = 0): self.shade = shade
+    def reset(self, context):
+        self.drawn = context.wants_images
+        return "a door"
+    @action(noop={})
+    def look(self):
+        '''Look.'''
+        return [Text("a picture"), Image(Pixels(self.shade))] if self.drawn else "a picture"
+"""
+
+
+def test_two_digests_tell_other_pictures_from_another_episode(tmp_path: Path) -> None:
+    async def work(service: Service) -> None:
+        async def told(**given: Any) -> tuple[str, str | None]:
+            rollout = await service.rollout(a_request("noop", seed=1, **given))
+            assert service.store is not None
+            kept = await service.store.load(rollout.rollout_id)
+            assert kept is not None
+            body = response_body(rollout)
+            assert (kept.digest, kept.observation_digest) == (body["digest"], body["observation_digest"])
+            return rollout.digest, rollout.observation_digest
+
+        black, again = await told(), await told()
+        grey = await told(config={"shade": 9})
+        blind = await told(policy_config={"images": False})
+        assert black == again
+        assert {one[0] for one in (grey, blind)} == {black[0]}
+        assert None not in (black[1], grey[1])
+        assert black[1] != grey[1]
+        assert blind[1] is None
+
+    serving(app_from(tmp_path, PICTURES), work, store=open_store(f"sqlite:///{tmp_path}/w.db"))
 
 
 def test_a_request_with_only_zero_weights(app: TaskApp) -> None:

@@ -79,6 +79,7 @@ def test_a_worker_plays_what_a_thread_plays(hostile: TaskApp, workers: int, tmp_
     two = serving(hostile, work)
     for far, near in zip(one, two, strict=True):
         assert far.digest == near.digest == far.trajectory.digest()
+        assert far.observation_digest == near.observation_digest == far.trajectory.observation_digest()
         assert far.trajectory.final_state == {"db": SECRET}
         assert [event.kind for event in far.events] == [event.kind for event in near.events]
         assert fold(far.events[:-1]) == far.trajectory
@@ -101,6 +102,8 @@ def test_whole_crafter_episodes_with_pictures_are_the_same_everywhere() -> None:
     played = [serving(app, work, workers=workers) for workers in (0, 1, 2)]
     for near, one, two in zip(*played, strict=True):
         assert near.digest == one.digest == two.digest == two.trajectory.digest()
+        assert near.observation_digest == one.observation_digest == two.trajectory.observation_digest()
+        assert (near.observation_digest == near.digest) == (near.trajectory.seed % 2 == 1), "half of them have pictures"
         assert timeless(near.events) == timeless(one.events) == timeless(two.events)
         assert near.trajectory.steps
 

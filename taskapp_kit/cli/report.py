@@ -122,6 +122,8 @@ def print_result(body: Mapping[str, Any], *, policy_note: str = "") -> None:
     facts.add_row("seconds", f"{timing.get('total', 0.0):.3f} ({parts})")
     facts.add_row("rollout", str(body["rollout_id"]))
     facts.add_row("digest", str(body["digest"]))
+    if body.get("observation_digest") not in (None, body["digest"]):
+        facts.add_row("with pictures", str(body["observation_digest"]))
     out.print(facts)
     for warning in meta.get("warnings") or ():
         console(stderr=True).print(f"Warning: {clean(str(warning))}", style="yellow")

@@ -48,10 +48,11 @@ class Image:
     Nothing is encoded until somebody asks for `png` or `hash`. Raises ValueError for anything else.
     """
 
-    __slots__ = ("_array", "_hash", "_png", "height", "width")
+    __slots__ = ("_array", "_hash", "_pixels", "_png", "height", "width")
 
     def __init__(self, data: Any) -> None:
         self._hash: str | None = None
+        self._pixels: str | None = None
         self._png: bytes | None = None
         self._array: Any = None
         if isinstance(data, (bytes, bytearray)):
@@ -69,11 +70,27 @@ class Image:
         self._array = data.copy()  # the environment goes on drawing into its own buffer
         self.height, self.width = int(shape[0]), int(shape[1])
 
+    @classmethod
+    def recorded(cls, png: bytes, pixels: str | None) -> Image:
+        """A picture as it was recorded: its PNG bytes and its `pixels`. Raises ValueError."""
+        picture = cls(png)
+        picture._pixels = pixels
+        return picture
+
+    @property
+    def pixels(self) -> str | None:
+        """SHA-256 (hex) over width, height and raw RGB of an array; None of a picture that was given as PNG bytes."""
+        if self._pixels is None and self._array is not None:
+            self._pixels = _rgb_hash(self.width, self.height, self._array.tobytes())
+        return self._pixels
+
     @property
     def png(self) -> bytes:
         """The picture as PNG bytes, encoded on first use."""
         if self._png is None:
             raw = self._array.tobytes()
+            if self._pixels is None:  # while the array is there: PNG bytes depend on the machine's zlib, pixels do not
+                self._pixels = _rgb_hash(self.width, self.height, raw)
             stride = self.width * 3
             rows = b"".join(b"\x00" + raw[y * stride : (y + 1) * stride] for y in range(self.height))
             header = struct.pack(">IIBBBBB", self.width, self.height, 8, 2, 0, 0, 0)
@@ -98,6 +115,12 @@ class Image:
 
     def __repr__(self) -> str:
         return f"Image({self.width}x{self.height})"
+
+
+def _rgb_hash(width: int, height: int, raw: bytes) -> str:
+    found = hashlib.sha256(b"rgb %d %d\n" % (width, height))
+    found.update(raw)
+    return found.hexdigest()
 
 
 Content = Any

@@ -251,7 +251,10 @@ def joined(pieces: Sequence[bytes]) -> EncodedEvents:
 
 def _picture(value: Any) -> Json:
     if isinstance(value, Image):
-        return {"image": value.hash, "width": value.width, "height": value.height}
+        told: dict[str, Json] = {"image": value.hash, "width": value.width, "height": value.height}
+        if value.pixels is not None:
+            told["pixels"] = value.pixels
+        return told
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
@@ -278,13 +281,13 @@ def from_json(body: dict[str, Any], blobs: dict[str, bytes] | None = None) -> Ev
 
 
 def content_to_json(observation: Content) -> Json:
-    """A recorded observation with each picture as `{"image": hash, "width": px, "height": px}`."""
+    """A recorded observation with each picture as `{"image": hash, "width": px, "height": px}`.
+
+    A picture that was given as an array has `pixels` too: the hash over its raw RGB (`Image.pixels`).
+    """
     if type(observation) is not list:
         return observation
-    return [
-        {"image": block.hash, "width": block.width, "height": block.height} if isinstance(block, Image) else block
-        for block in observation
-    ]
+    return [_picture(block) if isinstance(block, Image) else block for block in observation]
 
 
 def content_from_json(observation: Json, blobs: dict[str, bytes] | None) -> Content:
@@ -293,7 +296,7 @@ def content_from_json(observation: Json, blobs: dict[str, bytes] | None) -> Cont
         return observation
     known = blobs or {}
     return [
-        Image(known[block["image"]]) if isinstance(block, dict) else block
+        Image.recorded(known[block["image"]], block.get("pixels")) if isinstance(block, dict) else block
         for block in observation
         if not isinstance(block, dict) or block["image"] in known
     ]

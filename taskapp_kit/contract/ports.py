@@ -98,7 +98,8 @@ class StoredRollout:
     status: terminated | truncated | failed. events: as `contract.events.to_json` writes them, in order, without private
     state. private: what only rubrics may read (`{"final_state": …}`). policy: the allow-listed part of `policy.config`.
     failure: boundary, code, message, error_id of a failed rollout. created_at: unix seconds. seconds: wall time.
-    row_hash: SHA-256 of the task's row, None without rows: the row itself is never kept.
+    row_hash: SHA-256 of the task's row, None without rows: the row itself is never kept. observation_digest: the digest
+    with the pictures, None when none were asked for, and in rows of releases before 0.2.0.
     """
 
     rollout_id: str
@@ -127,6 +128,7 @@ class StoredRollout:
     outcome_score: float | None = None
     events_score: float | None = None
     digest: str | None = None
+    observation_digest: str | None = None
     scorecard: dict[str, Json] | None = None
     failure: dict[str, Json] | None = None
     private: dict[str, Json] = field(default_factory=dict)

@@ -100,6 +100,7 @@ def response_body(rollout: Rollout) -> dict[str, Any]:
         "reward": card.reward,
         "reward_formula": card.formula,
         "digest": rollout.digest,
+        "observation_digest": rollout.observation_digest,
         "group_id": request.group_id,
         "scorecard": card.to_json(),
         "timing": rollout.timing,

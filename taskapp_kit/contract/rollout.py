@@ -56,7 +56,8 @@ class Story:
 class Rollout:
     """A finished, scored rollout.
 
-    policy: the name of the one that acted. ops_executed: 2 for a policy turn, 1 for a scripted action. warnings: what
+    observation_digest: None when the caller asked for no pictures. policy: the name of the one that acted.
+    ops_executed: 2 for a policy turn, 1 for a scripted action. warnings: what
     was accepted and ignored. timing: seconds in environment, policy, scoring, framework and in all. usage: tokens.
     versions: kit, app, environment, git commit (None outside a checkout). numbers: what `summary()` gives. body: the
     answer of `POST /rollout` as JSON, when it was asked for and written where the rollout was played, else None.
@@ -69,6 +70,7 @@ class Rollout:
     numbers: RolloutSummary
     scorecard: Scorecard
     digest: str
+    observation_digest: str | None
     policy: str
     ops_executed: int
     warnings: list[str] = field(default_factory=list)

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import orjson
 
-from taskapp_kit.contract.content import Content, Json, text_of, without_images
+from taskapp_kit.contract.content import Content, Image, Json, text_of, without_images
+from taskapp_kit.contract.digest import json_hash
 
 Status = Literal["running", "terminated", "truncated", "failed"]
 
@@ -156,7 +157,8 @@ class Trajectory:
     def digest(self) -> str:
         """SHA-256 (hex) over canonical JSON of what happened, without pictures, ids, times and configuration.
 
-        Two runs are the same episode iff their digests are equal; a picture more or less changes nothing.
+        Two runs have the same words, actions, rewards and end if and only if their digests are equal; a picture more or
+        less changes nothing.
         """
         told = {
             "environment": self.environment,
@@ -188,3 +190,21 @@ class Trajectory:
             "stop_reason": self.stop_reason,
         }
         return hashlib.sha256(orjson.dumps(told, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+    def observation_digest(self, digest: str | None = None) -> str:
+        """The digest with the pictures: equal if and only if the digests are and every picture is the same, in its place.
+
+        A picture counts by width, height and raw RGB when it was given as an array, by its bytes when it was given as
+        PNG. Without any picture it is the digest itself. digest: this trajectory's, where it is known already. Events
+        that were read without their pictures' bytes have lost them, and give another one.
+        """
+        digest = self.digest() if digest is None else digest
+        shown = [self.initial, *(step.observation for step in self.steps)]
+        pictures = [
+            [place, position, block.pixels or block.hash]
+            for place, observation in enumerate(shown)
+            if type(observation) is list
+            for position, block in enumerate(observation)
+            if isinstance(block, Image)
+        ]
+        return json_hash([digest, pictures]) if pictures else digest

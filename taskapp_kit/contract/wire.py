@@ -148,6 +148,7 @@ class RolloutResponse(BaseModel):
     reward: float | None
     reward_formula: str
     digest: str
+    observation_digest: str | None = None
     group_id: str | None = None
     scorecard: JsonDict
     timing: dict[str, float]

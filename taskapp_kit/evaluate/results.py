@@ -25,7 +25,8 @@ class Result:
 
     status: terminated, truncated or failed. reward and the scores are None when undefined, and of a failed one always.
     returned: sum of the step rewards. criteria: score by name. length: steps. boundary, code, message: of a failure;
-    the boundary is None where a foreign server did not tell it. usage: tokens. seconds: wall time of the rollout.
+    the boundary is None where a foreign server did not tell it. observation_digest: None when no pictures were asked for.
+    usage: tokens. seconds: wall time of the rollout.
     """
 
     status: str
@@ -42,6 +43,7 @@ class Result:
     length: int | None = None
     stop_reason: str | None = None
     digest: str | None = None
+    observation_digest: str | None = None
     boundary: str | None = None
     code: str | None = None
     message: str | None = None
@@ -72,6 +74,7 @@ class Result:
             length=numbers.length,
             stop_reason=rollout.trajectory.stop_reason,
             digest=rollout.digest,
+            observation_digest=rollout.observation_digest,
             usage=dict(rollout.usage),
             seconds=rollout.timing.get("total"),
         )
@@ -102,6 +105,7 @@ class Result:
             length=int(_some_number(metrics["num_steps"])),
             stop_reason=_word(body["stop_reason"]),
             digest=_word(body["digest"]),
+            observation_digest=_some_word(body.get("observation_digest")),
             usage={_word(name): _some_number(count) for name, count in body["usage"].items()},
             seconds=_number(body["timing"].get("total")),
         )
@@ -173,6 +177,10 @@ def _word(value: Any) -> str:
     if not isinstance(value, str) or len(value) > LONGEST_WORD:
         raise ValueError(f"that is no text of at most {LONGEST_WORD} characters")
     return value
+
+
+def _some_word(value: Any) -> str | None:
+    return None if value is None else _word(value)
 
 
 def _one_of(value: Any, known: tuple[str, ...]) -> str:

@@ -75,6 +75,7 @@ class Tally:
         self._ends: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
         self._digest = hashlib.sha256()
+        self._observation_digest: hashlib._Hash | None = hashlib.sha256()
 
     def add(self, result: Result) -> None:
         """One more. A failed one is counted by its boundary and touches no mean."""
@@ -85,6 +86,10 @@ class Tally:
             self._digest.update(f"{result.seed} {result.boundary} {result.code}\n".encode())
             return
         self._digest.update(f"{result.seed} {result.digest} {result.reward!r}\n".encode())
+        if result.observation_digest is None:
+            self._observation_digest = None
+        elif self._observation_digest is not None:
+            self._observation_digest.update(f"{result.seed} {result.observation_digest}\n".encode())
         self._reasons[result.stop_reason or ""] += 1
         for name, column in self._columns.items():
             column.add(getattr(result, name), result.seed)
@@ -102,7 +107,10 @@ class Tally:
         return self._ends.total() - self._ends["failed"]
 
     def to_json(self, asked: int) -> dict[str, Json]:
-        """The summary's numbers; whatever differs between two runs of the same stands under `timing`."""
+        """The summary's numbers; whatever differs between two runs of the same stands under `timing`.
+
+        observation_digest: None when a rollout that did not fail has none.
+        """
         failures: dict[str, Any] = {}
         for (boundary, code), count in sorted(self._failures.items()):
             failures.setdefault(boundary or "untold", {})[code] = count
@@ -124,6 +132,7 @@ class Tally:
             "stop_reasons": dict(sorted(self._reasons.items())),
             "usage": {name: self._usage[name].total for name in sorted(self._usage)},
             "digest": self._digest.hexdigest(),
+            "observation_digest": None if self._observation_digest is None else self._observation_digest.hexdigest(),
             "timing": {"rollout_seconds": {"mean": self._seconds.mean, "total": self._seconds.total}},
         }
 

@@ -24,7 +24,7 @@ _TEXTS = (
     "rollout_id", "run_id", "environment", "split", "mode", "status", "stop_reason", "app", "app_version",
     "environment_version", "kit_version", "spec_hash",
 )  # fmt: skip
-_OPTIONAL_TEXTS = ("group_id", "row_hash", "key_label", "digest")
+_OPTIONAL_TEXTS = ("group_id", "row_hash", "key_label", "digest", "observation_digest")
 _INTS = ("schema_version", "seed", "length")
 _FLOATS = ("created_at", "total_reward", "seconds")
 _OPTIONAL_FLOATS = ("reward", "outcome_score", "events_score")

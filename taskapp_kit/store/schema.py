@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -27,6 +28,7 @@ from sqlalchemy import (
     inspect,
     select,
 )
+from sqlalchemy.schema import CreateColumn
 
 from taskapp_kit.errors import StoreError
 
@@ -69,6 +71,7 @@ ROLLOUTS = Table(
     Column("kit_version", _WORD, nullable=False),
     Column("spec_hash", _WORD, nullable=False),
     Column("digest", _WORD),
+    Column("observation_digest", _WORD),
     Column("config", Text, nullable=False),
     Column("policy", Text, nullable=False),
     Column("scorecard", Text),
@@ -135,7 +138,24 @@ def tickets(connection: Connection) -> None:
     METADATA.create_all(connection, tables=[TICKETS])
 
 
-MIGRATIONS: Sequence[Migration] = (("0001_first_tables", first_tables), ("0002_tickets", tickets))
+def observation_digest(connection: Connection) -> None:
+    """The column `rollouts.observation_digest`; null in the rows that are there."""
+    _add_column(connection, ROLLOUTS.c.observation_digest)
+
+
+def _add_column(connection: Connection, column: Column[Any]) -> None:
+    """The column, unless its table has it already. Raises SQLAlchemyError."""
+    table = column.table.name
+    if column.name not in {there["name"] for there in inspect(connection).get_columns(table)}:
+        added = CreateColumn(column).compile(dialect=connection.dialect)
+        connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {added}")
+
+
+MIGRATIONS: Sequence[Migration] = (
+    ("0001_first_tables", first_tables),
+    ("0002_tickets", tickets),
+    ("0003_observation_digest", observation_digest),
+)
 """All steps from an empty file to today's schema, oldest first; a name that was released never changes or goes.
 
 Those that make a table make today's shape, so a later step looks first whether its column or table is there already.

@@ -69,6 +69,7 @@ def test_events_come_back_from_json_as_they_were(events: list[Event]) -> None:
     assert all(map(same, events, back))
     assert same(fold(events), fold(back))
     assert fold(events).digest() == fold(back).digest()
+    assert fold(events).observation_digest() == fold(back).observation_digest()
 
 
 @given(episodes())

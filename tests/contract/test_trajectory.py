@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import struct
+import zlib
 from typing import Any
 
 import numpy as np
@@ -131,6 +133,43 @@ def test_what_changes_the_digest() -> None:
     digests = {item.digest() for item in others}
     assert len(digests) == len(others)
     assert sample().digest() not in digests
+
+
+def _chunk(name: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+
+def shade(value: int, height: int = 2, width: int = 2) -> Image:
+    return Image(np.full((height, width, 3), value, np.uint8))
+
+
+def test_what_changes_the_observation_digest_alone() -> None:
+    others = [
+        sample(),
+        sample(initial=["start", shade(0)]),
+        sample(initial=["start", shade(1)]),
+        sample(initial=["start", shade(0, 1, 4)]),
+        sample(initial=[shade(0), "start"]),
+        sample(initial=["start", shade(0), shade(0)]),
+        sample(initial=["start", Image(shade(0).png)]),
+    ]
+    assert {item.digest() for item in others} == {sample().digest()}
+    assert len({item.observation_digest() for item in others}) == len(others)
+    assert sample().observation_digest() == sample().digest(), "nothing was shown but words"
+    ends = [sample(initial=["start", shade(0)], status=status).observation_digest() for status in ("running", "failed")]
+    assert ends[0] != ends[1]
+
+
+def test_the_observation_digest_knows_a_picture_by_its_pixels_not_by_how_its_png_was_compressed() -> None:
+    drawn = sample(initial=["start", shade(3)])
+    before = drawn.observation_digest()
+    data = drawn.initial[1].png
+    assert drawn.observation_digest() == before, "encoded since"
+    raw = zlib.decompress(data[data.index(b"IDAT") + 4 : data.index(b"IEND") - 8])
+    other = data[: data.index(b"IDAT") - 4] + _chunk(b"IDAT", zlib.compress(raw, 0)) + _chunk(b"IEND", b"")
+    stored = Image.recorded(other, shade(3).pixels)
+    assert stored.hash != drawn.initial[1].hash
+    assert sample(initial=["start", stored]).observation_digest() == before
 
 
 def test_the_digest_does_not_depend_on_the_order_of_keys() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ def test_here_and_at_an_address_the_result_is_the_same() -> None:
     assert (here.status, here.reward, here.length, here.criteria["reached"], here.split) == (
         "terminated", 0.9625, 3, 1.0, "train",
     )  # fmt: skip
+    assert here.observation_digest == here.digest, "it showed words alone"
     assert here.summary.total_reward == 1.0
     assert here.summary.metrics["turns"] == 3.0
 
@@ -58,6 +60,8 @@ def test_a_line_comes_back_as_it_was() -> None:
     told = json.loads(line)
     assert told["key"] == KEY
     assert Result.read(told) == here
+    told.pop("observation_digest")  # a line that release 0.1.0 wrote
+    assert Result.read(told) == dataclasses.replace(here, observation_digest=None)
     failed = Result.of_failure(Failure("policy", "model_unreachable", "m" * 1000), seed=3, rollout_id="x", seconds=1.0)
     assert failed.failed
     assert len(failed.message or "") == 400

@@ -73,3 +73,17 @@ def test_the_digest_tells_one_changed_rollout() -> None:
         return str(tally.to_json(3)["digest"])
 
     assert digest("d") == digest("d") != digest("e")
+
+
+def test_the_observation_digest_is_apart_and_null_when_a_rollout_has_none() -> None:
+    def summary(*seen: str | None) -> tuple[str, str | None]:
+        tally = Tally()
+        for seed, one in enumerate(seen):
+            tally.add(scored(seed, 1.0, observation_digest=one))
+        told = tally.to_json(len(seen))
+        return told["digest"], told["observation_digest"]
+
+    one, other, partly = summary("a", "b"), summary("a", "c"), summary("a", None)
+    assert one[0] == other[0] == partly[0]
+    assert one[1] != other[1]
+    assert partly[1] is None

@@ -153,6 +153,7 @@ def any_rollout(draw: st.DrawFn, rollout_id: str) -> StoredRollout:
         group_id=draw(st.none() | words),
         row_hash=draw(st.none() | words),
         digest=draw(st.none() | words),
+        observation_digest=draw(st.none() | words),
         key_label=draw(st.none() | words),
         scorecard=draw(st.none() | objects),
         failure=draw(st.none() | objects),

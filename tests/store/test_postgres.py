@@ -16,7 +16,7 @@ from dataclasses import asdict
 import pytest
 from cutting_proxy import CuttingProxy
 from postgres_server import PASSWORD, PostgresServer, name_of
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 from stored_samples import pictured, png, rollout
 
 from taskapp_kit.contract.ports import Settled, SystemClock, Ticket
@@ -133,12 +133,16 @@ def test_a_newer_database_is_refused_and_an_older_one_is_brought_up_to_date(post
     with engine.begin() as connection:
         migrate(connection, "here", MIGRATIONS[:1])
         connection.execute(ROLLOUTS.insert().values(to_row(rollout("old")).values))
+        connection.execute(text("ALTER TABLE rollouts DROP COLUMN observation_digest"))
     engine.dispose()
 
     async def use(store: PostgresStore) -> None:
         tickets = tickets_of(store)
         assert await tickets.claim(ticket("new")) is None
         assert await store.load("old") == rollout("old")
+        new = rollout("new", observation_digest="c" * 64)
+        await store.save(new)
+        assert await store.load("new") == new
         await tickets.close()
 
     with_store(older, use)

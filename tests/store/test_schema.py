@@ -27,13 +27,13 @@ def add_flag(connection: Connection) -> None:
 
 def test_each_migration_runs_once_and_in_order() -> None:
     with create_engine("sqlite://").connect() as connection:
-        assert migrate(connection, "here") == ["0001_first_tables", "0002_tickets"]
+        assert migrate(connection, "here") == [name for name, _ in MIGRATIONS]
         assert migrate(connection, "here") == []
-        later = (*MIGRATIONS, ("0003_flag", add_flag))
-        assert migrate(connection, "here", later) == ["0003_flag"]
+        later = (*MIGRATIONS, ("0099_flag", add_flag))
+        assert migrate(connection, "here", later) == ["0099_flag"]
         assert migrate(connection, "here", later) == []
         assert "flag" in {column["name"] for column in inspect(connection).get_columns("rollouts")}
-        with pytest.raises(StoreError, match=r"newer taskapp-kit.*'0003_flag'.*'0002_tickets'.*Upgrade"):
+        with pytest.raises(StoreError, match=rf"newer taskapp-kit.*'0099_flag'.*'{MIGRATIONS[-1][0]}'.*Upgrade"):
             migrate(connection, "here")
 
 
@@ -71,6 +71,28 @@ def test_a_file_of_the_first_release_gets_the_tickets_and_keeps_its_rollouts(tmp
     asyncio.run(use())
     with create_engine(f"sqlite:///{path}").connect() as connection:
         assert migrate(connection, "here") == []
+
+
+def test_a_file_of_release_0_1_0_gets_the_new_column_and_takes_new_rollouts(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.db"
+    with create_engine(f"sqlite:///{path}").begin() as connection:
+        migrate(connection, "here", MIGRATIONS[:2])
+        connection.execute(ROLLOUTS.insert().values(to_row(rollout("old")).values))
+        connection.execute(text("ALTER TABLE rollouts DROP COLUMN observation_digest"))
+
+    async def use() -> None:
+        store = SqliteStore(path)
+        assert await store.load("old") == rollout("old")
+        await store.save(rollout("old"))  # the same again
+        new = rollout("new", created_at=2e9, observation_digest="c" * 64)
+        await store.save(new)
+        assert await store.load("new") == new
+        listed = await store.recent()
+        assert [(one.rollout_id, one.observation_digest) for one in listed] == [("new", "c" * 64), ("old", None)]
+        assert (await store.check()).ok
+        await store.close()
+
+    asyncio.run(use())
 
 
 def test_a_newer_file_is_refused_and_left_alone(tmp_path: Path) -> None:
