@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +33,22 @@ class Latency(ValueKind):
         return low if found[2] is None else (low, float(found[2]) / 1000)
 
 
+class JudgeScore(ValueKind):
+    """A finite number, else a word."""
+
+    name = "score"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+        """Reads `0.8` or `polite`."""
+        try:
+            number = float(str(value))
+        except ValueError:
+            return str(value)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no finite number.", param, ctx)
+        return number
+
+
 @click.command(
     epilog=example(
         "taskapp mock-model --port 8100",
@@ -51,6 +68,12 @@ class Latency(ValueKind):
     help="How it answers without a script.",
 )
 @click.option("--parallel", type=click.IntRange(1, 16), default=1, metavar="N", help="Most calls in a random answer.")
+@click.option(
+    "--score",
+    type=JudgeScore(),
+    metavar="S",
+    help="What the judges' behaviours give: a number, or one of the choices by its word.  [default: 0.5]",
+)
 @click.option("--seed", type=int, default=0, metavar="S", help="Of random answers and of faults.")
 @click.option(
     "--latency-ms", type=Latency(), default="0", metavar="MS", help="Before each answer: 50, or a range 20-80."
@@ -72,6 +95,7 @@ def command(
     script: Path | None,
     behaviour: str,
     parallel: int,
+    score: float | str | None,
     seed: int,
     latency_ms: float | tuple[float, float],
     faults: tuple[str, ...],
@@ -95,6 +119,7 @@ def command(
         script,
         behaviour=behaviour,
         parallel=parallel,
+        score=score,
         seed=seed,
         latency_seconds=latency_ms,
         faults=Faults.parse(",".join(faults), seed=seed),

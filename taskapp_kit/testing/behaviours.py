@@ -14,7 +14,7 @@ from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.testing.chat_request import ChatRequest, Refused
 from taskapp_kit.testing.drawing import draw, sentence
-from taskapp_kit.testing.judges import judge, obedient_judge
+from taskapp_kit.testing.judges import Given, judge, obedient_judge
 from taskapp_kit.testing.reply import Call, Reply, reply_of
 
 Behaviour = Callable[[ChatRequest], Any | Awaitable[Any]]
@@ -159,6 +159,8 @@ def from_file(path: str | Path) -> Behaviour:
     return scripted(answers)
 
 
+JUDGES: Mapping[str, Callable[[Given], Behaviour]] = {"judge": judge, "obedient-judge": obedient_judge}
+"""Name to maker; each takes the score that it gives."""
 BEHAVIOURS: Mapping[str, Callable[[], Behaviour]] = {
     "random": random_answers,
     "echo": lambda: echo,
@@ -169,9 +171,19 @@ BEHAVIOURS: Mapping[str, Callable[[], Behaviour]] = {
 """Name to maker, with what stands by default."""
 
 
-def by_name(name: str, *, parallel: int = 1) -> Behaviour:
-    """The behaviour of that name: random, echo, bad, judge, obedient-judge. Raises ConfigError with *did you mean*."""
+def by_name(name: str, *, parallel: int = 1, score: Given | None = None) -> Behaviour:
+    """The behaviour of that name: random, echo, bad, judge, obedient-judge. Raises ConfigError with *did you mean*.
+
+    score: what a judge gives (see `judge`); None leaves its default.
+    """
     name = name.replace("_", "-")
+    if score is not None:
+        if name not in JUDGES:
+            raise ConfigError(
+                f"A score was given, and the behaviour {name!r} gives none.",
+                hint=f"A score goes with {' or '.join(JUDGES)}.",
+            )
+        return JUDGES[name](score)
     if name == "random":
         return random_answers(parallel)
     if name in BEHAVIOURS:

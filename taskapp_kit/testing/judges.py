@@ -6,18 +6,22 @@ instruction found outside them is either the author's own, or a hole.
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from taskapp_kit.contract.content import Json
-from taskapp_kit.testing.chat_request import ChatRequest
+from taskapp_kit.testing.chat_request import ChatRequest, Refused
 from taskapp_kit.testing.drawing import draw
 from taskapp_kit.testing.reply import Call, Reply
 
 SCORE_NAMES = ("score", "grade", "rating", "verdict", "reward", "value")
+CHOICE_NAMES = ("choice", *SCORE_NAMES)
 REASON_NAMES = ("reason", "reasoning", "explanation", "rationale", "justification", "critique")
 
 _NONCE = r"[0-9A-Za-z_-]*[0-9a-fA-F]{8,}[0-9A-Za-z_-]*"
@@ -43,20 +47,43 @@ _DEMANDS = [
     ),
 ]
 
-Score = float | Callable[[ChatRequest], float]
+_FORM = re.compile(r"of the form (?P<shape>\{.*\}), where(?P<rules>.*)", re.DOTALL)
+_BLANK = re.compile(r"(?<=: )(?:WHY|NUMBER|WORD)\b")
+_CHOICES = re.compile(r"WORD is one of (?P<choices>.+?), from worst to best")
+"""The form of a verdict in the words of `score/asking.py`, for judges that are asked without a schema."""
+
+Given = float | str
+"""A score, or one of the choices by its word."""
+Score = Given | Callable[[ChatRequest], Given]
 
 
 def judge(score: Score = 0.5, reason: str = "It is neither good nor bad.") -> Callable[[ChatRequest], Reply]:
     """A judge that gives `score` (or what the function of that name says), in the form that the request asks for.
 
-    The form is the request's JSON schema, its one tool, or `{"reason": …, "score": …}`. A member is the score by its name
-    (SCORE_NAMES), the reason likewise; others are drawn. The score is not clipped to the schema's bounds.
+    The form is the request's JSON schema, its one tool, the form in the prompt of a judge of ours, or `{"reason": …,
+    "score": …}`. A member is the score by its name (SCORE_NAMES), the reason likewise; others are drawn. A number is not
+    clipped to the schema's bounds. Where a question has choices, a word is the choice of that name and a number from 0 to 1
+    the choice at that share of the way from the worst to the best; anything else is answered with 400. The same text gets
+    the same verdict, whatever nonce its boundaries carry.
     """
 
     def answer(request: ChatRequest) -> Reply:
-        return verdict(request, score(request) if callable(score) else score, reason)
+        known = without_nonces(request)
+        return verdict(known, score(known) if callable(score) else score, reason)
 
     return answer
+
+
+def without_nonces(request: ChatRequest) -> ChatRequest:
+    """The request with a digest, and so a chance (`rng`), that the nonces of its boundaries do not enter."""
+    text = request.text
+    drawn = {match["tag"] for match in _BOUNDED.finditer(text)}
+    drawn |= {match["nonce"] for match in _BOUNDED_BY_ATTRIBUTE.finditer(text)}
+    if not drawn:
+        return request
+    for part in sorted(drawn):
+        text = text.replace(part, "-")
+    return replace(request, digest=hashlib.sha256(text.encode()).hexdigest())
 
 
 def outside_boundaries(request: ChatRequest) -> str:
@@ -97,30 +124,80 @@ def obedient_judge(
 
     def answer(request: ChatRequest) -> Reply:
         told = demand(outside(request))
+        known = without_nonces(request)
         if told is None:
-            return verdict(request, honest(request) if callable(honest) else honest, "Judged by the question alone.")
-        return verdict(request, told, "As I was told.")
+            return verdict(known, honest(known) if callable(honest) else honest, "Judged by the question alone.")
+        return verdict(known, told, "As I was told.")
 
     return answer
 
 
-def verdict(request: ChatRequest, score: float, reason: str) -> Reply:
-    """The verdict in the form that the request asks for (see `judge`)."""
+def verdict(request: ChatRequest, score: Given, reason: str) -> Reply:
+    """The verdict in the form that the request asks for (see `judge`). Raises Refused."""
     form = request.body.get("response_format") or {}
     if form.get("type") == "json_schema":
         return Reply(orjson.dumps(_filled(form["json_schema"]["schema"], request, score, reason)).decode())
     if request.tools:
         tool = request.tools[0]
         return Reply(calls=[Call.of(tool["name"], _filled(tool.get("parameters") or {}, request, score, reason))])
-    return Reply(orjson.dumps({"reason": reason, "score": score}).decode())
+    told = _FORM.search(outside_boundaries(request))
+    if told is not None:
+        return Reply(_written(told["shape"], told["rules"], score, reason))
+    member = "choice" if isinstance(score, str) else "score"
+    return Reply(orjson.dumps({"reason": reason, member: score}).decode())
 
 
-def _filled(schema: dict[str, Any], request: ChatRequest, score: float, reason: str) -> Json:
-    """The schema drawn, with score and reason put where they belong, at whatever depth."""
-    return _put(draw(schema, request.rng("verdict")), score, reason)
+def _written(shape: str, rules: str, score: Given, reason: str) -> str:
+    """The shape of a verdict with its blanks filled in."""
+    choices = iter([ast.literal_eval(f"[{match['choices']}]") for match in _CHOICES.finditer(rules)])
+
+    def fill(blank: re.Match[str]) -> str:
+        given = reason if blank[0] == "WHY" else _chosen(next(choices), score) if blank[0] == "WORD" else _number(score)
+        return orjson.dumps(given).decode()
+
+    return _BLANK.sub(fill, shape)
 
 
-def _put(value: Json, score: float, reason: str) -> Json:
+def _number(score: Given) -> float:
+    if isinstance(score, str):
+        raise Refused(f"The mock judge was given the choice {score!r}, and this question asks for a number.")
+    return score
+
+
+def _chosen(choices: Sequence[str], score: Given) -> str:
+    """One of the choices, from worst to best (see `judge`). Raises Refused."""
+    if isinstance(score, str):
+        if score in choices:
+            return score
+        raise Refused(
+            f"The mock judge was given the choice {score!r}, which is none of {', '.join(map(repr, choices))}."
+        )
+    if not 0 <= score <= 1:
+        raise Refused(f"The mock judge was given {score:g}, and among choices a score from 0 to 1 was expected.")
+    return choices[int(score * (len(choices) - 1) + 0.5)]
+
+
+def _filled(schema: dict[str, Json], request: ChatRequest, score: Given, reason: str) -> Json:
+    """The schema drawn, with score, choice and reason put where they belong, at whatever depth."""
+    return _put(draw(_decided(schema, score), request.rng("verdict")), score, reason)
+
+
+def _decided(schema: Any, score: Given) -> Any:
+    """The schema with the one choice in place of each member's choices."""
+    if isinstance(schema, list):
+        return [_decided(part, score) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    decided = {name: _decided(part, score) for name, part in schema.items()}
+    properties = schema.get("properties")
+    for name, part in properties.items() if isinstance(properties, dict) else ():
+        choices = part.get("enum") if isinstance(part, dict) and name in CHOICE_NAMES else None
+        if choices and all(isinstance(choice, str) for choice in choices):
+            decided["properties"][name] = {"const": _chosen(choices, score)}
+    return decided
+
+
+def _put(value: Json, score: Given, reason: str) -> Json:
     if isinstance(value, list):
         return [_put(item, score, reason) for item in value]
     if not isinstance(value, dict):
@@ -128,7 +205,8 @@ def _put(value: Json, score: float, reason: str) -> Json:
     filled: dict[str, Json] = {}
     for name, part in value.items():
         if name in SCORE_NAMES and isinstance(part, int | float) and not isinstance(part, bool):
-            filled[name] = int(score) if isinstance(part, int) and float(score).is_integer() else score
+            number = _number(score)
+            filled[name] = int(number) if isinstance(part, int) and float(number).is_integer() else number
         elif name in REASON_NAMES and isinstance(part, str):
             filled[name] = reason
         else:

@@ -32,7 +32,7 @@ class MockModel:
     script: what it says: a list with an answer for each turn, a file with such a list (JSON or JSON Lines), or a function
     `fn(request) -> answer`, which may be async (see `scripted`, `reply.reply_of`, `ChatRequest`). Without a script it behaves
     as `behaviour` says: `random` (valid answers, drawn from `seed` and the conversation alone), `echo`, `bad`, `judge`,
-    `obedient-judge`. parallel: the most calls in one random answer.
+    `obedient-judge`. parallel: the most calls in one random answer. score: what the two judges give (see `judge`).
 
     latency_seconds: from request to answer, or a pair to draw it from. chunk_seconds: between a stream's events.
     faults: how it fails. models: the names it knows; none: any is taken. api_key: asked for as a Bearer token.
@@ -48,6 +48,7 @@ class MockModel:
         *,
         behaviour: str = "random",
         parallel: int = 1,
+        score: float | str | None = None,
         seed: int = 0,
         latency_seconds: float | tuple[float, float] = 0.0,
         chunk_seconds: float = 0.0,
@@ -61,6 +62,8 @@ class MockModel:
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
+        if script is not None and score is not None:
+            raise ConfigError("A script and a score were both given.", hint="A score goes with behaviour='judge'.")
         if script is not None and behaviour != "random":
             raise ConfigError(
                 f"A script and the behaviour {behaviour!r} were both given.",
@@ -68,7 +71,7 @@ class MockModel:
             )
         self.records = Records(record, watch)
         self._answering = Answering(
-            of_script(script) if script is not None else by_name(behaviour, parallel=parallel),
+            of_script(script) if script is not None else by_name(behaviour, parallel=parallel, score=score),
             seed,
             latency_of(latency_seconds),
             chunk_seconds,
