@@ -176,6 +176,7 @@ class Foreman:
             "versions": versions,
             "written": written,
             "live": live,
+            "skip_judges": planned.skip_judges,
         }
 
         def tell(frame: Frame, blob: bytes) -> Awaitable[Frame | None] | None:

@@ -80,6 +80,8 @@ class ModelAccess:
             try:
                 return await self._client.chat(endpoint, body, seconds=until - time.monotonic())
             except ModelFailed as failed:
+                if endpoint.model is None and failed.failure.code == "model_refused":
+                    failed.failure.hint = _no_model_name(role)
                 return failed
 
         return ask
@@ -97,6 +99,14 @@ def model_access(
         exposure, settings, clock, is_door_key=is_door_key, model_names=ModelNames.of(settings, Path.cwd())
     )
     return ModelAccess(client, settings)
+
+
+def _no_model_name(role: str) -> str:
+    """The hint for a request without a model's name that the endpoint refused."""
+    if role == POLICY:
+        return "No model name was sent; give one (policy.config.model)."
+    variable = role_variable(role).removesuffix("URL") + "MODEL"
+    return f"No model name was sent; set {variable} where the server runs."
 
 
 class ThreadPort:

@@ -36,13 +36,17 @@ class Nobody:
 
 @dataclass(slots=True)
 class Planned:
-    """A request, understood. blend: its own formula, None for the app's. warnings: what was accepted and ignored."""
+    """A request, understood. blend: its own formula, None for the app's. warnings: what was accepted and ignored.
+
+    skip_judges: no judge is asked; their scores are null.
+    """
 
     request: RolloutRequest
     plan: EpisodePlan
     policy: LocalPolicy | RemotePolicy
     blend: Blend | None
     warnings: list[str]
+    skip_judges: bool = False
 
     def local(self) -> LocalPolicy:
         """The policy, of a plan whose policy decides by computing."""

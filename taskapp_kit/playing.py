@@ -119,7 +119,15 @@ class Performance:
         began = self._clock.monotonic()
         task, arguments = planned.plan.task, planned.plan.arguments
         try:
-            card = score(self._spec, trajectory, task=task, config=arguments, blend=planned.blend, models=self._models)
+            card = score(
+                self._spec,
+                trajectory,
+                task=task,
+                config=arguments,
+                blend=planned.blend,
+                models=self._models,
+                skip_judges=planned.skip_judges,
+            )
         except ScoringFailed as error:
             played.failure, played.cause, played.judging = error.failure, error.__cause__, error.judging
             return played

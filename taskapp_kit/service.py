@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.events import Answered, Called, Failed, from_json
-from taskapp_kit.contract.model import AsksModels, RemotePolicy, role_variable
+from taskapp_kit.contract.model import AsksModels, RemotePolicy
 from taskapp_kit.contract.ports import Clock, LocalPolicy, Store, SystemClock, View
 from taskapp_kit.contract.rollout import Rollout
 from taskapp_kit.contract.scorecard import RolloutSummary
@@ -46,7 +46,7 @@ from taskapp_kit.run.plan import Control
 from taskapp_kit.run.stage import prepare_to_serve
 from taskapp_kit.sandboxed import sandbox_in_use
 from taskapp_kit.score.failures import ScoringFailed
-from taskapp_kit.score.judges import needed_roles
+from taskapp_kit.score.judges import check_judges, skipped_warning
 from taskapp_kit.score.scoring import aggregates
 from taskapp_kit.version import __version__, git_commit
 
@@ -62,7 +62,10 @@ class Service:
     store: where rollouts are kept, None keeps nothing. max_concurrent: rollouts under way at once; one more is refused
     (Saturated). max_time_seconds: the server's own deadline for a rollout. threads: so many rollouts play at once in
     this process. workers: processes that play rollouts in place of those threads, 0 for none. An environment with
-    isolation="process" is always played in a process that does nothing else meanwhile.
+    isolation="process" is always played in a process that does nothing else meanwhile. skip_judges: no judge is asked and
+    none needs a model; their scores are null (`judges_skipped`).
+
+    Raises Unavailable: a judge with weight > 0 has no model.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Service:
         threads: int = 64,
         workers: int = 0,
         models: ModelAccess | None = None,
+        skip_judges: bool = False,
     ) -> None:
         self.app = app
         self.spec: AppSpec = app.freeze()
@@ -113,9 +117,10 @@ class Service:
             versions=self._versions,
             cancelled=self._keep_cancelled,
         )
+        self._skip_judges = skip_judges
         self.warnings: tuple[str, ...] = (
             *self.spec.warnings,
-            *_judges_can_be_asked(self.spec, self.models),
+            *([] if skip_judges else check_judges(self.spec, self.models.configured)),
         )
         for warning in self.warnings:
             log.warning("%s", warning)
@@ -178,6 +183,9 @@ class Service:
             answers = None if policy is not None else await self._replayed(request)
             self.places.check_open()
             planned = self.planner.plan(request, own=policy, answers=answers)
+            if self._skip_judges:
+                planned.skip_judges = True
+                planned.warnings += skipped_warning(self.spec, planned.plan.environment.name)
             endpoint = None
             if planned.plan.policy == MODEL and isinstance(planned.policy, RemotePolicy | AsksModels):
                 endpoint = self.models.of_policy(request)
@@ -297,7 +305,8 @@ class Service:
         The request's policy is not looked at. Raises RequestError, RolloutFailed (reset broke).
         """
         control = Control()
-        episode = Episode(self.planner.plan(request, own=Nobody()).plan, self.clock, control)
+        port = ThreadPort(self.models.of_rollout(None, self.max_time_seconds))
+        episode = Episode(self.planner.plan(request, own=Nobody()).plan, self.clock, control, port)
 
         def job() -> Failed | None:
             events = episode.events()
@@ -311,6 +320,7 @@ class Service:
 
         def stop(reason: Literal["timeout", "cancelled"]) -> None:
             control.stop = reason
+            port.stop(reason)
 
         try:
             failed = await self.lanes.run(job, seconds=self.max_time_seconds, stop=stop)
@@ -387,20 +397,3 @@ class Service:
         await self.models.close()
         if self.store is not None:
             await self.store.close()
-
-
-def _judges_can_be_asked(spec: AppSpec, models: ModelAccess) -> list[str]:
-    """A judge that weighs something must have a model, or no rollout of the app has a reward; the others are warned of."""
-    warnings = []
-    for need in needed_roles(spec):
-        if models.configured(need.role):
-            continue
-        variable = role_variable(need.role)
-        if need.must:
-            raise Unavailable(
-                f"judge {need.judge!r} ({need.place}) weighs something, and no model is configured for it ({variable}).",
-                hint=f"Set {variable} (and {variable.removesuffix('URL')}MODEL, …KEY), or give it weight=0.",
-            )
-        names = ", ".join(need.judges)
-        warnings.append(f"judges {names} are not configured ({variable}): their scores are null (not_configured)")
-    return warnings

@@ -2,7 +2,8 @@
 
 REFERENCE is what `find_app` finds the app by, FOLDERS what the front's `sys.path` has (joined by `os.pathsep`), FD the
 socket. A job is one rollout; its frame holds the request (split and seed settled), `answers` for a replay, `rollout_id`,
-`created_at`, `versions`, whether the answer is to be `written`, and whether each event is to be told `live`.
+`created_at`, `versions`, whether the answer is to be `written`, whether each event is to be told `live`, and whether
+judges are skipped (`skip_judges`).
 
 Told meanwhile: `{"text": n, "pictures": [[hash, n], …]}`, the blob being encoded events and PNG bytes in that order. The
 last frame has those too, and `outcome` and `body` (bytes of the answer, at the blob's end); or `refused`, a RequestError.
@@ -114,6 +115,7 @@ class Worker:
             planned = self.planner.plan(
                 request, answers=None if answers is None else [answer_from_json(answer) for answer in answers]
             )
+            planned.skip_judges = frame["skip_judges"]
             port = JobPort(job)
             performance = Performance(self.spec, planned, self.clock, control, [], telling, models=port)
             if planned.plan.policy == MODEL and isinstance(planned.policy, RemotePolicy):

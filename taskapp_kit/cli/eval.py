@@ -9,7 +9,7 @@ import click
 
 from taskapp_kit.cli.eval_session import FIRST_SEEDS, Asked, Session
 from taskapp_kit.cli.terminal import clean, complain, console, example, exit_status, print_json
-from taskapp_kit.cli.values import ACTION, JSON_OBJECT, is_url
+from taskapp_kit.cli.values import ACTION, JSON_OBJECT, JUDGES, is_url
 from taskapp_kit.errors import TaskAppError, TaskappError
 
 DEADLINE_SECONDS = 3600.0
@@ -64,6 +64,7 @@ DEADLINE_SECONDS = 3600.0
 @click.option(
     "--cache", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Keep models' answers there."
 )
+@JUDGES
 @click.option("--key", metavar="K", help="The server's key.  [default: ENVIRONMENT_API_KEY]")
 @click.option("--env-file", "env_files", multiple=True, metavar="F", help="Read settings from this file; may repeat.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON, and nothing else.")
@@ -108,6 +109,8 @@ def command(
         for name, value in (("--workers", options["workers"]), ("--store", store), ("--cache", cache)):
             if value is not None:
                 raise click.UsageError(f"{name} is for an app in this process; a server has its own.")
+        if options["judges"] == "skip":
+            raise click.UsageError("--judges skip is for an app in this process; a server asks its own judges.")
     asked = Asked(played, local, given, key or settings.environment_api_key, **options)
     if asked.retry_failed and not asked.resume:
         raise click.UsageError("--retry-failed goes with --resume.")
@@ -140,6 +143,8 @@ def _print(summary: dict[str, Any], session: Session, *, as_json: bool) -> int:
             console().print("\nNo aggregates: the app's own code is not here. --app-id APP computes them.")
     failed, problem = summary["rollouts"]["failed"], summary["aggregates_problem"]
     told = []
+    if summary.get("judges") == "skip":
+        told.append("Judges were skipped: their scores are null, and so is every reward that needs one.")
     if failed:
         told.append(
             f"{failed} of {summary['rollouts']['done']} rollouts failed; they are in no mean. `taskapp rollout` with one of "

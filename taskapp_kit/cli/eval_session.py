@@ -51,6 +51,7 @@ class Asked:
     out: Path | None
     resume: bool
     retry_failed: bool
+    judges: str
     as_json: bool
 
 
@@ -98,6 +99,7 @@ class Session:
             concurrency=asked.concurrency,
             workers=asked.workers or 0,
             max_time_seconds=asked.max_time_seconds,
+            skip_judges=asked.judges == "skip",
         )
 
     def _store(self, path: Path) -> Callable[[], Store] | None:
@@ -169,6 +171,7 @@ class Session:
             config=asked.env_config or {},
             ops=asked.ops or 0,
             max_time_seconds=asked.max_time_seconds,
+            skip_judges=asked.judges == "skip",
         )
 
     def _begin(self, plan: Plan, about: About, directory: Directory, config: dict[str, Any]) -> None:

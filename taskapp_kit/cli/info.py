@@ -61,7 +61,7 @@ def command(
         task_app = find_app(app)
         if prompt:
             config = {**(env_config or {}), **({"split": split} if split else {})}
-            _prompt(task_app, environment, seed, config, output_mode or "tool_calls", as_json)
+            _prompt(task_app, settings, environment, seed, config, output_mode or "tool_calls", as_json)
             return
         found = _local(task_app, settings, environment)
     if as_json:
@@ -160,15 +160,22 @@ def _remote(url: str, key: str | None, wanted: str | None) -> dict[str, Any]:
 
 
 def _prompt(
-    app: TaskApp, wanted: str | None, seed: int | None, config: dict[str, Any], output_mode: OutputMode, as_json: bool
+    app: TaskApp,
+    settings: Settings,
+    wanted: str | None,
+    seed: int | None,
+    config: dict[str, Any],
+    output_mode: OutputMode,
+    as_json: bool,
 ) -> None:
     import asyncio
 
     from taskapp_kit.cli.failure import failure_told, only_authors_log, show_traceback
-    from taskapp_kit.contract.ports import View
+    from taskapp_kit.contract.ports import SystemClock, View
     from taskapp_kit.contract.wire import RolloutRequest
     from taskapp_kit.declare.instances import find_environment
     from taskapp_kit.errors import RolloutFailed
+    from taskapp_kit.model_access import model_access
     from taskapp_kit.policy.asking import read_asking
     from taskapp_kit.policy.prompt import prompt_of
     from taskapp_kit.service import Service
@@ -190,7 +197,8 @@ def _prompt(
     only_authors_log()
 
     async def look() -> View:
-        service = Service(app, max_concurrent=1, threads=1, exposure="local")
+        models = model_access(settings, "local", SystemClock())
+        service = Service(app, max_concurrent=1, threads=1, exposure="local", models=models, skip_judges=True)
         try:
             return await service.first_view(request)
         finally:

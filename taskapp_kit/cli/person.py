@@ -7,11 +7,13 @@ import queue
 import threading
 from collections.abc import Callable
 
-from taskapp_kit.contract.ports import PolicyStops, View
+from taskapp_kit.config import Settings
+from taskapp_kit.contract.ports import PolicyStops, SystemClock, View
 from taskapp_kit.contract.rollout import Rollout
 from taskapp_kit.contract.trajectory import Answer
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.taskapp import TaskApp
+from taskapp_kit.model_access import model_access
 from taskapp_kit.service import Service
 
 DAY_SECONDS = 86_400.0
@@ -35,8 +37,17 @@ class Person:
         return answer
 
 
-def play(app: TaskApp, request: RolloutRequest, answer: Callable[[View], Answer | None]) -> Rollout:
+def play(
+    app: TaskApp,
+    settings: Settings,
+    request: RolloutRequest,
+    answer: Callable[[View], Answer | None],
+    *,
+    skip_judges: bool = False,
+) -> Rollout:
     """Plays one episode; `answer` is called in this thread, which is the terminal's, whenever it is the person's turn.
+
+    settings: have the models of judges and of the environment. skip_judges: no judge is asked.
 
     Raises what `Service.rollout` raises. Ctrl-C while the environment computes leaves at the next turn.
     """
@@ -44,7 +55,15 @@ def play(app: TaskApp, request: RolloutRequest, answer: Callable[[View], Answer 
     outcome: list[Rollout | BaseException] = []
 
     async def episode() -> Rollout:
-        service = Service(app, max_concurrent=1, max_time_seconds=DAY_SECONDS, exposure="local", threads=1)
+        service = Service(
+            app,
+            max_concurrent=1,
+            max_time_seconds=DAY_SECONDS,
+            exposure="local",
+            threads=1,
+            models=model_access(settings, "local", SystemClock()),
+            skip_judges=skip_judges,
+        )
         try:
             return await service.rollout(request, policy=person)
         finally:

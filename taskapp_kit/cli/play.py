@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taskapp_kit.cli.terminal import clean, console, example, flowing, number
-from taskapp_kit.cli.values import JSON_OBJECT, SEED
+from taskapp_kit.cli.values import JSON_OBJECT, JUDGES, SEED
 
 if TYPE_CHECKING:
     from taskapp_kit.contract.ports import Tool, View
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.option("--seed", type=SEED, metavar="S", help="The episode's seed.  [default: one is drawn]")
 @click.option("--split", metavar="NAME", help="The split to draw from, or whose row the seed counts.")
 @click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="The environment's configuration.")
+@JUDGES
 @click.option("--env-file", "env_files", multiple=True, metavar="F", help="Read settings from this file; may repeat.")
 def command(
     app: str,
@@ -31,6 +32,7 @@ def command(
     seed: int | None,
     split: str | None,
     env_config: dict[str, Any] | None,
+    judges: str,
     env_files: tuple[str, ...],
 ) -> None:
     """Play an episode yourself; the scorecard stands at the end.
@@ -48,7 +50,8 @@ def command(
     from taskapp_kit.declare.instances import find_environment
     from taskapp_kit.errors import RolloutFailed
 
-    export(load(env_files=env_files))
+    settings = load(env_files=env_files)
+    export(settings)
     only_authors_log()
     found = find_app(app)
     chosen = find_environment(found.freeze(), environment)
@@ -68,7 +71,7 @@ def command(
     )
     terminal = _Terminal(chosen)
     try:
-        rollout = play(found, request, terminal.turn)
+        rollout = play(found, settings, request, terminal.turn, skip_judges=judges == "skip")
     except RolloutFailed as failed:
         show_traceback(failed.__cause__)
         raise failure_told(failed) from failed

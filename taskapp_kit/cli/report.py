@@ -8,6 +8,7 @@ from typing import Any
 
 from taskapp_kit.cli.terminal import clean, console, number, one_line, table
 from taskapp_kit.contract.content import Image, text_of
+from taskapp_kit.contract.scorecard import JUDGES_SKIPPED
 
 NUMBER_WIDTH, REWARD_WIDTH = 5, 8
 
@@ -107,7 +108,7 @@ def print_result(body: Mapping[str, Any], *, policy_note: str = "") -> None:
         out.print(rows)
         out.print()
     facts = table("", "")
-    reward = number(body["reward"]) + ("" if body["reward"] is not None else " (a part of the formula is undefined)")
+    reward = number(body["reward"]) + ("" if body["reward"] is not None else f" ({_undefined(card)})")
     facts.add_row("reward", f"{reward}   {body['reward_formula']}", style="bold")
     facts.add_row("parts", _parts(metrics))
     facts.add_row("ended", f"{body['status']} ({body['stop_reason']}) after {_count(trajectory['length'], 'step')}")
@@ -127,6 +128,12 @@ def print_result(body: Mapping[str, Any], *, policy_note: str = "") -> None:
     out.print(facts)
     for warning in meta.get("warnings") or ():
         console(stderr=True).print(f"Warning: {clean(str(warning))}", style="yellow")
+
+
+def _undefined(card: Mapping[str, Any]) -> str:
+    """Why there is no reward."""
+    skipped = any(item["reason"] == JUDGES_SKIPPED and item["weight"] for item in card["criteria"])
+    return "judges were skipped" if skipped else "a part of the formula is undefined"
 
 
 def _count(many: int, what: str) -> str:

@@ -11,7 +11,7 @@ import click
 from taskapp_kit.cli.failure import failure_told, only_authors_log, show_traceback
 from taskapp_kit.cli.model_choice import chosen_policy
 from taskapp_kit.cli.terminal import console, example, print_json
-from taskapp_kit.cli.values import ACTION, JSON_OBJECT, SEED, is_url
+from taskapp_kit.cli.values import ACTION, JSON_OBJECT, JUDGES, SEED, is_url
 from taskapp_kit.errors import RequestError, RolloutFailed
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ DEADLINE_SECONDS = 3600.0
     metavar="T",
     help="The rollout's deadline; past it the rollout fails.",
 )
+@JUDGES
 @click.option("--key", metavar="K", help="The server's key.  [default: ENVIRONMENT_API_KEY]")
 @click.option("--env-file", "env_files", multiple=True, metavar="F", help="Read settings from this file; may repeat.")
 @click.option("--store", metavar="URL", help="Keep the rollout: sqlite:///PATH.  [default: none]")
@@ -78,6 +79,7 @@ def command(
     env_config: dict[str, Any] | None,
     ops: int | None,
     max_time_seconds: float,
+    judges: str,
     key: str | None,
     env_files: tuple[str, ...],
     store: str | None,
@@ -107,9 +109,11 @@ def command(
     if is_url(app):
         if store is not None:
             raise click.UsageError("--store keeps local rollouts; a server has a store of its own.")
+        if judges == "skip":
+            raise click.UsageError("--judges skip is for an app in this process; a server asks its own judges.")
         answer = _remote(app, key or settings.environment_api_key, body, max_time_seconds, quiet=as_json)
     else:
-        answer = _local(app, settings, body, quiet=as_json, hint=note)
+        answer = _local(app, settings, body, skip_judges=judges == "skip", quiet=as_json, hint=note)
     if out is not None:
         import orjson
 
@@ -151,7 +155,9 @@ def _remote(url: str, key: str | None, body: dict[str, Any], seconds: float, *, 
     return answer
 
 
-def _local(app: str, settings: Settings, body: dict[str, Any], *, quiet: bool, hint: str) -> dict[str, Any]:
+def _local(
+    app: str, settings: Settings, body: dict[str, Any], *, skip_judges: bool, quiet: bool, hint: str
+) -> dict[str, Any]:
     import asyncio
 
     from taskapp_kit.config import export
@@ -164,7 +170,7 @@ def _local(app: str, settings: Settings, body: dict[str, Any], *, quiet: bool, h
     found = find_app(app)
     request = RolloutRequest.model_validate(body)
     try:
-        played = asyncio.run(_play(found, request, settings, quiet=quiet))
+        played = asyncio.run(_play(found, request, settings, skip_judges=skip_judges, quiet=quiet))
     except RolloutFailed as failed:
         show_traceback(failed.__cause__)
         raise failure_told(failed) from failed
@@ -177,13 +183,17 @@ def _local(app: str, settings: Settings, body: dict[str, Any], *, quiet: bool, h
     return response_body(played)
 
 
-async def _play(app: Any, request: RolloutRequest, settings: Settings, *, quiet: bool) -> Any:
+async def _play(app: Any, request: RolloutRequest, settings: Settings, *, skip_judges: bool, quiet: bool) -> Any:
     from taskapp_kit.cli.conversation import RolloutLines
     from taskapp_kit.contract.ports import SystemClock
     from taskapp_kit.model_access import model_access
+    from taskapp_kit.score.judges import check_judges
     from taskapp_kit.service import Service
 
     lines = RolloutLines()
+    models = model_access(settings, "local", SystemClock())
+    if not skip_judges:
+        check_judges(app.freeze(), models.configured)  # before a store makes its file
     store = None
     if settings.store not in (None, "none"):
         from taskapp_kit.store import open_store
@@ -196,7 +206,8 @@ async def _play(app: Any, request: RolloutRequest, settings: Settings, *, quiet:
         max_time_seconds=request.safety.max_time_s,
         exposure="local",
         threads=1,
-        models=model_access(settings, "local", SystemClock()),
+        models=models,
+        skip_judges=skip_judges,
     )
     try:
         return await service.rollout(request, tell=None if quiet else lines.tell)

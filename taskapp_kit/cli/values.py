@@ -68,6 +68,15 @@ JSON_OBJECT = JsonObject()
 ACTION = ActionValue()
 
 
+JUDGES = click.option(
+    "--judges",
+    type=click.Choice(["ask", "skip"]),
+    default="ask",
+    help="skip asks no judge: their scores are null, and so is a reward that needs them.",
+)
+"""Of the commands that play an app in this process."""
+
+
 def is_url(reference: str) -> bool:
     """True when APP names a running server."""
     return reference.startswith(("http://", "https://"))

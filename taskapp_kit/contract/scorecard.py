@@ -8,6 +8,9 @@ from typing import Any
 
 from taskapp_kit.contract.content import Json
 
+JUDGES_SKIPPED = "judges_skipped"
+"""The reason beside the null of a judge that was not asked because the caller skips judges."""
+
 
 @dataclass(frozen=True, slots=True)
 class Blend:

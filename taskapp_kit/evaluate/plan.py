@@ -33,7 +33,7 @@ class Plan:
 
     policy: `policy.config` as it is sent, keys included; what is written of it is `told()`. environment, split: None
     leaves them to the app. ops: turns after which an episode is cut, 0 for none. max_time_seconds: each rollout's
-    deadline.
+    deadline. skip_judges: no judge is asked.
     """
 
     seeds: Seeds
@@ -45,6 +45,7 @@ class Plan:
     config: Mapping[str, Any] = field(default_factory=dict)
     ops: int = 0
     max_time_seconds: float = 3600.0
+    skip_judges: bool = False
 
     def __len__(self) -> int:
         return len(self.seeds) * self.repeats
@@ -113,4 +114,5 @@ class Plan:
             "config": dict(self.config),
             "ops": self.ops,
             "max_time_seconds": self.max_time_seconds,
+            **({"judges": "skip"} if self.skip_judges else {}),
         }

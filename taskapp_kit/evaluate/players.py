@@ -92,7 +92,7 @@ class Here:
     """An app in this process, or in worker processes of it.
 
     store: opens the place where whole rollouts are kept, None keeps none. concurrency: rollouts at once. workers:
-    processes that play them, 0 for threads. Raises DeclarationError.
+    processes that play them, 0 for threads. skip_judges: no judge is asked. Raises DeclarationError.
     """
 
     def __init__(
@@ -104,6 +104,7 @@ class Here:
         concurrency: int = 8,
         workers: int = 0,
         max_time_seconds: float = 3600.0,
+        skip_judges: bool = False,
     ) -> None:
         self.spec: AppSpec = app.freeze()
         self._app = app
@@ -112,6 +113,7 @@ class Here:
         self._concurrency = concurrency
         self._workers = workers
         self._max_time_seconds = max_time_seconds
+        self._skip_judges = skip_judges
         self._service: Service | None = None
 
     async def about(self, environment: str | None) -> About:
@@ -144,9 +146,16 @@ class Here:
         return found
 
     async def check(self, plan: Plan) -> None:
-        """See Player: plans the first and the last rollout of each range of seeds."""
-        from taskapp_kit.planning import Planner
+        """See Player: plans the first and the last rollout of each range of seeds, and looks whether judges have models.
 
+        Raises Unavailable, too: a judge with weight > 0 has none.
+        """
+        from taskapp_kit.model_access import role_endpoint
+        from taskapp_kit.planning import Planner
+        from taskapp_kit.score.judges import check_judges
+
+        if not self._skip_judges:
+            check_judges(self.spec, lambda role: role_endpoint(self._settings, role) is not None)
         planner = Planner(self.spec, self._app.file.parent)
         for index in _ends(plan):
             planner.plan(plan.request(index * plan.repeats, "check"))
@@ -165,6 +174,7 @@ class Here:
             threads=self._concurrency,
             workers=self._workers,
             models=model_access(self._settings, "local", SystemClock()),
+            skip_judges=self._skip_judges,
         )
         await asyncio.to_thread(self._service.prepare)
         await self._service.start()

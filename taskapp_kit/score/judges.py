@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from taskapp_kit.contract.content import Json, NotJson
 from taskapp_kit.contract.model import ChatReply, ModelPort, role_variable
-from taskapp_kit.contract.scorecard import CriterionScore, JudgeRecord
+from taskapp_kit.contract.scorecard import JUDGES_SKIPPED, CriterionScore, JudgeRecord
 from taskapp_kit.declare.places import without_folder
 from taskapp_kit.declare.specs import AppSpec, JudgeSpec
-from taskapp_kit.errors import Failure
+from taskapp_kit.errors import Failure, Unavailable
 from taskapp_kit.score.asking import Asking
 from taskapp_kit.score.calling import (
     Bench,
@@ -62,13 +62,47 @@ def needed_roles(spec: AppSpec) -> list[RoleNeed]:
     return needs
 
 
+def check_judges(spec: AppSpec, configured: Callable[[str], bool]) -> list[str]:
+    """Warnings about judges with weight 0 whose role has no model. configured: whether a model has this role.
+
+    Raises Unavailable for a judge with weight > 0: without its model no rollout of the app has a reward.
+    """
+    warnings = []
+    for need in needed_roles(spec):
+        if configured(need.role):
+            continue
+        variable = role_variable(need.role)
+        if need.must:
+            raise Unavailable(
+                f"judge {need.judge!r} ({need.place}) weighs something, and no model is configured for it ({variable}).",
+                hint=f"Set {variable} (and {variable.removesuffix('URL')}MODEL, …KEY), or give it weight=0; "
+                "`taskapp rollout`, `eval` and `play` take --judges skip.",
+            )
+        names = ", ".join(need.judges)
+        warnings.append(f"judges {names} are not configured ({variable}): their scores are null ({NOT_CONFIGURED})")
+    return warnings
+
+
+def skipped_warning(spec: AppSpec, environment: str) -> list[str]:
+    """What a rollout says whose judges are skipped; nothing where the environment has none."""
+    names = [judge.name for judge in spec.judges if judge.applies_to(environment) and not judge.group]
+    return [f"judges were skipped ({', '.join(names)}): their scores are null ({JUDGES_SKIPPED})"] if names else []
+
+
 def judge_scores(
-    spec: AppSpec, environment: str, given: Mapping[str, Any], models: ModelPort | None, record: JudgeRecord
+    spec: AppSpec,
+    environment: str,
+    given: Mapping[str, Any],
+    models: ModelPort | None,
+    record: JudgeRecord,
+    *,
+    skip: bool = False,
 ) -> list[CriterionScore]:
     """The score of each judge that applies, in the order of their declarations.
 
-    given: what judge functions may take. record: every call is added to it. Raises ScoringFailed for a judge with
-    weight > 0 that gave no verdict, and for any judge when the rollout's time is up.
+    given: what judge functions may take. record: every call is added to it. skip: no judge is asked, and each score is
+    null (`judges_skipped`). Raises ScoringFailed for a judge with weight > 0 that gave no verdict, and for any judge when
+    the rollout's time is up.
     """
     judges = [judge for judge in spec.judges if judge.applies_to(environment)]
     scores = {
@@ -76,6 +110,10 @@ def judge_scores(
         for judge in judges
     }
     alone = [judge for judge in judges if not judge.group]
+    if skip:
+        for judge in alone:
+            scores[judge.name].reason = JUDGES_SKIPPED
+        return list(scores.values())
     mask = masker(spec, environment, given["task"]) if alone else str
     for together in _calls(alone):
         items = [scores[judge.name] for judge in together]

@@ -10,7 +10,7 @@ from typing import Any
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.model import ModelPort
-from taskapp_kit.contract.scorecard import Blend, CriterionScore, RolloutSummary, Scorecard
+from taskapp_kit.contract.scorecard import JUDGES_SKIPPED, Blend, CriterionScore, RolloutSummary, Scorecard
 from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.declare.places import without_folder
 from taskapp_kit.declare.specs import AppSpec, CriterionSpec
@@ -24,12 +24,13 @@ log = logging.getLogger("taskapp_kit.score")
 
 def score(
     spec: AppSpec, trajectory: Trajectory, *, task: Any = None, config: Mapping[str, Json] | None = None,
-    blend: Blend | None = None, models: ModelPort | None = None,
+    blend: Blend | None = None, models: ModelPort | None = None, skip_judges: bool = False,
 ) -> Scorecard:  # fmt: skip
     """The scorecard of one trajectory.
 
     task: the row, private fields included. blend: the request's own formula, the app's when absent. models: asks the
-    judges' models, each call blocks; without it no judge is configured. Raises ScoringFailed when a criterion with
+    judges' models, each call blocks; without it no judge is configured. skip_judges: none is asked; one with weight > 0
+    leaves the outcome undefined. Raises ScoringFailed when a criterion with
     weight > 0 raises or returns no score, and when the time is up while a judge is asked; with weight 0 the error is
     recorded beside a null. Runs the author's functions: call it in an environment's thread. Judges are asked last, so a
     criterion that fails costs nothing.
@@ -49,7 +50,7 @@ def score(
             events.append(_event_criterion(criterion, trajectory, given))
         else:
             outcome.append(_outcome_criterion(criterion, given))
-    outcome += judge_scores(spec, environment, given, models, card.judging)
+    outcome += judge_scores(spec, environment, given, models, card.judging, skip=skip_judges)
     card.criteria = outcome + events
     card.outcome_score = weighted(outcome, spec.aggregation)
     weighed = [item for item in events if item.weight > 0]
@@ -70,8 +71,11 @@ def score(
 def weighted(scores: Sequence[CriterionScore], aggregation: str = "weighted_sum") -> float | None:
     """The outcome: Σ score·weight / Σ weight ("sum": Σ score; "custom": None).
 
-    A score of None leaves both sums; Σ weight = 0 gives None; a `required` criterion that scored 0 makes it 0.
+    A score of None leaves both sums; Σ weight = 0 gives None; a `required` criterion that scored 0 makes it 0. A judge
+    that weighs something and was skipped makes it None.
     """
+    if any(item.reason == JUDGES_SKIPPED and item.weight > 0 for item in scores):
+        return None
     counted = [item for item in scores if item.score is not None and item.weight > 0]
     if not counted or aggregation == "custom":
         return None

@@ -1,0 +1,137 @@
+"""Judges of an app that is played in this process: which settings are read, and `--judges skip`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskapp_kit.store import open_store
+from taskapp_kit.testing import MockModel, judge
+
+from .conftest import ADDER, ROOT, Run, Served
+
+JUDGED = str(ROOT / "tests" / "cli" / "judged.py")
+ONE = (JUDGED, "--env", "judged", "--seed", "0")
+
+
+@pytest.fixture(scope="module")
+def settings() -> Iterator[dict[str, str]]:
+    """The variables of a judge that always finds an answer polite."""
+    with MockModel(judge("polite")) as model:
+        yield {"TASKAPP_JUDGE_URL": model.url, "TASKAPP_JUDGE_MODEL": "mock"}
+
+
+def criteria(told: dict[str, Any]) -> dict[str, Any]:
+    return {item["name"]: item for item in told["scorecard"]["criteria"]}
+
+
+def test_play_asks_the_judge_as_rollout_does(run: Run, settings: dict[str, str]) -> None:
+    played = run("play", *ONE, stdin="Clouds.\n", **settings)
+    assert played.exit_code == 0, played.stderr
+    rolled = run("rollout", *ONE, "--action", "Clouds.", "--json", **settings)
+    assert criteria(json.loads(rolled.stdout))["polite"]["score"] == 1.0
+    assert played.stdout.count("polite") == 1
+
+
+def test_an_environments_own_model_is_read_everywhere(run: Run) -> None:
+    with MockModel(["Good morning."]) as model:
+        user = {"TASKAPP_USER_URL": model.url, "TASKAPP_USER_MODEL": "mock"}
+        prompt = run("info", JUDGED, "--prompt", "--env", "talk", **user)
+        assert prompt.exit_code == 0, prompt.stderr
+        assert "They say: Good morning." in prompt.stdout
+        played = run("play", JUDGED, "--env", "talk", "--judges", "skip", stdin="Hello.\n", **user)
+        assert played.exit_code == 0, played.stderr
+        assert "They say: Good morning." in played.stdout
+
+
+def test_a_prompt_needs_no_judge(run: Run) -> None:
+    prompt = run("info", JUDGED, "--prompt")
+    assert prompt.exit_code == 0, prompt.stderr
+    assert "Why does it rain?" in prompt.stdout
+
+
+def test_skipped_judges_leave_the_reward_undefined_and_it_is_said(run: Run, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'kept.db'}"
+    told = run("rollout", *ONE, "--action", "Clouds.", "--judges", "skip", "--store", store, "--json")
+    assert told.exit_code == 0, told.stderr
+    answer = json.loads(told.stdout)
+    assert (answer["status"], answer["reward"], answer["metrics"]["outcome_score"]) == ("terminated", None, None)
+    found = criteria(answer)
+    assert (found["short"]["score"], found["polite"]["score"], found["polite"]["reason"]) == (
+        1.0,
+        None,
+        "judges_skipped",
+    )
+    assert any("polite" in warning for warning in answer["pipeline_metadata"]["warnings"])
+    kept = asyncio.run(_load(store, answer["rollout_id"]))
+    assert (kept.status, kept.reward) == ("terminated", None)
+    assert "stepped" in [event["kind"] for event in kept.events]
+    table = run("rollout", *ONE, "--action", "Clouds.", "--judges", "skip")
+    assert "judges_skipped" in table.stdout
+    assert "Warning: judges were skipped" in table.stderr
+    played = run("play", *ONE, "--judges", "skip", stdin="Clouds.\n")
+    assert played.exit_code == 0, played.stderr
+    assert "judges_skipped" in played.stdout
+
+
+async def _load(url: str, rollout_id: str) -> Any:
+    store = open_store(url)
+    try:
+        return await store.load(rollout_id)
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_an_evaluation_without_judges(run: Run, tmp_path: Path, settings: dict[str, str], workers: str) -> None:
+    asked = ("eval", JUDGED, "--env", "judged", "--action", "Clouds.", "--seeds", "0-1", "--out", "r1")
+    told = run(*asked, "--judges", "skip", "--workers", workers)
+    assert told.exit_code == 0, told.stderr
+    assert "Judges were skipped" in told.stderr
+    lines = [json.loads(line) for line in (tmp_path / "r1" / "results.jsonl").read_text().splitlines()]
+    assert [(line["status"], line["reward"], line["criteria"]) for line in lines] == [
+        ("terminated", None, {"short": 1.0, "polite": None})
+    ] * 2
+    other = run(*asked, "--resume", **settings)
+    assert other.exit_code == 2
+    assert "judges was skip" in other.stderr
+
+
+def test_a_missing_judge_is_noticed_before_anything_is_made(run: Run, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'kept.db'}"
+    for told in (
+        run("eval", JUDGED, "--env", "judged", "--action", "Clouds.", "--seeds", "0-1", "--out", "r1"),
+        run("eval", JUDGED, "--env", "judged", "--action", "Clouds.", "--seeds", "0-1"),
+        run("rollout", *ONE, "--action", "Clouds.", "--store", store),
+        run("play", *ONE, stdin="Clouds.\n"),
+    ):
+        assert told.exit_code == 1
+        assert "TASKAPP_JUDGE_URL" in told.stderr
+        assert "--judges skip" in told.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["rollout", "eval"])
+def test_a_server_asks_its_own_judges(run: Run, adder_server: Served, command: str) -> None:
+    told = run(command, adder_server.url, "--judges", "skip", "--policy", "random")
+    assert told.exit_code == 2
+    assert "--judges" in told.stderr
+
+
+def test_a_judge_without_a_models_name_names_the_variable(run: Run, settings: dict[str, str]) -> None:
+    told = run("rollout", *ONE, "--action", "Clouds.", TASKAPP_JUDGE_URL=settings["TASKAPP_JUDGE_URL"])
+    assert told.exit_code == 1
+    assert "judge_failed" in told.stderr
+    assert "TASKAPP_JUDGE_MODEL" in told.stderr
+
+
+def test_the_mock_models_score_is_chosen_on_the_command_line(run: Run) -> None:
+    refused = run("mock-model", "--behaviour", "echo", "--score", "0.8")
+    assert refused.exit_code == 2
+    assert run("mock-model", "--behaviour", "judge", "--score", "nan").exit_code == 2
+    assert run("rollout", ADDER, "--judges", "skip", "--policy", "gold").exit_code == 0  # an app without judges
