@@ -42,7 +42,12 @@ class Names(asyncio.SelectorEventLoop):
         ]
 
 
-def resolving(table: dict[str, list[list[str]]], use: Callable[[Access], Awaitable[None]], **rule: Any) -> None:
+def resolving(
+    table: dict[str, list[list[str]]],
+    use: Callable[[Access], Awaitable[None]],
+    own_key: str | None = None,
+    **rule: Any,
+) -> None:
     def loop() -> Names:
         made = Names()
         made.table = table
@@ -51,7 +56,7 @@ def resolving(table: dict[str, list[list[str]]], use: Callable[[Access], Awaitab
     async def run() -> None:
         records = Records(Place(None))
         try:
-            await use(Access(records, None, TaskAppAddresses(**rule), None))
+            await use(Access(records, None, TaskAppAddresses(**rule), own_key))
         finally:
             await records.close()
 
@@ -130,6 +135,36 @@ def test_an_allowed_name_may_lead_to_this_machine_but_never_to_metadata() -> Non
             {"tasks.example": [["127.0.0.1"]]}, use, local=False, allow=("tasks.example", "metadata.google.internal")
         )
     assert came == ["/health"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "sent"),
+    [
+        ({"local": False, "allow": ["127.0.0.0/8"]}, None),  # may be called, but this host was not named
+        ({"local": False, "allow": ["mine.example"]}, APP_KEY),
+        ({"local": True}, APP_KEY),
+    ],
+)
+def test_the_backends_own_key_goes_only_where_its_operator_trusts_the_address(
+    rule: dict[str, Any], sent: str | None
+) -> None:
+    """Whoever submits a job chooses the address."""
+    keys: list[str | None] = []
+
+    async def answer(request: Request) -> Response:
+        keys.append(request.headers.get("x-api-key"))
+        return JSONResponse({"healthy": True})
+
+    with serving(Starlette(routes=[Route("/{any:path}", answer)])) as url:
+        there = f"http://mine.example:{url.rpartition(':')[2]}"
+
+        async def use(access: Access) -> None:
+            client = await access.client("org", there)
+            await client.aclose()
+            await access.verify("org", there)
+
+        resolving({"mine.example": [["127.0.0.1"]]}, use, APP_KEY, **rule)
+    assert keys and set(keys) == {sent}
 
 
 def sealed_into(back: Backend, **keys: str) -> None:

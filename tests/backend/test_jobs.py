@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,12 @@ from exchange import (
     serving,
     until,
 )
+from sqlalchemy import select
 
+from taskapp_kit.backend.access import OpenedTaskApp
+from taskapp_kit.backend.engine import Event, JobDocument, Ledger, Outcome, Point
+from taskapp_kit.backend.rollouts import RolloutsEngine
+from taskapp_kit.backend.tables import JOBS
 from taskapp_kit.errors import StoreError
 
 
@@ -101,6 +108,55 @@ def test_the_next_backend_of_the_store_goes_on(tmp_path: Path) -> None:
         assert by_key.setdefault(key, body) == body, "the same key is sent with the same body"
     assert before < set(by_key)
     assert len(by_key) == 8
+
+
+def test_a_job_that_goes_on_counts_each_rollout_once(tmp_path: Path) -> None:
+    """Two of the four rollouts of an iteration are stored when the backend stops."""
+    store, gate = str(tmp_path / "jobs.db"), Gate()
+
+    async def play(body: dict[str, Any]) -> Answer:
+        if body["policy"]["config"]["sample"] == 1:
+            await gate.passed()
+            return episode(0.0)
+        return episode(1.0)
+
+    app = ScriptedApp(play=play)
+    with serving(app.app()) as url:
+        with backend(store=store) as back:
+            job_id = back.submit(url)
+            until(lambda: back.status(job_id)["progress"]["completed"] == 2 and app.in_flight == 2)
+        gate.open()
+        with backend(store=store) as back:
+            status, events = back.ended(job_id), back.events(job_id)
+    (step,) = (event["data"] for event in events if event["type"] == "rl.train.step")
+    assert (step["rollouts"], step["scored"], step["reward"]) == (4, 4, 0.5)
+    assert status["results"]["rollouts"]["played"] == status["progress"]["completed"] == 4
+    times = Counter(body["policy"]["config"]["sample"] for _, body in app.asked)
+    assert times == {0: 2, 1: 4}, "those that were over are not asked for again"
+
+
+class Halves(RolloutsEngine):
+    """Gives the ledger reports of which one part is no JSON."""
+
+    async def run(self, job: JobDocument, task_app: OpenedTaskApp, ledger: Ledger, state: Mapping[str, Any]) -> Outcome:
+        wrong = {"no": float("nan")}
+        for event, kept in ((Event("test.told", "whole"), wrong), (Event("test.told", "", data=wrong), {"half": 1})):
+            with pytest.raises(ValueError):
+                await ledger.tell(event, state=kept, points=[Point("reward", 1.0, 1, "train", 1)], total=9)
+        return Outcome(None)
+
+
+def test_an_engines_report_is_written_whole_or_not_at_all() -> None:
+    with serving(ScriptedApp().app()) as url, backend(engine=Halves()) as back:
+        job_id = back.submit(url)
+        assert back.ended(job_id)["status"] == "succeeded"
+        assert [event["type"] for event in back.events(job_id)] == ["rl.job.created", "rl.job.completed"]
+        assert back.http.get(f"/rl/jobs/{job_id}/metrics").json()["points"] == []
+        assert back.status(job_id)["progress"]["total"] == 0
+        place = back.state.jobs.records._place
+        read = select(JOBS.c.state).where(JOBS.c.job_id == job_id)
+        state = place.transact_now(lambda connection: connection.execute(read).scalar_one(), writes=False)
+    assert state == "{}"
 
 
 def test_a_job_that_was_to_be_cancelled_is_not_taken_up_again(tmp_path: Path) -> None:

@@ -135,6 +135,15 @@ def test_the_jitter_is_full() -> None:
     assert min(waits) < 0.1 and max(waits) > 1.9
 
 
+def test_callers_that_were_given_the_same_time_do_not_come_back_at_once() -> None:
+    """A host that refuses 200 calls with `Retry-After: 5` gets them again spread over a second."""
+    failed = AttemptFailed("rate_limited", "", retry_after=5.0)
+    waits = [wait_seconds(failed, 3, random.Random(seed)) for seed in range(200)]
+    assert min(waits) >= 5.0
+    assert max(waits) - min(waits) > 0.9
+    assert len(set(waits)) == 200
+
+
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [

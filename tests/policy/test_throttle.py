@@ -130,6 +130,22 @@ def test_a_place_is_never_lost_to_who_is_cancelled() -> None:
     asyncio.run(main())
 
 
+def test_a_place_given_to_a_caller_that_is_cancelled_at_the_same_moment_goes_to_the_next() -> None:
+    async def main() -> None:
+        gate = Gate(1)
+        ticket = await gate.enter(1.0)
+        cancelled, following = (asyncio.create_task(gate.enter(5.0)) for _ in range(2))
+        await asyncio.sleep(0)  # both wait
+        gate.leave(ticket)  # the first one has the place now, and has not run since
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        gate.leave(await following)
+        assert gate.in_flight == 0 and gate.idle
+
+    asyncio.run(main())
+
+
 def test_signs_of_before_a_reduction_count_once() -> None:
     async def main() -> float:
         gate = Gate(64)
