@@ -8,11 +8,14 @@ run, which goes on from there, and no event is told twice or missing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from taskapp_kit.backend.access import OpenedTaskApp
+
+REPEATED = "repeated_rollout"
+"""The code of a rollout whose answer has the `rollout_id` of another rollout of the job."""
 
 Level = Literal["info", "warning", "error"]
 Phase = Literal["train", "eval"]
@@ -81,6 +84,18 @@ class Played:
         return self.status == "failed"
 
 
+def repeated(rollout: Played, phase: str, iteration: int, place: int, sample: int) -> Played:
+    """The rollout as failed: the one at this place of the job was answered with the same `rollout_id` before."""
+    return replace(
+        rollout,
+        status="failed",
+        reward=None,
+        code=REPEATED,
+        message=f"The task app answered two rollouts of this job with one rollout_id ({phase} {iteration}, place {place}, "
+        f"sample {sample} came first); expected one of its own for each.",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a job that succeeded ended. final_reward: None when it is undefined."""
@@ -112,8 +127,11 @@ class Ledger(Protocol):
         """The data of the last events of these types, in order."""
         ...
 
-    async def keep(self, rollout: Played) -> None:
-        """A rollout that is over. Its place counts as done from now on; a second one for the same place is dropped."""
+    async def keep(self, rollout: Played) -> Played:
+        """Stores a rollout that is over; a second one for the same place is dropped. Returns it as it counts.
+
+        It failed (REPEATED) where another rollout of the job was answered with the same `rollout_id`.
+        """
         ...
 
     async def played(self, phase: Phase, iteration: int) -> list[Played]:

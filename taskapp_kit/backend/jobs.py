@@ -295,8 +295,8 @@ class _JobLedger:
     async def told(self, *types: str, last: int) -> list[Mapping[str, Any]]:
         return [told.event.data for told in await self._jobs.records.last_events(self._job_id, types, last)]
 
-    async def keep(self, rollout: Played) -> None:
-        await self._jobs.records.keep(self._job_id, rollout)
+    async def keep(self, rollout: Played) -> Played:
+        return await self._jobs.records.keep(self._job_id, rollout)
 
     async def played(self, phase: Phase, iteration: int) -> list[Played]:
         return await self._jobs.records.played(self._job_id, phase, iteration)

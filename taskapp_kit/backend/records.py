@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Select, func, select, update
 
 from taskapp_kit.backend import tables
-from taskapp_kit.backend.engine import Event, Phase, Played, Point
+from taskapp_kit.backend.engine import Event, Phase, Played, Point, repeated
 from taskapp_kit.backend.files import Place
 from taskapp_kit.backend.tables import (
     ENDED,
@@ -235,11 +235,25 @@ class Records:
 
         return await self._do(work, writes=False)
 
-    async def keep(self, job_id: str, rollout: Played) -> None:
-        """One rollout; nothing when its place is taken or the job is over."""
+    async def keep(self, job_id: str, rollout: Played) -> Played:
+        """Stores one rollout, but not where its place is taken or the job is over; returns it as it counts.
 
-        def work(connection: Connection) -> None:
-            values = {name: getattr(rollout, name) for name in rollout.__slots__}
+        It failed where another rollout of the job has the same `rollout_id`: one episode is not counted twice.
+        """
+
+        def work(connection: Connection) -> Played:
+            counts = rollout
+            if rollout.rollout_id and not rollout.failed:
+                same = select(ROLLOUTS.c.phase, ROLLOUTS.c.iteration, ROLLOUTS.c.place, ROLLOUTS.c.sample).where(
+                    ROLLOUTS.c.job_id == job_id,
+                    ROLLOUTS.c.rollout_id == rollout.rollout_id,
+                    ROLLOUTS.c.status != "failed",
+                )
+                place = (rollout.phase, rollout.iteration, rollout.place, rollout.sample)
+                first = next((tuple(row) for row in connection.execute(same) if tuple(row) != place), None)
+                if first is not None:
+                    counts = repeated(rollout, *first)
+            values = {name: getattr(counts, name) for name in counts.__slots__}
             key = [
                 ROLLOUTS.c[name] == value
                 for name, value in values.items()
@@ -247,16 +261,17 @@ class Records:
             ]
             known = select(ROLLOUTS.c.sample).where(ROLLOUTS.c.job_id == job_id, *key)
             if connection.execute(known).first() is not None:
-                return
+                return counts
             now = self._now()
             status = connection.execute(select(JOBS.c.status).where(JOBS.c.job_id == job_id)).scalar_one_or_none()
             if status is None or status in ENDED:
-                return
+                return counts
             connection.execute(ROLLOUTS.insert().values(job_id=job_id, created_at=now, **values))
             more = {"updated_at": now, "completed": JOBS.c.completed + 1}
             connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(more))
+            return counts
 
-        await self._do(work)
+        return await self._do(work)
 
     async def played(self, job_id: str, phase: Phase, iteration: int) -> list[Played]:
         """The rollouts of one phase of one iteration, by place and sample."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from taskapp_kit.backend.engine import Event, Point
 from taskapp_kit.backend.plan import Plan, Unit
-from taskapp_kit.backend.rewards import Summary
+from taskapp_kit.backend.rewards import Summary, counted
 
 NAME = "rollouts"
 NOTE = "The engine `rollouts` plays and scores; no weights are updated."
@@ -50,6 +50,7 @@ def over(unit: Unit, plan: Plan, found: Summary, seconds: float) -> Event:
             epoch=unit.epoch,
             reward=found.mean,
             reward_stderr=found.stderr,
+            seeds=found.seeds,
             reward_spread=found.spread,
             rollouts=found.rollouts,
             scored=found.scored,
@@ -105,8 +106,3 @@ def listed(unit: Mapping[str, Any]) -> dict[str, Any]:
     """A unit, as the results list it."""
     names = ("iteration", "reward", "reward_stderr", "rollouts", "undefined", "failed", "seconds")
     return {name: unit[name] for name in names}
-
-
-def counted(number: int, word: str) -> str:
-    """`1 group`, `2 groups`."""
-    return f"{number} {word}{'' if number == 1 else 's'}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskapp_kit.backend.engine import Played
+from taskapp_kit.contract.statistics import clustered_standard_error
 
 SAME = 1e-9
 """Rewards of a group that differ by less than this have no spread."""
@@ -107,8 +108,10 @@ def check_echo(answer: Mapping[str, Any], run_id: str, correlation_id: str) -> N
 class Summary:
     """What the rollouts of one iteration or evaluation amount to.
 
-    mean, stderr, spread (standard deviation): over defined rewards; None below 1 and 2 of them. undefined: rollouts
-    without a reward that did not fail. failures: number by boundary, or by code where there is no boundary (see `causes`).
+    mean, spread (standard deviation): over defined rewards; None below 1 and 2 of them. stderr: the standard error of
+    mean, clustered by seed (an iteration or evaluation has one environment and split); None below 2 seeds. seeds: those
+    that have a reward. undefined: rollouts without a reward that did not fail. failures: number by boundary, or by code
+    where there is no boundary (see `causes`).
     flat_groups: share of the groups with at least two rewards whose rewards are all the same, None without such a group.
     """
 
@@ -118,22 +121,30 @@ class Summary:
     failed: int
     failures: Mapping[str, int]
     mean: float | None
+    seeds: int
     stderr: float | None
     spread: float | None
     flat_groups: float | None
 
     def words(self) -> str:
-        """`reward 0.5 ± 0.1 over 8 rollouts; 2 failed (policy 2)`."""
+        """`reward 0.5 ± 0.1 over 8 rollouts of 4 seeds; 2 failed (policy 2)`."""
         told = "reward undefined" if self.mean is None else f"reward {self.mean:.4g}"
         if self.stderr is not None:
             told += f" ± {self.stderr:.2g}"
-        told += f" over {self.scored} rollout{'' if self.scored == 1 else 's'}"
+        told += f" over {counted(self.scored, 'rollout')}"
+        if self.scored:
+            told += f" of {counted(self.seeds, 'seed')}"
         if self.undefined:
             told += f"; {self.undefined} without a reward"
         if self.failed:
             causes = ", ".join(f"{name} {count}" for name, count in sorted(self.failures.items()))
             told += f"; {self.failed} failed ({causes})"
         return told
+
+
+def counted(number: int, word: str) -> str:
+    """`1 group`, `2 groups`."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def causes(*found: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
@@ -153,6 +164,7 @@ def causes(*found: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
 def summarise(rollouts: Sequence[Played]) -> Summary:
     """The summary. Groups are those with the same place."""
     rewards = [one.reward for one in rollouts if one.reward is not None]
+    seeds = [one.seed for one in rollouts if one.reward is not None]
     count = len(rewards)
     mean = math.fsum(rewards) / count if count else None
     spread = None
@@ -172,7 +184,8 @@ def summarise(rollouts: Sequence[Played]) -> Summary:
         failed=len(failed),
         failures=causes(one.boundary or one.code or "unknown" for one in failed),
         mean=mean,
-        stderr=None if spread is None else spread / math.sqrt(count),
+        seeds=len(set(seeds)),
+        stderr=clustered_standard_error(rewards, seeds),
         spread=spread,
         flat_groups=len(flat) / len(grown) if grown else None,
     )

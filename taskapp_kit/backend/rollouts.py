@@ -18,8 +18,8 @@ from taskapp_kit.backend import reports
 from taskapp_kit.backend.asking import Asked, Asking
 from taskapp_kit.backend.engine import Event, JobDocument, Ledger, Outcome, Played, Point
 from taskapp_kit.backend.plan import Plan, Unit, read_plan
-from taskapp_kit.backend.reports import NAME, NOTE, counted, facts, listed
-from taskapp_kit.backend.rewards import causes, summarise
+from taskapp_kit.backend.reports import NAME, NOTE, facts, listed
+from taskapp_kit.backend.rewards import causes, counted, summarise
 from taskapp_kit.backend.seeds import Range, ranges_of
 from taskapp_kit.errors import JobError
 
@@ -146,8 +146,7 @@ class _Run:
 
         async def play_on() -> None:
             for one in waiting:
-                played = await asking.play(unit, one)
-                await self.ledger.keep(played)
+                played = await self.ledger.keep(await asking.play(unit, one))
                 made.append(played)
                 if played.failed:
                     failed.append(played)

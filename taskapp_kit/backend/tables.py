@@ -107,6 +107,7 @@ ROLLOUTS = Table(
     Column("message", Text, nullable=False),
     Column("seconds", Double, nullable=False),
     Column("created_at", Double, nullable=False),
+    Index("backend_rollouts_by_id", "job_id", "rollout_id"),
 )
 
 ENV_KEYS = Table(
@@ -136,7 +137,13 @@ def first_tables(connection: Connection) -> None:
     METADATA.create_all(connection, tables=[JOBS, EVENTS, POINTS, ROLLOUTS, ENV_KEYS, MINTED])
 
 
-MIGRATIONS: Sequence[Migration] = (("0001_first_tables", first_tables),)
+def rollouts_by_id(connection: Connection) -> None:
+    """An index on the rollout_id within a job: each one that is stored is looked for."""
+    for index in ROLLOUTS.indexes:
+        index.create(connection, checkfirst=True)
+
+
+MIGRATIONS: Sequence[Migration] = (("0001_first_tables", first_tables), ("0002_rollouts_by_id", rollouts_by_id))
 """All steps to today's schema, oldest first; a name that was released never changes or goes."""
 
 

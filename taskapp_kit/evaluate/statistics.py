@@ -7,10 +7,10 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.statistics import clustered_standard_error
 from taskapp_kit.evaluate.results import Result
 
 NUMBERS = ("reward", "outcome_score", "events_score", "returned", "length")
@@ -25,7 +25,7 @@ class Column:
         self._values, self._seeds = array("d"), array("q")
 
     def add(self, value: float | None, seed: int) -> None:
-        """The number of one rollout; None is left out. Samples of a seed come one after the other."""
+        """The number of one rollout; None is left out."""
         if value is not None:
             self._values.append(value)
             self._seeds.append(seed)
@@ -46,16 +46,7 @@ class Column:
     @property
     def standard_error(self) -> float | None:
         """Of the mean. Samples of one seed are not independent, so seeds are what is counted; None with fewer than two."""
-        mean, clusters = self.mean, self._clusters()
-        if mean is None or len(clusters) < 2:
-            return None
-        spread = math.fsum(math.fsum(self._values[index] - mean for index in one) ** 2 for one in clusters)
-        return math.sqrt(spread * len(clusters) / (len(clusters) - 1)) / len(self._values)
-
-    def _clusters(self) -> list[range]:
-        """The places of each seed's values."""
-        starts = [index for index, seed in enumerate(self._seeds) if index == 0 or seed != self._seeds[index - 1]]
-        return [range(start, end) for start, end in pairwise([*starts, len(self._seeds)])]
+        return clustered_standard_error(self._values, self._seeds)
 
     def to_json(self) -> dict[str, Json]:
         """As a summary tells it."""
@@ -63,7 +54,7 @@ class Column:
 
 
 class Tally:
-    """The numbers of an evaluation, collected result by result, samples of a seed one after the other."""
+    """The numbers of an evaluation, collected result by result."""
 
     def __init__(self) -> None:
         self._columns = {name: Column() for name in NUMBERS}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -23,6 +24,7 @@ KEY = "sk-sentinel-of-the-organisation"
 OTHER_KEY = "sk-sentinel-of-somebody-else"
 APP_KEY = "sentinel-key-of-the-task-app"
 WAIT_SECONDS = 60.0
+NUMBERS = itertools.count()
 
 Answer = tuple[int, Any]
 
@@ -36,7 +38,7 @@ def episode(reward: float | None = 1.0, **more: Any) -> Answer:
         **more.pop("metrics", {}),
     }
     return 200, {"run_id": "r", "trajectories": [], "metrics": metrics, "reward": reward, "status": "terminated",
-                 "rollout_id": "ro", **more}  # fmt: skip
+                 "rollout_id": f"ro_{next(NUMBERS)}", **more}  # fmt: skip
 
 
 def failure(boundary: str = "environment", code: str = "environment_raised", status: int = 500) -> Answer:

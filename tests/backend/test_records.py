@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection, inspect
 
-from taskapp_kit.backend.engine import Event, Played, Point
+from taskapp_kit.backend import tables
+from taskapp_kit.backend.engine import REPEATED, Event, Played, Point
 from taskapp_kit.backend.files import Place, store_path
 from taskapp_kit.backend.records import Records
 from taskapp_kit.backend.tables import APPLIED, QUEUED, SUCCEEDED, Job
@@ -93,6 +96,24 @@ def test_a_place_is_taken_once() -> None:
     with_records(use)
 
 
+def test_one_rollout_id_counts_at_one_place_of_a_job() -> None:
+    async def use(records: Records) -> None:
+        for job_id in ("rl_1", "rl_2"):
+            await records.add(a_job(job_id), {})
+        first = Played("train", 1, 0, 0, 7, "terminated", 1.0, rollout_id="ro_1")
+        assert await records.keep("rl_1", first) == first
+        assert await records.keep("rl_1", first) == first, "the same place again is the same rollout"
+        second = await records.keep("rl_1", replace(first, iteration=2))
+        assert (second.failed, second.reward, second.code, second.rollout_id) == (True, None, REPEATED, "ro_1")
+        assert await records.played("rl_1", "train", 2) == [second]
+        assert await records.keep("rl_2", first) == first, "another job"
+        for sample in (1, 2):
+            unnamed = replace(first, sample=sample, rollout_id="")
+            assert await records.keep("rl_1", unnamed) == unnamed
+
+    with_records(use)
+
+
 @pytest.mark.parametrize("limit", [1, 3, 4, 5, 7, 100])
 def test_pages_of_points_lose_none(limit: int) -> None:
     async def use(records: Records) -> None:
@@ -145,6 +166,28 @@ def test_a_file_of_a_newer_release_is_left_alone(tmp_path: Path) -> None:
 
 async def _nothing(_: Records) -> None:
     pass
+
+
+def test_a_file_of_the_first_release_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    place = Place(path)
+
+    def as_it_was(connection: Connection) -> None:
+        tables.migrate(connection, "jobs.db")
+        connection.exec_driver_sql("DROP INDEX backend_rollouts_by_id")
+        connection.exec_driver_sql("DELETE FROM backend_migrations WHERE name <> '0001_first_tables'")
+
+    place.transact_now(as_it_was, writes=True)
+    place.close()
+
+    async def use(records: Records) -> None:
+        await records.add(a_job(), {})
+        assert records._place.transact_now(indexes, writes=False) >= {"backend_rollouts_by_id"}
+
+    def indexes(connection: Connection) -> set[str]:
+        return {str(index["name"]) for index in inspect(connection).get_indexes("backend_rollouts")}
+
+    with_records(use, path)
 
 
 def test_addresses_of_stores() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from taskapp_kit.backend.engine import Played
 from taskapp_kit.backend.rewards import Blend, Unreadable, read_blend, reward_of, summarise
+from taskapp_kit.evaluate.statistics import Column
 
 
 @pytest.mark.parametrize(
@@ -52,9 +53,9 @@ def test_a_blend_is_read_as_the_sdk_does() -> None:
         assert len(problems) == 1
 
 
-def a_rollout(place: int, reward: float | None, boundary: str | None = None) -> Played:
+def a_rollout(place: int, reward: float | None, boundary: str | None = None, seed: int = 0) -> Played:
     status = "failed" if boundary else "terminated"
-    return Played("train", 1, place, 0, 0, status, reward, boundary=boundary)
+    return Played("train", 1, place, 0, seed, status, reward, boundary=boundary)
 
 
 ROLLOUTS = st.lists(
@@ -78,9 +79,25 @@ def test_a_summary_counts_each_rollout_once_and_averages_rewards_only(rollouts: 
         assert found.mean is None
     if len(rewards) > 1:
         assert found.spread == pytest.approx(statistics.stdev(rewards), abs=1e-3)
-    else:
-        assert found.stderr is None
+    assert found.stderr is None, "one seed says nothing of the spread between seeds"
     assert found.flat_groups is None or 0 <= found.flat_groups <= 1
+
+
+def test_the_standard_error_is_the_one_of_an_evaluation() -> None:
+    """2 seeds of 5 rollouts each are 2 independent numbers, not 10; a seed that comes again is no new one."""
+    rewards = {3: [0.0, 0.0, 0.0, 0.0, 1.0], 4: [1.0, 1.0, 1.0, 0.0, 1.0]}
+    rollouts = [
+        a_rollout(place, reward, seed=seed)
+        for place, (seed, some) in enumerate([*rewards.items(), *rewards.items()])
+        for reward in some
+    ]
+    found = summarise([*rollouts, a_rollout(9, None, seed=5), a_rollout(9, None, "policy", seed=6)])
+    assert (found.mean, found.scored, found.seeds) == (0.5, 20, 2)
+    assert found.stderr == pytest.approx(statistics.stdev([0.2, 0.8]) / 2**0.5)
+    evaluated = Column()
+    for one in rollouts:
+        evaluated.add(one.reward, one.seed)
+    assert found.stderr == evaluated.standard_error
 
 
 def test_groups_without_spread_are_a_share_of_those_that_could_have_one() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from exchange import APP_KEY, Answer, Gate, ScriptedApp, a_config, backend, episode, failure, serving, until
 
+from taskapp_kit.backend.engine import REPEATED
+
 
 def played(
     app: ScriptedApp, config: dict[str, Any] | None = None, **options: Any
@@ -142,6 +144,26 @@ def test_an_answer_that_is_no_rollout_is_a_failure() -> None:
         status, _ = played(ScriptedApp(play=lambda body, answer=answer: (200, answer)))
         assert status["status"] == "failed"
         assert "unreadable_answer" in status["error"]
+
+
+def test_one_episode_in_two_answers_counts_once() -> None:
+    """A task app that gives the same rollout again for another place of the job: once it is a rollout, then a failure."""
+
+    def play(body: dict[str, Any]) -> Answer:
+        if body["group_id"].endswith(".1"):
+            return episode(1.0, rollout_id="always the same")
+        return episode(0.0)
+
+    status, events = played(ScriptedApp(play=play), a_config(training={"group_size": 3}))
+    assert (status["status"], status["final_reward"]) == ("succeeded", 0.25)
+    (step,) = of(events, "rl.train.step")
+    assert (step["scored"], step["failed"], step["failures"]) == (4, 2, {REPEATED: 2})
+
+
+def test_one_episode_in_all_answers_fails_the_job() -> None:
+    status, _ = played(ScriptedApp(play=lambda _: episode(1.0, rollout_id="the same")))
+    assert (status["status"], status["final_reward"]) == ("failed", None)
+    assert REPEATED in status["error"]
 
 
 def test_evaluations_are_played_at_the_cadence_on_their_seeds() -> None:
