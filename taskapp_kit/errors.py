@@ -14,6 +14,7 @@
     ├── SandboxError            a box could not run a program, or not give or take a file
     │   └── SandboxTooWeak      this machine confines untrusted code less than is asked for
     ├── StoreError              the store could not keep or give back a rollout
+    │   └── StoreRefusal        the store refuses this one rollout; it keeps others
     ├── JobError                a job, its backend or a task app could not be asked, refused or broke (`client/`)
     │   ├── JobConfigError      an RL config cannot be used; holds every problem (a ConfigError and ValueError, too)
     │   ├── BackendError        the backend refused or broke, with its HTTP status
@@ -125,7 +126,8 @@ class RequestError(TaskappError):
 class Saturated(TaskappError):
     """There is no place for the rollout now. `retry_after_seconds` is when asking again makes sense.
 
-    code: `saturated` (all places are taken), `key_quota_reached` (all that the key has), `draining` (the server stops).
+    code: `saturated` (all places are taken), `key_quota_reached` (all that the key has), `draining` (the server stops),
+    `store_failing` (the last write to the store failed).
     """
 
     def __init__(self, message: str, *, code: str = "saturated", retry_after_seconds: int = 1) -> None:
@@ -140,6 +142,10 @@ class IdempotencyKeyReused(TaskappError):
 
 class StoreError(TaskappError):
     """The store could not be opened, written or read. A rollout that it could not keep is not answered as kept."""
+
+
+class StoreRefusal(StoreError):
+    """The store works and refuses one rollout: it would not read back equal, holds a key, or is too large."""
 
 
 class JobError(TaskappError):

@@ -11,8 +11,9 @@ import hashlib
 import logging
 import uuid
 from collections import OrderedDict
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
 
 import orjson
 
@@ -34,6 +35,8 @@ BROKEN_KEPT = 1000
 """So many rollouts that ended without anything that could be settled (a full disk) are remembered with their error."""
 CLOSING_SECONDS = 5.0
 
+T = TypeVar("T")
+
 
 class LiveRollouts:
     """All of them in this process. Use it on the service's event loop; call `close` before the service's.
@@ -45,6 +48,7 @@ class LiveRollouts:
         self._service = service
         of_store = None if service.store is None else service.store.coordinator(service.clock)
         self._coordinator = coordinator or of_store or MemoryCoordinator(service.clock)
+        self._in_store = self._coordinator is of_store
         self._by_id: dict[str, Live] = {}
         self._by_key: dict[str, tuple[str, Live]] = {}
         self._broken: OrderedDict[str, Live] = OrderedDict()
@@ -155,7 +159,8 @@ class LiveRollouts:
     async def _play(
         self, live: Live, request: RolloutRequest, caller: Caller, ticket: Ticket, followed: bool
     ) -> Settled:
-        while (found := await self._coordinator.claim(ticket)) is not None:
+        self._service.store_state.check()
+        while (found := await self._write(partial(self._coordinator.claim, ticket))) is not None:
             own = self._by_id.get(found.ticket.rollout_id)
             if own is not None and own.leaving:
                 await own.ended()
@@ -188,8 +193,18 @@ class LiveRollouts:
             raise
         live.keep()
         # what was cancelled has no result that a repetition could give
-        await asyncio.shield(self._coordinator.settle(settled, free_key=_of_cancelled(settled)))
+        settle = partial(self._coordinator.settle, settled, free_key=_of_cancelled(settled))
+        await asyncio.shield(self._write(settle))
         return settled
+
+    async def _write(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Writes tickets; where they lie in the service's store, a failure is the store's, and is probed by a ticket."""
+        return await (self._service.store_state.write(write, again=self._probe) if self._in_store else write())
+
+    async def _probe(self) -> None:
+        ticket = Ticket(uuid.uuid4().hex, "probe", self._service.clock.now())
+        await self._coordinator.claim(ticket)
+        await self._coordinator.release(ticket.rollout_id)
 
     async def _let_go(self, live: Live, ticket: Ticket, *, began: bool) -> None:
         if not began:

@@ -273,6 +273,15 @@ def _of_server(snapshot: Snapshot) -> Iterator[Metric]:
         ("taskapp_hung_threads", "Threads that are stuck in an environment and were given up.", "hung_threads"),
     ):
         yield GaugeMetricFamily(name, words, value=health.get(key, 0))
+    kept = health.get("store")
+    if kept is not None:
+        yield GaugeMetricFamily(
+            "taskapp_store_failing", "1 while the last write to the store failed.", value=float(kept["failing"])
+        )
+        yield CounterMetricFamily(
+            "taskapp_store_write_failures", "Writes to the store that failed, attempts to write again included.",
+            value=kept["failures"],
+        )  # fmt: skip
     draining = float(health.get("status") == "draining")
     yield GaugeMetricFamily("taskapp_draining", "1 when the server takes no new rollouts.", value=draining)
     workers = health.get("workers")

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from taskapp_kit.config import Settings
@@ -48,6 +49,7 @@ from taskapp_kit.sandboxed import sandbox_in_use
 from taskapp_kit.score.failures import ScoringFailed
 from taskapp_kit.score.judges import check_judges, skipped_warning
 from taskapp_kit.score.scoring import aggregates
+from taskapp_kit.store_state import StoreState
 from taskapp_kit.version import __version__, git_commit
 
 if TYPE_CHECKING:
@@ -86,6 +88,7 @@ class Service:
         self.spec: AppSpec = app.freeze()
         self.store = store
         self.clock: Clock = clock or SystemClock()
+        self.store_state = StoreState(self.clock)
         self.max_concurrent = max_concurrent
         self.max_time_seconds = max_time_seconds
         self.exposure = exposure
@@ -177,6 +180,7 @@ class Service:
 
         rollout_id: 32 hex digits; made when absent. Raises RequestError, Unavailable, Saturated.
         """
+        self.store_state.check()
         self.places.take(caller)
         try:
             began, created_at = self.clock.monotonic(), self.clock.now()
@@ -238,7 +242,7 @@ class Service:
     async def _keep(self, course: Course, finished: Finished) -> None:
         if self.store is not None and finished.row is not None:
             try:
-                await self.store.save(finished.row)
+                await self.store_state.write(partial(self.store.save, finished.row))
             except asyncio.CancelledError:  # the caller is gone, the row is kept all the same
                 self._tell_watchers(course, finished)
                 raise
@@ -363,13 +367,15 @@ class Service:
 
     def health(self) -> dict[str, Any]:
         """How the server is; answered without touching an environment."""
+        failing = "store_failing" if self.store_state.failing else "healthy"
         return {
             "healthy": True,
-            "status": "draining" if self.places.draining else "healthy",
+            "status": "draining" if self.places.draining else failing,
             "version": __version__,
             "in_flight": self.in_flight,
             "capacity": self.max_concurrent,
             "hung_threads": self._hung(),
+            **({} if self.store is None else {"store": self.store_state.to_json()}),
             **({} if self.foreman is None else {"workers": self.foreman.health()}),
             **({} if self._sandbox is None else {"sandbox": self._sandbox.to_dict()}),
         }
@@ -395,5 +401,6 @@ class Service:
         self.lanes.close()
         self.model_lanes.close()
         await self.models.close()
+        await self.store_state.close()
         if self.store is not None:
             await self.store.close()

@@ -41,6 +41,7 @@ LAYERS = {
     "sandboxed": 3,
     "places": 3,
     "group_scoring": 3,
+    "store_state": 3,
     "model_access": 3,
     "live_rollouts": 3,
     "journal": 3,

@@ -108,7 +108,7 @@ async def _task_app(prober: Prober, key: str | None) -> list[Finding]:
         do = "Is that the address of a task app? A proxy or another server may stand there."
         found = f"{url} answers, and not as a task app: GET / gives {root.words}, GET /health gives {health.words}."
         return [Finding("task app", False, found, do)]
-    if told.get("healthy") is False or told.get("status") == "draining":
+    if told.get("healthy") is False or told.get("status") in ("draining", "store_failing"):
         state = name_of(told.get("status"), key) or "not healthy"
         return [
             Finding("task app", False, f"{url} says of itself that it is {state}.", "Wait for it, or start it again.")

@@ -42,6 +42,8 @@ LONGEST_PAUSE = 10.0
 LONGEST_WAIT = 5.0
 """Between two looks whether a full server has a place."""
 NOT_RUN = frozenset({"saturated", "key_quota_reached"})
+NOT_NOW = frozenset({"draining", "store_failing"})
+"""Nothing ran either, but it may stay so for long: tries are counted."""
 ROLLOUT_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
@@ -250,7 +252,7 @@ class RolloutCall:
         error = refusal(answer, self.url, PATH, self.key)
         if told is not None and not told.boundary and answer.status in (429, 503) and told.code in NOT_RUN:
             return _Again(error, counts=False, retry_after=answer.retry_after)
-        if told is not None and not told.boundary and answer.status == 503 and told.code == "draining":
+        if told is not None and not told.boundary and answer.status == 503 and told.code in NOT_NOW:
             return _Again(error, retry_after=answer.retry_after)
         if self.idempotency_key is None or not _worth_another(answer, told, fetched=fetched):
             return error

@@ -88,6 +88,10 @@ class SqlDatabase(ABC):
         """Whether the fault would strike any other write as well, so that trying each alone makes no sense."""
 
     @abstractmethod
+    def is_locked(self, fault: Exception) -> bool:
+        """Whether another process or session held a lock for longer than one attempt waits."""
+
+    @abstractmethod
     def findings(self, connection: Connection) -> list[str]:
         """What the database itself says is wrong with what it holds; `connection` may then read for long."""
 

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 import orjson
 
 from taskapp_kit.contract.content import Json
-from taskapp_kit.errors import StoreError
+from taskapp_kit.errors import StoreRefusal
 
 DEEPEST = 250
 """Nesting beyond which the JSON writer refuses."""
@@ -119,7 +119,7 @@ def exact_float(value: Any, name: str, *, optional: bool) -> float | None:
 
 
 def refuse_keys(policy: Mapping[str, Json], rollout_id: str) -> None:
-    """The second wall before the store: raises StoreError when `policy` has a place where keys are put.
+    """The second wall before the store: raises StoreRefusal when `policy` has a place where keys are put.
 
     The first wall is whoever makes the rollout: only allow-listed fields reach `policy`. What gets past it is a bug
     of the kit, and a rollout that is refused loudly is better than a key on disk. Looked at are the names of
@@ -135,7 +135,7 @@ def refuse_keys(policy: Mapping[str, Json], rollout_id: str) -> None:
         elif isinstance(value, str) and _ADDRESS.match(value) and not _clean_address(value):
             found = "is an address with a user name, a password or a query"
         if found:
-            raise StoreError(
+            raise StoreRefusal(
                 f"rollout {rollout_id!r} was not kept: policy.{name} {found}, and keys are never stored.",
                 hint=f"Leave policy.{name} out of what is handed to the store.",
             )

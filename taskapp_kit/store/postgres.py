@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskapp_kit.store.postgres_database import RETRY_SECONDS, STATEMENT_SECONDS, PostgresDatabase
-from taskapp_kit.store.sql_store import SqlStore
+from taskapp_kit.store.sql_store import SAVE_SECONDS, SqlStore
 
 
 class PostgresStore(SqlStore):
@@ -11,10 +11,17 @@ class PostgresStore(SqlStore):
 
     Opening makes the tables that are not there; blocks. statement_seconds: how long the server may take for a
     statement. retry_seconds: how long a lost connection is tried to be had again before callers are told.
+    save_seconds: how long a save waits for a lock that another session holds.
     Raises ConfigError for an address that cannot be read, StoreError when the database cannot be used.
     """
 
     def __init__(
-        self, address: str, *, statement_seconds: float = STATEMENT_SECONDS, retry_seconds: float = RETRY_SECONDS
+        self,
+        address: str,
+        *,
+        statement_seconds: float = STATEMENT_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
+        save_seconds: float = SAVE_SECONDS,
     ) -> None:
-        super().__init__(PostgresDatabase(address, statement_seconds=statement_seconds, retry_seconds=retry_seconds))
+        database = PostgresDatabase(address, statement_seconds=statement_seconds, retry_seconds=retry_seconds)
+        super().__init__(database, save_seconds=save_seconds)

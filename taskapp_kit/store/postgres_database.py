@@ -19,7 +19,7 @@ from sqlalchemy import cast as cast_to
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.database import Driver, Spelling, SqlDatabase
 from taskapp_kit.store.postgres_address import place_of, read_address
-from taskapp_kit.store.postgres_faults import explain, is_lost, is_tangled
+from taskapp_kit.store.postgres_faults import explain, is_locked, is_lost, is_tangled
 from taskapp_kit.store.schema import METADATA, ROLLOUTS, migrate
 
 T = TypeVar("T")
@@ -113,6 +113,10 @@ class PostgresDatabase(SqlDatabase):
         """Whether the server is away or slow. Else one of them may be what cannot be written."""
         state = getattr(getattr(fault, "orig", fault), "sqlstate", None) or ""
         return is_lost(fault) or state in ("57014", "55P03", "25006", "42501", "42P01")
+
+    def is_locked(self, fault: Exception) -> bool:
+        """Whether another session held a lock for longer than LOCK_SECONDS."""
+        return is_locked(fault)
 
     def persist(self, work: Callable[[], T]) -> T:
         """What `work` makes, on a new connection when the old one is lost, for up to `retry_seconds` of an outage.

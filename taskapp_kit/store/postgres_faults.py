@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg
 
-from taskapp_kit.errors import StoreError
+from taskapp_kit.errors import StoreError, StoreRefusal
 
 _GRANT = "Let its owner open the store once, or grant the user USAGE and CREATE on the schema."
 _LATER = "Try again in a moment."
@@ -68,7 +68,8 @@ def explain(fault: Exception, place: str, doing: str) -> StoreError:
     if told is None:
         return StoreError(f"could not {doing} the store {place}: {kind}{code if state else ''}.",
                           hint="Look at the Postgres server's log.")  # fmt: skip
-    return StoreError(f"could not {doing} the store {place}: {told[0]}{code}.", hint=told[1])
+    error = StoreRefusal if state.startswith("54") else StoreError
+    return error(f"could not {doing} the store {place}: {told[0]}{code}.", hint=told[1])
 
 
 def is_lost(fault: Exception) -> bool:
@@ -78,6 +79,11 @@ def is_lost(fault: Exception) -> bool:
         state = _state(origin)
         return not state or state.startswith(("08", "57P"))
     return isinstance(origin, OSError)
+
+
+def is_locked(fault: Exception) -> bool:
+    """Whether another session held a lock for too long."""
+    return _state(getattr(fault, "orig", None) or fault) == "55P03"
 
 
 def is_tangled(fault: Exception) -> bool:

@@ -13,7 +13,7 @@ import orjson
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.events import SCHEMA_VERSION, EncodedEvents
 from taskapp_kit.contract.ports import StoredRollout
-from taskapp_kit.errors import StoreError
+from taskapp_kit.errors import StoreError, StoreRefusal
 from taskapp_kit.store.exact import Inexact, exact_float, exact_int, exact_json, exact_text, refuse_keys
 from taskapp_kit.store.schema import COMPRESS_ABOVE_BYTES, ROLLOUTS
 
@@ -52,11 +52,11 @@ class Row:
 
 
 def to_row(rollout: StoredRollout) -> Row:
-    """The row of `rollout`. Raises StoreError, naming the field, for what would not come back equal or is a key."""
+    """The row of `rollout`. Raises StoreRefusal, naming the field, for what would not come back equal or is a key."""
     try:
         return _row(rollout)
     except Inexact as fault:
-        raise StoreError(
+        raise StoreRefusal(
             f"rollout {rollout.rollout_id!r} was not kept: {fault}.",
             hint="The store keeps JSON exactly or refuses it: finite numbers, 64-bit integers, valid text, str keys.",
         ) from None

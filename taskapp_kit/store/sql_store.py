@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from sqlalchemy import Connection, Table, bindparam, func, select, true
 from sqlalchemy.exc import SQLAlchemyError
 
 from taskapp_kit.contract.ports import Clock, StoredRollout
-from taskapp_kit.errors import StoreError
+from taskapp_kit.errors import StoreError, StoreRefusal
 from taskapp_kit.store.database import SqlDatabase
 from taskapp_kit.store.rows import Row, differing, from_row, to_row
 from taskapp_kit.store.schema import BLOBS, ROLLOUTS
@@ -28,6 +29,9 @@ T = TypeVar("T")
 
 LARGEST_TRANSACTION_BYTES = 16 * 2**20
 """Events and pictures beyond which waiting rollouts are spread over several transactions, to bound memory."""
+
+SAVE_SECONDS = 60.0
+"""How long a save waits for a locked database: the rollout is played and paid for, so it waits longer than others do."""
 
 _ROLLOUT = select(*ROLLOUTS.columns).where(ROLLOUTS.c.rollout_id == bindparam("rollout_id"))
 _BLOB = select(BLOBS.c.bytes).where(BLOBS.c.sha256 == bindparam("sha256"))
@@ -57,10 +61,14 @@ class StoreCheck:
 
 
 class SqlStore:
-    """A `Store` in a database. Each kind has a class of its own, which says how it is opened."""
+    """A `Store` in a database. Each kind has a class of its own, which says how it is opened.
 
-    def __init__(self, database: SqlDatabase) -> None:
+    save_seconds: how long a save waits for a lock that another process or session holds.
+    """
+
+    def __init__(self, database: SqlDatabase, *, save_seconds: float = SAVE_SECONDS) -> None:
         self._database = database
+        self._save_seconds = save_seconds
         self.place = database.place
         self._insert_rollout = _inserting(ROLLOUTS, database.spelling.mark)
         self._insert_blob = _inserting(BLOBS, database.spelling.mark)
@@ -74,7 +82,8 @@ class SqlStore:
 
         Saving the same rollout again is fine; another one under the same id is refused. So are values that would not
         come back equal, pictures whose bytes are neither given nor kept already, and keys in `policy`. A refusal is a
-        StoreError that names the field, and touches no other rollout.
+        StoreRefusal that names the field, and touches no other rollout. While another process or session holds a
+        lock, the save waits up to SAVE_SECONDS. Raises StoreError.
         """
         self._open()
         await self._writer.write(rollout)
@@ -179,8 +188,14 @@ class SqlStore:
     def _written(self, rows: Sequence[tuple[int, Row]]) -> list[tuple[int, Outcome]]:
         if not rows:
             return []
+        until = time.monotonic() + self._save_seconds
         try:
-            return self._database.persist(lambda: self._attempt(rows))
+            while True:
+                try:
+                    return self._database.persist(lambda: self._attempt(rows))
+                except self._database.faults as fault:
+                    if not self._database.is_locked(fault) or time.monotonic() >= until:
+                        raise
         except StoreError as refusal:
             return [(index, refusal) for index, _ in rows]
         except self._database.faults as fault:
@@ -268,16 +283,16 @@ def _inserting(table: Table, mark: str) -> str:
     return f"INSERT INTO {table.name} ({names}) VALUES ({marks}) ON CONFLICT DO NOTHING"  # noqa: S608 - our own names
 
 
-def _lacks(row: Row, lacking: Sequence[str]) -> StoreError:
-    return StoreError(
+def _lacks(row: Row, lacking: Sequence[str]) -> StoreRefusal:
+    return StoreRefusal(
         f"rollout {row.rollout_id!r} was not kept: its events show {len(lacking)} picture(s), the first {lacking[0]}, "
         "whose bytes were neither given nor are in the store.",
         hint="Give the bytes in `blobs`.",
     )
 
 
-def _other(row: Row, columns: Sequence[str]) -> StoreError:
-    return StoreError(
+def _other(row: Row, columns: Sequence[str]) -> StoreRefusal:
+    return StoreRefusal(
         f"rollout {row.rollout_id!r} is in the store already with other content (it differs in {', '.join(columns)}); "
         "the stored one was left as it is.",
         hint="A rollout is written once: give the new one its own rollout_id.",

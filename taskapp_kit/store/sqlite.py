@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from taskapp_kit.contract.ports import Clock
-from taskapp_kit.store.sql_store import SqlStore, StoreCheck
+from taskapp_kit.store.sql_store import SAVE_SECONDS, SqlStore, StoreCheck
 from taskapp_kit.store.sqlite_file import Database
 from taskapp_kit.store.tickets import SqlCoordinator
 
@@ -15,13 +15,16 @@ __all__ = ["SqliteStore", "StoreCheck"]
 class SqliteStore(SqlStore):
     """A `Store` in the file `path`, or in memory when `path` is None. Opening creates what is not there; blocks.
 
-    `busy_timeout_seconds`: how long a write waits for another process that is writing to the same file.
+    `busy_timeout_seconds`: how long opening and tickets wait for another process that is writing to the same file.
+    `save_seconds`: how long a save does.
     Closing moves the write-ahead log into the file. Raises StoreError when the place cannot be used.
     """
 
-    def __init__(self, path: Path | None, *, busy_timeout_seconds: float = 10.0) -> None:
+    def __init__(
+        self, path: Path | None, *, busy_timeout_seconds: float = 10.0, save_seconds: float = SAVE_SECONDS
+    ) -> None:
         self._in_memory = path is None
-        super().__init__(Database(path, busy_timeout_seconds))
+        super().__init__(Database(path, busy_timeout_seconds), save_seconds=save_seconds)
 
     def coordinator(self, clock: Clock) -> SqlCoordinator | None:
         """Tickets in the same file, each call a holder of its own; None in memory. Close it before the store."""

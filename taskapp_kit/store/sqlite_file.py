@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, TableValuedAlias, create_engine, event, func
 from sqlalchemy.pool import QueuePool, StaticPool
 
-from taskapp_kit.errors import StoreError
+from taskapp_kit.errors import StoreError, StoreRefusal
 from taskapp_kit.store.database import Driver, Spelling, SqlDatabase
 from taskapp_kit.store.schema import ROLLOUTS, migrate
 
@@ -90,6 +90,10 @@ class Database(SqlDatabase):
 
     def strikes_all(self, fault: Exception) -> bool:
         """Whether another process holds the lock. Else one of them may be what is too large for the disk."""
+        return self.is_locked(fault)
+
+    def is_locked(self, fault: Exception) -> bool:
+        """Whether another process held the write lock for longer than `busy_timeout_seconds`."""
         name = getattr(getattr(fault, "orig", fault), "sqlite_errorname", "")
         return name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
 
@@ -223,7 +227,8 @@ def explain(fault: Exception, place: str, doing: str) -> StoreError:
             hint="Make the directory exist and be writable, free some space, or give another path (or none).",
         )
     name = getattr(origin, "sqlite_errorname", "") or type(origin).__name__
+    kind = StoreRefusal if name == "SQLITE_TOOBIG" else StoreError
     for beginning, reason, hint in _SENTENCES:
         if name.startswith(beginning):
-            return StoreError(f"could not {doing} the store {place}: {reason} ({name}).", hint=hint)
+            return kind(f"could not {doing} the store {place}: {reason} ({name}).", hint=hint)
     return StoreError(f"could not {doing} the store {place}: {name}.", hint="Check the file with SQLite's own tools.")

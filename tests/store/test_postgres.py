@@ -31,9 +31,9 @@ from taskapp_kit.store.tickets import SqlCoordinator
 Use = Callable[[PostgresStore], Awaitable[None]]
 
 
-def with_store(address: str, use: Use, *, statement_seconds: float = 30.0, retry_seconds: float = 10.0) -> None:
+def with_store(address: str, use: Use, **waits: float) -> None:
     async def run() -> None:
-        store = PostgresStore(address, statement_seconds=statement_seconds, retry_seconds=retry_seconds)
+        store = PostgresStore(address, **waits)
         try:
             await use(store)
         finally:
@@ -377,14 +377,14 @@ def test_a_lock_that_is_held_too_long_is_a_sentence_and_passes(postgres: Postgre
         tickets = tickets_of(store)
         with store._database.writer.connect() as connection, connection.begin():
             connection.exec_driver_sql("LOCK TABLE rollouts, tickets IN ACCESS EXCLUSIVE MODE")
-            for call in (store.save(rollout()), tickets.claim(ticket("r1"))):
+            for call in (store.save(rollout()), tickets.claim(ticket("r1"))):  # neither waits for long here
                 with pytest.raises(StoreError, match="another program has held a lock for too long|took longer"):
                     await call
         await store.save(rollout())
         assert await tickets.claim(ticket("r1")) is None
         await tickets.close()
 
-    with_store(address, use, statement_seconds=0.3)
+    with_store(address, use, statement_seconds=0.3, save_seconds=0.3)
 
 
 def test_tables_that_went_are_told(postgres: PostgresServer) -> None:

@@ -111,7 +111,7 @@ def test_the_event_loop_stays_free_while_another_process_holds_the_lock(tmp_path
     path = tmp_path / "rollouts.db"
 
     async def run() -> None:
-        store = SqliteStore(path, busy_timeout_seconds=1.0)
+        store = SqliteStore(path, busy_timeout_seconds=1.0, save_seconds=1.0)
         await store.save(rollout("r1"))
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")

@@ -1,0 +1,188 @@
+"""A store that can keep nothing: rollouts are refused before they are played, `/health` says so, and it recovers."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from front_door import KEY, RESETS, Door, error_of, opened, request_body
+
+from taskapp_kit.store.postgres import PostgresStore
+from taskapp_kit.store.sqlite import SqliteStore
+from tests.store.postgres_server import new_server
+
+WAIT_SECONDS = 60.0
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Waits for `condition`."""
+    end = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def status_of(door: Door) -> str:
+    health = door.client.get("/health").json()
+    assert health["healthy"] is True
+    assert health["store"]["failing"] is (health["status"] == "store_failing")
+    return str(health["status"])
+
+
+def refused_unplayed(door: Door, count: int = 20) -> None:
+    """Plain rollouts, ones with a key and ones to be fetched later are all refused, and none is begun."""
+    before = RESETS[0]
+    ways = ({}, {"Idempotency-Key": "one"}, {"Prefer": "respond-async"}, {"Accept": "text/event-stream"})
+    for number in range(count):
+        answer = door.client.post("/rollout", json=request_body(), headers=ways[number % 4])
+        assert answer.status_code == 503, answer.text
+        assert error_of(answer)["code"] == "store_failing"
+        assert int(answer.headers["retry-after"]) >= 1
+    assert RESETS[0] == before
+
+
+def test_a_deleted_file_is_one_lost_rollout_and_not_fifty(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.db"
+    with opened(store=SqliteStore(path)) as door:
+        assert status_of(door) == "healthy"
+        aside = path.rename(tmp_path / "aside.db")
+        assert error_of(door.client.post("/rollout", json=request_body()))["code"] == "store_failed"
+        assert status_of(door) == "store_failing"
+        refused_unplayed(door)
+        found = door.client.get("/metrics").text
+        assert "taskapp_store_failing 1.0" in found
+        assert re.search(r"taskapp_store_write_failures_total [1-9]", found)
+        aside.rename(path)
+        until(lambda: status_of(door) == "healthy")
+        assert door.client.post("/rollout", json=request_body()).status_code == 200
+        assert "taskapp_store_failing 0.0" in door.client.get("/metrics").text
+
+
+def test_a_claim_that_cannot_be_written_counts_too(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.db"
+    with opened(store=SqliteStore(path)) as door:
+        before = RESETS[0]
+        aside = path.rename(tmp_path / "aside.db")
+        answer = door.client.post("/rollout", json=request_body(), headers={"Idempotency-Key": "one"})
+        assert error_of(answer)["code"] == "store_failed"
+        assert status_of(door) == "store_failing"
+        refused_unplayed(door, 4)
+        assert RESETS[0] == before
+        aside.rename(path)
+        until(lambda: status_of(door) == "healthy")
+
+
+def test_a_rollout_that_the_store_refuses_is_no_failing_store(tmp_path: Path) -> None:
+    class Refuses(SqliteStore):
+        async def save(self, rollout: object) -> None:
+            rollout.policy["api_key"] = "x"  # type: ignore[attr-defined]  # the second wall against keys
+            await super().save(rollout)  # type: ignore[arg-type]
+
+    with opened(store=Refuses(tmp_path / "rollouts.db")) as door:
+        assert error_of(door.client.post("/rollout", json=request_body()))["code"] == "store_failed"
+        assert status_of(door) == "healthy"
+
+
+def test_a_locked_database_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.db"
+    with opened(store=SqliteStore(path, busy_timeout_seconds=0.05)) as door:
+        other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        other.execute("BEGIN IMMEDIATE")
+        threading.Timer(1.0, other.execute, ("ROLLBACK",)).start()  # twenty times as long as one attempt waits
+        assert door.client.post("/rollout", json=request_body()).status_code == 200
+        other.close()
+
+
+APP = """
+from taskapp_kit import Step, TaskApp, action
+
+app = TaskApp("filling", version="1")
+
+@app.environment("filling", splits={"train": range(1000)}, max_steps=3)
+class Filling:
+    def reset(self, seed: int) -> str:
+        with open("resets", "a") as told:
+            told.write("x")
+        return "".join(chr(33 + (seed * 7 + n * n) % 90) for n in range(20_000))
+
+    @action(noop={})
+    def go(self) -> Step:
+        '''Goes on.'''
+        return Step("went", reward=1.0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of another process are Linux's")
+def test_a_full_disk_refuses_before_playing_and_recovers(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    environment = {name: text for name, text in os.environ.items() if "TASKAPP" not in name and "API_KEY" not in name}
+    told = tmp_path / "told"
+    with told.open("wb") as out:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "taskapp_kit", "serve", "app.py", "--port", "0", "--store", "r.db"],
+            cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+            env={**environment, "COLUMNS": "200", "ENVIRONMENT_API_KEY": KEY},
+        )  # fmt: skip
+    try:
+        until(lambda: re.search(r" at http://\S+", told.read_text()) is not None or server.poll() is not None)
+        found = re.search(r" at (http://\S+)", told.read_text())
+        assert found is not None, told.read_text()
+        with httpx.Client(base_url=found[1], headers={"X-API-Key": KEY}, timeout=60) as client:
+
+            def play(seed: int) -> httpx.Response:
+                body = {
+                    "run_id": "r",
+                    "env": {"seed": seed},
+                    "policy": {"policy_name": "noop"},
+                    "ops": [],
+                    "mode": "rl",
+                }
+                return client.post("/rollout", json=body)
+
+            def status() -> str:
+                return str(client.get("/health").json()["status"])
+
+            assert play(0).status_code == 200
+            resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+            answers = [play(seed) for seed in range(1, 60)]
+            codes = [answer.status_code for answer in answers]
+            kept = codes.index(500)
+            assert codes[:kept] == [200] * kept and set(codes[kept + 1 :]) == {503}, codes
+            assert error_of(answers[-1])["code"] == "store_failing"
+            assert len((tmp_path / "resets").read_text()) == 1 + kept + 1
+            assert status() == "store_failing"
+            resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            until(lambda: status() == "healthy")
+            assert play(60).status_code == 200
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(60)
+
+
+@pytest.mark.slow
+def test_a_postgres_server_that_stopped_refuses_before_playing_and_recovers() -> None:
+    postgres = new_server()
+    try:
+        with opened(store=PostgresStore(postgres.database(), retry_seconds=0.5)) as door:
+            assert door.client.post("/rollout", json=request_body()).status_code == 200
+            postgres.stop()
+            assert error_of(door.client.post("/rollout", json=request_body()))["code"] == "store_failed"
+            assert status_of(door) == "store_failing"
+            refused_unplayed(door)
+            postgres.start()
+            until(lambda: status_of(door) == "healthy")
+            assert door.client.post("/rollout", json=request_body()).status_code == 200
+    finally:
+        postgres.stop()
