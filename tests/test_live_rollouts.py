@@ -579,8 +579,9 @@ def test_an_answer_that_could_not_be_kept_is_told_as_that_to_who_asks_later(way:
         assert found is not None
         with pytest.raises(StoreError):
             await found.result()
-        with pytest.raises(StoreError):  # it is not remembered under its key
+        with pytest.raises(Saturated) as refused:  # it is not remembered under its key, and not played again
             await here.start(key="k").result()
+        assert refused.value.code == "store_failing"
 
     party(work, Full(None))
 
