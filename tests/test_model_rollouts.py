@@ -13,6 +13,7 @@ from taskapp_kit import RequestError, RolloutFailed, TaskApp
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.events import encode
 from taskapp_kit.contract.ports import SystemClock
+from taskapp_kit.contract.response import answer_bytes
 from taskapp_kit.contract.rollout import Rollout
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.model_access import model_access
@@ -210,6 +211,28 @@ def test_the_callers_own_key_is_used_and_kept_nowhere(plain: TaskApp) -> None:
 
     with MockModel(ADDS, api_key=key) as model:
         assert key not in serving(plain, work, store=open_store("memory"))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_key_that_the_model_repeats_reaches_neither_caller_nor_store(
+    plain: TaskApp, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In words, as a tool's name and as an argument, each of which comes back in a refusal."""
+    key = "sk-sentinel-of-the-caller"
+    says = [f"I was sent {key}.", {f"add_{key}": {"amount": 2}}, {"add": {"amount": key}}, *ADDS]
+
+    async def work(service: Service) -> str:
+        rollout = await service.rollout(asked(model.url, policy={"api_key": key}, record={"return_trace": True}))
+        assert rollout.trajectory.length > 0
+        assert service.store is not None
+        kept = await service.store.load(rollout.rollout_id)
+        return f"{kept}{answer_bytes(rollout)!r}{encode(rollout.events).text!r}"
+
+    with MockModel(says, api_key=key) as model:
+        told = serving(plain, work, workers=workers, store=open_store("memory")) + caplog.text
+    assert "(key)" in told
+    places = [told.find(key[start : start + 12]) for start in range(len(key) - 11)]
+    assert max(places) < 0, [told[max(0, at - 200) : at + 80] for at in places if at >= 0][:1]
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -11,8 +11,8 @@ from typing import Any
 from taskapp_kit.backend.addresses import TaskAppAddresses
 from taskapp_kit.backend.key_box import KeyBox
 from taskapp_kit.backend.records import Records
-from taskapp_kit.client.refusals import without_key
 from taskapp_kit.client.task_app import TaskAppClient
+from taskapp_kit.contract.redaction import without_key
 from taskapp_kit.errors import ConfigError, RequestError, TaskAppError, TaskAppUnreachable
 
 log = logging.getLogger("taskapp_kit.backend")

@@ -38,7 +38,7 @@ def command(ctx: click.Context, url: str, backend_url: str | None, env_files: tu
     something is wrong.
     """
     from taskapp_kit.client import check_backend, check_task_app
-    from taskapp_kit.client.refusals import without_keys
+    from taskapp_kit.contract.redaction import without_keys
 
     if not is_url(url):
         raise Unavailable(
@@ -72,7 +72,7 @@ def show(findings: Sequence[Finding], out: Console, keys: Sequence[str | None]) 
 
     A check keeps the key out that it asks with; here the other one is, too.
     """
-    from taskapp_kit.client.refusals import without_keys
+    from taskapp_kit.contract.redaction import without_keys
 
     rows = table("part", "", "found")
     for finding in findings:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from taskapp_kit.cli.curve import curve
 from taskapp_kit.cli.terminal import clean, console, number, one_line
-from taskapp_kit.client.refusals import without_keys
+from taskapp_kit.contract.redaction import without_keys
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -83,7 +83,7 @@ def command(
     """
     from taskapp_kit.client import RLJob
     from taskapp_kit.client.job_status import succeeded
-    from taskapp_kit.client.refusals import without_keys
+    from taskapp_kit.contract.redaction import without_keys
 
     config = _config(config_path)
     named = config.document.get("services", {}).get("task_url")

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
 from taskapp_kit.client.transport import Answer
+from taskapp_kit.contract.redaction import LEAST_FRAGMENT, LEAST_IN_IDS, without_key
 from taskapp_kit.errors import Boundary
 
 MAX_MESSAGE = 500
 MAX_WORD = 80
 MAX_FIELDS = 10
-LONG = 20_000
-LEAST_FRAGMENT = 6
-"""A part of our key of this length or longer is taken out of a server's sentence."""
-LEAST_IN_IDS = 12
-"""The same where ids and digests stand: a key of hexadecimal digits shares six in a row with many of them by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,44 +57,6 @@ def sentence(text: Any, key: str | None = None, least: int = LEAST_FRAGMENT) -> 
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 4 * MAX_MESSAGE]).split())
     line = without_key(line, key, least)
     return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"
-
-
-def without_key(text: str, key: str | None, least: int = LEAST_FRAGMENT) -> str:
-    """The text with every part of the key that has at least so many characters taken out."""
-    if not key:
-        return text
-    if len(key) <= least:
-        return text.replace(key, "(key)")
-    shortest = {key[start : start + least] for start in range(len(key) - least + 1)}
-    parts: list[str] = []
-    index = 0
-    while index < len(text):
-        if text[index : index + least] not in shortest:
-            parts.append(text[index])
-            index += 1
-            continue
-        end = index + least
-        while end < len(text) and text[end - least + 1 : end + 1] in shortest:
-            end += 1
-        parts.append("(key)")
-        index = end
-    return "".join(parts)
-
-
-def without_keys(value: Any, keys: Sequence[str | None]) -> Any:
-    """JSON of a server for people to read, with the keys taken out of its texts (out of very long ones and names as wholes)."""
-    if isinstance(value, str):
-        for key in filter(None, keys):
-            value = value.replace(key, "(key)") if len(value) > LONG else without_key(value, key, LEAST_IN_IDS)
-        return value
-    if isinstance(value, Mapping):
-        names = {name: name for name in value}
-        for key in filter(None, keys):
-            names = {name: shown.replace(key, "(key)") for name, shown in names.items()}
-        return {shown: without_keys(value[name], keys) for name, shown in names.items()}
-    if isinstance(value, list):
-        return [without_keys(item, keys) for item in value]
-    return value
 
 
 def ended(text: str) -> str:

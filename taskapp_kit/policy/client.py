@@ -7,9 +7,10 @@ What it is made of: where it may call (`outward`), whose key goes along (`vendor
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -18,6 +19,7 @@ from taskapp_kit.config import Settings
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.model import ChatReply, Endpoint, ModelFailed
 from taskapp_kit.contract.ports import Clock, SystemClock
+from taskapp_kit.contract.redaction import without_keys
 from taskapp_kit.errors import Failure
 from taskapp_kit.policy.attempts import AttemptFailed, Sleep, persist
 from taskapp_kit.policy.cache import ResponseCache
@@ -26,13 +28,15 @@ from taskapp_kit.policy.model_names import ModelNames, Price
 from taskapp_kit.policy.outward import Called, Exposure, NotAnAddress, Outward, read_url
 from taskapp_kit.policy.replies import read_reply, read_reward_reply
 from taskapp_kit.policy.throttle import Gate, Throttle
-from taskapp_kit.policy.vendor_keys import VendorKeys
+from taskapp_kit.policy.vendor_keys import LEAST_HIDDEN, VendorKeys
 
 if TYPE_CHECKING:
     from aiohttp.abc import AbstractResolver
     from yarl import URL
 
     from taskapp_kit.policy.connecting import Connections
+
+log = logging.getLogger("taskapp_kit.policy")
 
 ATTEMPT_SECONDS = 600.0
 """The longest that one attempt takes; a call that is told more time may then try again."""
@@ -105,7 +109,7 @@ class HttpModelClient:
             name = cached.key(way.called.url, endpoint.model, body)
             found = await asyncio.to_thread(cached.load, name)
             if found is not None:
-                return found
+                return _without_key(found, key, place)
         try:
             content = orjson.dumps(sent if endpoint.model is None else {"model": endpoint.model, **sent})
         except TypeError:  # half a surrogate pair, a number beyond 64 bits
@@ -121,7 +125,8 @@ class HttpModelClient:
         async def once(_: int, left: float) -> ChatReply:
             nonlocal hung
             try:
-                return await self._attempt(connections, gate, way, content, key, hung, left, read)
+                reply = await self._attempt(connections, gate, way, content, key, hung, left, read)
+                return _without_key(reply, key, place)
             except AttemptFailed as failed:
                 hung += failed.kind == "hung"
                 failed.excerpt = self.keys.excerpt(failed.excerpt, key)
@@ -227,6 +232,23 @@ class HttpModelClient:
 def _cost(reply: ChatReply, price: Price | None) -> float | None:
     """US dollars: by the price of `models.toml`, else as the endpoint counted them (OpenRouter's `usage.cost`)."""
     return price.cost(reply.usage) if price is not None and reply.usage else reply.usage.get("cost")
+
+
+def _without_key(reply: ChatReply, key: str | None, place: str) -> ChatReply:
+    """The reply without the key that the endpoint was sent, also where the model repeats it.
+
+    Token ids spell the key out, and belong to a text that is no longer the model's, so they go with it. A key of fewer
+    than LEAST_HIDDEN letters, such as EMPTY, is a word that a model may say.
+    """
+    if key is None or len(key) < LEAST_HIDDEN:
+        return reply
+    told = {"message": reply.message, "finish_reason": reply.finish_reason, "model": reply.model,
+            "usage": reply.usage, "policy_version": reply.policy_version}  # fmt: skip
+    kept = without_keys(told, (key,))
+    if kept == told:
+        return reply
+    log.warning("the model at %s repeated the key that it was sent; it was taken out of the answer", place)
+    return replace(reply, **kept, token_ids=None, logprobs=None, prompt_token_ids=None)
 
 
 def _failed(code: str, message: str, hint: str) -> ModelFailed:

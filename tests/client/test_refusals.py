@@ -9,27 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.client.refusals import MAX_MESSAGE, Told, sentence, told_by, without_key
+from taskapp_kit.client.refusals import MAX_MESSAGE, Told, sentence, told_by
 from taskapp_kit.client.transport import Answer
-
-KEY = "abcdefghijklmnop"
-PARTS = st.lists(
-    st.sampled_from(["x", " ", "ab", "z"]) | st.tuples(st.integers(0, 16), st.integers(0, 16)), max_size=12
-)
-
-
-@given(PARTS)
-def test_no_part_of_the_key_stays(parts: list[Any]) -> None:
-    text = "".join(part if isinstance(part, str) else KEY[part[0] : part[1]] for part in parts)
-    kept = without_key(text, KEY)
-    assert not any(KEY[start : start + 6] in kept for start in range(len(KEY) - 5))
-    if not any(KEY[start : start + 6] in text for start in range(len(KEY) - 5)):
-        assert kept == text
-
-
-def test_a_short_key_is_taken_out_whole() -> None:
-    assert without_key("it is abc, not ab", "abc") == "it is (key), not ab"
-    assert without_key("text", None) == without_key("text", "") == "text"
 
 
 @given(st.text())

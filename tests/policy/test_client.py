@@ -403,6 +403,42 @@ def test_no_message_repeats_a_key_or_the_query(status: int) -> None:
     running(work)
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_a_key_that_the_model_repeats_is_taken_out(own: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An endpoint that puts the Authorization header into its answer of 200, in every member that is read."""
+    key = "sk-AbC123dEf456GhI789"
+    call = {"id": key, "type": "function", "function": {"name": key, "arguments": f'{{"say": "{key[4:]}"}}'}}
+    choice = {
+        "message": {"content": f"You sent Bearer {key}.", "reasoning_content": [key], "tool_calls": [call], key: 1},
+        "finish_reason": key,
+        "token_ids": [1, 2],
+        "logprobs": {"content": [{"token": key, "logprob": -1.0}, {"token": "x", "logprob": -1.0}]},
+    }
+    answer = {"choices": [choice], "model": key, "usage": {key: 3}, "policy_version": key, "prompt_token_ids": [5]}
+
+    async def work(client: HttpModelClient) -> list[ChatReply]:
+        async with raw_server([http(200, answer)]) as server:
+            endpoint = Endpoint(server.url, "m", None if own else key, cache=True)
+            replies = [await client.chat(endpoint, BODY, seconds=20.0) for _ in range(2)]
+            assert server.requests[0].headers["authorization"] == f"Bearer {key}"
+            return replies
+
+    keys_for = ("127.0.0.1=THEIR_KEY",) if own else ()
+    replies = running(work, Settings(variables={"THEIR_KEY": key}, inference_keys_for=keys_for, cache=tmp_path))
+    assert [reply.cached for reply in replies] == [False, True]
+    kept = "".join(path.read_text() for path in tmp_path.rglob("*.json")) + caplog.text
+    for told in (*map(str, replies), kept):
+        assert not any(key[start : start + 12] in told for start in range(len(key) - 11))
+    for reply in replies:
+        assert reply.message["content"] == "You sent Bearer (key)."
+        assert (reply.token_ids, reply.logprobs, reply.prompt_token_ids) == (None, None, None)
+
+
+def test_a_short_key_is_no_reason_to_change_what_a_model_says() -> None:
+    with MockModel(["The room is EMPTY."]) as model:
+        assert ask(at(model, key="EMPTY")).message["content"] == "The room is EMPTY."
+
+
 def test_what_the_endpoint_said_is_told_in_short() -> None:
     async def work(client: HttpModelClient) -> str:
         async with raw_server(
