@@ -10,12 +10,13 @@ from typing import Any
 from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.declare.check_actions import check_actions
 from taskapp_kit.declare.marks import action
-from taskapp_kit.declare.places import did_you_mean
+from taskapp_kit.declare.places import did_you_mean, line_of
+from taskapp_kit.declare.private import private_fields
 from taskapp_kit.declare.problems import Problems, check_name
 from taskapp_kit.declare.signature import Arguments
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.declare.taskapp import Declared, TaskApp
-from taskapp_kit.declare.tasks import TaskSource, private_fields
+from taskapp_kit.declare.tasks import TaskSource
 from taskapp_kit.errors import DeclarationError
 
 
@@ -28,12 +29,13 @@ def check_questions(app: TaskApp, declared: Declared, problems: Problems) -> Env
     if not options["tasks"]:
         problems.add(place, f"tasks {declared.name!r} has no split", "at least one, e.g. train=[…]",
                      "add train=[...] or train=\"train.jsonl\"")  # fmt: skip
-    problems.extend(source.check())
+    rows_problems = source.check()
+    problems.extend(rows_problems)
     prompt = options["prompt"]
-    if isinstance(prompt, str):
-        _prompt_fields(declared, source, prompt, problems)
-    elif not callable(prompt):
+    if not isinstance(prompt, str) and not callable(prompt):
         problems.add(place, f"tasks {declared.name!r} have prompt={prompt!r}", "a str or fn(row) -> str", "mend it")
+    elif (not isinstance(prompt, str) or _names_fit(declared, source, prompt, problems)) and not rows_problems:
+        _try_prompt(declared, source, prompt, problems)
     if len(problems) > before:
         return None
     cls = question_class(declared.name, source, prompt)
@@ -58,7 +60,7 @@ def question_class(name: str, source: TaskSource, prompt: str | Callable[[Any], 
 
     class Questions:
         def reset(self, task: Any) -> str:
-            return prompt.format(**source.public(task)) if isinstance(prompt, str) else prompt(task)
+            return _shown(source, prompt, task)
 
         @action(text=True)
         def answer(self, text: str) -> Step:
@@ -69,8 +71,13 @@ def question_class(name: str, source: TaskSource, prompt: str | Callable[[Any], 
     return Questions
 
 
-def _prompt_fields(declared: Declared, source: TaskSource, prompt: str, problems: Problems) -> None:
-    """A format string has to parse, to name public fields that rows have, and to fit the first row of each split."""
+def _shown(source: TaskSource, prompt: str | Callable[[Any], str], row: Any) -> str:
+    """A row's prompt, made of its public fields."""
+    return prompt.format(**source.public(row)) if isinstance(prompt, str) else prompt(source.without_private(row))
+
+
+def _names_fit(declared: Declared, source: TaskSource, prompt: str, problems: Problems) -> bool:
+    """A format string has to parse and to name public fields that rows have."""
     try:
         names = {
             name.split(".")[0].split("[")[0] for _, name, _, _ in string.Formatter().parse(prompt) if name is not None
@@ -78,23 +85,35 @@ def _prompt_fields(declared: Declared, source: TaskSource, prompt: str, problems
     except ValueError as error:
         problems.add(declared.place, f"the prompt of {declared.name!r} is no format string: {error}",
                      "{name} for a field of the row, {{ and }} for braces", "double the braces that are text")  # fmt: skip
-        return
+        return False
     before = len(problems)
-    hidden = names & private_fields(source.row)
-    if hidden:
-        problems.add(declared.place, f"the prompt of {declared.name!r} shows private field {min(hidden)!r}",
+    hidden = private_fields(source.row)
+    for name in sorted(names & hidden)[:1]:
+        problems.add(declared.place, f"the prompt of {declared.name!r} shows private field {name!r}",
                      "public fields only", "take it out of the prompt, or make the field public")  # fmt: skip
-    known = set(getattr(source.row, "model_fields", {}) or getattr(source.row, "__dataclass_fields__", {}))
-    for name in sorted(names - known) if known else ():
+    fields = set(getattr(source.row, "model_fields", {}) or getattr(source.row, "__dataclass_fields__", {}))
+    public = fields - hidden
+    for name in sorted(names - fields) if fields else ():
         problems.add(declared.place, f"the prompt of {declared.name!r} names {name!r}, which rows do not have",
-                     f"one of {', '.join(sorted(known))}", did_you_mean(name, known))  # fmt: skip
-    for split in source.splits if len(problems) == before else ():
-        try:
-            prompt.format(**source.public(next(iter(source.rows(split)))))
-        except (DeclarationError, StopIteration):
-            return  # the rows are wrong, and reported as such
-        except Exception as error:
-            problems.add(declared.place, f"the prompt of {declared.name!r} does not fit row 0 of split {split!r}: "
-                         f"{type(error).__name__}: {error}", "names of the row's public fields; members as {field[name]}",
-                         "mend the prompt or the row")  # fmt: skip
-            return
+                     f"one of {', '.join(sorted(public))}", did_you_mean(name, public))  # fmt: skip
+    return len(problems) == before
+
+
+def _try_prompt(declared: Declared, source: TaskSource, prompt: str | Callable[[Any], str], problems: Problems) -> None:
+    """The prompt has to fit every row; the first one that it does not fit is reported."""
+    for split in source.splits:
+        for index, row in enumerate(source.rows(split)):
+            where = f"row {index} of split {split!r}"
+            try:
+                _shown(source, prompt, row)
+            except DeclarationError as error:  # it reads a private field
+                for problem in error.problems:
+                    found = f"the prompt of {declared.name!r} {problem.found} ({where})"
+                    problems.append(replace(problem, found=found))
+                return
+            except Exception as error:
+                problems.add(line_of(prompt, declared.place), f"the prompt of {declared.name!r} does not fit {where}: "
+                             f"{type(error).__name__}: {error}",
+                             "public fields that each row has; members as {field[name]}",
+                             "fix the prompt or the row")  # fmt: skip
+                return

@@ -1,70 +1,18 @@
-"""Tasks: where rows come from, how they are checked, which of their fields are private."""
+"""Tasks: where rows come from, and how they are checked."""
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.digest import json_hash
 from taskapp_kit.declare.places import shown_path
+from taskapp_kit.declare.private import PublicRows
 from taskapp_kit.errors import DeclarationError, Problem
-
-
-class PrivateMark:
-    """The mark that `Private[T]` leaves on a field."""
-
-    def __repr__(self) -> str:
-        return "Private"
-
-
-PRIVATE = PrivateMark()
-
-T = TypeVar("T")
-
-Private = Annotated[T, PRIVATE]
-"""`Private[str]`: a field that rubrics read and nobody outside the server ever sees."""
-
-
-def private_fields(row: type | None) -> frozenset[str]:
-    """The names of a row model's private fields: those with the mark anywhere in their annotation.
-
-    `Private[str] | None` is private as a whole. Models inside the row have private fields of their own.
-    """
-    if row is None or not isinstance(row, type):
-        return frozenset()
-    hints = typing.get_type_hints(row, include_extras=True)
-    return frozenset(name for name, annotation in hints.items() if _marked(annotation))
-
-
-def _marked(annotation: Any) -> bool:
-    if isinstance(annotation, PrivateMark):
-        return True
-    if typing.get_origin(annotation) is typing.Literal:
-        return False
-    return any(_marked(part) for part in typing.get_args(annotation))
-
-
-def _public(value: Any, told: Json, row: type | None = None) -> Json:
-    """`told`, the JSON of `value`, without the private fields of the models in it."""
-    kind = row or type(value)
-    if isinstance(told, dict):
-        fields = hasattr(type(value), "model_fields") or hasattr(type(value), "__dataclass_fields__")
-        hidden = private_fields(kind) if fields or row is not None else frozenset()
-        for name in hidden:  # a model may write itself under other names
-            info = getattr(kind, "model_fields", {}).get(name)
-            hidden |= {str(getattr(info, "alias", name)), str(getattr(info, "serialization_alias", name))}
-        read: Callable[[str], Any] = (lambda name: getattr(value, name, None)) if fields else (
-            lambda name: value.get(name) if isinstance(value, Mapping) else None
-        )  # fmt: skip
-        return {name: _public(read(name), part) for name, part in told.items() if name not in hidden}
-    if isinstance(told, list) and isinstance(value, (list, tuple)) and len(told) == len(value):
-        return [_public(item, part) for item, part in zip(value, told, strict=True)]
-    return told
-
 
 Rows = Sequence[Any] | str | Path | Callable[[], Iterable[Any]]
 """A list of rows, a path to JSONL, or a callable that gives rows."""
@@ -105,21 +53,45 @@ class TaskSource:
         problems: list[Problem] = []
         for split in self.splits:
             try:
-                if not self.rows(split):
+                rows = self.rows(split)
+                if not rows:
                     problems.append(
                         Problem(
                             self.place, f"split {split!r} has no rows", "at least one row", "add rows or drop the split"
                         )
                     )
+                problems.extend(self._unpublishable(split, rows))
             except DeclarationError as error:
                 problems.extend(error.problems)
         return problems
 
+    @cached_property
+    def _public_rows(self) -> PublicRows:
+        return PublicRows(self.app, self.place)
+
+    def without_private(self, row: Any) -> Any:
+        """The row without its private fields: of its own class, which raises DeclarationError where one is read."""
+        return self._public_rows.of(row, self.row)
+
+    def _unpublishable(self, split: str, rows: Sequence[Any]) -> list[Problem]:
+        """The problem of the first row whose computed field or serializer reads a private field."""
+        for index, row in enumerate(rows):
+            try:
+                if self.without_private(row) is not row:
+                    self.public(row)
+            except DeclarationError as error:
+                where = f"row {index} of split {split!r}, as others see it,"
+                return [replace(problem, found=f"{where} {problem.found}") for problem in error.problems]
+            except ValueError as error:  # NotJson, or pydantic's
+                return [Problem(f"{self.place} (row {index})", str(error), "a row that JSON can carry", "fix the row")]
+        return []
+
     def public(self, row: Any) -> dict[str, Json]:
         """The row without its private fields, as JSON; models inside it are without theirs."""
-        told = _public(row, row_json(row), self.row)
-        assert isinstance(told, dict), "a row's JSON is an object"
-        return told
+        shown = self.without_private(row)
+        if shown is not row and hasattr(shown, "model_dump"):  # a union inside would warn that fields are missing
+            shown = shown.model_dump(mode="json", warnings=False)
+        return row_json(shown)
 
     def _path(self, source: str | Path) -> Path:
         path = Path(source)

@@ -378,7 +378,7 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "prompt that does not fit the rows": (
         'app = TaskApp("a")\napp.tasks("t", prompt="{q.text}", train=[{"q": 1}])  # !',
         "does not fit row 0 of split 'train'",
-        "mend the prompt",
+        "fix the prompt",
     ),
     "prompt that is no prompt": (
         'app = TaskApp("a")\napp.tasks("t", prompt=3, train=[{"q": 1}])  # !',

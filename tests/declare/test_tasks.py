@@ -12,7 +12,8 @@ from pydantic import BaseModel, Field
 
 from taskapp_kit import DeclarationError, Private, RequestError, TaskApp
 from taskapp_kit.contract.response import response_body
-from taskapp_kit.declare.tasks import TaskSource, private_fields, row_hash, row_json
+from taskapp_kit.declare.private import private_fields
+from taskapp_kit.declare.tasks import TaskSource, row_hash, row_json
 from tests.rollouts import app_from, play
 
 SECRET = "sentinel-secret"
