@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from taskapp_kit import TaskApp
+from taskapp_kit.config import Settings
+from taskapp_kit.contract.ports import SystemClock
 from taskapp_kit.contract.rollout import Rollout
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.model_access import model_access
 from taskapp_kit.service import Service
 
 HEADER = """import dataclasses, enum, math, random
@@ -45,6 +48,20 @@ def play(app: TaskApp, policy: str | None = "random", **given: Any) -> Rollout:
         service = Service(app)
         try:
             return await service.rollout(a_request(policy, **given))
+        finally:
+            await service.close()
+
+    return asyncio.run(once())
+
+
+def one_model_rollout(app: TaskApp, url: str, **given: Any) -> Rollout:
+    """One rollout that the model at `url` plays; `policy_config` adds to `policy.config`."""
+
+    async def once() -> Rollout:
+        service = Service(app, exposure="local", models=model_access(Settings(variables={}), "local", SystemClock()))
+        config = {"inference_url": url, "model": "m", **given.pop("policy_config", {})}
+        try:
+            return await service.rollout(a_request(None, policy_config=config, **{"seed": 3, **given}))
         finally:
             await service.close()
 

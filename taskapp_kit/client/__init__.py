@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         setup_environment_api_key,
         setup_environment_api_key_async,
     )
+    from taskapp_kit.client.events import read_events
     from taskapp_kit.client.payload import build_rl_payload
     from taskapp_kit.client.rl_config import RlConfig, load_rl_config
     from taskapp_kit.client.rl_job import RLJob
@@ -34,6 +35,7 @@ __all__ = [
     "check_task_app",
     "load_rl_config",
     "mint_environment_api_key",
+    "read_events",
     "setup_environment_api_key",
     "setup_environment_api_key_async",
 ]
@@ -51,6 +53,7 @@ _WHERE = {
     "check_task_app": "checks",
     "load_rl_config": "rl_config",
     "mint_environment_api_key": "environment_key",
+    "read_events": "events",
     "setup_environment_api_key": "environment_key",
     "setup_environment_api_key_async": "environment_key",
 }

@@ -9,6 +9,7 @@ import orjson
 
 from taskapp_kit.contract.addresses import correlation_id, inference_url
 from taskapp_kit.contract.content import Content, Image, Json, as_object
+from taskapp_kit.contract.event_history import event_history
 from taskapp_kit.contract.events import to_json
 from taskapp_kit.contract.rollout import Rollout
 from taskapp_kit.contract.trajectory import PlayedStep, Turn
@@ -37,11 +38,12 @@ def response_body(rollout: Rollout) -> dict[str, Any]:
     url = inference_url(config, request.inference_url)
     cid = correlation_id(config, url, request.trace_correlation_id)
     pictures = _Pictures()
+    events = rollout.events if request.record.return_trace else []
     initial = wire_observation(trajectory.initial, pictures)
     trace = {
         "session_id": rollout.rollout_id,
         "initial_observation": initial,
-        "event_history": _history(rollout) if request.record.return_trace else [],
+        "event_history": event_history(to_json(seq, event) for seq, event in enumerate(events)),
         "metadata": {
             "trace_correlation_id": cid,
             "inference_url": url,
@@ -85,7 +87,7 @@ def response_body(rollout: Rollout) -> dict[str, Any]:
         "aborted": False,
         "ops_executed": rollout.ops_executed,
         "trace_correlation_id": cid,
-        "trace": trace if request.record.return_trace else None,
+        "trace": {**trace, "event_history": []} if request.record.return_trace else None,
         "pipeline_metadata": {
             "inference_url": url,
             "trace_correlation_id": cid,
@@ -230,14 +232,3 @@ def _rubric(rollout: Rollout) -> dict[str, Json]:
             if item.of in ("outcome", "judge")
         },
     }
-
-
-def _history(rollout: Rollout) -> list[dict[str, Json]]:
-    """The events as they happened; the environment's private end state stays out."""
-    history = []
-    for seq, event in enumerate(rollout.events):
-        told = to_json(seq, event)
-        told.pop("final_state", None)
-        told["event_type"] = "environment" if event.kind == "stepped" else event.kind
-        history.append(told)
-    return history

@@ -118,7 +118,8 @@ def test_ids_of_the_request_come_back(app: TaskApp) -> None:
 def test_the_private_end_state_is_nowhere(app: TaskApp) -> None:
     body = body_of(app, record={"return_trace": True})
     assert SECRET not in json.dumps(body)
-    history = body["trace"]["event_history"]
+    history = body["trajectories"][0]["trace"]["event_history"]
+    assert body["trace"] == {**body["trajectories"][0]["trace"], "event_history": []}
     assert [event["kind"] for event in history][:3] == ["started", "observed", "called"]
     assert history[-1]["kind"] == "scored"
     assert sum(event["event_type"] == "environment" for event in history) == 3
