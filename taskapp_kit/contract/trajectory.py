@@ -26,7 +26,8 @@ class Step:
     observation: str, dict, pydantic model or list of Text and Image; None shows nothing.
     reward: a finite number, or None, which adds nothing (it is not 0.0: an undefined reward stays undefined).
     terminated: the rules ended the episode. truncated: a limit did.
-    info, metrics: JSON for whoever reads the rollout (never shown to the policy); metrics are numbers, summed over steps.
+    info, metrics: JSON for readers of the rollout, in its answer and in the store, so nothing private belongs in them;
+    never shown to the policy. metrics are numbers, summed over steps.
     """
 
     observation: Any = None

@@ -9,8 +9,8 @@ A block is told by the words after its opening fence:
                             order, where `…` stands for anything and other lines may come between
     ```console              is only read (counted below, on the pages that teach)
 
-`$ taskapp serve FILE` and `$ taskapp backend serve` run in the background until the next one of the kind; their ports
-are free ones instead of 8001 and 8500, and THE-KEY-THAT-SERVE-PRINTED is the key that the first one minted. A page that
+`$ taskapp serve FILE`, `$ taskapp backend serve` and `$ taskapp mock-model` run in the background until the next one of
+the kind; their ports are free ones instead of 8001, 8500 and 8100, and THE-KEY-THAT-SERVE-PRINTED is the key that the first one minted. A page that
 names `examples/` has the checkout's examples in its working directory.
 """
 
@@ -41,7 +41,7 @@ SKIPPED_FOLDERS = {"out", "build", "dist", "node_modules"}
 COMMAND_SECONDS = 60
 SENTINEL = "===block-command-done==="
 KEY_PLACEHOLDER = "THE-KEY-THAT-SERVE-PRINTED"
-PORTS = {"taskapp serve": 8001, "taskapp backend serve": 8500}
+PORTS = {"taskapp serve": 8001, "taskapp backend serve": 8500, "taskapp mock-model": 8100}
 """What runs in the background, and the port that the pages give it."""
 FENCE = re.compile(r"^```(\S*)[ \t]*(.*)$")
 
