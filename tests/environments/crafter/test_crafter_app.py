@@ -271,6 +271,18 @@ def test_the_aggregate_is_the_papers_score() -> None:
     assert list(figures) == list(told)
 
 
+def test_an_episode_without_achievements_counts_in_the_score() -> None:
+    one, none = play(body("scripted"), body("noop", config={"length": 5}))
+    assert not any(none.scorecard.metrics[f"achievement/{name}"] for name in ACHIEVEMENTS)
+    alone, both = (
+        Service(app).aggregate([item.summary() for item in items])["crafter"] for items in ([one], [one, none])
+    )
+    for name in ACHIEVEMENTS:
+        assert both[f"success_percent/{name}"] == alone[f"success_percent/{name}"] / 2
+    assert both["mean_achievements"] == alone["mean_achievements"] / 2
+    assert both["score_percent"] < alone["score_percent"]
+
+
 # Policies
 
 

@@ -65,6 +65,18 @@ def test_every_step_equals_stock_with_ordered_chunks(seed: int, agent: Agent, or
     assert (position, words.tolist()) == (state["pos"], state["key"].tolist())
 
 
+def test_two_unlocks_in_one_step_pay_once_as_in_stock(ordered_env: Any) -> None:
+    env, game = ordered_env(seed=3), CrafterGame(3)
+    env.reset()
+    for player in (env._player, game._player):
+        player.achievements["collect_coal"] = player.achievements["collect_iron"] = 1
+    _, reward, _, _ = env.step(ACTIONS.index("noop"))
+    outcome = game.step("noop")
+    assert outcome.reward == reward == 1.0
+    assert outcome.unlocked == ("collect_coal", "collect_iron")
+    assert game.step("noop").reward == 0.0
+
+
 def test_pictures_interleaving_and_threads_change_nothing() -> None:
     seeds = [0, 1, 2, 3]
     plain = [trace(seed) for seed in seeds]

@@ -104,6 +104,16 @@ def test_the_right_answer_pays_in_both_ways(generator: str, client: httpx.Client
     assert rollout(client, "I think \\boxed{1234567891}", generator=generator)["reward"] == 0.0
 
 
+def test_the_longest_reply_is_read_and_a_longer_one_is_refused(client: httpx.Client) -> None:
+    made = problem("gsm_symbolic", "medium", 3)
+    box = f"\\boxed{{{made.answer}}}"
+    longest = rollout(client, box.rjust(400_000))
+    assert longest["reward"] == 1.0
+    longer = rollout(client, box.rjust(400_001))
+    assert longer["reward"] == 0.0
+    assert longer["metrics"]["details"]["refusals"] == len(longer["trajectories"][0]["steps"])
+
+
 def test_words_without_a_box_are_refused_until_the_turns_are_over(client: httpx.Client) -> None:
     made = problem("gsm_symbolic", "medium", 3)
     for words in (f"The answer is {made.answer}.", f"\\boxed{{{made.answer}}} or \\boxed{{1}}", "\\boxed{" * 100_000):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from environments.python_sandbox import judge_inside
 from environments.python_sandbox.checkers import CHECKERS
 from environments.python_sandbox.judge_inside import called, is_plain
 from environments.python_sandbox.verdict import MALFORMED, MISSING, RIGHT, WRONG, judge, read_answers, same
@@ -52,6 +55,22 @@ def test_any_bytes_get_a_word_for_each_case(output: bytes, cut: bool, count: int
     found = read_answers(output, cut=cut, count=count)
     assert len(found) == count
     assert all(word == "value" or value is None for word, value in found)
+
+
+def test_a_case_has_a_limit_of_processor_time_of_its_own() -> None:
+    """Far below the limit of the wall clock, which would give the same word for it."""
+    asked = {
+        "code": "def f(spin):\n    while spin:\n        pass\n    return 1", "entry": "f", "cases": [[True], [False]],
+        "cpu_seconds": 1, "wall_seconds": 600, "result_bytes": 1000, "late_cases": 2,
+    }  # fmt: skip
+    ran = subprocess.run(
+        [sys.executable, "-I", judge_inside.__file__],
+        input=json.dumps(asked).encode(),
+        capture_output=True,
+        check=True,
+        timeout=120,
+    )
+    assert ran.stdout == b'0 ["late"]\n1 ["value", 1]\n'
 
 
 RIGHT_LINES = b'0 ["value", 0]\n1 ["value", 1]\n'
