@@ -75,7 +75,7 @@ def command(
     if found.get("sandbox"):
         out.print()
         for line in found["sandbox"]:
-            out.print(clean(line), soft_wrap=True)
+            out.print(clean(line))
     for warning in found["warnings"]:
         out.print(f"\nWarning: {clean(warning)}", style="yellow")
     url = app.rstrip("/") if is_url(app) else f"http://{settings.host}:{settings.port}"
