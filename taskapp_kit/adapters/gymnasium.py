@@ -30,8 +30,8 @@ from taskapp_kit.adapters.spaces import (
     sampler_of,
 )
 from taskapp_kit.contract.trajectory import Step
-from taskapp_kit.declare.marks import action
-from taskapp_kit.declare.places import shown_path
+from taskapp_kit.declare.marks import PROBLEMS, action
+from taskapp_kit.declare.places import did_you_mean, shown_path
 from taskapp_kit.errors import DeclarationError, Problem, Unavailable
 
 
@@ -68,20 +68,35 @@ def from_gymnasium(
     The class takes `image: bool = False` when the environment can render "rgb_array": a picture then follows the words.
     It may be subclassed, to add methods or to override `reset` and `step`.
 
-    Raises Unavailable (Gymnasium, or a package that the environment needs, is not installed) and DeclarationError (no
-    such id, an action space without JSON, names that do not fit); one environment is made and closed to see its spaces.
+    A mistake (no such id, an action space without JSON, names that do not fit) is one more problem in the report of the
+    app that declares the class, which cannot be instantiated. Raises Unavailable: Gymnasium, or a package that the
+    environment needs, is not installed. One environment is made and closed to see its spaces.
     """
     frame = sys._getframe(1)
     place = (frame.f_code.co_filename, frame.f_lineno)
-    return _Author(source, options, place, str(frame.f_globals.get("__name__", __name__))).write(
-        actions=actions,
-        describe=describe,
-        description=description,
-        tool=tool,
-        noop=noop,
-        configurable=dict(configurable or {}),
-        reset_options=reset_options,
-    )
+    module = str(frame.f_globals.get("__name__", __name__))
+    try:
+        return _Author(source, options, place, module).write(
+            actions=actions,
+            describe=describe,
+            description=description,
+            tool=tool,
+            noop=noop,
+            configurable=dict(configurable or {}),
+            reset_options=reset_options,
+        )
+    except DeclarationError as error:
+        return _without_environment(error, module)
+
+
+def _without_environment(error: DeclarationError, module: str) -> type[GymnasiumEnvironment]:
+    """A class that only carries the problems to the freeze of its app."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise error
+
+    members = {"__module__": module, "__init__": refuse, PROBLEMS: tuple(error.problems)}
+    return type("GymnasiumEnvironmentNotMade", (GymnasiumEnvironment,), members)
 
 
 class _Author:
@@ -172,7 +187,9 @@ class _Author:
             ) from error
         except (TypeError, ValueError, gymnasium.error.Error) as error:
             raise self._wrong(
-                f"cannot make {self.name}: {_first_line(error)}", "options that it takes", "mend the options"
+                f"cannot make {self.name}: {_first_line(error)}",
+                "options that it takes",
+                self._meant("change the options"),
             ) from error
         if not isinstance(probe, gymnasium.Env):
             raise self._wrong(
@@ -180,6 +197,13 @@ class _Author:
                 "give an id, a class or a function that makes one environment",
             )  # fmt: skip
         return probe
+
+    def _meant(self, otherwise: str) -> str:
+        """What to do about refused options: one of them may be a misspelt keyword of `from_gymnasium`."""
+        parameters = inspect.signature(from_gymnasium).parameters.values()
+        ours = [item.name for item in parameters if item.kind is item.KEYWORD_ONLY]
+        meant = (did_you_mean(name, ours, "") for name in self.options)
+        return next((sentence for sentence in meant if sentence), otherwise)
 
     def _can_draw(self, probe: Any) -> bool:
         """True when the environment can be made with render_mode="rgb_array"."""

@@ -6,9 +6,9 @@ import inspect
 from typing import Any
 
 from taskapp_kit.contract.ports import Tool
-from taskapp_kit.declare.marks import ActionMark, actions_of
+from taskapp_kit.declare.marks import ActionMark, action, actions_of
 from taskapp_kit.declare.places import line_of
-from taskapp_kit.declare.problems import Problems
+from taskapp_kit.declare.problems import Problems, check_keywords
 from taskapp_kit.declare.signature import Arguments, SignatureProblem, is_object, parameters_of
 from taskapp_kit.declare.specs import ActionSpec
 
@@ -53,6 +53,7 @@ def _action(name: str, method: str, cls: type, mark: ActionMark, place: str, pro
     where = line_of(function, place)
     noop: Any = mark.noop
     sample: Any = mark.sample
+    check_keywords(action, "@action", mark.unknown, where, problems)
     description = inspect.getdoc(function) or ""
     if not description:
         problems.add(where, f"action {name!r} has no docstring", "a sentence: it is the tool's description",

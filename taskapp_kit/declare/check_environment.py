@@ -9,7 +9,7 @@ from typing import Any
 from taskapp_kit.contract.identity import SEED_LIMIT, overlap
 from taskapp_kit.declare.check_actions import KIT_METHODS, check_actions
 from taskapp_kit.declare.check_functions import readable_names
-from taskapp_kit.declare.marks import ATTRIBUTE
+from taskapp_kit.declare.marks import ATTRIBUTE, PROBLEMS
 from taskapp_kit.declare.places import did_you_mean, line_of
 from taskapp_kit.declare.problems import Problems, check_name, is_number
 from taskapp_kit.declare.signature import Arguments, SignatureProblem, needed_names, parameters_of
@@ -30,6 +30,10 @@ def check_environment(app: TaskApp, declared: Declared, problems: Problems) -> E
                      "put @app.environment(...) above a class")  # fmt: skip
         return None
     check_name(declared, problems)
+    of_adapter = getattr(cls, PROBLEMS, ())
+    if of_adapter:
+        problems.extend(of_adapter)
+        return None
     config = _config(cls, place, problems)
     tasks = app.task_source(declared) if options["tasks"] is not None else None
     reset_parameters = _reset(cls, place, problems, rows=tasks is not None)

@@ -22,7 +22,7 @@ from taskapp_kit.declare.check_functions import (
 )
 from taskapp_kit.declare.check_scoring import check_blend, check_criterion, check_judge, check_rubric_file
 from taskapp_kit.declare.places import in_order, line_of
-from taskapp_kit.declare.problems import Problems
+from taskapp_kit.declare.problems import Problems, check_keywords
 from taskapp_kit.declare.questions import check_questions
 from taskapp_kit.declare.rubric_file import Aggregation
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
@@ -38,6 +38,10 @@ def freeze(app: TaskApp) -> AppSpec:
     """The checked spec of an app. Raises DeclarationError with all problems, sorted by place."""
     problems = Problems()
     _duplicates(app, problems)
+    for declared in app.declared:
+        if declared.unknown:
+            decorator, shown = getattr(TaskApp, declared.kind), f"@app.{declared.kind}"
+            check_keywords(decorator, shown, declared.unknown, declared.place, problems)
     environments = _environments(app, problems)
     criteria = _checked(app, "rubric", check_criterion, problems)
     judges = _checked(app, "judge", check_judge, problems)

@@ -9,6 +9,8 @@ from typing import Any, TypeVar, overload
 
 F = TypeVar("F", bound=Callable[..., Any])
 ATTRIBUTE = "__taskapp_action__"
+PROBLEMS = "__taskapp_problems__"
+"""Of a class that an adapter could not make: what was wrong, for the report of the app that declares it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,8 @@ class ActionMark:
     text: bool = False
     noop: Mapping[str, Any] | None = None
     sample: Callable[[random.Random], Any] | None = None
+    unknown: tuple[str, ...] = ()
+    """Keywords that `@action` does not take: freeze reports each as a problem."""
 
 
 @overload
@@ -39,6 +43,7 @@ def action(
     text: bool = False,
     noop: Mapping[str, Any] | None = None,
     sample: Callable[[random.Random], Any] | None = None,
+    **unknown: Any,
 ) -> F | Callable[[F], F]:
     """Marks a method as an action; returns the method unchanged.
 
@@ -46,7 +51,7 @@ def action(
     parameter is a str). noop: arguments that change nothing; the `noop` policy plays them. sample: `fn(rng) -> args`,
     how the `random` policy draws arguments that have no bounds.
     """
-    mark = ActionMark(name, text, noop, sample)
+    mark = ActionMark(name, text, noop, sample, tuple(unknown))
 
     def marked(method: F) -> F:
         setattr(method, ATTRIBUTE, mark)

@@ -46,9 +46,9 @@ def in_order(place: str) -> list[tuple[str, int]]:
     return [(words, int(digits or 0)) for words, digits in re.findall(r"(\D*)(\d*)", place)]
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """What to do about a name that is not known: the nearest known one, if one is near."""
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "rename it, or declare it") -> str:
+    """What to do about a name that is not known: the nearest known one, or `otherwise` when none is near."""
     import difflib
 
     close = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean {close[0]!r}?" if close else "rename it, or declare it"
+    return f"did you mean {close[0]!r}?" if close else otherwise

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from taskapp_kit.declare.places import did_you_mean
 from taskapp_kit.declare.taskapp import Declared
 from taskapp_kit.errors import Problem
 
@@ -27,6 +30,17 @@ def check_name(declared: Declared, problems: Problems) -> None:
     if not name or not isinstance(name, str) or len(name) > 128 or not name.isprintable() or "/" in name:
         problems.add(declared.place, f"{declared.kind} has the name {name!r}",
                      "1 to 128 printable characters without /", "rename it")  # fmt: skip
+
+
+def check_keywords(
+    decorator: Callable[..., Any], shown: str, unknown: Iterable[str], place: str, problems: Problems
+) -> None:
+    """Each keyword that a decorator, `shown` as "@app.rubric", was given and does not take is a problem."""
+    known = [item.name for item in inspect.signature(decorator).parameters.values() if item.kind is item.KEYWORD_ONLY]
+    for keyword in unknown:
+        problems.add(place, f"{shown} was given {keyword!r}, which it does not take",
+                     f"any of {', '.join(known)}" if known else "no keywords",
+                     did_you_mean(keyword, known, "remove it"))  # fmt: skip
 
 
 def is_number(value: Any) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from taskapp_kit.contract.trajectory import Step
@@ -25,6 +27,7 @@ def check_questions(app: TaskApp, declared: Declared, problems: Problems) -> Env
     options, place = declared.options, declared.place
     before = len(problems)
     check_name(declared, problems)
+    _misspelt_options(app, declared, problems)
     source = app.task_source(declared)
     if not options["tasks"]:
         problems.add(place, f"tasks {declared.name!r} has no split", "at least one, e.g. train=[…]",
@@ -53,6 +56,25 @@ def check_questions(app: TaskApp, declared: Declared, problems: Problems) -> Env
         max_turns=None,
         tags=options["tags"],
     )
+
+
+def _misspelt_options(app: TaskApp, declared: Declared, problems: Problems) -> None:
+    """A keyword that resembles an option, and whose value can be no rows, is that option misspelt and no split."""
+    known = [
+        item.name for item in inspect.signature(TaskApp.tasks).parameters.values() if item.kind is item.KEYWORD_ONLY
+    ]
+    splits = declared.options["tasks"]
+    for keyword in declared.options["keywords"]:
+        value = splits[keyword]
+        if isinstance(value, (str, Path)):
+            rows = (app.file.parent / value).is_file()
+        else:
+            rows = isinstance(value, Iterable) or callable(value)
+        meant = did_you_mean(keyword, known, "")
+        if meant and not rows:
+            del splits[keyword]
+            problems.add(declared.place, f"app.tasks was given {keyword}={value!r}, which is no rows of a split",
+                         f"rows for each split, or an option: {', '.join(known)}", meant)  # fmt: skip
 
 
 def question_class(name: str, source: TaskSource, prompt: str | Callable[[Any], str]) -> type:

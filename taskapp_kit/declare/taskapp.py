@@ -6,7 +6,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
@@ -37,7 +37,8 @@ class Declared:
     options: dict[str, Any]
     place: str
     environments: Names = None
-    extra: dict[str, Any] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+    """Keywords that the decorator does not take: freeze reports each as a problem."""
 
 
 class TaskApp:
@@ -119,6 +120,7 @@ class TaskApp:
         baselines: Mapping[str, float] | None = None,
         version: str = "1",
         tags: Sequence[str] = (),
+        **unknown: Any,
     ) -> Any:
         """Declares the class under `name`; the first declared is the default. Returns the class unchanged.
 
@@ -144,7 +146,7 @@ class TaskApp:
                 "tags": _tags(tags),
             }
             named = name if name is not None else _small(getattr(cls, "__name__", "environment"))
-            self._declare(Declared("environment", named, cls, options, place))
+            self._declare(Declared("environment", named, cls, options, place, unknown=tuple(unknown)))
             return cls
 
         return decorate(name, None) if isinstance(name, type) else decorate
@@ -155,16 +157,28 @@ class TaskApp:
         *,
         row: type | None = None,
         prompt: str | Callable[[Any], str],
+        rows: Rows | None = None,
+        splits: Mapping[str, Rows] | None = None,
         version: str = "1",
         tags: Sequence[str] = (),
-        **splits: Rows,
+        **further: Rows,
     ) -> None:
         """Declares a single-turn environment: the prompt of a row is shown, the policy's words end the episode.
 
         prompt: a format string over the row's public fields, or `fn(row) -> str`. Each further keyword is a split:
-        a list of rows, a JSONL path beside the author's file, or a callable.
+        a list of rows, a JSONL path beside the author's file, or a callable. rows: one such source for all splits, each
+        of which is then a range of its row numbers, from 0: `rows="q.jsonl", train=range(40), test=range(40, 50)`; a
+        seed counts within its split. splits: splits in a mapping, for names that are options here.
         """
-        options = {"row": row, "prompt": prompt, "version": version, "tags": _tags(tags), "tasks": splits}
+        options = {
+            "row": row,
+            "prompt": prompt,
+            "rows": rows,
+            "version": version,
+            "tags": _tags(tags),
+            "tasks": {**(splits or {}), **further},
+            "keywords": tuple(further),
+        }
         self._declare(Declared("tasks", name, None, options, calling_line(1)))
 
     # -- scoring --------------------------------------------------------------------------------------------------
@@ -192,6 +206,7 @@ class TaskApp:
         scale: tuple[float, float] = (0, 1),
         name: str | None = None,
         environment: Names = None,
+        **unknown: Any,
     ) -> Any:
         """Declares one criterion; the docstring is its description.
 
@@ -200,9 +215,8 @@ class TaskApp:
         measures. required: a score of 0 makes the whole outcome 0. scale: lowest and highest score of an outcome
         criterion that weighs something; a score outside is an error, not a number.
         """
-        return self._decorator(
-            "rubric", function, name, {"of": of, "weight": weight, "required": required, "scale": scale}, environment
-        )
+        options = {"of": of, "weight": weight, "required": required, "scale": scale}
+        return self._decorator("rubric", function, name, options, environment, unknown)
 
     @overload
     def judge(self, function: F, /) -> F: ...
@@ -239,6 +253,7 @@ class TaskApp:
         temperature: float | None = None,
         name: str | None = None,
         environment: Names = None,
+        **unknown: Any,
     ) -> Any:
         """Declares a criterion that a model answers: the docstring is the question, the return value what it reads.
 
@@ -262,7 +277,7 @@ class TaskApp:
             "form": form,
             "temperature": temperature,
         }
-        return self._decorator("judge", function, name, options, environment)
+        return self._decorator("judge", function, name, options, environment, unknown)
 
     def load_rubric(self, path: str | Path, *, environment: Names = None) -> None:
         """Declares the criteria of a TOML, YAML or JSON file beside the author's file.
@@ -279,22 +294,24 @@ class TaskApp:
     def policy(self, name: F, /) -> F: ...
     @overload
     def policy(self, name: str | None = None, *, environment: Names = None) -> Callable[[F], F]: ...
-    def policy(self, name: Any = None, *, environment: Names = None) -> Any:
+    def policy(self, name: Any = None, *, environment: Names = None, **unknown: Any) -> Any:
         """Declares a policy of the app's own: `fn(observation, rng) -> {"tool": {args}}` or words.
 
         "gold" is the example of good play and may also take `task`. An app's policy wins over a built-in of its name.
         """
         if callable(name):
-            return self._decorator("policy", name, None, {}, environment)
-        return self._decorator("policy", None, name, {}, environment)
+            return self._decorator("policy", name, None, {}, environment, unknown)
+        return self._decorator("policy", None, name, {}, environment, unknown)
 
     @overload
     def metric(self, function: F, /) -> F: ...
     @overload
     def metric(self, *, name: str | None = None, environment: Names = None) -> Callable[[F], F]: ...
-    def metric(self, function: Any = None, *, name: str | None = None, environment: Names = None) -> Any:
+    def metric(
+        self, function: Any = None, *, name: str | None = None, environment: Names = None, **unknown: Any
+    ) -> Any:
         """Declares a number (or a dict of numbers) about one rollout; it takes the same names as an outcome rubric."""
-        return self._decorator("metric", function, name, {}, environment)
+        return self._decorator("metric", function, name, {}, environment, unknown)
 
     @overload
     def aggregate(self, function: F, /) -> F: ...
@@ -313,25 +330,26 @@ class TaskApp:
         published: Mapping[str, Mapping[str, float]] | None = None,
         name: str | None = None,
         environment: Names = None,
+        **unknown: Any,
     ) -> Any:
         """Declares a number (or a dict) over many rollouts: `fn(rollouts: Sequence[RolloutSummary])`.
 
         published: figures by others that `taskapp eval` shows beside it: heading of the column to name to number, the
         names those of the dict that the function returns.
         """
-        return self._decorator("aggregate", function, name, {"published": published or {}}, environment)
+        return self._decorator("aggregate", function, name, {"published": published or {}}, environment, unknown)
 
     @overload
     def rollout(self, function: F, /) -> F: ...
     @overload
     def rollout(self) -> Callable[[F], F]: ...
-    def rollout(self, function: Any = None) -> Any:
+    def rollout(self, function: Any = None, **unknown: Any) -> Any:
         """Declares the author's own agent loop, `async def play(env, model, task)`: it plays where a model is to act.
 
         By name any of env (`observation`, `tools`, `done`, `await step(tool, args)`), model (`await chat(messages,
         tools)`) and task (the row's public fields, a dict).
         """
-        return self._decorator("rollout", function, None, {}, None)
+        return self._decorator("rollout", function, None, {}, None, unknown)
 
     # -- what comes of it -----------------------------------------------------------------------------------------
 
@@ -361,7 +379,13 @@ class TaskApp:
     # -- collecting -----------------------------------------------------------------------------------------------
 
     def _decorator(
-        self, kind: str, function: Any, name: str | None, options: dict[str, Any], environment: Names
+        self,
+        kind: str,
+        function: Any,
+        name: str | None,
+        options: dict[str, Any],
+        environment: Names,
+        unknown: Mapping[str, Any],
     ) -> Any:
         place = calling_line(2)
         if function is not None and not callable(function):  # what stands below would be called by what this returns
@@ -371,7 +395,7 @@ class TaskApp:
 
         def decorate(target: F) -> F:
             named = name or str(getattr(target, "__name__", type(target).__name__))
-            self._declare(Declared(kind, named, target, options, place, environment))
+            self._declare(Declared(kind, named, target, options, place, environment, tuple(unknown)))
             return target
 
         return decorate if function is None else decorate(function)
@@ -393,6 +417,7 @@ class TaskApp:
             row=cast("type | None", declared.options["row"]),
             sources=dict(declared.options["tasks"]),
             folder=self.file.parent,
+            shared=declared.options.get("rows"),
         )
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.content import Json, plain
 from taskapp_kit.contract.digest import json_hash
 from taskapp_kit.declare.places import shown_path
 from taskapp_kit.declare.private import PublicRows
@@ -23,13 +23,15 @@ class TaskSource:
     """Rows by split, read at the first need and kept. The seed is the row's index in its split.
 
     row: the pydantic model (or dataclass) that validates each row, None for plain dicts. place: where it was declared.
+    shared: the rows of all splits; each of `sources` is then a range of their numbers, from 0.
     """
 
     app: str
     place: str
     row: type | None
-    sources: Mapping[str, Rows]
+    sources: Mapping[str, Rows | range]
     folder: Path
+    shared: Rows | None = None
     _loaded: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
     @property
@@ -40,12 +42,17 @@ class TaskSource:
     @property
     def files(self) -> list[Path]:
         """The JSONL files among the sources: a deploy has to carry them."""
-        return [self._path(source) for source in self.sources.values() if isinstance(source, (str, Path))]
+        sources = (self.shared, *self.sources.values())
+        return [self._path(source) for source in sources if isinstance(source, (str, Path))]
 
     def rows(self, split: str) -> tuple[Any, ...]:
         """The split's rows, validated. Raises DeclarationError with file and line of each bad row."""
         if split not in self._loaded:
-            self._loaded[split] = tuple(self._read(self.sources[split]))
+            source = self.sources[split]
+            if self.shared is None:
+                self._loaded[split] = tuple(self._read(source, f" of split {split!r}"))
+            else:
+                self._loaded[split] = self._part(split, source)
         return self._loaded[split]
 
     def check(self) -> list[Problem]:
@@ -62,8 +69,21 @@ class TaskSource:
                     )
                 problems.extend(self._unpublishable(split, rows))
             except DeclarationError as error:
-                problems.extend(error.problems)
-        return problems
+                problems.extend(problem for problem in error.problems if problem not in problems)
+        return problems or self._in_two_splits()
+
+    def _in_two_splits(self) -> list[Problem]:
+        """One problem for each pair of splits that share a row: what is trained on would be tested."""
+        problems: dict[tuple[str, str], Problem] = {}
+        seen: dict[str, tuple[str, int]] = {}
+        for split in self.splits if len(self.splits) > 1 else ():
+            for index, row in enumerate(self.rows(split)):
+                other, number = seen.setdefault(row_hash(row), (split, index))
+                if other != split and (other, split) not in problems:
+                    found = f"row {index} of split {split!r} is also row {number} of split {other!r}"
+                    expected = "each row in one split, or what is trained on is tested"
+                    problems[other, split] = Problem(self.place, found, expected, "remove it from one of them")
+        return list(problems.values())
 
     @cached_property
     def _public_rows(self) -> PublicRows:
@@ -83,7 +103,8 @@ class TaskSource:
                 where = f"row {index} of split {split!r}, as others see it,"
                 return [replace(problem, found=f"{where} {problem.found}") for problem in error.problems]
             except ValueError as error:  # NotJson, or pydantic's
-                return [Problem(f"{self.place} (row {index})", str(error), "a row that JSON can carry", "fix the row")]
+                place = f"{self.place} (row {index} of split {split!r})"
+                return [Problem(place, str(error), "a row that JSON can carry", "fix the row")]
         return []
 
     def public(self, row: Any) -> dict[str, Json]:
@@ -97,7 +118,27 @@ class TaskSource:
         path = Path(source)
         return path if path.is_absolute() else self.folder / path
 
-    def _read(self, source: Rows) -> list[Any]:
+    @cached_property
+    def _all_rows(self) -> tuple[Any, ...]:
+        assert self.shared is not None
+        return tuple(self._read(self.shared))
+
+    def _part(self, split: str, numbers: Any) -> tuple[Any, ...]:
+        """The rows of `shared` with these numbers."""
+        if not isinstance(numbers, range):
+            found, expected = f"split {split!r} is {numbers!r}", "a range of row numbers, because rows= is given"
+            problem = Problem(self.place, found, expected, f"e.g. {split}=range(40), or leave rows= out")
+            raise DeclarationError(self.app, [problem])
+        rows = self._all_rows
+        outside = [number for number in (numbers[:1], numbers[-1:]) if number and number[0] not in range(len(rows))]
+        if outside:
+            found = f"split {split!r} is {numbers!r}, and rows= has the rows 0 to {len(rows) - 1}"
+            problem = Problem(self.place, found, "numbers of rows that exist", "change the range, or add rows")
+            raise DeclarationError(self.app, [problem])
+        return tuple(rows[number] for number in numbers)
+
+    def _read(self, source: Rows | range, part: str = "") -> list[Any]:
+        """The validated rows of a source; `part` names its split in the place of a problem."""
         if isinstance(source, (str, Path)):
             return self._read_file(self._path(source))
         try:
@@ -108,7 +149,7 @@ class TaskSource:
             raise DeclarationError(
                 self.app, [Problem(self.place, f"the rows {found}", expected, "mend them")]
             ) from error
-        return self._validated([(f"{self.place} (row {index})", row) for index, row in enumerate(rows)])
+        return self._validated([(f"{self.place} (row {index}{part})", row) for index, row in enumerate(rows)])
 
     def _read_file(self, path: Path) -> list[Any]:
         import orjson
@@ -138,26 +179,33 @@ class TaskSource:
         return self._validated(numbered)
 
     def _validated(self, numbered: list[tuple[str, Any]]) -> list[Any]:
-        if self.row is None:
-            return [row for _, row in numbered]
+        """The rows, each validated and sure to be JSON; the problem of each that is not, at its place."""
         import pydantic
 
-        try:
-            adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(self.row)
-        except Exception as error:  # annotations are the author's code
-            told = str(error).split("\n", 1)[0]
-            problem = Problem(self.place, f"row={self.row!r}: {told}", "a pydantic model or a dataclass", "mend row=")
-            raise DeclarationError(self.app, [problem]) from error
-        rows, problems = [], []
-        for place, row in numbered:
+        validate: Callable[[Any], Any] = lambda row: row  # noqa: E731
+        if self.row is not None:
             try:
-                rows.append(adapter.validate_python(row))
+                validate = pydantic.TypeAdapter(self.row).validate_python
+            except Exception as error:  # annotations are the author's code
+                said = str(error).split("\n", 1)[0]
+                problem = Problem(
+                    self.place, f"row={self.row!r}: {said}", "a pydantic model or a dataclass", "fix row="
+                )
+                raise DeclarationError(self.app, [problem]) from error
+        rows, problems = [], []
+        for place, given in numbered:
+            try:
+                row = validate(given)
+                row_json(row)
+                rows.append(row)
             except pydantic.ValidationError as error:
                 first = error.errors(include_url=False)[0]
                 where = ".".join(map(str, first["loc"]))
                 found = f"{where}: {first['msg']}" if where else str(first["msg"])
                 wanted = getattr(self.row, "__name__", str(self.row))
-                problems.append(Problem(place, found, f"a {wanted}", "mend the row or the model"))
+                problems.append(Problem(place, found, f"a {wanted}", "fix the row or the model"))
+            except Exception as error:  # NotJson, or a computed field's
+                problems.append(Problem(place, str(error), "a row that JSON can carry", "fix the row"))
         if problems:
             raise DeclarationError(self.app, problems)
         return rows
@@ -165,8 +213,6 @@ class TaskSource:
 
 def row_json(row: Any) -> dict[str, Json]:
     """A row as a JSON object, private fields included."""
-    from taskapp_kit.contract.content import plain
-
     value = plain(row, "row")
     return value if isinstance(value, dict) else {"row": value}
 

@@ -407,6 +407,7 @@ def test_problems_point_at_the_authors_line() -> None:
         (("Pendulum-v1", {"actions": ["a", "b"]}), "Discrete"),
         (("CartPole-v1", {"render_mode": "human"}), "image"),
         (("CartPole-v1", {"no_such_option": 1}), "no_such_option"),
+        (("CartPole-v1", {"discription": "Balance."}), "did you mean 'description'?"),
         (("CartPole-v1", {"describe": lambda seen, other: ""}), "other"),
         (("CartPole-v1", {"describe": "words"}), "describe"),
         (("CartPole-v1", {"configurable": {"sutton_barto_reward": None}}), "annotation"),
@@ -417,11 +418,17 @@ def test_problems_point_at_the_authors_line() -> None:
 )
 def test_every_mistake_is_one_sentence_with_its_line(arguments: Any, sentence: str) -> None:
     source, options = arguments
-    with pytest.raises(DeclarationError) as wrong:
-        from_gymnasium(source, **options)
-    (problem,) = wrong.value.problems
+    app = TaskApp("lakes")
+    made = from_gymnasium(source, **options)
+    app.environment("it")(made)
+    app.rubric(wieght=2)(lambda trajectory: 1.0)
+    with pytest.raises(DeclarationError, match="'lakes' has 2 problems") as wrong:
+        app.freeze()
+    (problem,) = [item for item in wrong.value.problems if "wieght" not in item.found]
     assert sentence in str(problem)
     assert "test_gymnasium.py:" in problem.place
+    with pytest.raises(DeclarationError):
+        made()
 
 
 def test_without_gymnasium_the_extra_is_named() -> None:

@@ -437,6 +437,47 @@ def test_many_mistakes_are_told_at_once_in_the_order_of_their_lines(tmp_path: Pa
     assert str(caught.value).count("\n    do: ") + str(caught.value).count("\n      do: ") == 6
 
 
+MISSPELT = """
+app = TaskApp("a")
+@app.environment("one", max_step=3)
+class One:
+    \"\"\"One.\"\"\"
+    def reset(self, seed: int) -> str:
+        return "x"
+    @action(nop={"n": 1})
+    def go(self, n: Literal[1, 2]) -> Step:
+        \"\"\"Goes.\"\"\"
+        return Step("y", 1.0, True)
+@app.rubric(wieght=2)
+def won(trajectory): return 1.0
+@app.judge(sample=2, weight=0)
+def polite(answer_text):
+    \"\"\"Is it polite?\"\"\"
+    return answer_text
+@app.policy("gold", enviroment="one")
+def gold(observation): return {"go": {"n": 1}}
+@app.metric(nam="m")
+def m(trajectory): return 1.0
+@app.aggregate(publish={})
+def n(rollouts): return 1.0
+@app.rollout(anything=1)
+async def loop(env, model): ...
+"""
+
+
+def test_misspelt_keywords_are_problems_of_the_one_report(tmp_path: Path) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        app_from(tmp_path, MISSPELT).freeze()
+    found = {
+        problem.found.split("'")[1]: problem.fix.rpartition("'")[0].rpartition("'")[2]
+        for problem in caught.value.problems
+    }
+    assert found == {
+        "max_step": "max_steps", "nop": "noop", "wieght": "weight", "sample": "samples", "enviroment": "environment",
+        "nam": "name", "publish": "published", "anything": "",
+    }  # fmt: skip
+
+
 def test_the_order_is_by_number_not_by_letter(tmp_path: Path) -> None:
     source = "app = TaskApp('a')\n" + "\n".join(f"app.tasks('t{i}', prompt='x', train=[])" for i in range(12))
     with pytest.raises(DeclarationError) as caught:

@@ -99,7 +99,70 @@ def test_a_bad_file_says_line_by_line_what_is_wrong(tmp_path: Path) -> None:
 
 def test_a_bad_row_in_a_list_is_named_by_its_number() -> None:
     problems = source(Row, train=[{"question": "a"}, {"question": None}]).check()
-    assert [problem.place for problem in problems] == ["app.py:3 (row 1)"]
+    assert [problem.place for problem in problems] == ["app.py:3 (row 1 of split 'train')"]
+
+
+@pytest.mark.parametrize("rows", [[{"n": 1.0}, {"n": float("nan")}], lambda: iter([{"n": 0}, {"n": [float("inf")]}])])
+def test_a_row_that_json_cannot_carry_is_a_problem_of_that_row(rows: Any) -> None:
+    (problem,) = source(train=rows).check()
+    assert problem.place == "app.py:3 (row 1 of split 'train')"
+    assert "row.n" in problem.found
+
+
+def test_a_row_in_two_splits_is_a_problem() -> None:
+    rows = {"train": [Row(question="a"), Row(question="b")], "test": [Row(question="c"), Row(question="b")]}
+    (problem,) = source(Row, **rows, dev=[Row(question="d")]).check()
+    assert "row 1 of split 'test'" in problem.found and "row 1 of split 'train'" in problem.found
+    assert source(Row, train=[Row(question="a"), Row(question="a")]).check() == []
+
+
+SHARED = """
+app = TaskApp("q")
+class Row(BaseModel):
+    n: int
+app.tasks("q", row=Row, prompt="{n}", rows="rows.jsonl", train=range(3), test=range(3, 5))
+"""
+
+
+def test_one_file_for_several_splits(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in range(5)))
+    app = app_from(tmp_path, SHARED)
+    seen = {
+        (split, seed): play(app, "constant", action="x", config={"split": split}, seed=seed).trajectory.initial
+        for split, count in (("train", 3), ("test", 2))
+        for seed in range(count)
+    }
+    assert list(seen.values()) == ["0", "1", "2", "3", "4"]
+    with pytest.raises(RequestError):
+        play(app, "constant", action="x", config={"split": "test"}, seed=3)
+    tasks = app.freeze().environments["q"].tasks
+    assert tasks is not None and tasks.files == [tmp_path / "rows.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "splits", "places"),
+    [
+        ('{"n": 0}\n\n{"n": "x"}\n{}\n', "", ["rows.jsonl:3", "rows.jsonl:4"]),
+        ('{"n": 0}\n' * 1, "", ["app.py:10", "app.py:10"]),
+        ('{"n": 0}\n{"n": 1}\n{"n": 2}\n{"n": 3}\n{"n": 0}\n', "", ["app.py:10"]),
+        ('{"n": 0}\n{"n": 1}\n{"n": 2}\n{"n": 3}\n{"n": 4}\n', ", dev=[1]", ["app.py:10"]),
+    ],
+)
+def test_problems_of_one_file_for_several_splits(lines: str, splits: str, places: list[str], tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(lines)
+    with pytest.raises(DeclarationError) as caught:
+        app_from(tmp_path, SHARED.replace("range(3, 5)", f"range(3, 5){splits}")).freeze()
+    assert [Path(problem.place).name for problem in caught.value.problems] == places
+
+
+def test_a_misspelt_option_is_no_split_and_an_options_name_may_be_one(tmp_path: Path) -> None:
+    text = 'app = TaskApp("a")\napp.tasks("t", prompt="{n}", versoin=2, tgas="x", train=[{"n": 1}], splits={"tags": [{"n": 2}]})\n'
+    app = app_from(tmp_path, text)
+    with pytest.raises(DeclarationError) as caught:
+        app.freeze()
+    assert [problem.fix for problem in caught.value.problems] == ["did you mean 'version'?", "did you mean 'tags'?"]
+    good = app_from(tmp_path, text.replace('versoin=2, tgas="x", ', ""), name="good.py")
+    assert play(good, "constant", action="x", config={"split": "tags"}, seed=0).trajectory.initial == "2"
 
 
 @pytest.mark.parametrize(
