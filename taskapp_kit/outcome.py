@@ -21,7 +21,7 @@ class Outcome:
     length: steps. final_state: private. usage: tokens. ops: operations done. seconds: in environment, policy, scoring.
     judging: every call of a judge, second_calls: of models that the environment asked itself; both private.
     digest: None when the episode failed; observation_digest then too, and when no pictures were asked for.
-    scorecard: None when it failed or could not be scored.
+    scorecard: None when it failed or could not be scored. warnings: sentences for the caller about how it was played.
     """
 
     environment: str
@@ -43,6 +43,7 @@ class Outcome:
     failure: Failure | None = None
     judging: JudgeRecord = field(default_factory=JudgeRecord)
     second_calls: list[Json] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, played: Played) -> Outcome:
@@ -68,6 +69,7 @@ class Outcome:
             failure=played.failure,
             judging=played.judging,
             second_calls=played.second_calls,
+            warnings=played.warnings,
         )
 
     def numbers(self, card: Scorecard) -> RolloutSummary:
@@ -110,7 +112,7 @@ class Outcome:
             observation_digest=self.observation_digest,
             policy=planned.plan.policy,
             ops_executed=self.ops,
-            warnings=planned.warnings,
+            warnings=[*planned.warnings, *self.warnings],
             timing=timing or {},
             usage=self.usage,
             versions={**versions, "environment": self.version},

@@ -19,7 +19,7 @@ from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.policy.asking import read_asking
 from taskapp_kit.policy.author_loop import AuthorLoop
-from taskapp_kit.policy.choose import MODEL, chosen_name, make_policy
+from taskapp_kit.policy.choose import MODEL, chosen_name, make_policy, unknown_config
 from taskapp_kit.policy.conversation import Conversation
 from taskapp_kit.run.plan import EpisodePlan, read_ops
 
@@ -105,7 +105,7 @@ class Planner:
             max_ops=request.safety.max_ops,
             wants_images=config.get("images") is not False,
         )
-        return Planned(request, plan, policy, _blend_of(request), read.warnings)
+        return Planned(request, plan, policy, _blend_of(request), [*read.warnings, *unknown_config(config)])
 
     def instance(self, environment: str | None, split: str | None, seed: int) -> Instance:
         """The instance of a seed. Raises RequestError."""

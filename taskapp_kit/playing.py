@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taskapp_kit.contract.content import Json, images
-from taskapp_kit.contract.events import Event, Failed, Scored, Started, fold
+from taskapp_kit.contract.events import Answered, Event, Failed, Scored, Started, fold
 from taskapp_kit.contract.model import AsksModels, ModelPort, RemotePolicy
 from taskapp_kit.contract.ports import Clock, LocalPolicy
 from taskapp_kit.contract.scorecard import JudgeRecord, Scorecard
@@ -16,6 +16,7 @@ from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import Failure
 from taskapp_kit.planning import Planned
+from taskapp_kit.policy.asking import wants_token_ids
 from taskapp_kit.policy.choose import MODEL
 from taskapp_kit.run.episode import Episode, drive
 from taskapp_kit.run.plan import Control
@@ -32,7 +33,7 @@ class Played:
     observation_digest: None then too, and when the caller asked for no pictures. cause: the exception behind a failure,
     for the log. ops: operations done. seconds: in environment, policy and scoring.
     judging: every call of a judge, of a failed scoring too. second_calls: of the models that the environment asked itself,
-    private fields of the task taken out.
+    private fields of the task taken out. warnings: sentences for the caller.
     """
 
     events: list[Event]
@@ -46,6 +47,7 @@ class Played:
     seconds: dict[str, float] = field(default_factory=dict)
     judging: JudgeRecord = field(default_factory=JudgeRecord)
     second_calls: list[Json] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     def pictures(self) -> dict[str, bytes]:
         """The pictures that were seen, PNG bytes by SHA-256 (hex); encodes those that are not yet."""
@@ -106,6 +108,7 @@ class Performance:
         if self._episode.second_calls:
             mask = masker(self._spec, trajectory.environment, planned.plan.task)
             played.second_calls = [_masked(call, mask) for call in self._episode.second_calls]
+        played.warnings += _missing_tokens(planned, events)
         control.cause = None  # its traceback's frames hold `control`: a ring that only the collector would break
         episode = self._episode
         played.seconds = {"environment": episode.environment_seconds, "policy": episode.policy_seconds, "scoring": 0.0}
@@ -135,6 +138,26 @@ class Performance:
         played.scorecard, played.judging = card, card.judging
         self._tell(Scored(card.to_json()))
         return played
+
+
+def _missing_tokens(planned: Planned, events: list[Event]) -> list[str]:
+    """What was asked of a model's endpoint for training, and did not come with every answer."""
+    request = planned.request
+    if planned.plan.policy != MODEL:
+        return []
+    answers = [event.answer for event in events if isinstance(event, Answered) and "attempts" in event.answer.details]
+    logprobs = request.record.logprobs
+    ids = wants_token_ids(request.policy.config, record_logprobs=logprobs, mode=request.mode)
+    missing = {
+        "token ids of the prompt": ids and sum(answer.prompt_token_ids is None for answer in answers),
+        "token ids": ids and sum(answer.token_ids is None for answer in answers),
+        "log-probabilities": logprobs and sum(answer.logprobs is None for answer in answers),
+    }
+    return [
+        f"{what} were asked for, and the model's endpoint sent none with {count} of {len(answers)} answers"
+        for what, count in missing.items()
+        if count
+    ]
 
 
 def _masked(value: Any, mask: Callable[[str], str]) -> Json:

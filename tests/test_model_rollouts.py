@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
 
+import orjson
 import pytest
 
 from taskapp_kit import RequestError, RolloutFailed, TaskApp
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.events import encode
 from taskapp_kit.contract.ports import SystemClock
-from taskapp_kit.contract.response import answer_bytes
+from taskapp_kit.contract.response import answer_bytes, response_body
 from taskapp_kit.contract.rollout import Rollout
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.model_access import model_access
@@ -281,3 +284,66 @@ def test_a_loop_that_returns_truncates_and_one_that_raises_fails(looped: TaskApp
 def test_named_policies_play_without_the_loop(looped: TaskApp) -> None:
     rollout = one(looped, a_request("random", env_name="sums", seed=3))
     assert rollout.policy == "random"
+
+
+class Deaf(BaseHTTPRequestHandler):
+    """An endpoint that ignores members it does not know, and gives no tokens: it adds 3 whenever it is asked."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"amount": 3}'}}
+        message = {"role": "assistant", "content": None, "tool_calls": [call]}
+        body = orjson.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]})
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Nothing: pytest's output stays readable."""
+
+
+@pytest.fixture(scope="module")
+def deaf() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Deaf) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("which", "workers"), [("plain", 0), ("plain", 1), ("looped", 0)])
+def test_tokens_that_were_asked_for_and_did_not_come_are_a_warning(
+    which: str, workers: int, deaf: str, request: pytest.FixtureRequest
+) -> None:
+    app = request.getfixturevalue(which)
+
+    def warned(url: str, **more: Any) -> list[str]:
+        rollout = one(app, asked(url, **{"record": {"logprobs": True}, **more}), workers=workers)
+        told: list[str] = response_body(rollout)["pipeline_metadata"]["warnings"]
+        return told
+
+    with MockModel(ADDS) as model:
+        assert warned(model.url) == []
+    found = warned(deaf)
+    assert [told.partition(" were asked for")[0] for told in found] == [
+        "token ids of the prompt", "token ids", "log-probabilities",
+    ]  # fmt: skip
+    assert all(" 2 of 2 " in told for told in found)
+    if workers == 0:
+        assert len(warned(deaf, mode="eval")) == 1, "an evaluation asks for no ids"
+        assert len(warned(deaf, mode="eval", record={}, policy={"return_token_ids": True})) == 2
+        assert warned(deaf, mode="eval", record={}) == []
+
+
+def test_unknown_members_of_policy_config_are_warnings(plain: TaskApp) -> None:
+    with MockModel(ADDS) as model:
+        rollout = one(plain, asked(model.url, policy={"temprature": 0.5, "max_tokens": 99, "zzz": [1]}))
+    assert len(rollout.warnings) == 2
+    assert "policy.config.temprature" in rollout.warnings[0] and "'temperature'" in rollout.warnings[0]
+    assert "policy.config.zzz" in rollout.warnings[1] and "mean" not in rollout.warnings[1]
+
+    many = {**{f"name_{number}": 1 for number in range(2000)}, "no word " * 20: 1}
+    rollout = one(plain, a_request("noop", policy_config={**many, "noop": 1}, ops=["env"], seed=3))
+    assert len(rollout.warnings) == 9 and "1994 more" in rollout.warnings[-1]
+    assert max(map(len, rollout.warnings)) < 120

@@ -94,6 +94,14 @@ OURS = frozenset(
 """What `extra_body` cannot say: the kit writes it, and reads the answer accordingly."""
 
 
+def wants_token_ids(config: Mapping[str, Any], *, record_logprobs: bool, mode: str) -> bool:
+    """Whether token ids are asked for: with `policy.config.return_token_ids`, else when training records logprobs.
+
+    Raises RequestError naming the field.
+    """
+    return _yes(config, "return_token_ids", record_logprobs and mode == "rl")
+
+
 def read_asking(
     config: Mapping[str, Any],
     *,
@@ -124,7 +132,7 @@ def read_asking(
         pictures=config.get("images") is not False,
         reasoning=_yes(config, "keep_reasoning", True),
         logprobs=record_logprobs,
-        token_ids=_yes(config, "return_token_ids", record_logprobs and mode == "rl"),
+        token_ids=wants_token_ids(config, record_logprobs=record_logprobs, mode=mode),
         schema=None if structured_config is None else structured_config.json_schema,
         schema_name="response" if structured_config is None else structured_config.schema_name,
         strict=structured_config is None or structured_config.strict,

@@ -32,6 +32,10 @@ KEPT_CONFIG = (
     "return_token_ids",
 )  # fmt: skip
 """The members of `policy.config` that a store keeps, besides the model's address without userinfo and query (but `cid`)."""
+KNOWN_CONFIG = (*KEPT_CONFIG, "inference_url", "api_key", "extra_body", "trace_correlation_id", "trace")
+"""Every member of `policy.config` that has an effect."""
+MOST_UNKNOWN_NAMED = 8
+LONGEST_UNKNOWN_NAME = 40
 
 
 def policy_names(app: AppSpec, environment: str) -> list[str]:
@@ -54,6 +58,23 @@ def policies_of(app: AppSpec, environment: EnvironmentSpec) -> dict[str, str | N
         except RequestError as error:
             found[name] = error.message.partition("is unavailable: ")[2] or error.message
     return found
+
+
+def unknown_config(config: Mapping[str, Json]) -> list[str]:
+    """A warning for each member of `policy.config` that has no effect, with the name that may be meant.
+
+    At most `MOST_UNKNOWN_NAMED` are named, and only short words; the others are counted.
+    """
+    unknown = [name for name in config if name not in KNOWN_CONFIG]
+    named = [name for name in unknown if name.isidentifier() and len(name) <= LONGEST_UNKNOWN_NAME]
+    warnings = []
+    for name in named[:MOST_UNKNOWN_NAMED]:
+        close = difflib.get_close_matches(name, KNOWN_CONFIG, n=1)
+        meant = f"; did you mean {close[0]!r}?" if close else ""
+        warnings.append(f"policy.config.{name} is not known here and was ignored{meant}")
+    if more := len(unknown) - len(warnings):
+        warnings.append(f"{more} more of the members of policy.config are not known here and were ignored")
+    return warnings
 
 
 def chosen_name(
