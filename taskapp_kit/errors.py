@@ -15,6 +15,7 @@
     │   └── SandboxTooWeak      this machine confines untrusted code less than is asked for
     ├── StoreError              the store could not keep or give back a rollout
     │   └── StoreRefusal        the store refuses this one rollout; it keeps others
+    ├── EvaluationStopped       an evaluation ended early because its model is gone
     ├── JobError                a job, its backend or a task app could not be asked, refused or broke (`client/`)
     │   ├── JobConfigError      an RL config cannot be used; holds every problem (a ConfigError and ValueError, too)
     │   ├── BackendError        the backend refused or broke, with its HTTP status
@@ -146,6 +147,10 @@ class StoreError(TaskappError):
 
 class StoreRefusal(StoreError):
     """The store works and refuses one rollout: it would not read back equal, holds a key, or is too large."""
+
+
+class EvaluationStopped(TaskappError):
+    """An evaluation ended early: rollout after rollout failed because the model could not be asked."""
 
 
 class JobError(TaskappError):

@@ -10,7 +10,8 @@ import click
 from taskapp_kit.cli.eval_session import FIRST_SEEDS, Asked, Session
 from taskapp_kit.cli.terminal import clean, complain, console, example, exit_status, print_json
 from taskapp_kit.cli.values import ACTION, JSON_OBJECT, JUDGES, is_url
-from taskapp_kit.errors import TaskAppError, TaskappError
+from taskapp_kit.errors import EvaluationStopped, TaskAppError, TaskappError
+from taskapp_kit.evaluate.gone import MAX_CONSECUTIVE_FAILURES
 
 DEADLINE_SECONDS = 3600.0
 
@@ -54,6 +55,13 @@ DEADLINE_SECONDS = 3600.0
     help="A rollout's deadline; past it it fails.",
 )
 @click.option("--concurrency", type=click.IntRange(1, 4096), default=8, metavar="N", help="Rollouts at once.")
+@click.option(
+    "--max-consecutive-failures",
+    type=click.IntRange(0),
+    default=MAX_CONSECUTIVE_FAILURES,
+    metavar="N",
+    help="Stop after N rollouts that failed because the model cannot be asked, none succeeding meanwhile; 0 never stops.",
+)
 @click.option(
     "--workers", type=click.IntRange(0, 256), metavar="N", help="Processes that play them; 0 for threads.  [default: 0]"
 )
@@ -121,6 +129,10 @@ def command(
         session.display.close()
         click.echo("\nStopped.", err=True)
         session.how_to_go_on()
+        ctx.exit(1)
+    except EvaluationStopped as error:
+        complain(error)
+        session.how_to_go_on(retry_failed=True)
         ctx.exit(1)
     except TaskappError as error:
         complain(error)

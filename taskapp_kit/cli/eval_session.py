@@ -47,12 +47,22 @@ class Asked:
     ops: int | None
     max_time_seconds: float
     concurrency: int
+    max_consecutive_failures: int
     workers: int | None
     out: Path | None
     resume: bool
     retry_failed: bool
     judges: str
     as_json: bool
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Rollouts in the directory when an evaluation ended: done, failed among them, asked for."""
+
+    done: int
+    failed: int
+    asked: int
 
 
 class Session:
@@ -64,7 +74,7 @@ class Session:
         self._asked = asked
         self._settings = settings
         self._note = note
-        self._kept: tuple[int, int] | None = None
+        self._kept: Kept | None = None
         self.without_app = is_url(asked.app) and asked.local is None
 
     async def run(self) -> dict[str, Any]:
@@ -137,10 +147,11 @@ class Session:
                         eval_id=config["eval_id"],
                         concurrency=asked.concurrency,
                         retry_failed=asked.retry_failed,
+                        max_consecutive_failures=asked.max_consecutive_failures,
                         watch=self.display,
                     )
                 finally:
-                    self._kept = directory.done, len(plan)
+                    self._kept = Kept(directory.done, directory.failed, len(plan))
             self.display.close()
             return summarise(plan, directory, about, player.spec)
         finally:
@@ -193,12 +204,20 @@ class Session:
         if config["git"] != about.git:
             self.display.say("Warning: the app's checkout is at another commit than when this evaluation began.")
 
-    def how_to_go_on(self) -> None:
-        """After a break: what is kept, and how the rest comes."""
-        done, asked = self._kept or (0, 0)
-        if 0 < done < asked:
-            told = f"{done} of {asked} rollouts are kept. The same command with --out {self.path} --resume goes on."
-            click.echo(clean(told), err=True)
+    def how_to_go_on(self, *, retry_failed: bool = False) -> None:
+        """After a break: what is kept, and how the rest comes. retry_failed: failed rollouts should be played again."""
+        if self._kept is None or not self._kept.done:
+            return
+        kept, flags = self._kept, "--resume --retry-failed" if retry_failed else "--resume"
+        failed = f" ({kept.failed} of them failed)" if kept.failed else ""
+        if retry_failed or kept.done < kept.asked:
+            click.echo(
+                clean(
+                    f"{kept.done} of {kept.asked} rollouts are kept{failed}. The same command with --out {self.path} "
+                    f"{flags} goes on{' and plays the failed ones again' if retry_failed else ''}."
+                ),
+                err=True,
+            )
 
 
 def _first_seeds(about: About, split: str | None) -> Seeds:

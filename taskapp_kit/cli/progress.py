@@ -1,4 +1,4 @@
-"""How far an evaluation is: a bar on a terminal, a line now and then elsewhere. On stderr."""
+"""How far an evaluation is: a line every ten seconds, on a terminal a bar below it. On stderr."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from taskapp_kit.cli.terminal import clean, console, one_line
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from taskapp_kit.evaluate.progress import Progress as Used
     from taskapp_kit.evaluate.results import Result
 
-LINE_SECONDS = 10.0
 FAILURES_SHOWN = 3
 """The first of each kind is told as it happens, up to so many kinds; the others are counted."""
 
@@ -59,7 +59,10 @@ class Counts:
 
 
 class Display:
-    """The watch of `evaluate`: shows counts as results come. quiet: shows nothing. Close it before printing on."""
+    """The watch of `evaluate`: a line at each tick, the bar as results come. quiet: shows nothing.
+
+    Close it before printing on.
+    """
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.counts = Counts()
@@ -67,7 +70,6 @@ class Display:
         self._quiet = quiet
         self._bar: Progress | None = None
         self._task: TaskID | None = None
-        self._told = time.monotonic()
         self._failures_shown: set[tuple[str | None, str | None]] = set()
 
     def say(self, text: str) -> None:
@@ -78,7 +80,6 @@ class Display:
     def begin(self, *, asked: int, done: int) -> None:
         """The bar appears."""
         self.counts.begin(asked, done)
-        self._told = time.monotonic()
         if self._quiet or not self._out.is_terminal or done == asked:
             return
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -101,12 +102,13 @@ class Display:
         self.counts.played += 1
         if result.failed:
             self._failure(result)
-        words = "  ".join(self.counts.words())
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=self.counts.done, words=words)
-        elif not self._quiet and time.monotonic() - self._told >= LINE_SECONDS:
-            self._told = time.monotonic()
-            self.say(", ".join([f"{self.counts.done} of {self.counts.asked}", *self.counts.words()]))
+            self._bar.update(self._task, completed=self.counts.done, words="  ".join(self.counts.words()))
+
+    def tick(self, progress: Used) -> None:
+        """The line of every ten seconds."""
+        counts = self.counts
+        self.say(", ".join([f"{counts.done} of {counts.asked} done", *used_words(progress), *counts.words()]))
 
     def _failure(self, result: Result) -> None:
         kind = result.boundary, result.code
@@ -121,6 +123,18 @@ class Display:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+def used_words(progress: Used) -> list[str]:
+    """Rollouts under way; turns and tokens so far, where there are any; cost, where a price is known."""
+    told = [f"{progress.under_way} under way"]
+    if progress.turns:
+        told.append(f"{progress.turns:,} turn{'' if progress.turns == 1 else 's'}")
+    if progress.tokens:
+        told.append(f"{progress.tokens:,.0f} tokens")
+    if progress.cost is not None:
+        told.append(f"${progress.cost:.4f}" if progress.cost < 1 else f"${progress.cost:,.2f}")
+    return told
 
 
 def _clock(seconds: float) -> str:

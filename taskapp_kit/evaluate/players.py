@@ -23,6 +23,7 @@ from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.declare.taskapp import TaskApp
 from taskapp_kit.errors import ConfigError, Failure, JobTimeout, RolloutFailed, TaskAppError
 from taskapp_kit.evaluate.plan import Plan
+from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
 from taskapp_kit.version import __version__, git_commit
 
@@ -76,8 +77,9 @@ class Player(Protocol):
         """Makes ready to play. Raises TaskappError."""
         ...
 
-    async def play(self, request: RolloutRequest, *, key: str) -> Result:
+    async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> Result:
         """One rollout; one that failed is a result, too. key: whoever comes again with it gets the same episode.
+        progress: gets its turns and tokens.
 
         Raises TaskappError when it cannot be played at all: the request is wrong, the server is gone.
         """
@@ -179,12 +181,14 @@ class Here:
         await asyncio.to_thread(self._service.prepare)
         await self._service.start()
 
-    async def play(self, request: RolloutRequest, *, key: str) -> Result:
+    async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> Result:
         """See Player."""
         assert self._service is not None, "open() comes first"
         began = time.monotonic()
         try:
-            return Result.of_rollout(await self._service.rollout(request))
+            course = await self._service.admit(request)
+            prompt = course.endpoint is not None  # a turn of a model takes long, one of another policy may be too short
+            return Result.of_rollout(await self._service.run(course, tell=progress.tell, prompt=prompt))
         except RolloutFailed as failed:
             return Result.of_failure(
                 failed.failure,
@@ -249,7 +253,7 @@ class There:
     async def open(self) -> None:
         """See Player: the server is open."""
 
-    async def play(self, request: RolloutRequest, *, key: str) -> Result:
+    async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> Result:
         """See Player. The client waits where the server has no place, and asks again where nothing can be doubled."""
         began = time.monotonic()
         seed = request.env.seed or 0
@@ -263,12 +267,14 @@ class There:
             failure = Failure("timeout", "no_answer", error.message)
             return Result.of_failure(failure, seed=seed, rollout_id="", seconds=time.monotonic() - began)
         try:
-            return Result.of_answer(answer, seed=seed)
+            result = Result.of_answer(answer, seed=seed)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise TaskAppError(
                 f"{stored_url(self._url)} answered with something that is no rollout as taskapp-kit gives it.",
                 hint="Is that the address of a task app served by taskapp-kit?",
             ) from None
+        progress.add(int(result.metrics.get("turns", 0)), result.usage)
+        return result
 
     async def close(self) -> None:
         """See Player."""

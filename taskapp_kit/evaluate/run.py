@@ -11,10 +11,15 @@ from uuid import uuid4
 from taskapp_kit.contract.content import Json
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.evaluate.directory import Directory
+from taskapp_kit.evaluate.gone import MAX_CONSECUTIVE_FAILURES, ModelFailures
 from taskapp_kit.evaluate.plan import Plan
 from taskapp_kit.evaluate.players import About, Player, idempotency_key
+from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.statistics import Tally
+
+TICK_SECONDS = 10.0
+"""So often a watch is shown the progress."""
 
 
 class Watch(Protocol):
@@ -25,6 +30,9 @@ class Watch(Protocol):
 
     def result(self, result: Result) -> None:
         """One more is on the disk."""
+
+    def tick(self, progress: Progress) -> None:
+        """Called every TICK_SECONDS, whether or not a rollout has ended."""
 
 
 def configuration(plan: Plan, about: About) -> dict[str, Any]:
@@ -53,26 +61,47 @@ async def evaluate(
     eval_id: str,
     concurrency: int,
     retry_failed: bool = False,
+    max_consecutive_failures: int = MAX_CONSECUTIVE_FAILURES,
     watch: Watch | None = None,
+    tick_seconds: float = TICK_SECONDS,
 ) -> None:
     """Plays every rollout that the directory lacks. When this ends in whatever way, all that `watch` saw is on the disk.
 
-    Raises what `Player.play` raises, and StoreError when results cannot be written; what is under way is then cancelled.
+    max_consecutive_failures: see ModelFailures. Raises EvaluationStopped when the model is gone and rollouts are left,
+    what `Player.play` raises, and StoreError when results cannot be written; what is under way is then cancelled.
     """
     writer = _Writer(directory)
     waiting = directory.missing(retry_failed=retry_failed)
+    settled = directory.done - (directory.failed if retry_failed else 0)
+    left = len(plan) - settled
+    model_failures = ModelFailures(max_consecutive_failures)
+    progress = Progress()
     if watch is not None:
-        watch.begin(asked=len(plan), done=directory.done - (directory.failed if retry_failed else 0))
+        watch.begin(asked=len(plan), done=settled)
 
     async def work(todo: Iterator[tuple[int, int]]) -> None:
+        nonlocal left
         for position, failures in todo:
             key = idempotency_key(eval_id, position, failures)
-            result = await player.play(plan.request(position, f"eval-{eval_id[:12]}"), key=key)
+            progress.under_way += 1
+            try:
+                result = await player.play(plan.request(position, f"eval-{eval_id[:12]}"), key=key, progress=progress)
+            finally:
+                progress.under_way -= 1
             await writer.add(position, result)
+            left -= 1
             if watch is not None:
                 watch.result(result)
+            if left:
+                model_failures.see(plan.key(position).policy, result)
+
+    async def show(watch: Watch) -> None:
+        while True:
+            await asyncio.sleep(tick_seconds)
+            watch.tick(progress)
 
     tasks: list[asyncio.Task[None]] = []
+    shown = None if watch is None else asyncio.create_task(show(watch))
     try:
         first = next(waiting, None)
         if first is not None:
@@ -83,9 +112,10 @@ async def evaluate(
             for task in done:
                 task.result()
     finally:
-        for task in tasks:
+        ending = tasks if shown is None else [*tasks, shown]
+        for task in ending:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*ending, return_exceptions=True)
         await writer.settle()
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.cli.progress import Counts, Display
+from taskapp_kit.cli.progress import Counts, Display, used_words
+from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
-from taskapp_kit.testing import MockModel
+from taskapp_kit.testing import Faults, MockModel
 
 from .conftest import ADDER, CAPITALS, ROOT, Run, Served
 
@@ -167,6 +168,33 @@ def test_a_wrong_command_line_is_told_and_leaves_nothing(
     assert not (tmp_path / "r1").exists()
 
 
+def test_a_model_that_is_gone_stops_it_and_the_way_on_is_said(run: Run, tmp_path: Path) -> None:
+    with MockModel(faults=Faults({"401": 1.0})) as model:
+        asked = (
+            "eval",
+            ADDER,
+            "--model",
+            "m",
+            "--inference-url",
+            model.url,
+            "--seeds",
+            "0-29",
+            "--ops",
+            "2",
+            "--out",
+            "r1",
+        )
+        told = run(*asked, "--concurrency", "1", "--max-consecutive-failures", "3")
+        assert told.exit_code == 1
+        assert "model_refused" in told.stderr
+        assert "3 of 30 rollouts are kept (3 of them failed)" in told.stderr
+        assert "--out r1 --resume --retry-failed" in told.stderr
+        model.faults = Faults()
+        done = run(*asked, "--resume", "--retry-failed")
+        assert done.exit_code == 0, done.stderr
+        assert len(model.requests) == 3 + 60
+
+
 # The display
 
 
@@ -201,3 +229,31 @@ def test_without_a_terminal_nothing_steers_and_few_lines_come(capsys: Any) -> No
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err == "seed 0 failed at policy (c): \\x1b[31m[red]boo\n"
+
+
+def test_what_is_used_so_far_in_words() -> None:
+    progress = Progress()
+    assert used_words(progress) == ["0 under way"]
+    progress.under_way = 8
+    progress.add(1234, {"prompt_tokens": 1e6, "completion_tokens": 5.0})
+    assert used_words(progress) == ["8 under way", "1,234 turns", "1,000,005 tokens"]
+    progress.add(1, {}, 0.25)
+    assert used_words(progress)[-1] == "$0.2500"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_line_comes_at_each_tick_in_a_terminal_and_in_a_pipe(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
+    display, progress = Display(), Progress()
+    display.begin(asked=5, done=0)
+    progress.under_way = 3
+    display.tick(progress)
+    progress.add(2, {"prompt_tokens": 7.0})
+    display.tick(progress)
+    display.close()
+    told = capsys.readouterr().err
+    assert "0 of 5 done, 3 under way\n" in told.replace("\r\n", "\n")
+    assert "0 of 5 done, 3 under way, 2 turns, 7 tokens" in told
+    assert "\x1b" in told if terminal else "\x1b" not in told

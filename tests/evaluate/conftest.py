@@ -28,12 +28,19 @@ class Evaluations:
 
     def run(
         self, path: Path, plan: Plan, player: Player | None = None, *, retry: bool = False, watch: Watch | None = None,
-        concurrency: int = 4,
+        concurrency: int = 4, **options: Any,
     ) -> dict[str, Any]:  # fmt: skip
-        return asyncio.run(self._run(path, plan, player or self.here(), retry, watch, concurrency))
+        return asyncio.run(self._run(path, plan, player or self.here(), retry, watch, concurrency, **options))
 
     async def _run(
-        self, path: Path, plan: Plan, player: Player, retry: bool, watch: Watch | None, concurrency: int
+        self,
+        path: Path,
+        plan: Plan,
+        player: Player,
+        retry: bool,
+        watch: Watch | None,
+        concurrency: int,
+        **options: Any,
     ) -> dict[str, Any]:
         about = await player.about(plan.environment)
         await player.check(plan)
@@ -49,6 +56,7 @@ class Evaluations:
                 concurrency=concurrency,
                 retry_failed=retry,
                 watch=watch,
+                **options,
             )
             return summarise(plan, directory, about, player.spec)
         finally:

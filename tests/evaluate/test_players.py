@@ -14,6 +14,7 @@ from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import ConfigError, RequestError, TaskAppError
 from taskapp_kit.evaluate.plan import Plan
 from taskapp_kit.evaluate.players import About, Here, Player, There, idempotency_key
+from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.seeds import Seeds
 from taskapp_kit.serve.runner import BackgroundServer
 
@@ -82,7 +83,7 @@ def test_an_address_never_plays_one_rollout_twice(url: str) -> None:
         try:
             keys = [idempotency_key("e", 0, 0), idempotency_key("e", 0, 0), idempotency_key("e", 0, 1)]
             request = plan().request(0, "r")
-            return [(await player.play(request, key=key)).rollout_id for key in keys]
+            return [(await player.play(request, key=key, progress=Progress())).rollout_id for key in keys]
         finally:
             await player.close()
 

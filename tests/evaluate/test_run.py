@@ -12,6 +12,7 @@ from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import StoreError, TaskAppUnreachable
 from taskapp_kit.evaluate.plan import Plan
 from taskapp_kit.evaluate.players import About
+from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.seeds import Seeds
 from taskapp_kit.store import open_store
@@ -39,6 +40,9 @@ class Watching:
     def result(self, result: Result) -> None:
         self.seen.append((result, (self.path / "results.jsonl").read_bytes().count(b"\n")))
 
+    def tick(self, progress: Progress) -> None:
+        pass
+
 
 class Breaking:
     """A player of our own: scores a rollout by its seed, and is gone after `until` of them."""
@@ -59,7 +63,7 @@ class Breaking:
     async def open(self) -> None:
         pass
 
-    async def play(self, request: Any, *, key: str) -> Result:
+    async def play(self, request: Any, *, key: str, progress: Progress) -> Result:
         self.keys.append(key)
         self.under_way += 1
         self.most = max(self.most, self.under_way)

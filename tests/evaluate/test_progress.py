@@ -1,0 +1,96 @@
+"""What is used so far is shown while rollouts are under way, whether or not one has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskapp_kit.asgi import build
+from taskapp_kit.config import Settings
+from taskapp_kit.contract.events import Answered
+from taskapp_kit.contract.trajectory import Answer
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.evaluate.plan import Plan
+from taskapp_kit.evaluate.players import Here, There
+from taskapp_kit.evaluate.progress import Progress
+from taskapp_kit.evaluate.results import Result
+from taskapp_kit.evaluate.seeds import Seeds
+from taskapp_kit.serve.runner import BackgroundServer
+from taskapp_kit.testing import ChatRequest, MockModel
+
+ADDER = str(Path(__file__).parents[2] / "examples" / "adder.py")
+
+
+class Waiting:
+    """A watch that lets the model go on once it has seen a turn of a rollout that has not ended."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.ended = 0
+        self.seen: tuple[int, int, float] | None = None
+
+    def begin(self, *, asked: int, done: int) -> None:
+        pass
+
+    def result(self, result: Result) -> None:
+        self.ended += 1
+
+    def tick(self, progress: Progress) -> None:
+        if progress.turns and self.seen is None:
+            assert self.ended == 0
+            self.seen = progress.under_way, progress.turns, progress.tokens
+            self.go_on.set()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_rollout_that_has_not_ended_is_seen(evaluations: Any, tmp_path: Path, workers: int) -> None:
+    watch = Waiting()
+
+    async def slow(request: ChatRequest) -> object:
+        if request.turn:
+            await asyncio.to_thread(watch.go_on.wait, 60)
+        return {"add": {"amount": 1}}
+
+    with MockModel(slow) as model:
+        asked = Plan(Seeds.read("0-1"), {"model": "m", "inference_url": model.url}, ops=2)
+        player = Here(find_app(ADDER), Settings(), workers=workers)
+        summary = evaluations.run(tmp_path, asked, player, watch=watch, tick_seconds=0.02, concurrency=2)
+    assert watch.seen is not None
+    under_way, turns, tokens = watch.seen
+    assert under_way == 2
+    assert turns in (1, 2)
+    assert tokens > 0
+    assert summary["rollouts"]["done"] == 2
+
+
+def test_costs_are_summed_where_prices_are_known() -> None:
+    progress = Progress()
+    usage = {"prompt_tokens": 10.0, "completion_tokens": 2.0, "total_tokens": 12.0}
+    progress.tell(Answered(0, Answer(usage=usage)))
+    progress.tell(Answered(1, Answer(), scripted=True))
+    assert (progress.turns, progress.tokens, progress.cost) == (1, 12.0, None)
+    progress.tell(Answered(1, Answer(usage=usage, details={"cost": 0.25})))
+    progress.tell(Answered(2, Answer(usage=usage, details={"cost": 0.5})))
+    assert (progress.turns, progress.tokens, progress.cost) == (3, 36.0, 0.75)
+
+
+def test_a_servers_rollouts_are_added_when_they_end(tmp_path: Path) -> None:
+    progress, key = Progress(), "k" * 40
+
+    async def go(url: str, model: str) -> None:
+        player = There(url, key)
+        try:
+            asked = Plan(Seeds.read("0-1"), {"model": "m", "inference_url": model}, ops=2)
+            await player.play(asked.request(0, "r"), key="one", progress=progress)
+        finally:
+            await player.close()
+
+    app = build(find_app(ADDER), Settings(environment_api_key=key), exposure="local")
+    with BackgroundServer(app) as server, MockModel([{"add": {"amount": 1}}]) as model:
+        asyncio.run(go(server.url, model.url))
+    assert progress.turns == 2
+    assert progress.tokens > 0
