@@ -46,6 +46,7 @@ def build(
         max_time_seconds=settings.max_time_seconds,
         exposure=exposure,
         workers=settings.workers,
+        gold=settings.gold,
         models=model_access(settings, exposure, clock or SystemClock(), is_door_key=is_door_key),
     )
     return create(service, settings, exposure=exposure, coordinator=coordinator)

@@ -40,7 +40,8 @@ class Settings:
     default. max_concurrent: rollouts at once. workers: processes that play them, 0 for threads of the server's own.
     grace_seconds: how long rollouts may go on when the server is told to stop; Modal kills after 30.
     max_time_seconds: longest time of one rollout. debug_env: whether `/debug/env` exists.
-    cors_origins: web pages that may call, none by default. max_body_bytes: longest request body.
+    cors_origins: web pages that may call, none by default. max_body_bytes: longest request body. gold: whether callers may
+    ask for the policy `gold`; None refuses it where the exposure is public and it reads the task's row.
     log_format: how log records are written, "text" or "json". trace_content: whether traces carry what was seen and said.
     allow_weak_sandbox: whether untrusted code may run where the machine cannot confine it.
     inference_allow: hosts and networks that models may be called at though they are not public.
@@ -61,6 +62,7 @@ class Settings:
     debug_env: bool = False
     cors_origins: tuple[str, ...] = ()
     max_body_bytes: int = 4 * 1024 * 1024
+    gold: bool | None = None
     host: str = "127.0.0.1"
     port: int = 8001
     log_format: Literal["text", "json"] = "text"
@@ -220,6 +222,7 @@ SETTINGS = (
     Setting("debug_env", "TASKAPP_DEBUG_ENV", _switch),
     Setting("cors_origins", "TASKAPP_CORS_ORIGINS", _origins),
     Setting("max_body_bytes", "TASKAPP_MAX_BODY_BYTES", _whole(1024, 2**30)),
+    Setting("gold", "TASKAPP_GOLD", _switch),
     Setting("host", "TASKAPP_HOST", _text),
     Setting("port", "TASKAPP_PORT", _whole(0, 65_535)),
     Setting("log_format", LOG_FORMAT, _log_format),

@@ -40,7 +40,7 @@ from taskapp_kit.model_access import ModelAccess, ThreadPort, model_access
 from taskapp_kit.places import Places
 from taskapp_kit.planning import Nobody, Planner
 from taskapp_kit.players import Players
-from taskapp_kit.policy.choose import MODEL
+from taskapp_kit.policy.choose import MODEL, offered
 from taskapp_kit.run.episode import Episode
 from taskapp_kit.run.lanes import LaneHung, Lanes
 from taskapp_kit.run.plan import Control
@@ -65,7 +65,8 @@ class Service:
     (Saturated). max_time_seconds: the server's own deadline for a rollout. threads: so many rollouts play at once in
     this process. workers: processes that play rollouts in place of those threads, 0 for none. An environment with
     isolation="process" is always played in a process that does nothing else meanwhile. skip_judges: no judge is asked and
-    none needs a model; their scores are null (`judges_skipped`).
+    none needs a model; their scores are null (`judges_skipped`). gold: whether the policy `gold` may be asked for; None
+    refuses one that takes the task's row under exposure "public".
 
     Raises Unavailable: a judge with weight > 0 has no model.
     """
@@ -83,9 +84,10 @@ class Service:
         workers: int = 0,
         models: ModelAccess | None = None,
         skip_judges: bool = False,
+        gold: bool | None = True,
     ) -> None:
         self.app = app
-        self.spec: AppSpec = app.freeze()
+        self.spec: AppSpec = offered(app.freeze(), exposure=exposure, gold=gold)
         self.store = store
         self.clock: Clock = clock or SystemClock()
         self.store_state = StoreState(self.clock)

@@ -54,6 +54,11 @@ HANDED_APP, HANDED_EXPOSURE, HANDED_LEVEL = "TASKAPP_SERVED_APP", "TASKAPP_SERVE
 )
 @click.option("--max-body-bytes", type=click.IntRange(1024, 2**30), metavar="N", help="Longest request body.")
 @click.option("--cors-origins", metavar="LIST", help="Web pages that may call, with commas between.  [default: none]")
+@click.option(
+    "--gold/--no-gold",
+    default=None,
+    help="Whether callers may ask for the policy gold.  [default: not where it reads private rows and others can call]",
+)
 @click.option("--debug-env", is_flag=True, default=None, help="Offer /debug/env, which tells whether keys are set.")
 @click.option(
     "--env-file", "env_files", multiple=True, metavar="F", help="Read settings from this file; a later one wins."
@@ -205,10 +210,10 @@ def _banner(app: TaskApp, url: str, settings: Settings, *, minted: str | None, l
     from taskapp_kit.cli.curl import curl_lines
     from taskapp_kit.cli.description import reward_words, split_words
     from taskapp_kit.cli.policies import example_policy
-    from taskapp_kit.policy.choose import policies_of
+    from taskapp_kit.policy.choose import offered, policies_of
     from taskapp_kit.serve.task_info import Description
 
-    spec = app.freeze()
+    spec = offered(app.freeze(), exposure="local" if local else "public", gold=settings.gold)
     told = Description(
         spec,
         max_time_seconds=settings.max_time_seconds,

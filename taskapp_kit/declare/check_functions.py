@@ -17,14 +17,20 @@ from taskapp_kit.declare.taskapp import Declared, TaskApp
 
 OUTCOME_NAMES = ("trajectory", "task", "config", "answer_text")
 """What a function that reads a finished episode may take."""
+POLICY_NAMES = ("observation", "rng")
+"""What a policy may take; `gold` may also take `task`."""
 
 
 def check_policy(app: TaskApp, declared: Declared, problems: Problems) -> PolicySpec | None:
     """The spec of one `@app.policy`; None when something is wrong with it."""
     place = line_of(declared.target, declared.place)
     before = len(problems)
-    allowed = ("observation", "rng", "task") if declared.name == "gold" else ("observation", "rng")
-    parameters = taken_names(declared, place, allowed, problems)
+    allowed = (*POLICY_NAMES, "task") if declared.name == "gold" else POLICY_NAMES
+    parameters = taken_names(
+        declared, place, allowed, problems,
+        otherwise="what a policy is to know beside observations goes into rows (tasks=) as Private fields, which the policy "
+        "named gold takes as `task`",
+    )  # fmt: skip
     environments = chosen_environments(app, declared, place, problems)
     if len(problems) > before:
         return None
@@ -88,8 +94,10 @@ def check_rollout(declared: Declared, problems: Problems) -> None:
                      "async def play(env, model, task)", "write `async def`")  # fmt: skip
 
 
-def taken_names(declared: Declared, place: str, allowed: Sequence[str], problems: Problems) -> tuple[str, ...]:
-    """The parameters that the function is to be given. allowed: what there is to give."""
+def taken_names(
+    declared: Declared, place: str, allowed: Sequence[str], problems: Problems, *, otherwise: str = "rename it"
+) -> tuple[str, ...]:
+    """The parameters that the function is to be given. allowed: what there is to give; otherwise: what else to do."""
     if not callable(declared.target):
         problems.add(place, f"{declared.kind} {declared.name!r} is {declared.target!r}", "a function", "mend it")
         return ()
@@ -99,7 +107,7 @@ def taken_names(declared: Declared, place: str, allowed: Sequence[str], problems
     for name in names:
         if name not in allowed:
             problems.add(place, f"{declared.kind} {declared.name!r} takes {name!r}, which nothing gives",
-                         f"any of {', '.join(allowed)}", did_you_mean(name, allowed))  # fmt: skip
+                         f"any of {', '.join(allowed)}", did_you_mean(name, allowed, otherwise=otherwise))  # fmt: skip
     return names
 
 

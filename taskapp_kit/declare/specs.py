@@ -203,7 +203,10 @@ class AggregateSpec(Scoped):
 
 @dataclass(frozen=True)
 class AppSpec:
-    """A whole task app, checked. `warnings` are sentences for whoever starts it."""
+    """A whole task app, checked.
+
+    warnings: sentences for the person who starts it. withheld: policies that are declared, and not offered by this server.
+    """
 
     name: str
     version: str
@@ -219,6 +222,7 @@ class AppSpec:
     system_prompt: str | None = None
     rollout_function: Callable[..., Any] | None = None
     warnings: tuple[str, ...] = ()
+    withheld: tuple[PolicySpec, ...] = ()
 
     @property
     def default_environment(self) -> EnvironmentSpec:

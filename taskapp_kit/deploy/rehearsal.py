@@ -213,7 +213,7 @@ def _left_behind(folder: Path, travelling: set[str]) -> list[str]:
 
 def _told(app: TaskApp) -> Rehearsal:
     from taskapp_kit.contract.model import role_variable
-    from taskapp_kit.policy.choose import policies_of
+    from taskapp_kit.policy.choose import offered, policies_of
     from taskapp_kit.score.judges import needed_roles
 
     spec = app.freeze()
@@ -223,12 +223,13 @@ def _told(app: TaskApp) -> Rehearsal:
         if environment.tasks is not None:
             files += [os.path.normpath(path) for path in environment.tasks.files if path.resolve() not in named]
     first = spec.default_environment
+    policies = policies_of(offered(spec, exposure="public", gold=None), first)
     return Rehearsal(
         name=spec.name,
         version=spec.version,
         files=tuple(sorted(set(files))),
         roles={role_variable(need.role): need.judge for need in needed_roles(spec) if need.must},
-        policy=_policy(policies_of(spec, first), words=first.text_action is not None),
+        policy=_policy(policies, words=first.text_action is not None),
         environment=first.name,
         seed=0 if first.tasks is not None else first.splits[first.split_names[0]][0],
     )

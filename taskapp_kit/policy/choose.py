@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.ports import LocalPolicy
 from taskapp_kit.contract.trajectory import Answer
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
+from taskapp_kit.declare.taskapp import Exposure
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.policy.local import (
     AuthorPolicy,
@@ -19,11 +21,15 @@ from taskapp_kit.policy.local import (
     noop_policy,
     policy_rng,
     random_policy,
+    unavailable,
 )
 
 BUILT_IN = ("random", "noop", "constant", "replay")
 MODEL = "model"
 """What the policy is called when the model at `inference_url` acts."""
+
+GOLD = "gold"
+"""The app's example of good play, the one policy that may read a task's private fields."""
 
 KEPT_CONFIG = (
     "policy", "model", "sample", "action", "rollout_id", "temperature", "top_p", "top_k", "max_tokens",
@@ -36,6 +42,23 @@ KNOWN_CONFIG = (*KEPT_CONFIG, "inference_url", "api_key", "extra_body", "trace_c
 """Every member of `policy.config` that has an effect."""
 MOST_UNKNOWN_NAMED = 8
 LONGEST_UNKNOWN_NAME = 40
+
+
+def offered(app: AppSpec, *, exposure: Exposure, gold: bool | None) -> AppSpec:
+    """The app with the policies that a server offers. gold: the setting `TASKAPP_GOLD`, None when it is not set.
+
+    Unset, a `gold` that takes the task's row is withheld under exposure "public": its actions show private fields.
+    """
+
+    def stays(name: str, parameters: Sequence[str]) -> bool:
+        if name != GOLD:
+            return True
+        return exposure != "public" or "task" not in parameters if gold is None else gold
+
+    policies = tuple(spec for spec in app.policies if stays(spec.name, spec.parameters))
+    if len(policies) == len(app.policies):
+        return app
+    return replace(app, policies=policies, withheld=tuple(spec for spec in app.policies if spec not in policies))
 
 
 def policy_names(app: AppSpec, environment: str) -> list[str]:
@@ -77,21 +100,33 @@ def unknown_config(config: Mapping[str, Json]) -> list[str]:
     return warnings
 
 
+def _available(app: AppSpec, environment: str) -> list[str]:
+    """The policies that a request can name and have act."""
+    return [name for name, why in policies_of(app, app.environments[environment]).items() if why is None]
+
+
 def chosen_name(
     app: AppSpec, environment: str, config: Mapping[str, Json], policy_name: str | None, inference_url: str | None
 ) -> str:
     """The policy's name. Raises RequestError listing the names."""
     names = policy_names(app, environment)
     asked = config.get("policy")
+    loc = ("body", "policy", "policy_name") if asked is None else ("body", "policy", "config", "policy")
+    wanted = policy_name if asked is None else asked
+    if any(spec.name == wanted and spec.applies_to(environment) for spec in app.withheld):
+        raise unavailable(
+            str(wanted), "this server does not offer it, as its actions may show private fields of the task",
+            "Name another policy, or have the server offer it: `taskapp serve --gold`, or TASKAPP_GOLD=on.", loc=loc,
+        )  # fmt: skip
     if asked is not None:
         if asked not in names:
-            raise _unknown(asked, names, ("body", "policy", "config", "policy"))
+            raise _unknown(asked, _available(app, environment), loc)
         return str(asked)
     if policy_name in names:
         return str(policy_name)
     if inference_url is not None:
         return MODEL
-    raise _unknown(policy_name, names, ("body", "policy", "policy_name"))
+    raise _unknown(policy_name, _available(app, environment), loc)
 
 
 def make_policy(

@@ -77,7 +77,7 @@ def random_policy(environment: EnvironmentSpec, rng: random.Random) -> RandomPol
         try:
             sampler_of(action.tool)
         except Unbounded as error:
-            raise _unavailable(
+            raise unavailable(
                 "random", f"action {action.name!r} at {without_folder(action.place)}: {error}",
                 "Give its fields bounds (Literal, Field(ge=, le=), a greatest length), or the action a sampler: "
                 "@action(sample=fn).",
@@ -102,7 +102,7 @@ def noop_policy(environment: EnvironmentSpec) -> ConstantPolicy:
     for action in environment.actions.values():
         if action.tool.noop is not None:
             return ConstantPolicy("noop", Answer([ToolCall(action.name, plain(action.tool.noop, "noop"))]))
-    raise _unavailable(
+    raise unavailable(
         "noop",
         f"environment {environment.name!r} at {without_folder(environment.place)} has no action marked "
         "@action(noop={…})",
@@ -113,7 +113,7 @@ def noop_policy(environment: EnvironmentSpec) -> ConstantPolicy:
 def constant_policy(config: Mapping[str, Json]) -> ConstantPolicy:
     """Repeats `policy.config.action`: `{"tool": {args}}`, or words. Raises RequestError when it is absent or neither."""
     if "action" not in config:
-        raise _unavailable(
+        raise unavailable(
             "constant", "policy.config has no 'action'", 'Give {"action": {"tool": {args}}} or {"action": "words"}.'
         )
     return ConstantPolicy("constant", answer_from(config["action"], "policy.config.action"))
@@ -188,9 +188,12 @@ def _plain(args: Any, who: str) -> Json:
         raise PolicyError(f"{who}: {error}; arguments are JSON.") from None
 
 
-def _unavailable(name: str, why: str, hint: str) -> RequestError:
+def unavailable(
+    name: str, why: str, hint: str, *, loc: tuple[str, ...] = ("body", "policy", "policy_name")
+) -> RequestError:
+    """A policy that has the name and cannot act. loc: the request's field that names it."""
     message = f"policy {name!r} is unavailable: {why}."
     return RequestError(
         message, hint=hint, code="policy_unavailable",
-        fields=(FieldProblem(("body", "policy", "policy_name"), message, "policy_unavailable"),),
+        fields=(FieldProblem(loc, message, "policy_unavailable"),),
     )  # fmt: skip

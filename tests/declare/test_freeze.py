@@ -311,10 +311,15 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         "samples=0",
         "mend samples",
     ),
+    "gold that takes the seed": (
+        GOOD + "@app.policy('gold')  # !\ndef p(observation, seed): return {}",
+        "takes 'seed', which nothing gives",
+        "Private",
+    ),
     "policy that takes what it must not": (
         GOOD + "@app.policy('mine')  # !\ndef p(observation, rng, task): return {}",
         "takes 'task', which nothing gives",
-        "rename it",
+        "gold",
     ),
     "metric that takes what nothing gives": (
         GOOD + "@app.metric  # !\ndef m(trajektory): return 1",

@@ -53,7 +53,7 @@ def test_which_policy_acts(
     ("config", "name", "loc", "words"),
     [
         ({"policy": "golden"}, "random", ("body", "policy", "config", "policy"), "there is no policy 'golden'"),
-        ({}, "rndom", ("body", "policy", "policy_name"), "there is no policy 'rndom'"),
+        ({}, "nopp", ("body", "policy", "policy_name"), "there is no policy 'nopp'"),
         ({}, None, ("body", "policy", "policy_name"), "no policy is named in the request"),
         ({"policy": ["random"]}, None, ("body", "policy", "config", "policy"), "there is no policy"),
         ({"policy": ""}, None, ("body", "policy", "config", "policy"), "there is no policy ''"),
@@ -66,11 +66,11 @@ def test_an_unknown_policy_lists_the_names(
     with pytest.raises(RequestError) as caught:
         chosen_name(spec, "t", config, name, None)
     assert words in caught.value.message
-    assert "the policies are gold, noop, random, constant, replay" in caught.value.message
+    assert "the policies are gold, noop, constant, replay" in caught.value.message
     assert caught.value.fields[0].loc == loc
     assert caught.value.code == "unknown_policy"
-    if name == "rndom":
-        assert caught.value.hint == "Did you mean 'random'?"
+    if name == "nopp":
+        assert caught.value.hint == "Did you mean 'noop'?"
 
 
 def test_a_model_acts_where_an_address_is_given_and_no_policy_is_named(spec: AppSpec) -> None:

@@ -58,7 +58,7 @@ def client(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Iterator[ht
     rows.write_text("\n".join(map(json.dumps, ROWS)))
     with pytest.MonkeyPatch.context() as patch:
         app = own_copy(folder, rows, patch)
-    settings = Settings(environment_api_key=KEY, store=f"sqlite:///{store}")
+    settings = Settings(environment_api_key=KEY, store=f"sqlite:///{store}", gold=True)
     with (
         BackgroundServer(build(app, settings)) as server,
         httpx.Client(base_url=server.url, headers={"X-API-Key": KEY}, timeout=120) as client,
