@@ -26,6 +26,7 @@ SERVER_ONLY = ("ENVIRONMENT_API_KEY", "DEV_ENVIRONMENT_API_KEY", "SYNTH_API_KEY"
 
 LOG_FORMAT, LOG_LEVEL = "TASKAPP_LOG_FORMAT", "TASKAPP_SERVED_LOG_LEVEL"
 LEVELS = ("debug", "info", "warning", "error")
+PYTHON_PATH, SAFE_PATH = "PYTHONPATH", "PYTHONSAFEPATH"
 _for_children: dict[str, str] = {}
 
 BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -283,9 +284,11 @@ def export(settings: Settings) -> list[str]:
 def hand_over(settings: Settings, **more: str) -> None:
     """Puts every setting under its own variable into the process environment, and `more` beside them.
 
-    A child process whose settings come `from_environment()` then has the same ones, keys included.
+    A child process whose settings come `from_environment()` then has the same ones, keys included. It is started by
+    `multiprocessing`, whose `python -c` finds no module in the working directory then.
     """
     export(settings)
+    os.environ[SAFE_PATH] = "1"
     for setting in SETTINGS:
         value = getattr(settings, setting.name)
         if value is None or value == ():
@@ -313,7 +316,10 @@ def told_by_parent(environ: MutableMapping[str, str] | None = None) -> tuple[Lit
 def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """The process environment for a child that plays author's code: without the server's keys and its store's address."""
     environ = {**os.environ, **_for_children} if environ is None else environ
-    return {name: value for name, value in environ.items() if not _server_only(name)}
+    passed = {name: value for name, value in environ.items() if not _server_only(name)}
+    if PYTHON_PATH in passed:  # an empty entry, as `:$FOLDER` has it, is the working directory
+        passed[PYTHON_PATH] = os.pathsep.join(filter(None, passed[PYTHON_PATH].split(os.pathsep)))
+    return passed
 
 
 def keep_from_authors() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 
+from taskapp_kit.child_python import python_command
 from taskapp_kit.config import child_environment
 from taskapp_kit.contract.events import EncodedEvents, Event, answer_to_json, from_json, joined
 from taskapp_kit.contract.trajectory import Answer
@@ -134,7 +135,7 @@ class Foreman:
             raise Unavailable(f"worker processes cannot play: {error.message}", hint=error.hint) from None
         folders = os.pathsep.join(sys.path)
         pool = Processes(
-            ["-m", "taskapp_kit.worker", reference, folders],
+            python_command("taskapp_kit.worker", reference, folders),
             environment=child_environment(),
             shared=self.workers,
             exclusive=self.places,

@@ -1,4 +1,4 @@
-"""The program of a worker process: `python -m taskapp_kit.worker REFERENCE FOLDERS FD`; `foreman.py` starts it.
+"""The program of a worker process: `taskapp_kit.worker REFERENCE FOLDERS FD`; `foreman.py` starts it.
 
 REFERENCE is what `find_app` finds the app by, FOLDERS what the front's `sys.path` has (joined by `os.pathsep`), FD the
 socket. A job is one rollout; its frame holds the request (split and seed settled), `answers` for a replay, `rollout_id`,
@@ -63,13 +63,14 @@ class Worker:
         """Imports the app and prepares its environments. Raises DiscoveryError, DeclarationError."""
         import gc
 
+        from taskapp_kit.child_python import add_import_folder
         from taskapp_kit.config import told_by_parent
         from taskapp_kit.logs import configure
 
         log_format, log_level = told_by_parent()
         configure(log_level, log_format, worker=os.getpid())
-        known = set(sys.path)
-        sys.path += [folder for folder in self.folders if folder not in known]
+        for folder in reversed(self.folders):
+            add_import_folder(folder)
         import taskapp_kit.contract.response
         import taskapp_kit.contract.wire
         import taskapp_kit.outcome  # noqa: F401  # what `play` needs, loaded before the first job

@@ -22,6 +22,7 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py") if "_bundled" not in path.
 LAYERS = {
     "errors": 0,
     "config": 0,
+    "child_python": 0,
     "contract": 0,
     "version": 0,
     "logs": 0,

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from taskapp_kit.child_python import python_command
 from taskapp_kit.contract.events import from_json, joined
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.foreman import Told
@@ -22,7 +23,7 @@ HOSTILE = Path(__file__).parent / "hostile_app.py"
 
 
 def pool(reference: str) -> Processes:
-    argv = ["-m", "taskapp_kit.worker", reference, os.pathsep.join(sys.path)]
+    argv = python_command("taskapp_kit.worker", reference, os.pathsep.join(sys.path))
     return Processes(argv, environment=dict(os.environ), shared=1)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+from taskapp_kit.child_python import add_import_folder
 from taskapp_kit.declare.taskapp import TaskApp
 from taskapp_kit.errors import DiscoveryError, TaskappError
 
@@ -115,8 +116,7 @@ def _load_file(path: Path) -> ModuleType:
         if package not in sys.modules:
             _execute(package, folder / "__init__.py", [str(folder)])
         return _execute(f"{package}.{file.stem}", file)
-    if str(folder) not in sys.path:  # as Python does for a script, so that files beside it can be imported
-        sys.path.insert(0, str(folder))
+    add_import_folder(str(folder))  # so that files beside it can be imported
     return _execute(f"_taskapp_{file.stem}_{mark}", file)
 
 
@@ -138,8 +138,9 @@ def _execute(name: str, file: Path, search: list[str] | None = None) -> ModuleTy
 
 def _import_module(name: str) -> ModuleType:
     """Tells "there is no such module" from "your module failed while importing"."""
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    here = str(Path.cwd())
+    if "" not in sys.path and importlib.machinery.PathFinder.find_spec(name.partition(".")[0], [here]) is not None:
+        add_import_folder(here)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -166,11 +167,22 @@ def _import_failed(what: str, error: BaseException) -> DiscoveryError:
             where = f"{own[-1].filename}:{own[-1].lineno}"
         return DiscoveryError(f"{what} failed while it was imported, at {where}: {error.message}", hint=error.hint)
     hint = "Mend the file; the app was not made."
-    if isinstance(error, ModuleNotFoundError):
+    if isinstance(error, ImportError) and (shadowed := _named_like_a_standard_module(error.name, frames)):
+        hint = f"Rename {shadowed}: the standard library has a module of that name, which is imported instead."
+    elif isinstance(error, ModuleNotFoundError):
         hint = f"Install what it imports: pip install {error.name}."
     return DiscoveryError(
         f"{what} failed while it was imported, at {where}: {type(error).__name__}: {error}.", hint=hint
     )
+
+
+def _named_like_a_standard_module(name: str | None, frames: Sequence[traceback.FrameSummary]) -> Path | None:
+    """The file beside an importing one that its author may have meant by `name`."""
+    top = (name or "").partition(".")[0]
+    if top not in sys.stdlib_module_names or not frames:
+        return None
+    folder = Path(frames[-1].filename).parent
+    return next((file for file in (folder / f"{top}.py", folder / top / "__init__.py") if file.is_file()), None)
 
 
 def reference_of(app: TaskApp) -> str:

@@ -225,7 +225,8 @@ def _imports(file: Path) -> set[str]:
     names += [
         node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module and not node.level
     ]
-    return {name.partition(".")[0] for name in names} - {KIT_DIR.name}  # in a checkout the kit may lie beside it
+    # in a checkout the kit may lie beside the file; a file named like a standard module is never imported in its place
+    return {name.partition(".")[0] for name in names} - {KIT_DIR.name} - sys.stdlib_module_names
 
 
 def lazy_imports(file: Path) -> list[tuple[str, int]]:

@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -20,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from taskapp_kit.child_python import python_command
 from taskapp_kit.config import child_environment
 
 log = logging.getLogger("taskapp_kit.deploy")
@@ -105,7 +105,7 @@ class Cloudflared:
     def _run(self, arguments: list[str]) -> None:
         try:
             process = subprocess.Popen(  # noqa: S603 (what it is for)
-                [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), *arguments],
+                python_command(LEASH, str(os.getpid()), *arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

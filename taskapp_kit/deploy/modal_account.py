@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal
 
-from taskapp_kit.deploy.python import process_environment, python
+from taskapp_kit.child_python import python_command
+from taskapp_kit.config import child_environment
 from taskapp_kit.errors import TaskappError, Unavailable
 
 SECONDS = 120.0
@@ -109,7 +110,7 @@ def _ask(what: str, environment: str, **question: Any) -> dict[str, Any]:
     require_client()
     try:
         done = subprocess.run(  # noqa: S603 — this Python, this module
-            python("taskapp_kit.deploy.modal_account"),
+            python_command("taskapp_kit.deploy.modal_account"),
             input=json.dumps(
                 {"what": what, "environment": environment, "connect_seconds": CONNECT_SECONDS, **question}
             ),
@@ -117,7 +118,7 @@ def _ask(what: str, environment: str, **question: Any) -> dict[str, Any]:
             text=True,
             timeout=SECONDS,
             check=False,
-            env=process_environment(),
+            env=child_environment(),
         )
     except subprocess.TimeoutExpired:
         raise ModalRefused(f"Modal did not answer within {SECONDS:.0f} s.", hint="Try again.") from None

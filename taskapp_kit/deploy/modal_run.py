@@ -14,7 +14,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,11 +22,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
+from taskapp_kit.child_python import python_command
+from taskapp_kit.config import child_environment
 from taskapp_kit.deploy.modal import ASKED_FILE
 from taskapp_kit.deploy.modal_account import ModalRefused, require_client
 from taskapp_kit.deploy.modal_plan import Plan
 from taskapp_kit.deploy.modal_settings import WEB_FUNCTION, ModalSettings
-from taskapp_kit.deploy.python import process_environment, python
 
 ENTRY = '''"""Made by `taskapp deploy`: what modal_app.py is, for one deploy."""
 
@@ -125,14 +125,14 @@ def _modal(
     """Runs Modal's command line; its exit status, and whether Ctrl-C ended it."""
     require_client()
     process = subprocess.Popen(  # noqa: S603 — this Python, Modal's module
-        [sys.executable, str(LEASH), str(os.getpid()), *python("modal", *arguments)],
+        python_command(LEASH, str(os.getpid()), *python_command("modal", *arguments)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
         start_new_session=True,  # Ctrl-C reaches it once, from here: a second one would cut its clean-up short
-        env={**process_environment(), "COLUMNS": "200", "PYTHONUNBUFFERED": "1"},
+        env={**child_environment(), "COLUMNS": "200", "PYTHONUNBUFFERED": "1"},
     )
     assert process.stdout is not None
     interrupted, before = False, ""

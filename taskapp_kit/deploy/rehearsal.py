@@ -3,7 +3,7 @@
 What fails there would have failed in a cold container. What the app names (`app.path`, rows in files) is learnt on the
 way, and so are the files that it opens and the models that its judges need. Nothing is guessed from its source.
 
-`rehearse` is the caller's side. `python -m taskapp_kit.deploy.rehearsal` is the child: a question as JSON on stdin, the
+`rehearse` is the caller's side. The module run as a program is the child: a question as JSON on stdin, the
 answer as JSON in a file, for the author's code may print what it likes.
 """
 
@@ -25,8 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from taskapp_kit.child_python import python_command
+from taskapp_kit.config import child_environment
 from taskapp_kit.declare.places import shown_path
-from taskapp_kit.deploy.python import process_environment, python
 from taskapp_kit.errors import DiscoveryError, TaskappError
 
 if TYPE_CHECKING:
@@ -82,13 +83,13 @@ def rehearse(address: str, *, allowed: Sequence[str], folder: Path | None, own: 
         answer = Path(scratch) / "answer.json"
         try:
             done = subprocess.run(  # noqa: S603 — this Python, this module
-                python("taskapp_kit.deploy.rehearsal", str(answer)),
+                python_command("taskapp_kit.deploy.rehearsal", str(answer)),
                 input=json.dumps(question).encode(),
                 stdout=subprocess.DEVNULL,
                 stderr=said,  # a file: a process that the app started could hold a pipe open
                 timeout=SECONDS,
                 check=False,
-                env=process_environment(),
+                env=child_environment(),
             )
         except subprocess.TimeoutExpired:
             raise RehearsalFailed(

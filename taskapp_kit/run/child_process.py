@@ -75,7 +75,7 @@ class ChildProcess:
             with self._childs as theirs:
                 # a session of its own: Ctrl-C at the terminal is for the front, and a kill takes grandchildren along
                 self._process = await asyncio.create_subprocess_exec(
-                    sys.executable, *argv, str(theirs.fileno()), pass_fds=(theirs.fileno(),),
+                    *argv, str(theirs.fileno()), pass_fds=(theirs.fileno(),),
                     stdin=asyncio.subprocess.DEVNULL, stdout=2, env=dict(environment), start_new_session=True,
                 )  # fmt: skip
         except OSError as error:

@@ -96,7 +96,7 @@ class _Group:
 class Processes:
     """The pool. Make it and use it on one event loop, in the thread that lives as long as the children should.
 
-    argv: what the interpreter is given (`["-m", "package.worker", …]`); the number of a socket for
+    argv: the command (of `child_python.python_command`); the number of a socket for
     `frames.serve_jobs` is added as the last argument. environment: the children's whole environment. shared: how many
     children run many jobs each. exclusive: how many jobs at once may have a child to themselves. start_seconds: how
     long a child may take until it is ready. retry_seconds: after START_TRIES failures in a row one more start is tried

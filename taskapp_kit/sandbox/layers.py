@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from taskapp_kit.child_python import python_command
 from taskapp_kit.errors import Unavailable
 from taskapp_kit.sandbox import interpreter, processes
 from taskapp_kit.sandbox.folder import Folder, tool
@@ -82,7 +83,7 @@ def prepare(level: int, folder: Folder, argv: Sequence[str] | None, limits: Sand
         return Launch(["/bin/sh", "-c", 'exec "$@"', "sh", *argv], environment, str(folder.files))
     limited = [f"{name}={value}" for name, value in _rlimits(limits, folder.uid is not None).items()]
     status_read, status_write = os.pipe()
-    command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("launch.py")), str(status_write)]
+    command = python_command(Path(__file__).with_name("launch.py"), str(status_write))
     command += [
         str(os.getpid()),
         NOTHING if folder.uid is None else str(folder.uid),

@@ -24,10 +24,8 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _KILL_SECONDS = 10.0
 _SETRESUID = {"x86_64": 117, "aarch64": 147}
-_GET_DUMPABLE, _SET_DUMPABLE, _SET_PDEATHSIG, _GET_PDEATHSIG = 3, 4, 1, 2
+_SET_DUMPABLE, _SET_PDEATHSIG, _GET_PDEATHSIG = 4, 1, 2
 _libc = ctypes.CDLL(None)
-_DUMPABLE = _libc.prctl(_GET_DUMPABLE) if platform.system() == "Linux" else 0
-"""Of the whole process, so it is asked before any thread changes it."""
 
 GUARD_UID = 60_599
 """No box and nobody else has this id; see `acting_as`."""
@@ -134,7 +132,7 @@ def acting_as(uid: int) -> Iterator[None]:
     finally:
         restored = _libc.syscall(number, real, effective, saved)
         _libc.setfsgid(group)
-        _libc.prctl(_SET_DUMPABLE, _DUMPABLE)  # a change of ids clears both
+        _libc.prctl(_SET_DUMPABLE, 0)  # a change of ids sets both anew; see `child_python.hide_memory`
         _libc.prctl(_SET_PDEATHSIG, parent_signal.value)
         if restored != 0:
             raise SandboxError("The rights of root could not be taken up again.")
@@ -209,6 +207,14 @@ def threads_of(uid: int) -> int:
     for entry in os.scandir(_PROC) if _PROC.is_dir() else ():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                if entry.stat().st_uid == uid:
+                if entry.stat().st_uid == uid or _real_uid(entry.name) == uid:
                     total += sum(1 for _ in os.scandir(f"/proc/{entry.name}/task"))
     return total
+
+
+def _real_uid(pid: str) -> int | None:
+    """Of a process whose memory is hidden: the folder of such a one belongs to root."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("Uid:"):
+            return int(line.split()[1])
+    return None

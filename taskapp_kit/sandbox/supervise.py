@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from taskapp_kit.child_python import hide_memory
 from taskapp_kit.errors import SandboxError
 from taskapp_kit.sandbox import processes
 from taskapp_kit.sandbox.folder import Folder
@@ -57,6 +58,7 @@ class Run:
         self._cpu_seconds = 0.0
         self._asked = not launch.asks
         self._unsent = memoryview(b"\n" + stdin if launch.asks else stdin)
+        hide_memory()
         try:
             self._process = subprocess.Popen(  # noqa: S603 (what it is for)
                 launch.argv, env=launch.environment, cwd=launch.folder, pass_fds=launch.pass_fds, bufsize=0,

@@ -1,4 +1,4 @@
-"""A mock model in a process of its own, for benchmarks; and the program that runs there.
+"""A mock model in a process of its own, for benchmarks. `mock_child.py` is the program that runs there.
 
 The settings go to its standard input as JSON, the address comes back on its standard output. It ends when its standard input
 does, so it never outlives the process that started it.
@@ -7,10 +7,7 @@ does, so it never outlives the process that started it.
 from __future__ import annotations
 
 import dataclasses
-import os
 import subprocess
-import sys
-import threading
 import urllib.request
 from pathlib import Path
 from types import TracebackType
@@ -18,8 +15,10 @@ from typing import Any, Self
 
 import orjson
 
+from taskapp_kit.child_python import python_command
+from taskapp_kit.config import child_environment
 from taskapp_kit.contract.content import Json
-from taskapp_kit.errors import ConfigError, TaskappError
+from taskapp_kit.errors import ConfigError
 from taskapp_kit.testing.faults import Faults
 
 START_SECONDS = 30.0
@@ -44,8 +43,9 @@ class MockProcess:
             "faults": _as_json(faults) if isinstance(faults, Faults) else None,
             "settings": {"record": 0, **settings},
         }
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", "from taskapp_kit.testing.mock_process import main; main()"],
+        self._process = subprocess.Popen(  # noqa: S603 (this Python, a module of the kit)
+            python_command("taskapp_kit.testing.mock_child"),
+            env=child_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -95,32 +95,3 @@ class MockProcess:
 def _as_json(faults: Faults) -> dict[str, Json]:
     told = {name.name: getattr(faults, name.name) for name in dataclasses.fields(faults)}
     return {**told, "rate": dict(faults.rate), "sequence": list(faults.sequence)}
-
-
-def main() -> None:
-    """The program: settings from a line of standard input, address to standard output, then service until the input ends."""
-    from taskapp_kit.testing.mock_model import MockModel
-
-    told = orjson.loads(sys.stdin.buffer.readline())
-
-    def say(answer: dict[str, Json]) -> None:
-        sys.stdout.buffer.write(orjson.dumps(answer) + b"\n")
-        sys.stdout.buffer.flush()
-
-    try:
-        settings = told["settings"]
-        if isinstance(settings.get("latency_seconds"), list):
-            settings["latency_seconds"] = tuple(settings["latency_seconds"])
-        faults = Faults(**told["faults"]) if told["faults"] else None
-        model = MockModel(told["script"], faults=faults, **settings)
-        threading.Thread(target=_until_the_parent_goes, daemon=True).start()
-        model.run(lambda model: say({"url": model.url}))
-    except TaskappError as error:
-        say({"error": str(error)})
-    except KeyboardInterrupt:
-        pass
-
-
-def _until_the_parent_goes() -> None:
-    sys.stdin.buffer.read()
-    os._exit(0)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,11 +80,11 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path, *args: str, **variables: str) -> Iterator[Served]:
-    """A real `taskapp serve ARGS --port 0`, stopped by SIGINT at the end when it still runs."""
+def serving(folder: Path, *args: str, start: Sequence[str] = (), **variables: str) -> Iterator[Served]:
+    """A real `taskapp serve ARGS --port 0` (the installed script adds no working directory either), stopped by SIGINT at the end when it still runs."""
     with (folder / "out.txt").open("wb") as out, (folder / "err.txt").open("wb") as err:
         process = subprocess.Popen(
-            [sys.executable, "-m", "taskapp_kit", "serve", *args, "--port", "0"],
+            [sys.executable, *start, "-P", "-m", "taskapp_kit", "serve", *args, "--port", "0"],
             cwd=folder,
             stdout=out,
             stderr=err,

@@ -36,7 +36,7 @@ def anyio_backend() -> str:
 
 
 def argv(mode: str = "serve") -> list[str]:
-    return [str(HERE / "job_program.py"), frames.__file__, mode]
+    return [sys.executable, str(HERE / "job_program.py"), frames.__file__, mode]
 
 
 @contextlib.asynccontextmanager
@@ -649,7 +649,7 @@ async def test_a_front_that_is_killed_leaves_no_orphan() -> None:
 async def test_a_child_whose_front_dies_while_it_starts_ends_by_itself() -> None:
     ours, theirs = socket.socketpair()
     with theirs:
-        child = subprocess.Popen([sys.executable, *argv(), str(theirs.fileno())], pass_fds=(theirs.fileno(),))
+        child = subprocess.Popen([*argv(), str(theirs.fileno())], pass_fds=(theirs.fileno(),))
     ours.close()
     assert child.wait(timeout=20) == 1
 
