@@ -6,6 +6,7 @@ then:  BACKEND_BASE_URL=http://127.0.0.1:8500 SYNTH_API_KEY=… python examples/
 
 from pathlib import Path
 
+from taskapp_kit.client import weights_note
 from taskapp_kit.deploy.in_process_job import run_in_process_job
 
 HERE = Path(__file__).parent
@@ -18,4 +19,4 @@ if __name__ == "__main__":
         on_status=lambda status: print("status", status["status"]),
         interval=1.0,
     )
-    print("final reward", result.final_reward)
+    print("final reward", result.final_reward, weights_note(result.job))

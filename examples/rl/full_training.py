@@ -9,6 +9,8 @@ import json
 from example_arguments import job_flags, main, needed, parser
 from run_rl_job import checked, follow, job_of
 
+from taskapp_kit.client import weights_note
+
 
 def run() -> int:
     made = parser(__doc__.splitlines()[0])
@@ -20,7 +22,12 @@ def run() -> int:
     job, runner = job_of(given)
     asyncio.run(follow(job, given, runner))
     results = job.get_results()
-    print(json.dumps({"final_reward": results.get("final_reward"), "metrics": results.get("metrics")}, indent=2))
+    told = {
+        "final_reward": results.get("final_reward"),
+        "note": weights_note(results),
+        "metrics": results.get("metrics"),
+    }
+    print(json.dumps(told, indent=2))
     return 0
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from example_arguments import job_flags, main, needed, parser
 
-from taskapp_kit.client import RLJob, check_backend, check_task_app, load_rl_config
+from taskapp_kit.client import RLJob, check_backend, check_task_app, load_rl_config, weights_note
 
 
 def job_of(given: argparse.Namespace) -> tuple[RLJob, dict[str, Any]]:
@@ -71,7 +71,7 @@ def run() -> int:
         return 1
     job, runner = job_of(given)
     last = asyncio.run(follow(job, given, runner))
-    print("final reward", last.get("final_reward"))
+    print("final reward", last.get("final_reward"), weights_note(last))
     return 0 if last["status"] in ("succeeded", "completed") else 1
 
 

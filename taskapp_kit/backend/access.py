@@ -98,13 +98,13 @@ class Access:
             shown.append(candidate.key)
         return OpenedTaskApp(url, candidate.key, self.addresses, shown, retries)
 
-    async def client(self, org: str, url: str) -> OpenedTaskApp:
+    async def client(self, org: str, url: str, *, retries: int = RETRIES) -> OpenedTaskApp:
         """A client with the key that the task app takes. Raises RequestError, TaskAppError: refused, unreachable."""
         await self.addresses.admit(url)
         shown: list[str] = []
         last: TaskAppError | None = None
         for candidate in await self.candidates(org, url):
-            client = self._open(url, candidate, shown, RETRIES)
+            client = self._open(url, candidate, shown, retries)
             try:
                 await client.health()
             except BaseException as error:

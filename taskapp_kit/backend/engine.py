@@ -152,6 +152,14 @@ class Engine(Protocol):
         """What this engine cannot do of the job, one sentence each; a job with problems is refused."""
         ...
 
+    async def missing(self, job: JobDocument, task_app: OpenedTaskApp) -> list[str]:
+        """What the job asks for and the task app does not have, one sentence each; a job that lacks something is refused.
+
+        Asked when a job is submitted, and once more before its first `run`. Raises TaskAppError when the task app cannot
+        be asked, which is no reason to refuse.
+        """
+        ...
+
     async def run(self, job: JobDocument, task_app: OpenedTaskApp, ledger: Ledger, state: Mapping[str, Any]) -> Outcome:
         """Plays the job from `state` (empty at first) to its end. What the task app says is kept `task_app.cleaned` only.
 

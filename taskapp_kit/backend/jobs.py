@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import secrets
@@ -17,7 +18,15 @@ from taskapp_kit.backend.bells import Bells
 from taskapp_kit.backend.engine import Engine, Event, JobDocument, Outcome, Phase, Played, Point
 from taskapp_kit.backend.records import Records
 from taskapp_kit.backend.tables import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, Job
-from taskapp_kit.errors import IdempotencyKeyReused, Saturated, StoreError, TaskAppError, TaskappError
+from taskapp_kit.errors import (
+    ConfigError,
+    IdempotencyKeyReused,
+    JobConfigError,
+    Saturated,
+    StoreError,
+    TaskAppError,
+    TaskappError,
+)
 
 log = logging.getLogger("taskapp_kit.backend")
 
@@ -27,6 +36,8 @@ LETTING_GO_SECONDS = 10.0
 """How long an engine may take to let go of a job."""
 STORE_SECONDS = 10.0
 """After so long a job whose store failed is taken up again."""
+CHECK_SECONDS = 10.0
+"""How long a submission waits for the task app to say what it has."""
 STARTING_SECONDS = 30.0
 """How long the task app of a job that is taken up again is waited for."""
 
@@ -58,6 +69,7 @@ class Jobs:
         self._access = access
         self._at_once = at_once
         self.most_waiting = most_waiting
+        self.check_seconds = CHECK_SECONDS
         self._now = now
         self._queue: list[tuple[str, str]] = []
         """(organisation, job) of those that wait."""
@@ -86,15 +98,18 @@ class Jobs:
         self._fill()
 
     async def submit(self, org: str, document: JobDocument, *, fingerprint: str, idempotency_key: str | None) -> Job:
-        """Keeps a job and puts it into the queue; the job of an earlier request with the same key and body.
+        """Stores a job and puts it into the queue; returns the job of an earlier request with the same key and body.
 
-        Of the key only a hash is kept: a caller may send anything there. Raises IdempotencyKeyReused, Saturated,
-        StoreError.
+        Of the key only a hash is stored: a caller may send anything there. Raises IdempotencyKeyReused, Saturated,
+        StoreError; JobConfigError, RequestError where its task app does not have what it asks for.
         """
         if self.stopping:
             raise Saturated("The backend is stopping.", code="draining", retry_after_seconds=5)
         if idempotency_key is not None:
             idempotency_key = hashlib.sha256(f"{org} {idempotency_key}".encode()).hexdigest()
+        known = None if idempotency_key is None else await self.records.submitted(org, idempotency_key)
+        if known is None:
+            await self._check(org, document)
         now = self._now()
         job = Job(
             job_id=document.job_id,
@@ -130,6 +145,20 @@ class Jobs:
                 hint="Send the very same body to have the same job again, or give each job a key of its own.",
             )
         return known
+
+    async def _check(self, org: str, document: JobDocument) -> None:
+        """Asks the task app whether it has what the job asks for. Raises JobConfigError, RequestError.
+
+        One that cannot be asked within `check_seconds` may be starting: it is asked when the job begins.
+        """
+        missing: list[str] = []
+        with contextlib.suppress(TaskAppError, ConfigError, TimeoutError):
+            async with (
+                asyncio.timeout(self.check_seconds),
+                contextlib.aclosing(await self._access.client(org, document.task_app_url, retries=0)) as client,
+            ):
+                missing = await self.engine.missing(document, client)
+        _refuse(missing)
 
     async def cancel(self, job: Job) -> None:
         """Ends the job, and its rollouts; one that is over stays as it is. Waits until the engine has let go."""
@@ -227,6 +256,9 @@ class Jobs:
         document = JobDocument(**kept)
         client = await self._client(job, document)
         try:
+            if not state:
+                with contextlib.suppress(TaskAppError):
+                    _refuse(await self.engine.missing(document, client))
             return await self.engine.run(document, client, _JobLedger(self, job_id), state)
         except TaskAppError as error:
             raise client.told_again(error) from None
@@ -300,6 +332,12 @@ class _JobLedger:
 
     async def played(self, phase: Phase, iteration: int) -> list[Played]:
         return await self._jobs.records.played(self._job_id, phase, iteration)
+
+
+def _refuse(missing: Sequence[str]) -> None:
+    """Raises JobConfigError with these sentences, if there are any."""
+    if missing:
+        raise JobConfigError("The task app does not have what the job asks for:", problems=tuple(missing))
 
 
 def _cancelled() -> Event:

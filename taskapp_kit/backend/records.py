@@ -69,11 +69,9 @@ class Records:
 
         def work(connection: Connection) -> Job | None:
             if job.idempotency_key is not None:
-                known = connection.execute(
-                    _jobs().where(JOBS.c.org == job.org, JOBS.c.idempotency_key == job.idempotency_key)
-                ).first()
+                known = _submitted(connection, job.org, job.idempotency_key)
                 if known is not None:
-                    return read_job(known)
+                    return known
             if most is not None:
                 asked = select(func.count()).select_from(JOBS).where(JOBS.c.org == job.org, JOBS.c.status.not_in(ENDED))
                 if connection.execute(asked).scalar_one() >= most:
@@ -93,6 +91,10 @@ class Records:
             return None if row is None else read_job(row)
 
         return await self._do(work, writes=False)
+
+    async def submitted(self, org: str, idempotency_key: str) -> Job | None:
+        """The job that was stored under this idempotency key of the org."""
+        return await self._do(lambda connection: _submitted(connection, org, idempotency_key), writes=False)
 
     async def work(self, job_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """(document, state) of a job that is there: what was asked for, and how far its engine is."""
@@ -335,6 +337,11 @@ class Records:
 
 def _row(event: Event) -> dict[str, Any]:
     return {"type": event.type, "level": event.level, "message": event.message, "data": written(event.data)}
+
+
+def _submitted(connection: Connection, org: str, idempotency_key: str) -> Job | None:
+    row = connection.execute(_jobs().where(JOBS.c.org == org, JOBS.c.idempotency_key == idempotency_key)).first()
+    return None if row is None else read_job(row)
 
 
 def _jobs(*, results: bool = True) -> Select[Any]:

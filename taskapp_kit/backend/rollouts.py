@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from taskapp_kit.backend import reports
 from taskapp_kit.backend.asking import Asked, Asking
 from taskapp_kit.backend.engine import Event, JobDocument, Ledger, Outcome, Played, Point
+from taskapp_kit.backend.missing import RANDOM, missing
 from taskapp_kit.backend.plan import Plan, Unit, read_plan
 from taskapp_kit.backend.reports import NAME, NOTE, facts, listed
 from taskapp_kit.backend.rewards import causes, counted, summarise
@@ -44,6 +45,11 @@ class RolloutsEngine:
     def problems(self, job: JobDocument) -> list[str]:
         """What cannot be played, one sentence each."""
         return read_plan(job)[1]
+
+    async def missing(self, job: JobDocument, task_app: OpenedTaskApp) -> list[str]:
+        """What the task app does not have of what the job asks for, one sentence each. Raises TaskAppError."""
+        plan, _ = read_plan(job)
+        return [] if plan is None else await missing(plan, task_app)
 
     async def run(self, job: JobDocument, task_app: OpenedTaskApp, ledger: Ledger, state: Mapping[str, Any]) -> Outcome:
         """Plays what is left of the job. Raises JobError when it cannot be played, or too many rollouts fail."""
@@ -92,7 +98,7 @@ class _Run:
         }  # fmt: skip
         events: list[Event] = []
         told: Any = None
-        if not plan.names_a_player or plan.seeds is None or (plan.eval_instances and plan.eval_seeds is None):
+        if plan.seeds is None or (plan.eval_instances and plan.eval_seeds is None):
             query = {"environment": plan.env_name} if plan.env_name else {}
             told = await self.task_app.task_info((), **query)
         if told is not None:
@@ -100,13 +106,13 @@ class _Run:
             ranges = ranges_of(told, wanted if isinstance(wanted, str) else None)
             state["ranges"] = [{**asdict(found), "split": self.task_app.cleaned(found.split)} for found in ranges]
         if not plan.names_a_player:
-            state["policy"] = _offered(told)
+            state["policy"] = RANDOM
             events.append(
                 Event(
                     "rl.job.warning",
-                    "The job names neither a policy nor a model's address; the task app's policy `random` plays.",
+                    f"The job names neither a policy nor a model's address; the task app's policy `{RANDOM}` plays.",
                     "warning",
-                    facts(policy="random"),
+                    facts(policy=RANDOM),
                 )
             )
         player = state.get("policy") or plan.policy_name or plan.policy_config.get("policy") or "a model"
@@ -213,16 +219,3 @@ class _Run:
                 },
             },
         )
-
-
-def _offered(task_info: Any) -> str:
-    """The policy of a job that names none: `random`, where the task app has it. Raises JobError."""
-    inference = task_info.get("inference") if isinstance(task_info, Mapping) else None
-    offered = inference.get("policies") if isinstance(inference, Mapping) else None
-    if isinstance(offered, list) and "random" in offered:
-        return "random"
-    raise JobError(
-        "The job names neither a policy (rollout.policy_name) nor a model's address (policy.inference_url), and the task "
-        "app offers no policy `random`.",
-        hint="Add one of them to the config.",
-    )

@@ -37,7 +37,7 @@ def ranges_of(task_info: Any, wanted_split: str | None = None) -> tuple[Range, R
     by_split = dataset.get("seeds")
     found: dict[str, range] = {}
     for split, bounds in by_split.items() if isinstance(by_split, Mapping) else ():
-        read = _bounds(bounds)
+        read = bounds_of(bounds)
         if read is not None and isinstance(split, str) and len(split) <= MAX_NAME and len(found) < MAX_SPLITS:
             found[split] = read
     if not found:
@@ -56,7 +56,8 @@ def ranges_of(task_info: Any, wanted_split: str | None = None) -> tuple[Range, R
     return made[0], made[1]
 
 
-def _bounds(bounds: Any) -> range | None:
+def bounds_of(bounds: Any) -> range | None:
+    """The seeds from `[start, stop]` or `[start, stop, step]`; None for anything else, and for none at all."""
     if not isinstance(bounds, list) or len(bounds) not in (2, 3) or any(type(item) is not int for item in bounds):
         return None
     if len(bounds) == 3 and bounds[2] == 0:

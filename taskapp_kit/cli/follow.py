@@ -41,18 +41,32 @@ async def follow(
 ) -> dict[str, Any]:
     """The job's last status. keys: never shown, though a backend may tell them. Raises JobTimeout, BackendError."""
     display = _WithoutKeys(display, keys)
-    logging.getLogger("taskapp_kit.client.stream").setLevel(logging.ERROR)  # who looks at the status warns, too
-    telling = asyncio.create_task(_tell_events(job, display))
-    try:
-        last = await job.poll_until_complete_async(
-            timeout=timeout_seconds, interval=interval_seconds, on_status=display.status
-        )
-        await asyncio.wait([telling], timeout=LAST_EVENTS_SECONDS)
-    finally:
-        telling.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):  # events are shown; the status decides
-            await telling
+    with _without_warnings():
+        telling = asyncio.create_task(_tell_events(job, display))
+        try:
+            last = await job.poll_until_complete_async(
+                timeout=timeout_seconds, interval=interval_seconds, on_status=display.status
+            )
+            await asyncio.wait([telling], timeout=LAST_EVENTS_SECONDS)
+        finally:
+            telling.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):  # events are shown; the status decides
+                await telling
     return last
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Of the stream, since polling warns of the same; of the job, since the report has the note on weights."""
+    loggers = [logging.getLogger(f"taskapp_kit.client.{name}") for name in ("stream", "rl_job")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 async def _tell_events(job: RLJob, display: Display) -> None:

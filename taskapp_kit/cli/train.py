@@ -187,17 +187,19 @@ def _left(job: RLJob, backend: str) -> None:
 
 def _report(last: dict[str, Any]) -> None:
     from taskapp_kit.cli.terminal import table
+    from taskapp_kit.client.job_status import weights_note
 
     out = console()
     rows = table("", "")
     rows.add_row("job", one_line(str(last.get("job_id") or last.get("id") or "-"), 80))
     rows.add_row("status", one_line(str(last.get("status") or last.get("state")), 40))
     rows.add_row("final reward", number(last.get("final_reward")))
+    note = weights_note(last)
+    if note:
+        rows.add_row("", note)
     metrics = last.get("metrics")
     for name, value in sorted(metrics.items()) if isinstance(metrics, dict) else ():
         rows.add_row(one_line(str(name), 40), number(value))
-    if last.get("updates_weights") is False:
-        rows.add_row("note", "this backend's engine plays rollouts and updates no weights: nothing was trained")
     out.print(rows)
 
 

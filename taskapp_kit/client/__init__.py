@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         setup_environment_api_key_async,
     )
     from taskapp_kit.client.events import read_events
+    from taskapp_kit.client.job_status import weights_note
     from taskapp_kit.client.payload import build_rl_payload
     from taskapp_kit.client.rl_config import RlConfig, load_rl_config
     from taskapp_kit.client.rl_job import RLJob
@@ -38,6 +39,7 @@ __all__ = [
     "read_events",
     "setup_environment_api_key",
     "setup_environment_api_key_async",
+    "weights_note",
 ]
 
 _WHERE = {
@@ -56,6 +58,7 @@ _WHERE = {
     "read_events": "events",
     "setup_environment_api_key": "environment_key",
     "setup_environment_api_key_async": "environment_key",
+    "weights_note": "job_status",
 }
 
 

@@ -11,6 +11,7 @@ TERMINAL = frozenset({"succeeded", "failed", "cancelled", "canceled", "completed
 SUCCEEDED = frozenset({"succeeded", "completed"})
 MAX_ID = 512
 WORD = re.compile(r"[a-z0-9_.-]{1,40}")
+WEIGHTS_NOTE = "No weights were updated: the backend's engine plays and scores rollouts, and trains nothing."
 WATCHED = ("status", "progress", "metrics", "final_reward", "error")
 
 
@@ -54,6 +55,11 @@ def over(job: Mapping[str, Any]) -> bool:
 def succeeded(job: Mapping[str, Any]) -> bool:
     """It ended well."""
     return job.get("status") in SUCCEEDED
+
+
+def weights_note(job: Mapping[str, Any]) -> str:
+    """The sentence that belongs to a job's reward while its backend trains nothing; "" where it does not say so."""
+    return WEIGHTS_NOTE if job.get("updates_weights") is False else ""
 
 
 def seen(job: Mapping[str, Any]) -> str:

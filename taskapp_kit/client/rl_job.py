@@ -4,6 +4,8 @@
     job.submit()
     result = job.poll_until_complete(on_status=print)
 
+Where the backend's engine trains nothing, a warning says so once beside the reward (logger `taskapp_kit.client.rl_job`).
+
 Every method that asks the backend blocks and has a twin ending in `_async`. The blocking ones work inside a running event
 loop, which stands still meanwhile; callbacks then run on another thread.
 """
@@ -11,6 +13,7 @@ loop, which stands still meanwhile; callbacks then run on another thread.
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
@@ -19,7 +22,7 @@ from typing import Any
 from taskapp_kit.client.backend import BackendClient, api_base
 from taskapp_kit.client.backend import backend_url as backend_address
 from taskapp_kit.client.job_settings import backend_key, split_overrides, task_app_key
-from taskapp_kit.client.job_status import SUCCEEDED, TERMINAL, job_id_of, over, read_status, succeeded
+from taskapp_kit.client.job_status import SUCCEEDED, TERMINAL, job_id_of, over, read_status, succeeded, weights_note
 from taskapp_kit.client.job_watch import OnStatus, watch
 from taskapp_kit.client.portal import iterate, run
 from taskapp_kit.client.refusals import ended, sentence
@@ -31,6 +34,8 @@ from taskapp_kit.errors import (
     TaskAppError,
     TaskAppUnreachable,
 )
+
+log = logging.getLogger("taskapp_kit.client.rl_job")
 
 __all__ = ["SUCCEEDED", "TERMINAL", "RLJob"]
 
@@ -57,6 +62,7 @@ class RLJob:
         self._payload = payload
         self._task_app_api_key = task_app_api_key
         self._idempotency_key = idempotency_key
+        self._noted = False
 
     @classmethod
     def from_config(
@@ -195,7 +201,7 @@ class RLJob:
         """See `get_status`."""
         job_id = self._submitted()
         async with self._client() as client:
-            return read_status(await client.get_job(job_id), job_id)
+            return self._with_note(read_status(await client.get_job(job_id), job_id))
 
     async def poll_until_complete_async(
         self,
@@ -207,7 +213,8 @@ class RLJob:
         """See `poll_until_complete`. on_status may be asynchronous here."""
         job_id = self._submitted()
         async with self._client() as client:
-            return await watch(client, job_id, timeout_seconds=timeout, interval_seconds=interval, on_status=on_status)
+            last = await watch(client, job_id, timeout_seconds=timeout, interval_seconds=interval, on_status=on_status)
+        return self._with_note(last)
 
     async def get_results_async(self) -> dict[str, Any]:
         """See `get_results`."""
@@ -254,6 +261,14 @@ class RLJob:
 
     def _client(self) -> BackendClient:
         return BackendClient(self.backend_url, self._api_key)
+
+    def _with_note(self, job: dict[str, Any]) -> dict[str, Any]:
+        """The job; warns once when it has a reward that no training brought about."""
+        note = weights_note(job)
+        if note and not self._noted and job.get("final_reward") is not None:
+            self._noted = True
+            log.warning("job %s: %s", job["job_id"], note)
+        return job
 
     def _submitted(self) -> str:
         if self._job_id is None:

@@ -118,7 +118,7 @@ def test_causes_are_merged_without_losing_any() -> None:
 def test_splits_of_a_stranger_are_bounded() -> None:
     app = ScriptedApp()
     app.info = {"taskset": {"kind": "rows", "seeds": {"x" * 200: [0, 5], "small": [0, 5]}},
-                "inference": {"policies": ["random"]}}  # fmt: skip
+                "inference": {"policies": ["scripted"]}}  # fmt: skip
     with serving(app.app()) as url, backend() as back:
         assert back.ended(back.submit(url))["status"] == "succeeded"
     assert {body["env"]["config"]["split"] for _, body in app.asked} == {"small"}
@@ -224,6 +224,9 @@ def test_points_that_are_no_numbers_are_refused_before_the_store(tmp_path: Path)
         name, updates_weights = "wild", False
 
         def problems(self, job: object) -> list[str]:
+            return []
+
+        async def missing(self, *_: object) -> list[str]:
             return []
 
         async def run(self, job: object, task_app: object, ledger: Any, state: object) -> Any:

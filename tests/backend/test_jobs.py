@@ -195,6 +195,9 @@ class Breaking:
     def problems(self, job: object) -> list[str]:
         return []
 
+    async def missing(self, *_: object) -> list[str]:
+        return []
+
     async def run(self, *_: object) -> Any:
         raise ZeroDivisionError("sentinel of the engine")
 

@@ -19,6 +19,7 @@ pytest.importorskip("nacl")
 
 from taskapp_kit.asgi import build
 from taskapp_kit.backend.app import create_backend
+from taskapp_kit.client.job_status import WEIGHTS_NOTE
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.serve.runner import BackgroundServer
@@ -78,15 +79,15 @@ def safe(text: str) -> None:
 
 
 def test_a_job_that_succeeds_is_followed_in_plain_lines(run: Run, both: Both, config: Path) -> None:
-    done = run("train", "--type", "rl", "--config", str(config), *FAST, **both.variables())
+    done = run("train", "--type", "rl", "--config", str(config), *FAST, width=200, **both.variables())
     assert done.exit_code == 0, done.stderr
     safe(done.output + done.stderr)
     assert re.search(r"key +ok +The task app accepts the key", done.stderr)
     assert re.search(r"Job rl_\w+ is submitted\.", done.stderr)
     assert "\x1b" not in done.stderr, "no terminal, no colours"
     assert re.search(r"status +succeeded", done.stdout)
-    assert re.search(r"final reward +1\b|final reward +0\.\d+", done.stdout)
-    assert "updates no weights" in done.stdout
+    assert re.search(r"final reward +(1|0\.\d+)\s+" + re.escape(WEIGHTS_NOTE), done.stdout)
+    assert WEIGHTS_NOTE not in done.stderr, "it stands beside the reward"
 
 
 def test_json_alone_stands_on_stdout(run: Run, both: Both, config: Path) -> None:
@@ -180,11 +181,20 @@ def test_a_slip_is_a_warning(run: Run, both: Both, config: Path) -> None:
     assert re.search(r"Warning: .*line \d+.*log_intreval.*log_interval", done.stderr)
 
 
-def test_a_job_that_fails_ends_with_its_cause(run: Run, both: Both, config: Path) -> None:
-    config.write_text(CONFIG.replace('policy_name = "gold"', 'policy_name = "nobody"'), encoding="utf-8")
+def test_a_job_that_its_task_app_cannot_play_is_refused(run: Run, both: Both, config: Path) -> None:
+    config.write_text(CONFIG.replace('policy_name = "gold"', 'policy_name = "gld"'), encoding="utf-8")
     done = run("train", "--config", str(config), *FAST, width=200, **both.variables())
     assert done.exit_code == 1, done.stderr
-    assert re.search(r"Error: The job ended as failed: .*nobody", done.stderr, re.DOTALL), done.stderr
+    assert re.search(r"rollout.policy_name .*Did you mean 'gold'", done.stderr), done.stderr
+    assert "is submitted" not in done.stderr
+    safe(done.stderr + done.stdout)
+
+
+def test_a_job_that_fails_ends_with_its_cause(run: Run, both: Both, config: Path) -> None:
+    config.write_text(CONFIG.replace("[rollout]", '[rollout]\nenv_config = { low = "low" }'), encoding="utf-8")
+    done = run("train", "--config", str(config), *FAST, width=200, **both.variables())
+    assert done.exit_code == 1, done.stderr
+    assert re.search(r"Error: The job ended as failed: .*bad_config", done.stderr, re.DOTALL), done.stderr
     assert re.search(r"final reward +-", done.stdout), "no reward is not 0"
     safe(done.stderr + done.stdout)
 

@@ -19,7 +19,8 @@ from counting_app import Counted, counting
 from listening import listening
 from scripted_backend import KEY, RUN, ScriptedBackend
 
-from taskapp_kit.client import RLJob
+from taskapp_kit.client import RLJob, weights_note
+from taskapp_kit.client.job_status import WEIGHTS_NOTE
 from taskapp_kit.errors import (
     BackendError,
     BackendUnreachable,
@@ -279,6 +280,19 @@ def test_results_may_stand_below() -> None:
     with backend_with(statuses=[{"status": "succeeded", "metrics": None}]) as (_, url):
         results = known(url).get_results()
     assert results.get("final_reward", "N/A") == "N/A" and results["metrics"] == {}
+
+
+@pytest.mark.parametrize(("trains", "warnings"), [(False, 1), (True, 0), (None, 0)])
+def test_a_reward_without_training_comes_with_a_warning(
+    trains: bool | None, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    done = {"status": "succeeded", "final_reward": 0.5, **({} if trains is None else {"updates_weights": trains})}
+    with backend_with(statuses=[{"status": "running", "updates_weights": trains}, done]) as (_, url):
+        job = known(url)
+        last = job.poll_until_complete(timeout=60.0, interval=0.01)
+        job.get_results()
+    assert [record.getMessage().count(WEIGHTS_NOTE) for record in caplog.records] == [1] * warnings
+    assert weights_note(last) == (WEIGHTS_NOTE if warnings else "")
 
 
 def test_results_of_a_job_that_is_under_way() -> None:
