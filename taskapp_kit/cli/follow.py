@@ -10,8 +10,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import click
+
 from taskapp_kit.cli.curve import curve
-from taskapp_kit.cli.terminal import clean, console, number, one_line
+from taskapp_kit.cli.terminal import clean, console, number, one_line, table
 from taskapp_kit.contract.redaction import without_keys
 
 if TYPE_CHECKING:
@@ -241,3 +243,42 @@ def _finite(value: Any) -> float | None:
 def told(text: str) -> str:
     """A backend's words for the terminal, bounded."""
     return clean(text)[:2000]
+
+
+def report(last: Mapping[str, Any]) -> None:
+    """The job's last status as a table on stdout."""
+    from taskapp_kit.client.job_status import weights_note
+
+    out = console()
+    rows = table("", "")
+    rows.add_row("job", one_line(str(last.get("job_id") or last.get("id") or "-"), 80))
+    rows.add_row("status", one_line(str(last.get("status") or last.get("state")), 40))
+    rows.add_row("final reward", number(last.get("final_reward")))
+    note = weights_note(last)
+    if note:
+        rows.add_row("", note)
+    metrics = last.get("metrics")
+    for name, value in sorted(metrics.items()) if isinstance(metrics, dict) else ():
+        rows.add_row(one_line(str(name), 40), number(value))
+    out.print(rows)
+
+
+def cause_of(last: Mapping[str, Any]) -> str:
+    """One sentence on a job that did not succeed."""
+    from taskapp_kit.client.refusals import ended
+
+    cause = last.get("error")
+    if isinstance(cause, Mapping):
+        cause = cause.get("message")
+    return f"The job ended as {word_of(last)}" + (f": {ended(told(str(cause)))}" if cause else ".")
+
+
+def left(job: RLJob, backend: str) -> None:
+    """Says that the job is no longer followed."""
+    if job.job_id is None:
+        click.echo("\nStopped before the backend had named a job.", err=True)
+    else:
+        name = clean(job.job_id)
+        click.echo(
+            f"\nNo longer followed; job {name} goes on at {clean(backend)} (taskapp jobs follow {name}).", err=True
+        )

@@ -21,7 +21,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Author": ("init", "list", "info", "play", "check", "mock-model", "judge"),
     "Serve": ("serve", "rollout", "keys"),
     "Evaluate": ("eval",),
-    "Train and deploy": ("train", "backend", "setup", "modal-serve", "deploy"),
+    "Train and deploy": ("train", "jobs", "backend", "setup", "modal-serve", "deploy"),
 }
 """Group to its commands, in the order of `taskapp --help`; a dash in a name is an underscore in its module's."""
 

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskapp_kit.cli.job_settings import TASK_APP_VARIABLES, asked_for
-from taskapp_kit.cli.terminal import clean, console, example, number, one_line, print_json
+from taskapp_kit.cli.job_settings import (
+    TASK_APP_VARIABLES,
+    asked_for,
+    backend_option,
+    env_files_option,
+    poll_interval_option,
+    poll_timeout_option,
+)
+from taskapp_kit.cli.terminal import clean, console, example, print_json
 from taskapp_kit.errors import BackendError, ConfigError, JobError, JobTimeout
 
 if TYPE_CHECKING:
@@ -32,10 +39,8 @@ if TYPE_CHECKING:
 @click.option(
     "--config", "config_path", type=click.Path(path_type=Path), required=True, metavar="F", help="The RL config (TOML)."
 )
-@click.option("--env-file", "env_files", multiple=True, metavar="F", help="Read keys from this file; a later one wins.")
-@click.option(
-    "--backend-url", "--backend", "backend_url", metavar="U", help="The backend.  [default: BACKEND_BASE_URL]"
-)
+@env_files_option
+@backend_option
 @click.option(
     "--task-url",
     "--task-app-url",
@@ -50,12 +55,8 @@ if TYPE_CHECKING:
 @click.option("--idempotency", metavar="K", help="Idempotency-Key: the same one again gives the same job.")
 @click.option("--allow-experimental", is_flag=True, default=None, help="Ask for what the backend calls experimental.")
 @click.option("--poll/--no-poll", default=True, help="Follow the job until it ends.")
-@click.option(
-    "--poll-timeout", type=click.FloatRange(0, min_open=True), default=7200.0, metavar="S", help="Follow this long."
-)
-@click.option(
-    "--poll-interval", type=click.FloatRange(0.1), default=5.0, metavar="S", help="Seconds between two looks."
-)
+@poll_timeout_option
+@poll_interval_option
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the job's last status as JSON, and nothing else on stdout."
 )
@@ -81,6 +82,7 @@ def command(
     --no-poll, which prints the job's id: one that was taken), 1 one that did not, 2 a config or a setting that is
     wrong. Ctrl-C stops following; the job goes on.
     """
+    from taskapp_kit.cli.follow import cause_of, left, report
     from taskapp_kit.client import RLJob
     from taskapp_kit.client.job_status import succeeded
     from taskapp_kit.contract.redaction import without_keys
@@ -111,20 +113,20 @@ def command(
     try:
         last = asyncio.run(_run(job, settings, app_url, poll, poll_timeout, poll_interval, quiet=as_json))
     except KeyboardInterrupt:
-        _left(job, backend)
+        left(job, backend)
         ctx.exit(1)
     except JobTimeout:
-        _left(job, backend)
+        left(job, backend)
         raise
     told = without_keys(last, settings.keys)
     if as_json:
         print_json(told)
     elif poll:
-        _report(told)
+        report(told)
     else:
         click.echo(clean(str(job.job_id)))
     if poll and not succeeded(last):
-        raise JobError(_why(told), hint=f"`taskapp train` again makes a new job; the events stand at {backend}.")
+        raise JobError(cause_of(told), hint=f"`taskapp train` again makes a new job; the events stand at {backend}.")
 
 
 def _config(path: Path) -> RlConfig:
@@ -176,38 +178,3 @@ async def _status(job: RLJob, job_id: str) -> dict[str, Any]:
     except BackendError as error:
         click.echo(f"Warning: the job is taken, and its status is not known. {clean(error.message)}", err=True)
         return {"job_id": job_id, "status": "unknown"}
-
-
-def _left(job: RLJob, backend: str) -> None:
-    if job.job_id is None:
-        click.echo("\nStopped before the backend had named a job.", err=True)
-    else:
-        click.echo(f"\nNo longer followed; job {clean(job.job_id)} goes on at {clean(backend)}.", err=True)
-
-
-def _report(last: dict[str, Any]) -> None:
-    from taskapp_kit.cli.terminal import table
-    from taskapp_kit.client.job_status import weights_note
-
-    out = console()
-    rows = table("", "")
-    rows.add_row("job", one_line(str(last.get("job_id") or last.get("id") or "-"), 80))
-    rows.add_row("status", one_line(str(last.get("status") or last.get("state")), 40))
-    rows.add_row("final reward", number(last.get("final_reward")))
-    note = weights_note(last)
-    if note:
-        rows.add_row("", note)
-    metrics = last.get("metrics")
-    for name, value in sorted(metrics.items()) if isinstance(metrics, dict) else ():
-        rows.add_row(one_line(str(name), 40), number(value))
-    out.print(rows)
-
-
-def _why(last: dict[str, Any]) -> str:
-    from taskapp_kit.cli.follow import told, word_of
-    from taskapp_kit.client.refusals import ended
-
-    cause = last.get("error")
-    if isinstance(cause, dict):
-        cause = cause.get("message")
-    return f"The job ended as {word_of(last)}" + (f": {ended(told(str(cause)))}" if cause else ".")

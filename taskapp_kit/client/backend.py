@@ -78,9 +78,10 @@ class BackendClient:
         """The job as it stands. seconds: when no longer is to be waited; it is asked for once then."""
         return _object(await self._family("job", f"jobs/{_part(job_id)}", {}, seconds), self.url, "jobs")
 
-    async def list_jobs(self, limit: int = 50) -> list[dict[str, Any]]:
-        """The latest jobs."""
-        return _rows(await self._family("jobs", "jobs", {"limit": limit}), "jobs", self.url)
+    async def list_jobs(self, limit: int = 50, status: str | None = None) -> list[dict[str, Any]]:
+        """The latest jobs, newest first. status: only those whose status is this word."""
+        query = {"limit": limit, **({} if status is None else {"status": status})}
+        return _rows(await self._family("jobs", "jobs", query), "jobs", self.url)
 
     async def events(self, job_id: str, since_seq: int = 0, limit: int = 200) -> list[dict[str, Any]]:
         """The events after number `since_seq`, at most `limit`."""

@@ -9,6 +9,7 @@ from typing import Any
 
 TERMINAL = frozenset({"succeeded", "failed", "cancelled", "canceled", "completed"})
 SUCCEEDED = frozenset({"succeeded", "completed"})
+CANCELLED = frozenset({"cancelled", "canceled"})
 MAX_ID = 512
 WORD = re.compile(r"[a-z0-9_.-]{1,40}")
 WEIGHTS_NOTE = "No weights were updated: the backend's engine plays and scores rollouts, and trains nothing."

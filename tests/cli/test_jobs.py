@@ -1,0 +1,123 @@
+"""`taskapp jobs`, against a backend and a task app that run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("nacl")
+
+from taskapp_kit.asgi import build
+from taskapp_kit.backend.app import create_backend
+from taskapp_kit.client import RLJob
+from taskapp_kit.client.job_status import WEIGHTS_NOTE
+from taskapp_kit.config import Settings
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.serve.runner import BackgroundServer
+
+from .conftest import ROOT, Run
+from .test_train import BACKEND_KEY, TASK_APP_KEY, Both, safe
+
+CONFIG = ROOT / "examples" / "rl_in_process_config.toml"
+FAST = ("--poll-interval", "0.1")
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[Both]:
+    app = find_app(str(ROOT / "examples" / "rl" / "task_app.py"))
+    served = build(app, Settings(environment_api_key=TASK_APP_KEY), exposure="local")
+    backend = create_backend([BACKEND_KEY, "another-key-of-the-backend"], environment_api_key=TASK_APP_KEY)
+    with BackgroundServer(served) as task_app, BackgroundServer(backend) as running:
+        yield Both(running.url, task_app.url)
+
+
+def submitted(both: Both, iterations: int = 2) -> str:
+    job = RLJob.from_config(
+        CONFIG,
+        backend_url=both.backend,
+        api_key=BACKEND_KEY,
+        task_app_url=both.task_app,
+        task_app_api_key=TASK_APP_KEY,
+        overrides={"training": {"iterations_per_epoch": iterations}},
+    )
+    return job.submit()
+
+
+def test_a_job_is_followed_listed_and_can_no_longer_be_cancelled(run: Run, both: Both) -> None:
+    job_id = submitted(both)
+    done = run("jobs", "follow", job_id, *FAST, width=200, **both.variables())
+    assert done.exit_code == 0, done.stderr
+    assert "Iteration 2 of 2" in done.stderr
+    assert re.search(rf"job +{job_id}", done.stdout)
+    assert re.search(r"final reward +(1|0\.\d+)\s+" + re.escape(WEIGHTS_NOTE), done.stdout)
+    safe(done.output)
+
+    again = run("jobs", "follow", job_id, "--json", *FAST, **both.variables())
+    assert (again.exit_code, json.loads(again.stdout)["status"], again.stderr) == (0, "succeeded", "")
+
+    listed = run("jobs", "list", width=200, **both.variables())
+    assert listed.exit_code == 0, listed.stderr
+    assert re.search(rf"(?m)^{job_id} +succeeded +\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d +12/12 ", listed.stdout), (
+        listed.stdout
+    )
+    assert WEIGHTS_NOTE in listed.stdout
+
+    late = run("jobs", "cancel", job_id, **both.variables())
+    assert (late.exit_code, late.stdout) == (1, "")
+    assert job_id in late.stderr and "succeeded" in late.stderr
+
+
+def test_a_running_job_is_listed_by_its_status_and_cancelled(run: Run, both: Both) -> None:
+    job_id = submitted(both, iterations=5000)
+    running = run("jobs", "list", "--json", "--limit", "1", **both.variables())
+    (told,) = json.loads(running.stdout)["jobs"]
+    assert (told["job_id"], told["status"] in ("queued", "running")) == (job_id, True)
+    assert (told["progress"]["unit"], told["updates_weights"]) == ("rollouts", False)
+
+    left = run("jobs", "follow", job_id, "--poll-timeout", "0.5", *FAST, **both.variables())
+    assert left.exit_code == 1
+    assert "goes on" in left.stderr
+
+    done = run("jobs", "cancel", job_id, "--json", **both.variables())
+    assert (done.exit_code, json.loads(done.stdout)["status"]) == (0, "cancelled")
+    again = run("jobs", "cancel", job_id, **both.variables())
+    assert (again.exit_code, again.stderr) == (0, "")
+    assert job_id in again.stdout
+
+    cancelled = json.loads(run("jobs", "list", "--status", "cancelled", "--json", **both.variables()).stdout)["jobs"]
+    assert [job["job_id"] for job in cancelled] == [job_id]
+    followed = run("jobs", "follow", job_id, *FAST, **both.variables())
+    assert followed.exit_code == 1
+    assert "cancelled" in followed.stderr
+
+
+def test_there_are_no_jobs(run: Run, both: Both) -> None:
+    nobodys = both.variables(SYNTH_API_KEY="another-key-of-the-backend")
+    listed = run("jobs", "list", **nobodys)
+    assert (listed.exit_code, listed.stdout) == (0, "")
+    assert "taskapp train" in listed.stderr
+    assert json.loads(run("jobs", "list", "--json", **nobodys).stdout) == {"jobs": []}
+
+
+@pytest.mark.parametrize("verb", ["follow", "cancel"])
+def test_a_job_that_is_not_there(run: Run, both: Both, verb: str) -> None:
+    done = run("jobs", verb, "rl_0000000000000000", **both.variables())
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "job_not_found" in done.stderr
+    safe(done.stderr)
+
+
+@pytest.mark.parametrize("args", [("list",), ("follow", "rl_1"), ("cancel", "rl_1")])
+def test_a_backend_and_a_key_are_needed(run: Run, both: Both, args: tuple[str, ...]) -> None:
+    nowhere = run("jobs", *args, **both.variables(BACKEND_BASE_URL=""))
+    assert nowhere.exit_code == 2
+    assert "--backend-url" in nowhere.stderr
+    keyless = run("jobs", *args, **both.variables(SYNTH_API_KEY=""))
+    assert keyless.exit_code == 2
+    assert "SYNTH_API_KEY" in keyless.stderr
+    wrong = run("jobs", *args, **both.variables(SYNTH_API_KEY="wrong-key-0123456789"))
+    assert wrong.exit_code == 1
+    assert "wrong-key" not in wrong.output
