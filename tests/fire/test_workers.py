@@ -63,7 +63,7 @@ def _played(
 
 
 ROW = ("app", "environment", "split", "seed", "config", "policy", "status", "stop_reason", "length", "total_reward",
-       "reward", "outcome_score", "events_score", "digest", "scorecard", "failure", "private", "spec_hash",
+       "reward", "outcome_score", "events_score", "digest", "observation_digest", "scorecard", "failure", "private", "spec_hash",
        "events")  # fmt: skip
 
 
