@@ -18,7 +18,9 @@ import pytest
 
 ADDRESS = "https://lone-word-plain-sample.trycloudflare.com"
 
-HEAD = """#!{python}
+# a line that both a shell and Python read: the interpreter's path may hold a space, which `#!` cannot
+HEAD = """#!/bin/sh
+"exec" "{python}" "$0" "$@"
 import json, os, signal, subprocess, sys, time
 seen = dict(pid=os.getpid(), argv=sys.argv[1:], token=os.environ.get("TUNNEL_TOKEN"), names=sorted(os.environ))
 with open({record!r}, "a") as file:

@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from taskapp_kit.store.sqlite import SqliteStore, StoreCheck
 
 SAVER = """
 import asyncio, sys
+from collections.abc import Iterator
 from pathlib import Path
 from stored_samples import pictured
 from taskapp_kit.store.sqlite import SqliteStore
@@ -93,6 +96,7 @@ def test_three_processes_write_into_one_new_file(tmp_path: Path) -> None:
 
 FULL = """
 import asyncio, resource, sys
+from collections.abc import Iterator
 from pathlib import Path
 from stored_samples import rollout
 from taskapp_kit.errors import StoreError
@@ -128,6 +132,7 @@ def test_no_room_on_the_disk_fails_the_one_that_does_not_fit_and_passes(tmp_path
 
 UNWRITABLE = """
 import os, sys
+from collections.abc import Iterator
 from pathlib import Path
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.sqlite import SqliteStore
@@ -148,11 +153,17 @@ for path in (directory / "new.db", directory / "sub" / "new.db", directory / "ol
 """
 
 
-def test_a_place_that_cannot_be_written_to_is_told_with_its_path_and_what_to_do(tmp_path: Path) -> None:
-    directory = tmp_path / "locked"
+@pytest.fixture
+def passable() -> Iterator[Path]:
+    """A folder that another user may pass through, as those of pytest are not."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_a_place_that_cannot_be_written_to_is_told_with_its_path_and_what_to_do(passable: Path) -> None:
+    directory = passable / "locked"
     directory.mkdir()
-    for parent in (tmp_path, *tmp_path.parents[:3]):  # with xdist there is one more
-        parent.chmod(0o755)
     try:
         out, err = child(UNWRITABLE, str(directory)).communicate(timeout=30)
     finally:
