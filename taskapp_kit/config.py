@@ -43,6 +43,8 @@ class Settings:
     max_time_seconds: longest time of one rollout. debug_env: whether `/debug/env` exists.
     cors_origins: web pages that may call, none by default. max_body_bytes: longest request body. gold: whether callers may
     ask for the policy `gold`; None refuses it where the exposure is public and it reads the task's row.
+    max_connections: open at once, at most three quarters of the process's file descriptors. stalled_seconds: how long a
+    reader may take nothing of its answer. max_buffered_bytes: memory of all answers that are not yet sent.
     log_format: how log records are written, "text" or "json". trace_content: whether traces carry what was seen and said.
     allow_weak_sandbox: whether untrusted code may run where the machine cannot confine it.
     inference_allow: hosts and networks that models may be called at though they are not public.
@@ -64,6 +66,9 @@ class Settings:
     cors_origins: tuple[str, ...] = ()
     max_body_bytes: int = 4 * 1024 * 1024
     gold: bool | None = None
+    max_connections: int = 8192
+    stalled_seconds: float = 300.0
+    max_buffered_bytes: int = 512 * 1024 * 1024
     host: str = "127.0.0.1"
     port: int = 8001
     log_format: Literal["text", "json"] = "text"
@@ -224,6 +229,9 @@ SETTINGS = (
     Setting("cors_origins", "TASKAPP_CORS_ORIGINS", _origins),
     Setting("max_body_bytes", "TASKAPP_MAX_BODY_BYTES", _whole(1024, 2**30)),
     Setting("gold", "TASKAPP_GOLD", _switch),
+    Setting("max_connections", "TASKAPP_MAX_CONNECTIONS", _whole(1, 1_000_000)),
+    Setting("stalled_seconds", "TASKAPP_STALLED_SECONDS", _seconds),
+    Setting("max_buffered_bytes", "TASKAPP_MAX_BUFFERED_BYTES", _whole(1024, 2**40)),
     Setting("host", "TASKAPP_HOST", _text),
     Setting("port", "TASKAPP_PORT", _whole(0, 65_535)),
     Setting("log_format", LOG_FORMAT, _log_format),

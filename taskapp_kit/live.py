@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from taskapp_kit.contract.ports import Settled, Ticket
 from taskapp_kit.errors import Failure, RolloutFailed
@@ -25,11 +26,23 @@ class Seat:
             live._left(self._grace_seconds)
 
 
+@dataclass(eq=False)
+class Over:
+    """What came of a rollout that is over: one object for all who read it at the same time. lines: its events as JSON,
+    None until one of them wants them.
+    """
+
+    settled: Settled
+    lines: list[bytes] | None = None
+    loading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
 class Live:
     """One rollout as those see it who wait for it.
 
     rollout_id: known once it is admitted. created_at: unix seconds. journal: its events. here: this process plays it.
-    replayed: it was over before it was asked for. detached: it goes on when nobody waits.
+    replayed: it was over before it was asked for. detached: it goes on when nobody waits. shared: the result, when it is
+    shared with others who read it.
     """
 
     def __init__(self, journal: Journal, *, detached: bool = False) -> None:
@@ -38,6 +51,7 @@ class Live:
         self.journal = journal
         self.here = False
         self.replayed = False
+        self.shared: Over | None = None
         self.detached = detached
         self.task: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -85,6 +99,12 @@ class Live:
     def over(self) -> bool:
         """Nothing more will happen."""
         return self._over.done()
+
+    @property
+    def answer_bytes(self) -> int:
+        """The size of the answer; 0 until there is one."""
+        done = self._over.done() and not self._over.cancelled() and self._over.exception() is None
+        return len(self._over.result().answer or b"") if done else 0
 
     @property
     def leaving(self) -> bool:

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import orjson
 
@@ -23,7 +24,7 @@ from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.course import Caller
 from taskapp_kit.errors import Failure, IdempotencyKeyReused, RolloutFailed
 from taskapp_kit.journal import Journal
-from taskapp_kit.live import Live, cancellation
+from taskapp_kit.live import Live, Over, cancellation
 from taskapp_kit.service import Service
 from taskapp_kit.tickets import MemoryCoordinator
 
@@ -52,6 +53,7 @@ class LiveRollouts:
         self._by_id: dict[str, Live] = {}
         self._by_key: dict[str, tuple[str, Live]] = {}
         self._broken: OrderedDict[str, Live] = OrderedDict()
+        self._over: WeakValueDictionary[str, Over] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(
@@ -102,8 +104,10 @@ class LiveRollouts:
         if found.state == "running":
             self._by_id[rollout_id] = live
             self._undertake(live, self._watch(live, found))
-        else:
-            await self._told(live, found, with_events=with_events)
+            return live
+        over = self._shared(found)
+        del found  # an answer of its own, which may be large; what follows waits
+        await self._told(live, over, with_events=with_events)
         return live
 
     def _made(self, *, detached: bool) -> Live:
@@ -168,11 +172,12 @@ class LiveRollouts:
             if found.ticket.fingerprint != ticket.fingerprint:
                 raise _reused()
             live.admit(found.ticket)
-            if found.state != "running":
-                return await self._told(live, found, with_events=True)
-            again = await self._until_over(found)
-            if again is not None and again.settled is not None and not _of_cancelled(again.settled):
-                return await self._told(live, again, with_events=True)
+            if running := found.state == "running":
+                found = await self._until_over(found)
+            if found is not None and not (running and (found.settled is None or _of_cancelled(found.settled))):
+                over = self._shared(found)
+                del found  # an answer of its own, which may be large; what follows waits
+                return await self._told(live, over, with_events=True)
             # its holder died, cancelled it, or let go of the key: it is ours to play
         began = False
         try:
@@ -224,7 +229,7 @@ class LiveRollouts:
         again = await self._until_over(found)
         if again is None:
             raise RolloutFailed(_lost(), rollout_id=found.ticket.rollout_id)
-        return await self._told(live, again, with_events=True)
+        return await self._told(live, self._shared(again), with_events=True)
 
     async def _until_over(self, found: Found) -> Found | None:
         pause, longest = POLL_SECONDS
@@ -235,19 +240,33 @@ class LiveRollouts:
             again = await self._coordinator.look(found.ticket.rollout_id)
         return again
 
-    async def _told(self, live: Live, found: Found, *, with_events: bool) -> Settled:
-        """What came of a rollout that is over, told to who asks only now."""
+    def _shared(self, found: Found) -> Over:
+        """The result of a rollout that is over, the same object for all who read it now."""
         rollout_id = found.ticket.rollout_id
-        settled = found.settled or Settled(rollout_id, failure=_lost())
+        over = self._over.get(rollout_id)
+        if over is None:
+            over = self._over[rollout_id] = Over(found.settled or Settled(rollout_id, failure=_lost()))
+        return over
+
+    async def _told(self, live: Live, over: Over, *, with_events: bool) -> Settled:
+        """Gives what came of a rollout that is over to a caller who asks only now."""
         live.replayed = True
+        live.shared = over
         if with_events:
-            events = settled.events
-            if events is None and self._service.store is not None:
-                stored = await self._service.store.load(rollout_id)
-                events = None if stored is None else orjson.dumps(list(stored.events))
-            live.journal.load([orjson.dumps(event) for event in orjson.loads(events or b"[]")])
-        live.settle(settled)
-        return settled
+            async with over.loading:
+                if over.lines is None:
+                    over.lines = await self._lines_of(over.settled)
+            live.journal.load(over.lines)
+        live.settle(over.settled)
+        return over.settled
+
+    async def _lines_of(self, settled: Settled) -> list[bytes]:
+        """The events of a rollout that is over, each as JSON."""
+        events = settled.events
+        if events is None and self._service.store is not None:
+            stored = await self._service.store.load(settled.rollout_id)
+            return [] if stored is None else [orjson.dumps(event) for event in stored.events]
+        return [orjson.dumps(event) for event in orjson.loads(events or b"[]")]
 
 
 def _whose(label: str | None, key: str) -> str:

@@ -65,7 +65,7 @@ class Snapshot:
     """All numbers at one moment.
 
     rollouts: by environment, status, boundary, key label. responses: by method, route's template, status. refusals: by
-    code. health: as `Service.health` tells it.
+    code. health: as `Service.health` tells it. connections: open now; ended by the server, by cause.
     """
 
     environments: dict[str, OfEnvironment]
@@ -75,6 +75,7 @@ class Snapshot:
     store_errors: int
     health: Mapping[str, Any]
     loop: tuple[float, int, float] | None
+    connections: tuple[int, Mapping[str, int]] | None = None
 
 
 class Measures:
@@ -136,8 +137,8 @@ class Measures:
         """Counts a rollout that the store could not keep or give back."""
         self._store_errors += 1
 
-    def snapshot(self) -> Snapshot:
-        """The numbers of now, which `render` may read in another thread."""
+    def snapshot(self, connections: tuple[int, Mapping[str, int]] | None = None) -> Snapshot:
+        """The numbers of now, which `render` may read in another thread. connections: where the server counts them."""
         loop = self.loop
         return Snapshot(
             {
@@ -150,6 +151,7 @@ class Measures:
             self._store_errors,
             self._health(),
             None if loop is None else (loop.lag_seconds, loop.blocked, loop.blocked_seconds),
+            connections,
         )
 
 
@@ -296,6 +298,17 @@ def _of_server(snapshot: Snapshot) -> Iterator[Metric]:
             ("hung", "Rollouts that hung in a worker process."),
         ):
             yield CounterMetricFamily(f"taskapp_workers_{key}", words, value=workers.get(key, 0))
+    if snapshot.connections is not None:
+        count, causes = snapshot.connections
+        yield GaugeMetricFamily("taskapp_connections", "Open connections.", value=count)
+        ended = CounterMetricFamily(
+            "taskapp_connections_ended",
+            "Connections that the server ended before their callers did.",
+            labels=("cause",),
+        )
+        for cause, number in causes.items():
+            ended.add_metric((cause,), number)
+        yield ended
     if snapshot.loop is not None:
         lag, blocked, seconds = snapshot.loop
         yield GaugeMetricFamily("taskapp_event_loop_lag_seconds", "How late the event loop last was.", value=lag)

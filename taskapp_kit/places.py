@@ -6,7 +6,8 @@ import asyncio
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from taskapp_kit.course import Caller, Course
 from taskapp_kit.errors import Failure, Saturated
@@ -30,6 +31,7 @@ class Places:
         self._hung = hung
         self._taken = 0
         self._of_label: Counter[str | None] = Counter()
+        self._unread: dict[str | None, Counter[str]] = {}  # answers that are being sent: by key label, rollout
         self._under_way: dict[str, Course] = {}
         self._closed = False
         self._empty: asyncio.Event | None = None
@@ -61,10 +63,10 @@ class Places:
             )
         if self._taken >= self.most:
             raise Saturated(f"{self._taken} rollouts are under way, as many as this server takes at once.")
-        own = self._of_label[caller.key_label]
-        if caller.max_in_flight is not None and own >= caller.max_in_flight:
+        if caller.max_in_flight is not None and (own := self._own(caller.key_label)) >= caller.max_in_flight:
             raise Saturated(
-                f"{own} rollouts of the key {caller.key_label!r} are under way, as many as it may have at once.",
+                f"{own} rollouts of the key {caller.key_label!r} are under way or have answers that are not read yet, "
+                "as many as it may have at once.",
                 code="key_quota_reached",
             )
         self._taken += 1
@@ -78,6 +80,27 @@ class Places:
             del self._of_label[caller.key_label]
         if not self._taken and self._empty is not None:
             self._empty.set()
+
+    @contextmanager
+    def unread(self, key_label: str | None, rollout_id: str) -> Iterator[None]:
+        """While its answer is sent, a rollout counts as under way for the key that reads it: once, however many do."""
+        if not rollout_id:
+            yield
+            return
+        own = self._unread.setdefault(key_label, Counter())
+        own[rollout_id] += 1
+        try:
+            yield
+        finally:
+            own[rollout_id] -= 1
+            if not own[rollout_id]:
+                del own[rollout_id]
+            if not own:
+                self._unread.pop(key_label, None)
+
+    def _own(self, key_label: str | None) -> int:
+        unread = self._unread.get(key_label, ())
+        return self._of_label[key_label] + sum(rollout_id not in self._under_way for rollout_id in unread)
 
     def enter(self, course: Course) -> None:
         """The rollout begins, in this task."""

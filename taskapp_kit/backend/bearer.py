@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from taskapp_kit.backend.answers import Refusal, error_answer
+from taskapp_kit.contract.peer import peer_of
 from taskapp_kit.errors import ConfigError
 
 LOCAL = "local"
@@ -85,6 +86,7 @@ class KeyCheck:
             if org is None and not (scope["path"] in OPEN and scope["method"] in ("GET", "HEAD")):
                 await error_answer(_unauthorised())(scope, receive, send)
                 return
+            peer_of(scope).keyed |= org is not None
             scope[ORG] = org
         elif scope["type"] == "websocket":
             await receive()

@@ -42,7 +42,6 @@ async def read_object(request: Request, *, max_bytes: int = MAX_BYTES) -> dict[s
         raise Refusal(
             "body_timeout",
             f"The request body did not arrive within {ARRIVAL_SECONDS:g} s.",
-            headers={"connection": "close"},
         ) from None
     except ClientDisconnect:
         raise Refusal("body_timeout", "The caller hung up.") from None
@@ -115,9 +114,7 @@ def _deeper_than(raw: bytes, limit: int) -> bool:
 
 
 def _too_large(max_bytes: int) -> Refusal:
-    return Refusal(
-        "body_too_large", f"The request body is longer than {max_bytes} bytes.", headers={"connection": "close"}
-    )
+    return Refusal("body_too_large", f"The request body is longer than {max_bytes} bytes.")
 
 
 def _refuse(found: str) -> NoReturn:

@@ -77,6 +77,7 @@ def serve(
     """
     from taskapp_kit.backend.app import create_backend
     from taskapp_kit.config import load
+    from taskapp_kit.serve.connections import limits_of
     from taskapp_kit.serve.runner import bound_to_this_machine, log_to_stderr, run
 
     form: Any = log_format
@@ -101,6 +102,7 @@ def serve(
             log_format=form,
             grace_seconds=5,
             drain=app.state.drain,
+            limits=limits_of(settings),
             announce=lambda url: _banner(url, settings, store, minted, local=local),
         )
     except KeyboardInterrupt:

@@ -122,6 +122,7 @@ def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, rel
     from taskapp_kit.asgi import build
     from taskapp_kit.config import export, hand_over, keep_from_authors
     from taskapp_kit.declare.discovery import find_app
+    from taskapp_kit.serve.connections import limits_of
     from taskapp_kit.serve.runner import run
 
     exposure: Any = "local" if local else "public"
@@ -146,6 +147,7 @@ def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, rel
             grace_seconds=settings.grace_seconds,
             drain=served.state.drain,
             announce=announce,
+            limits=limits_of(settings),
         )
         return
     hand_over(settings, **{HANDED_APP: app, HANDED_EXPOSURE: exposure, HANDED_LEVEL: log_level})
@@ -159,6 +161,7 @@ def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, rel
         reload=True,
         reload_dirs=[str(found.file.resolve().parent)],
         announce=announce,
+        limits=limits_of(settings),
     )
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from starlette.types import Receive, Scope, Send
 
 from taskapp_kit.contract.content import as_object
+
+if TYPE_CHECKING:
+    from taskapp_kit.live import Live
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -19,28 +22,28 @@ JSON_HEADERS: Headers = [
 ]
 
 
+SLICE_BYTES = 64 * 1024
+"""A longer body is sent in pieces of this size, each when the caller has taken enough of those before."""
 NO_CONTENT = 204
 """Has no body, and says nothing of its length."""
 
 
 @dataclass(slots=True)
 class Answer:
-    """status: HTTP status. body: bytes as they go out. headers: lower-case names; content-length is added when sent."""
+    """status: HTTP status. body: bytes as they go out. headers: lower-case names; content-length is added when sent.
+
+    rollout_id: of the rollout whose result the body is, which counts for its key until it is sent. live: that rollout when
+    others may read the same result, which they share as long as one of them does.
+    """
 
     status: int
     body: bytes
     headers: Headers = field(default_factory=lambda: JSON_HEADERS)
-
-    @property
-    def closes(self) -> bool:
-        """True when the connection is to be closed after it."""
-        return (b"connection", b"close") in self.headers
+    rollout_id: str = ""
+    live: Live | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the answer: an Answer is an ASGI application, so it also serves where a framework expects a response.
-
-        One that `closes` is whole for the caller but not ended: who sends it drains the request, then ends it.
-        """
+        """Sends the answer: an Answer is an ASGI application, so it also serves where a framework expects a response."""
         await send(
             {
                 "type": "http.response.start",
@@ -50,7 +53,7 @@ class Answer:
                 else self.headers,
             }
         )
-        await send({"type": "http.response.body", "body": self.body, "more_body": self.closes})
+        await send({"type": "http.response.body", "body": self.body})
 
 
 def json_answer(payload: Any, status: int = 200, headers: Headers | None = None) -> Answer:

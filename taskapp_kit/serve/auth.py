@@ -9,6 +9,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from taskapp_kit.contract.peer import peer_of
 from taskapp_kit.serve.answer import Headers
 from taskapp_kit.serve.errors import Refusal, error_answer
 from taskapp_kit.serve.keys import Keys
@@ -104,6 +105,7 @@ class KeyCheck:
                 hint="Send the key in the X-API-Key header or as Authorization: Bearer.",
                 headers=CHALLENGE,
             )
+        peer_of(scope).keyed = True
         scope[LABEL] = holder.label
         scope[QUOTA] = holder.max_in_flight
         return None

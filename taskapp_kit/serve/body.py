@@ -14,10 +14,6 @@ ARRIVAL_SECONDS = 10.0
 """How long a body may take to arrive, in all."""
 THREAD_BYTES = 256 * 1024
 """A longer body is parsed in a thread, so that the event loop answers others meanwhile."""
-LINGER_SECONDS = 1.0
-"""How long a refused body is still read and dropped before the connection closes."""
-
-CLOSE = [(b"connection", b"close")]
 
 
 class ClientGone(Exception):
@@ -36,17 +32,6 @@ async def read_json(
     if len(raw) > THREAD_BYTES:
         return await asyncio.to_thread(read_object, raw)
     return read_object(raw)
-
-
-async def drain(receive: Receive, seconds: float = LINGER_SECONDS) -> None:
-    """Reads and drops what still comes: closing on unread bytes would reset the connection, and lose our answer."""
-    try:
-        async with asyncio.timeout(seconds):
-            message = await receive()
-            while message["type"] == "http.request" and message.get("more_body", False):
-                message = await receive()
-    except TimeoutError:
-        pass
 
 
 def _check_headers(scope: Scope, max_bytes: int) -> None:
@@ -74,7 +59,6 @@ def _too_large(max_bytes: int) -> Refusal:
         "body_too_large",
         f"The request body is longer than {max_bytes} bytes.",
         hint="Send less in one request.",
-        headers=CLOSE,
     )
 
 
@@ -100,5 +84,4 @@ async def _read(receive: Receive, max_bytes: int, arrival_seconds: float) -> byt
             "body_timeout",
             f"The request body did not arrive within {arrival_seconds:g} s.",
             hint="Send it in one go.",
-            headers=CLOSE,
         ) from None

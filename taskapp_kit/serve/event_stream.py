@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from starlette.types import Receive, Scope, Send
 
+from taskapp_kit.contract.peer import Peer, peer_of
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.live import Live, Seat
-from taskapp_kit.serve.answer import Answer, Headers
+from taskapp_kit.serve.answer import SLICE_BYTES, Answer, Headers
 from taskapp_kit.serve.errors import error_answer
 
 log = logging.getLogger("taskapp_kit.serve")
@@ -29,6 +31,7 @@ log = logging.getLogger("taskapp_kit.serve")
 ALIVE_SECONDS = 15.0
 """After so much silence a comment is sent, so that nothing between us and the caller takes the stream for dead."""
 ALIVE = b": alive\n\n"
+Frame = tuple[bytes, bytes, bytes]
 
 STREAM_HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -45,7 +48,6 @@ class EventStream:
     """
 
     status = 200
-    closes = False
 
     def __init__(
         self,
@@ -62,10 +64,16 @@ class EventStream:
         self._headers = headers or []
         self._alive_seconds = alive_seconds
 
+    @property
+    def rollout_id(self) -> str:
+        """Of the rollout that it tells."""
+        return self._live.rollout_id
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the stream."""
         gone = asyncio.create_task(_until_gone(receive))
-        telling = asyncio.create_task(self._tell(send))
+        peer = peer_of(scope)
+        telling = asyncio.create_task(self._tell(send, peer))
         try:
             await asyncio.wait((gone, telling), return_when=asyncio.FIRST_COMPLETED)
             if telling.done():
@@ -75,9 +83,10 @@ class EventStream:
                 task.cancel()
             with suppress(asyncio.CancelledError, Exception):  # what broke was raised above
                 await telling
+            peer.holds(None, 0)
             self._seat.leave()
 
-    async def _tell(self, send: Send) -> None:
+    async def _tell(self, send: Send, peer: Peer) -> None:
         headers = [*STREAM_HEADERS, *self._headers]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         number = self._first
@@ -92,19 +101,26 @@ class EventStream:
                 lines = following.result()
                 if lines is None:
                     break
-                frames = [_frame(number + place, _kind(line), line) for place, line in enumerate(lines)]
+                peer.holds(self._live.journal.lines, sum(map(len, lines)) + self._live.answer_bytes)
+                frames = (_frame(number + place, _kind(line), line) for place, line in enumerate(lines))
+                for body in _slices(piece for frame in frames for piece in frame):
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
                 number += len(lines)
-                await send({"type": "http.response.body", "body": b"".join(frames), "more_body": True})
+                peer.holds(None, 0)
                 following = asyncio.ensure_future(anext(events, None))
         finally:
             following.cancel()
             await asyncio.wait((following,))
             await events.aclose()
         # who has more than there is had the result too
-        last = b"" if self._first > len(self._live.journal.lines) else await self._last(number)
-        await send({"type": "http.response.body", "body": last})
+        if self._first <= len(self._live.journal.lines):
+            frame = await self._last(number)
+            peer.holds(frame[1], len(frame[1]))
+            for body in _slices(frame):
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
-    async def _last(self, number: int) -> bytes:
+    async def _last(self, number: int) -> Frame:
         try:
             settled = await self._live.result()
             assert settled is not None, "it is over"
@@ -135,6 +151,23 @@ def _kind(line: bytes) -> bytes:
     return line[begin : line.index(b'"', begin)]
 
 
-def _frame(number: int, kind: bytes, data: bytes) -> bytes:
-    """One event. JSON as we write it holds no line break."""
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (number, kind, data)
+def _frame(number: int, kind: bytes, data: bytes) -> Frame:
+    """One event. JSON as we write it holds no line break; it is not copied, for others may read the same."""
+    return b"id: %d\nevent: %s\ndata: " % (number, kind), data, b"\n\n"
+
+
+def _slices(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The pieces in a row, in parts of at most SLICE_BYTES."""
+    waiting: list[bytes] = []
+    length = 0
+    for piece in pieces:
+        for start in range(0, len(piece), SLICE_BYTES):
+            part = piece[start : start + SLICE_BYTES]
+            if length + len(part) > SLICE_BYTES:
+                yield b"".join(waiting)
+                waiting.clear()
+                length = 0
+            waiting.append(part)
+            length += len(part)
+    if waiting:
+        yield b"".join(waiting)

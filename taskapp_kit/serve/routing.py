@@ -19,7 +19,8 @@ from taskapp_kit.errors import StoreError
 from taskapp_kit.live_rollouts import LiveRollouts
 from taskapp_kit.measures import Measures
 from taskapp_kit.serve.answer import Answer
-from taskapp_kit.serve.body import ClientGone, drain
+from taskapp_kit.serve.auth import LABEL
+from taskapp_kit.serve.body import ClientGone
 from taskapp_kit.serve.errors import error_answer, method_not_allowed
 from taskapp_kit.serve.event_stream import EventStream
 from taskapp_kit.serve.task_info import Description
@@ -132,9 +133,7 @@ def _runner(spec: RouteSpec, hall: Hall) -> ASGIApp:
                 hall.measures.store_failed()
             answer = error_answer(error, where=where)
         hall.measures.answered(spec.method, where, answer.status)
-        await answer(scope, receive, send)
-        if answer.closes:
-            await drain(receive)
-            await send({"type": "http.response.body", "body": b""})
+        with hall.service.places.unread(scope.get(LABEL), answer.rollout_id):
+            await answer(scope, receive, send)
 
     return run

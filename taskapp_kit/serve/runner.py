@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib.util
 import ipaddress
+import math
 import signal
 import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -21,9 +22,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from taskapp_kit.config import tell_children
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.logs import LogFormat, configure
+from taskapp_kit.serve.connections import ConnectionLimits, Connections
+from taskapp_kit.serve.limits import BoundedHttp
 
-KEEP_ALIVE_SECONDS = 30
-"""Longer than clients keep an idle connection, so that it is they who close it."""
 GRACE_SECONDS = 25
 """How long requests may go on after a signal; Modal kills after 30."""
 START_SECONDS = 30.0
@@ -47,12 +48,14 @@ def run(
     reload: bool = False,
     reload_dirs: list[str] | None = None,
     announce: Callable[[str], None] | None = None,
+    limits: ConnectionLimits | None = None,
 ) -> None:
     """Serves until SIGINT (which comes out as KeyboardInterrupt) or SIGTERM. Raises ConfigError: the address is taken.
 
     drain: what is awaited first then, while requests are still answered; it gets `grace_seconds`. A second signal cuts
     it short.
     announce: is given the server's address (`http://host:port`) once it is held: callers from then on are answered.
+    limits: of its connections.
     app: an ASGI application, or `module:attribute` of one (needed for `reload`). There is no access log: its lines
     would hold query strings; the kit logs one line for each rollout instead.
     """
@@ -62,7 +65,9 @@ def run(
         bound.listen(BACKLOG)
         if announce is not None:
             announce(url_of(host, bound.getsockname()[1]))
-        config = uvicorn.Config(app, factory=factory, reload=reload, reload_dirs=reload_dirs, **_options(grace_seconds))
+        config = uvicorn.Config(
+            app, factory=factory, reload=reload, reload_dirs=reload_dirs, **_options(grace_seconds, limits)
+        )
         server = Draining(config, drain, grace_seconds)
         if reload:
             from uvicorn.supervisors import ChangeReload
@@ -133,29 +138,28 @@ def log_to_stderr(log_level: str, log_format: LogFormat = "text") -> None:
     tell_children(log_format=log_format, log_level=log_level)
 
 
-def _options(grace_seconds: int) -> dict[str, Any]:
-    options: dict[str, Any] = {
+def _options(grace_seconds: int, limits: ConnectionLimits | None) -> dict[str, Any]:
+    connections = Connections(limits)
+    return {
+        "http": partial(BoundedHttp, connections),
+        "callback_notify": connections.look,
+        "timeout_notify": 0,  # uvicorn's main loop asks once a second whether it is time
         "log_config": None,
         "access_log": False,
         "server_header": False,
         "proxy_headers": False,
-        "timeout_keep_alive": KEEP_ALIVE_SECONDS,
+        "timeout_keep_alive": math.ceil(connections.limits.idle_seconds),
         "timeout_graceful_shutdown": grace_seconds,
-        "h11_max_incomplete_event_size": 64 * 1024,
     }
-    if importlib.util.find_spec("httptools") is not None:
-        from taskapp_kit.serve.limits import BoundedHttp
-
-        options["http"] = BoundedHttp
-    return options
 
 
 class BackgroundServer:
     """A real uvicorn on a thread of its own: `with BackgroundServer(app) as server: httpx.get(server.url)`.
 
     Entering waits until the server answers; leaving stops it and waits for its thread. No signal handler is touched.
-    port 0 takes a free one; bound: an address that is held already, instead. Raises ConfigError when the address is
-    taken, RuntimeError, with the app's own exception as its cause, when the app does not start.
+    port 0 takes a free one; bound: an address that is held already, instead; limits: of its connections. Raises
+    ConfigError when the address is taken, RuntimeError, with the app's own exception as its cause, when the app does not
+    start.
     """
 
     def __init__(
@@ -166,12 +170,13 @@ class BackgroundServer:
         port: int = 0,
         grace_seconds: int = 5,
         bound: socket.socket | None = None,
+        limits: ConnectionLimits | None = None,
     ) -> None:
         self._socket = bound if bound is not None else bind(host, port)
         self.host: str = host
         self.port: int = self._socket.getsockname()[1]
         self._app = _Remembering(app)
-        self._server = _Announcing(uvicorn.Config(self._app, **_options(grace_seconds)))
+        self._server = _Announcing(uvicorn.Config(self._app, **_options(grace_seconds, limits)))
         self._failure: BaseException | None = None
         # not Thread.join and is_alive: with Python 3.11 a join that Ctrl-C interrupts marks the thread as ended
         self._ended = threading.Event()

@@ -44,17 +44,20 @@ def until(condition: Callable[[], T], seconds: float, words: str) -> T:
 class Server:
     """A server in a folder of its own, on a free port, with a key of its own, from `with` to the end of the block.
 
-    args: flags of `taskapp serve`. Its store is the file `kept.db` in the folder, what it prints goes to files there.
+    args: flags of `taskapp serve`. descriptors: how many files and sockets it may have open. Its store is the file `kept.db` in the folder, what it prints goes to files there.
     A server that ended before the block did, by itself, is a failure of the test; `stop` and `kill` end it on purpose.
     """
 
-    def __init__(self, folder: Path, *args: str, app: Path = FIRE, **variables: str) -> None:
+    def __init__(
+        self, folder: Path, *args: str, app: Path = FIRE, descriptors: int | None = None, **variables: str
+    ) -> None:
         self.folder = folder
         self.key = secrets.token_urlsafe(24)
         recording.keys.add(self.key)
         self.url = ""
         self.store = folder / STORE
-        self._argv = [sys.executable, "-m", "taskapp_kit", "serve", str(app), "--port", "0", "--store", STORE, *args]
+        self._argv = [] if descriptors is None else ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"]
+        self._argv += [sys.executable, "-m", "taskapp_kit", "serve", str(app), "--port", "0", "--store", STORE, *args]
         kept = {name: text for name, text in os.environ.items() if "_API_KEY" not in name and "TASKAPP" not in name}
         self._environment = {**kept, "COLUMNS": "200", "ENVIRONMENT_API_KEY": self.key, **variables}
         self._process: subprocess.Popen[bytes] | None = None

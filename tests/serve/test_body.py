@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import time
@@ -321,16 +322,15 @@ def test_a_caller_who_hangs_up_in_the_middle_costs_nothing(door: Door, caplog: p
 
 
 def _read(messages: list[Message], seconds: float) -> dict[str, Any]:
-    import asyncio
-
     async def receive() -> Message:
         if messages:
             return messages.pop(0)
-        await asyncio.sleep(3600)
+        await asyncio.Event().wait()  # the caller sends nothing more
         raise AssertionError
 
     async def main() -> dict[str, Any]:
-        return await read_json({"type": "http", "headers": []}, receive, 1000, arrival_seconds=seconds)
+        reading = read_json({"type": "http", "headers": []}, receive, 1000, arrival_seconds=seconds)
+        return await asyncio.wait_for(reading, 20)
 
     return asyncio.run(main())
 
@@ -352,7 +352,8 @@ def test_a_slow_body_is_408_on_the_wire(door: Door, caplog: pytest.LogCaptureFix
     ):
         connection.sendall(post(text()[:20], length=500))
         answer = attack.note(read_answer(connection))
-    assert answer.startswith(b"HTTP/1.1 408") and b"body_timeout" in answer
+        assert answer.startswith(b"HTTP/1.1 408") and b"body_timeout" in answer
+        assert connection.recv(1) == b"", "and the connection is closed"
 
 
 def test_a_long_body_does_not_hold_up_others(door: Door) -> None:

@@ -2,34 +2,75 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
+import aiohttp
+import httpx
 import pytest
-from front_door import Door, read_answer
+from front_door import Door, error_of, read_answer
 from starlette.types import Receive, Scope, Send
 
-from taskapp_kit.serve import limits
-from taskapp_kit.serve.answer import json_answer
+from taskapp_kit.contract.peer import peer_of
+from taskapp_kit.serve.answer import Answer, json_answer
+from taskapp_kit.serve.connections import ConnectionLimits
 from taskapp_kit.serve.runner import BackgroundServer
 
 SEEN: list[list[tuple[bytes, bytes]]] = []
+GATE = threading.Event()
+LONG = bytes(range(256)) * 20_000
+QUICK = ConnectionLimits(max_connections=6, head_seconds=1.0, idle_seconds=1.0)
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """Reads the body, then keeps the headers."""
+    """Keeps the headers, and reads the body but at /early. /key: as a valid key does; /long: 5 MB; /gate: waits."""
     if scope["type"] == "http":
-        while (await receive()).get("more_body"):
+        path = scope["path"]
+        while path != "/early" and (await receive()).get("more_body"):
             pass
         SEEN.append(list(scope["headers"]))
-        await json_answer({"ok": True})(scope, receive, send)
+        peer_of(scope).keyed |= path == "/key"
+        while path == "/gate" and not GATE.is_set():
+            await asyncio.sleep(0.01)
+        await (Answer(200, LONG) if path == "/long" else json_answer({"path": path}))(scope, receive, send)
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[BackgroundServer]:
     with BackgroundServer(echo) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[BackgroundServer]:
+    """One that waits a second for everything, and has room for six connections."""
+    with BackgroundServer(echo, limits=QUICK) as running:
+        yield running
+
+
+def connect(server: BackgroundServer, data: bytes = b"") -> socket.socket:
+    made = socket.create_connection((server.host, server.port), timeout=20)
+    made.sendall(data)
+    return made
+
+
+def get(path: str, *headers: str) -> bytes:
+    return "\r\n".join([f"GET {path} HTTP/1.1", "Host: x", *headers, "", ""]).encode()
+
+
+def ends(connection: socket.socket) -> bytes:
+    """All that still comes until the server closes; TimeoutError when it does not."""
+    found = b""
+    try:
+        while chunk := connection.recv(65536):
+            found += chunk
+    except ConnectionResetError:
+        pass
+    return found
 
 
 def test_a_long_head_is_refused(door: Door) -> None:
@@ -74,17 +115,113 @@ def test_two_requests_in_one_packet_are_two_requests(server: BackgroundServer) -
     assert [dict(headers)[b"x-n"] for headers in SEEN] == [b"1", b"2"]
 
 
-@pytest.mark.slow
-def test_a_head_that_does_not_come_is_not_waited_for(server: BackgroundServer) -> None:
-    began = time.monotonic()
-    connections = [socket.create_connection((server.host, server.port), timeout=20) for _ in range(3)]
-    connections[1].sendall(b"GET / HTTP/1.1\r\nX-Slow: ")
-    connections[2].sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert read_answer(connections[2]).startswith(b"HTTP/1.1 200")
-    assert read_answer(connections[0]) == b""
-    assert read_answer(connections[1])[:12] in (b"HTTP/1.1 408", b"")
-    assert limits.HEAD_SECONDS - 1 < time.monotonic() - began < limits.HEAD_SECONDS + 3
-    connections[2].sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert read_answer(connections[2]).startswith(b"HTTP/1.1 200"), "an idle, honest connection is kept"
-    for connection in connections:
-        connection.close()
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [(b"", b""), (b"GET / HTTP/1.1\r\nX-Slow: ", b"408"), (b"\r\n", b"408"), (get("/"), b"200")],
+    ids=["silent", "half a head", "an empty line", "idle after an answer"],
+)
+def test_no_state_of_a_connection_lasts(strict: BackgroundServer, sent: bytes, status: bytes) -> None:
+    with connect(strict, sent) as connection:
+        assert ends(connection)[9:12] == status
+
+
+@pytest.mark.parametrize("more", [b"\r\n", b"G"], ids=["an empty line", "a letter"])
+def test_a_byte_after_an_answer_buys_no_time(strict: BackgroundServer, more: bytes) -> None:
+    with connect(strict, get("/")) as connection:
+        assert read_answer(connection).startswith(b"HTTP/1.1 200")
+        connection.sendall(more)
+        assert ends(connection)[9:12] in (b"", b"408")
+
+
+def test_a_connection_is_kept_between_requests(server: BackgroundServer) -> None:
+    with connect(server) as connection:
+        for _ in range(3):
+            connection.sendall(get("/"))
+            assert read_answer(connection).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("rest", [b"", b"{", b"x" * 3_000_000], ids=["nothing", "a byte", "three megabytes"])
+def test_an_answer_before_the_body_came_closes_the_connection(server: BackgroundServer, rest: bytes) -> None:
+    head = b"POST /early HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000\r\n\r\n"
+    with connect(server, head) as connection:
+        answer = read_answer(connection)
+        assert answer.startswith(b"HTTP/1.1 200") and b"connection: close" in answer
+        try:
+            connection.sendall(rest)
+        except OSError:
+            assert len(rest) > 1
+        assert ends(connection) == b""
+
+
+def test_the_same_answer_after_the_body_came_does_not(server: BackgroundServer) -> None:
+    with connect(server) as connection:
+        for _ in range(2):
+            connection.sendall(b"POST /early HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+            assert b"connection: close" not in read_answer(connection)
+
+
+@pytest.mark.parametrize("wrong", [None, "a-wrong-key"])
+def test_who_sends_three_megabytes_with_a_wrong_key_reads_the_401(door: Door, wrong: str | None) -> None:
+    headers = {} if wrong is None else {"X-API-Key": wrong}
+    for _ in range(5):
+        answer = httpx.post(door.url + "/rollout", content=b" " * 3_000_000, headers=headers, timeout=20)
+        assert (answer.status_code, error_of(answer)["code"]) == (401, "unauthorised")
+
+    async def by_aiohttp() -> list[int]:
+        async with aiohttp.ClientSession(headers=headers) as client:
+            found = []
+            for _ in range(5):
+                async with client.post(door.url + "/rollout", data=b" " * 3_000_000) as told:
+                    found.append(told.status)
+                    assert await told.json()
+            return found
+
+    assert asyncio.run(by_aiohttp()) == [401] * 5
+
+
+@pytest.mark.parametrize("headers", [(), ("Connection: close",)], ids=["kept", "closed"])
+def test_a_long_answer_comes_whole(server: BackgroundServer, headers: tuple[str, ...]) -> None:
+    with connect(server, get("/long", *headers)) as connection:
+        assert read_answer(connection).partition(b"\r\n\r\n")[2] == LONG
+
+
+def test_sixteen_requests_may_wait_on_a_connection_and_one_more_ends_it(server: BackgroundServer) -> None:
+    GATE.clear()
+    with connect(server, get("/gate") + 16 * get("/next")) as patient, connect(server, get("/gate")) as hasty:
+        hasty.sendall(17 * get("/next"))
+        assert ends(hasty) == b""
+        GATE.set()
+        for path in ("/gate", *["/next"] * 16):
+            answer = b""
+            while not answer.endswith(b"}"):
+                answer += patient.recv(1)
+            assert f'"{path}"'.encode() in answer
+
+
+def test_at_the_cap_the_oldest_without_a_key_makes_room(strict: BackgroundServer) -> None:
+    with ExitStack() as held:
+        keyed = [held.enter_context(connect(strict, get("/key"))) for _ in range(2)]
+        assert all(read_answer(connection).startswith(b"HTTP/1.1 200") for connection in keyed)
+        GATE.clear()
+        strangers = [held.enter_context(connect(strict, get("/gate"))) for _ in range(4)]
+        for connection in keyed:
+            connection.sendall(get("/gate"))
+        for oldest in strangers[:3]:
+            newest = held.enter_context(connect(strict, get("/")))
+            assert read_answer(newest).startswith(b"HTTP/1.1 200")
+            assert ends(oldest) == b""
+        GATE.set()
+        assert all(read_answer(connection).startswith(b"HTTP/1.1 200") for connection in (*keyed, strangers[3]))
+
+
+def test_where_all_have_a_key_the_newest_is_told_to_come_back(strict: BackgroundServer) -> None:
+    with ExitStack() as held:
+        GATE.clear()
+        keyed = [held.enter_context(connect(strict, get("/key"))) for _ in range(6)]
+        assert all(read_answer(connection).startswith(b"HTTP/1.1 200") for connection in keyed)
+        for connection in keyed:
+            connection.sendall(get("/gate"))
+        with connect(strict, get("/")) as newest:
+            assert ends(newest).startswith(b"HTTP/1.1 503")
+        GATE.set()
+        assert all(read_answer(connection).startswith(b"HTTP/1.1 200") for connection in keyed)

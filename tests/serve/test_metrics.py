@@ -13,6 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as text_format
 
 from taskapp_kit.config import Settings
+from taskapp_kit.serve.connections import CAUSES
 
 SECOND = "0b55e8d2-S3same-zw1/te+q"
 """The other key: no six letters of it are a word that a server may say."""
@@ -92,6 +93,9 @@ def test_what_happened_is_counted(accept: str) -> None:
     assert count(found, "taskapp_capacity") == 64
     assert count(found, "taskapp_rewards_sum", environment="counter") == 1
     assert "taskapp_event_loop_lag_seconds" in found
+    assert count(found, "taskapp_connections") >= 1
+    assert {labels["cause"] for labels, _ in found["taskapp_connections_ended_total"]} == set(CAUSES)
+    assert count(found, "taskapp_connections_ended_total") == 0
     assert count(found, "process_resident_memory_bytes") > 1e6
     routes = {labels["route"] for labels, _ in found["taskapp_http_responses_total"]}
     assert all(re.fullmatch(r"/[a-z_]*(/\{[a-z0-9_]+\})?|\(none\)", route) for route in routes), routes

@@ -9,8 +9,11 @@ import logging
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from front_door import KEY, PNG, Door, Slow, error_of, opened, request_body
 
@@ -333,3 +336,24 @@ def test_many_at_once(door: Door) -> None:
         return [answer.status_code for answer in answers]
 
     assert set(asyncio.run(main())) == {200}
+
+
+def test_a_key_has_its_quota_over_http(tmp_path: Path) -> None:
+    """The one that is too many is refused, other keys are not, and a place is free again when an answer was read."""
+    keys = tmp_path / "keys"
+    keys.write_text("one first-key-of-three max_in_flight=1\ntwo second-key-of-three max_in_flight=1\n")
+    slow = request_body("slow", "waiting", safety={"max_ops": 2}, config={"seconds": 1.5})
+
+    def post(door: Door, key: str, body: dict[str, object]) -> httpx.Response:
+        return httpx.post(door.url + "/rollout", json=body, headers={"X-API-Key": key}, timeout=20)
+
+    with opened(Settings(keys_file=keys)) as door, ThreadPoolExecutor() as pool:
+        running = pool.submit(post, door, "first-key-of-three", slow)
+        while not door.service.in_flight:
+            assert not running.done()
+        refused = post(door, "first-key-of-three", request_body())
+        assert (refused.status_code, error_of(refused)["code"]) == (429, "key_quota_reached")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert post(door, "second-key-of-three", request_body()).status_code == 200
+        assert running.result().status_code == 200
+        assert post(door, "first-key-of-three", request_body()).status_code == 200

@@ -154,8 +154,11 @@ def test_an_address_that_is_held_already() -> None:
 
 
 def test_running_requests_are_finished_before_it_stops() -> None:
+    entered = threading.Event()
+
     async def slow(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
+            entered.set()
             await asyncio.sleep(0.4)
             await json_answer({"ok": True})(scope, receive, send)
 
@@ -164,7 +167,7 @@ def test_running_requests_are_finished_before_it_stops() -> None:
     found: list[int] = []
     thread = threading.Thread(target=lambda: found.append(httpx.get(server.url).status_code))
     thread.start()
-    time.sleep(0.15)
+    assert entered.wait(20)
     server.stop()
     thread.join()
     assert found == [200]

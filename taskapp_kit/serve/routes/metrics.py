@@ -8,12 +8,16 @@ from starlette.requests import Request
 
 from taskapp_kit.measures import render
 from taskapp_kit.serve.answer import Answer
+from taskapp_kit.serve.connections import CONNECTIONS, Connections
 from taskapp_kit.serve.routing import Hall, RouteSpec
 
 
 async def metrics(hall: Hall, request: Request) -> Answer:
     """Counters and gauges since the server's start. Text format 0.0.4, or OpenMetrics when `Accept` names it."""
-    snapshot = hall.measures.snapshot()
+    connections = request.scope.get(CONNECTIONS)
+    snapshot = hall.measures.snapshot(
+        (len(connections), dict(connections.ended)) if isinstance(connections, Connections) else None
+    )
     body, content_type = await asyncio.to_thread(render, snapshot, request.headers.get("accept", ""))
     return Answer(
         200,

@@ -49,7 +49,7 @@ async def rollout(hall: Hall, request: Request) -> Answer | EventStream:
     if not wishes.plain:
         return await _live(hall, request, wanted, body, caller, wishes)
     played = await _while_connected(hall.service.rollout(wanted, caller=caller, written=True), request)
-    return Answer(200, answer_bytes(played))
+    return Answer(200, answer_bytes(played), rollout_id=played.rollout_id)
 
 
 async def _live(

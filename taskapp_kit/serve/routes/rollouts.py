@@ -41,17 +41,17 @@ def pending(live: Live) -> Answer:
     return json_answer(told, 202, [location(live), ASK_AGAIN])
 
 
-def answer_of(settled: Settled) -> Answer:
+def answer_of(live: Live, settled: Settled) -> Answer:
     """The answer of `POST /rollout`, or the envelope of its failure."""
     if settled.failure is not None:
         return error_answer(RolloutFailed(settled.failure, rollout_id=settled.rollout_id))
     assert settled.answer is not None, "an answer or a failure"
-    return Answer(200, settled.answer)
+    return Answer(200, settled.answer, rollout_id=settled.rollout_id, live=live)
 
 
 def repeated(live: Live, settled: Settled) -> Answer:
     """The same, to who asked for the rollout; it says so when it was over before."""
-    answer = answer_of(settled)
+    answer = answer_of(live, settled)
     if live.replayed:
         answer.headers = [*answer.headers, REPLAYED]
     return answer
@@ -70,7 +70,7 @@ async def rollout_by_id(hall: Hall, request: Request) -> Answer | EventStream:
             return nothing_more()
         return EventStream(live, live.attend(COME_BACK_SECONDS), first=wishes.first_event, headers=[location(live)])
     settled = await live.result(wishes.wait_seconds or 0.0)
-    return pending(live) if settled is None else answer_of(settled)
+    return pending(live) if settled is None else answer_of(live, settled)
 
 
 async def cancel_rollout(hall: Hall, request: Request) -> Answer:

@@ -1,0 +1,189 @@
+"""The open connections of one server: how many there are, whether a valid key came over them, what is not yet sent.
+
+`Connections.look` runs once a second on the server's event loop. It closes connections whose time is over, ends readers
+that take nothing, keeps the memory of unsent answers under its cap, and logs when the process has no descriptor left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import resource
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Protocol
+
+from taskapp_kit.config import Settings
+from taskapp_kit.contract.peer import Peer
+
+log = logging.getLogger("taskapp_kit.serve")
+
+CONNECTIONS = "taskapp_kit.connections"
+"""Where the scope of a request holds the server's Connections."""
+HEAD_SECONDS = 10.0
+"""How long a request's head may take to arrive, and how long a fresh connection may be silent."""
+IDLE_SECONDS = 30.0
+"""How long a connection may be idle between requests. Longer than clients keep one, so that it is they who close it."""
+DESCRIPTOR_SHARE = 0.75
+"""The part of the process's file descriptors that connections may use; rollouts, stores and models need the rest."""
+GRACE_SECONDS = 1.0
+"""A reader that took something this recently is not ended for the memory that its answer uses."""
+QUIET_SECONDS = 10.0
+"""The cap and missing descriptors are logged once in this time at most."""
+
+# why the server ended a connection, as /metrics counts it
+AT_CAP = "connection_cap"
+QUEUED = "queued_requests"
+SLOW_HEAD = "slow_head"
+STALLED = "stalled_reader"
+BUFFERED = "buffered_bytes"
+CAUSES = (AT_CAP, QUEUED, SLOW_HEAD, STALLED, BUFFERED)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """max_connections: open at once; fewer where the process may not open enough descriptors. stalled_seconds: how long a
+    reader may take nothing of its answer. max_buffered_bytes: memory of all answers that are not yet sent. head_seconds,
+    idle_seconds: how long a head may take, and the time between two requests.
+    """
+
+    max_connections: int = 8192
+    stalled_seconds: float = 300.0
+    max_buffered_bytes: int = 512 * 1024 * 1024
+    head_seconds: float = HEAD_SECONDS
+    idle_seconds: float = IDLE_SECONDS
+
+
+def limits_of(settings: Settings) -> ConnectionLimits:
+    """Those that the settings say."""
+    return ConnectionLimits(settings.max_connections, settings.stalled_seconds, settings.max_buffered_bytes)
+
+
+class Connection(Protocol):
+    """One connection as `Connections` sees it (`serve/limits.py`)."""
+
+    peer: Peer
+
+    def expire(self, now: float) -> None:
+        """Closes it when the time of the state that it is in is over."""
+
+    def unsent(self) -> int:
+        """Bytes that were written and not yet taken by the caller's side."""
+
+    def stalled_seconds(self, now: float) -> float:
+        """How long nothing was taken; 0 when something was since the last call, or when nothing is unsent."""
+
+    def refuse(self) -> None:
+        """Answers that the server is full, and closes."""
+
+    def abort(self) -> None:
+        """Ends it at once, unsent bytes and all."""
+
+
+class Connections:
+    """Used on the server's event loop. ended: connections that the server ended before their callers did, by cause."""
+
+    def __init__(self, limits: ConnectionLimits | None = None) -> None:
+        self.limits = limits or ConnectionLimits()
+        self.ended: Counter[str] = Counter(dict.fromkeys(CAUSES, 0))
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        unlimited = descriptors == resource.RLIM_INFINITY
+        allowed = self.limits.max_connections if unlimited else max(1, int(descriptors * DESCRIPTOR_SHARE))
+        self.cap = min(self.limits.max_connections, allowed)
+        self._open: dict[Connection, None] = {}
+        self._keyless: dict[Connection, None] = {}  # oldest first; those that presented a key since are taken out late
+        self._quiet_until = {"cap": 0.0, "descriptors": 0.0}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def opened(self, connection: Connection) -> None:
+        """A caller connects. At the cap the oldest connection without a valid key makes room for it."""
+        if len(self._open) >= self.cap:
+            oldest = self._oldest_keyless()
+            self._log("cap", logging.WARNING, "connections at the cap open=%d cap=%d: %s", len(self._open), self.cap,
+                      "the newest is refused" if oldest is None else "the oldest without a valid key is closed")  # fmt: skip
+            if oldest is None:
+                self.ended[AT_CAP] += 1
+                connection.refuse()
+            else:
+                self.end(oldest, AT_CAP)
+        self._open[connection] = self._keyless[connection] = None
+
+    def closed(self, connection: Connection) -> None:
+        """A connection is over; a second call does nothing."""
+        self._open.pop(connection, None)
+        self._keyless.pop(connection, None)
+
+    def end(self, connection: Connection, cause: str) -> None:
+        """Ends it at once, and counts it."""
+        self.closed(connection)
+        self.ended[cause] += 1
+        connection.abort()
+
+    async def look(self) -> None:
+        """What has to happen once a second. Never raises: uvicorn's main loop awaits it."""
+        try:
+            now = asyncio.get_running_loop().time()
+            for connection in list(self._open):
+                connection.expire(now)
+            self._end_stalled(now)
+            self._check_descriptors()
+        except Exception:
+            log.exception("the connections could not be looked after")
+
+    def _oldest_keyless(self) -> Connection | None:
+        while self._keyless:
+            oldest = next(iter(self._keyless))
+            if not oldest.peer.keyed:
+                return oldest
+            del self._keyless[oldest]
+        return None
+
+    def _end_stalled(self, now: float) -> None:
+        stalled: list[tuple[float, Connection]] = []
+        readers: Counter[int] = Counter()
+        total = 0
+        for connection in list(self._open):
+            peer, seconds = connection.peer, connection.stalled_seconds(now)
+            if seconds > self.limits.stalled_seconds:
+                self._end_reader(connection, STALLED)
+                continue
+            total += connection.unsent()
+            if peer.unsent is not None:
+                readers[id(peer.unsent)] += 1
+                total += peer.unsent_bytes if readers[id(peer.unsent)] == 1 else 0
+            if seconds >= GRACE_SECONDS:
+                stalled.append((seconds, connection))
+        if total <= self.limits.max_buffered_bytes:
+            return
+        for _, connection in sorted(stalled, key=lambda item: -item[0]):
+            peer = connection.peer
+            total -= connection.unsent()
+            if peer.unsent is not None:
+                readers[id(peer.unsent)] -= 1
+                total -= 0 if readers[id(peer.unsent)] else peer.unsent_bytes
+            self._end_reader(connection, BUFFERED)
+            if total <= self.limits.max_buffered_bytes:
+                return
+
+    def _end_reader(self, connection: Connection, cause: str) -> None:
+        log.warning("reader ended cause=%s unsent_bytes=%d", cause, connection.unsent() + connection.peer.unsent_bytes)
+        self.end(connection, cause)
+
+    def _check_descriptors(self) -> None:
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                self._log("descriptors", logging.ERROR, "no file descriptor is left connections=%d: nobody can connect, "
+                          "and no model can be asked; raise the limit (ulimit -n)", len(self._open))  # fmt: skip
+
+    def _log(self, about: str, level: int, message: str, *values: object) -> None:
+        now = time.monotonic()
+        if now >= self._quiet_until[about]:
+            self._quiet_until[about] = now + QUIET_SECONDS
+            log.log(level, message, *values)

@@ -1,0 +1,314 @@
+"""Strangers who hold sockets, and readers who do not read, against servers of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import resource
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from tests import recording
+from tests.fire.server import Server, body, until
+
+DESCRIPTORS = 1024
+STRANGERS = 1010
+UNREAD = 60
+EARLY = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
+QUEUED = b"GET /?a HTTP/1.1\r\n\r\n"
+"""20 bytes, so that what a server reads at once, 256 000 bytes, holds whole ones."""
+
+Listener = tuple[str, int]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def many_sockets() -> Iterator[None]:
+    """This process needs a socket for each that it opens at a server."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4 * DESCRIPTORS if hard == resource.RLIM_INFINITY else min(4 * DESCRIPTORS, hard)
+    if wanted < 2 * DESCRIPTORS:
+        pytest.skip(f"this process may open {hard} files only")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def listener(url: str) -> Listener:
+    parts = urlsplit(url)
+    assert parts.hostname is not None and parts.port is not None
+    return parts.hostname, parts.port
+
+
+def opened(where: Listener, data: bytes, *, window: int | None = None) -> socket.socket:
+    """A connection on which this was sent. window: bytes that its kernel takes of an answer."""
+    made = socket.socket()
+    if window is not None:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+    made.settimeout(10)
+    made.connect(where)
+    made.sendall(data)
+    return made
+
+
+def over(connection: socket.socket) -> bool:
+    """The server ended the connection: everything was read, or it was reset."""
+    try:
+        while connection.recv(65536, socket.MSG_DONTWAIT):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def besieged(where: Listener, path: bytes, honest: Callable[[], int]) -> None:
+    """A thousand requests without a key, their bodies never sent: callers are answered, and the sockets end."""
+    with ExitStack() as held:
+        strangers = []
+        for _ in range(STRANGERS):
+            stranger = held.enter_context(opened(where, EARLY % path))
+            strangers.append(stranger)
+            with contextlib.suppress(OSError):  # ended to make room for another
+                stranger.recv(12)
+                stranger.sendall(b"{")
+        assert honest() == 200
+        until(lambda: sum(map(over, strangers)) == STRANGERS, 30, "the strangers' sockets end")
+        assert honest() == 200
+
+
+def test_a_thousand_sockets_without_a_key_shut_nobody_out(tmp_path: Path) -> None:
+    with Server(tmp_path, descriptors=DESCRIPTORS) as server:
+        besieged(
+            listener(server.url),
+            b"/rollout",
+            lambda: httpx.get(server.url + "/health", headers=server.headers, timeout=5).status_code,
+        )
+        assert server.fds() < 200
+
+
+@contextmanager
+def backend(folder: Path) -> Iterator[tuple[str, str]]:
+    """`taskapp backend serve` with few descriptors; its address and key."""
+    key = secrets.token_urlsafe(24)
+    recording.keys.add(key)
+    command = [sys.executable, "-m", "taskapp_kit", "backend", "serve", "--port", "0", "--store", "none"]
+    out = folder / "out.txt"
+    with out.open("wb") as stdout, (folder / "err.txt").open("wb") as stderr:
+        process = subprocess.Popen(
+            ["sh", "-c", f'ulimit -n {DESCRIPTORS}; exec "$@"', "sh", *command],
+            cwd=folder,
+            env={**os.environ, "COLUMNS": "200", "SYNTH_API_KEY": key},
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+        )
+    try:
+        found = until(lambda: re.search(r" at (http://\S+)", out.read_text()), 60, "the backend's address")
+        assert found is not None
+        yield found[1], key
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_nor_at_a_backend(tmp_path: Path) -> None:
+    with backend(tmp_path) as (url, key):
+        headers = {"Authorization": f"Bearer {key}"}
+        besieged(
+            listener(url),
+            b"/api/rl/jobs",
+            lambda: httpx.get(url + "/api/rl/jobs", headers=headers, timeout=5).status_code,
+        )
+
+
+def test_a_flood_of_queued_requests_is_cut(tmp_path: Path) -> None:
+    """25 MB of requests without a key on 100 connections, no answer read: they take neither memory nor time."""
+    with Server(tmp_path) as server, ExitStack() as held:
+        server.health()
+        before = server.rss_bytes()
+        strangers = [held.enter_context(opened(listener(server.url), QUEUED * 12_800)) for _ in range(100)]
+        until(lambda: sum(map(over, strangers)) == len(strangers), 30, "all are ended")
+        assert server.rss_bytes() - before < 30_000_000
+        assert ended(server, "queued_requests") == len(strangers)
+
+
+def test_a_process_without_descriptors_says_so(tmp_path: Path) -> None:
+    few = 60
+    with Server(tmp_path, descriptors=few) as server, ExitStack() as held:
+        ask = f"GET /health HTTP/1.1\r\nHost: x\r\nX-API-Key: {server.key}\r\n\r\n".encode()
+        for _ in range(few):
+            held.enter_context(opened(listener(server.url), ask))
+        until(lambda: "no file descriptor is left" in server.log(), 20, "the log says it")
+
+
+LARGE = """
+from taskapp_kit import Step, TaskApp, action
+app = TaskApp("large", version="1.0.0")
+@app.environment("large", splits={"train": range(100)}, max_steps=3)
+class Large:
+    "Shows a lot."
+    def __init__(self, kilobytes: int = 4000) -> None:
+        self.kilobytes = kilobytes
+    def reset(self, seed: int) -> str:
+        return f"seed {seed}"
+    @action(noop={})
+    def go(self) -> Step:
+        "Go."
+        return Step("x" * 1000 * self.kilobytes, 1.0, terminated=True)
+"""
+NARROW = 16_384
+"""What the kernel of a reader that does not read takes of an answer."""
+
+
+@contextmanager
+def large(folder: Path, *args: str, **variables: str) -> Iterator[Server]:
+    """A server whose rollouts have answers of megabytes."""
+    app = folder / "large.py"
+    app.write_text(LARGE)
+    with Server(folder, *args, app=app, **variables) as server:
+        yield server
+
+
+def played(server: Server, seed: int = 1, key: str | None = None, **config: int) -> tuple[str, int]:
+    """A rollout that can be fetched; its id and the size of its answer."""
+    headers = {"X-API-Key": key or server.key, "Idempotency-Key": f"{seed}"}
+    request = body("large", seed=seed, **config)
+    answer = httpx.post(server.url + "/rollout", json=request, headers=headers, timeout=60)
+    assert answer.status_code == 200, answer.text[:300]
+    return answer.json()["rollout_id"], len(answer.content)
+
+
+def fetching(server: Server, rollout_id: str, *headers: str, key: str | None = None) -> bytes:
+    """A request for the answer of a rollout."""
+    lines = [f"GET /rollouts/{rollout_id} HTTP/1.1", "Host: x", f"X-API-Key: {key or server.key}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def unread(server: Server, rollout_id: str, *headers: str, key: str | None = None) -> socket.socket:
+    """A reader who asked for an answer, got the first bytes, and reads no more."""
+    made = opened(listener(server.url), fetching(server, rollout_id, *headers, key=key), window=NARROW)
+    assert made.recv(12) == b"HTTP/1.1 200"
+    return made
+
+
+def rest_of(reader: socket.socket) -> bytes:
+    """What is still to be read, of an answer with a length."""
+    found = b""
+    while b"\r\n\r\n" not in found:
+        found += reader.recv(65536)
+    head, _, text = found.partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head)
+    assert length is not None
+    parts, size = [text], len(text)
+    while size < int(length[1]):
+        parts.append(reader.recv(1 << 20))
+        assert parts[-1], "the answer was cut"
+        size += len(parts[-1])
+    return b"".join(parts)
+
+
+def ended(server: Server, cause: str) -> int:
+    """So many connections the server ended for this cause."""
+    told = httpx.get(server.url + "/metrics", headers=server.headers, timeout=10).text
+    found = re.search(rf'^taskapp_connections_ended_total{{cause="{cause}"}} (\d+)', told, re.MULTILINE)
+    assert found is not None, told
+    return int(found[1])
+
+
+def test_unread_answers_of_one_rollout_share_their_memory(tmp_path: Path) -> None:
+    with large(tmp_path) as server, ExitStack() as readers:
+        rollout_id, _ = played(server)
+        readers.enter_context(unread(server, rollout_id, "Accept: text/event-stream"))
+        readers.enter_context(unread(server, rollout_id))
+        before = server.rss_bytes()
+        for _ in range(UNREAD):
+            readers.enter_context(unread(server, rollout_id, "Accept: text/event-stream"))
+        for _ in range(UNREAD):
+            readers.enter_context(unread(server, rollout_id))
+        grown = server.rss_bytes() - before
+        assert grown < 2 * UNREAD * 500_000, f"{grown} bytes for {2 * UNREAD} readers"
+        assert server.health()["healthy"] is True
+
+
+def test_a_reader_that_pauses_gets_its_whole_answer(tmp_path: Path) -> None:
+    """Longer than the server looks for progress, shorter than it waits: a trainer's step blocks its reader for long."""
+    with large(tmp_path, TASKAPP_STALLED_SECONDS="30") as server:
+        rollout_id, size = played(server)
+        with unread(server, rollout_id) as reader:
+            time.sleep(4)
+            assert len(rest_of(reader)) == size
+        assert ended(server, "stalled_reader") == 0
+
+
+def test_a_reader_that_takes_nothing_for_long_is_ended(tmp_path: Path) -> None:
+    with large(tmp_path, TASKAPP_STALLED_SECONDS="2") as server, ExitStack() as readers:
+        rollout_id, _ = played(server)
+        for accept in ("application/json", "text/event-stream"):
+            readers.enter_context(unread(server, rollout_id, f"Accept: {accept}"))
+        until(lambda: ended(server, "stalled_reader") == 2, 30, "both are ended")
+        assert "reader ended cause=stalled_reader" in server.log()
+
+
+def test_beyond_the_cap_the_longest_stalled_reader_goes_first(tmp_path: Path) -> None:
+    with large(tmp_path, TASKAPP_MAX_BUFFERED_BYTES="30000000") as server, ExitStack() as readers:
+        answers = [played(server, seed) for seed in range(8)]
+        size = answers[0][1]
+        assert 4_000_000 < size < 15_000_000
+        held = [readers.enter_context(unread(server, rollout_id)) for rollout_id, _ in answers[:2]]
+        time.sleep(2.5)  # they have been stalled for longer than those that come now
+        held += [readers.enter_context(unread(server, rollout_id)) for rollout_id, _ in answers[2:]]
+        until(lambda: ended(server, "buffered_bytes") > 0, 30, "one is ended")
+        time.sleep(2.5)
+        left = 8 - ended(server, "buffered_bytes")
+        assert 1 <= left * size <= 30_000_000
+        assert ended(server, "buffered_bytes") == 8 - 30_000_000 // size, "no more than it takes"
+        assert len(rest_of(held[-1])) == answers[-1][1]
+        assert cut(held[0])
+
+
+def cut(reader: socket.socket) -> bool:
+    """The answer ends too early."""
+    try:
+        rest_of(reader)
+    except (AssertionError, OSError):
+        return True
+    return False
+
+
+def test_a_rollout_counts_for_its_key_until_its_answer_is_read(tmp_path: Path) -> None:
+    keys, one = tmp_path / "keys", secrets.token_urlsafe(24)
+    recording.keys.add(one)
+    keys.write_text(f"trainer {one} max_in_flight=1\n")
+    with large(tmp_path, "--keys-file", str(keys)) as server:
+
+        def ask() -> httpx.Response:
+            headers = {"X-API-Key": one}
+            return httpx.post(server.url + "/rollout", json=body("large", kilobytes=1), headers=headers, timeout=60)
+
+        request = json.dumps(body("large")).encode()
+        head = f"POST /rollout HTTP/1.1\r\nHost: x\r\nX-API-Key: {one}\r\nContent-Length: {len(request)}\r\n\r\n"
+        with opened(listener(server.url), head.encode() + request, window=NARROW) as reader:
+            assert reader.recv(12) == b"HTTP/1.1 200"
+            refused = ask()
+            assert refused.status_code == 429
+            assert refused.json()["detail"]["error"]["code"] == "key_quota_reached"
+            assert server.health()["in_flight"] == 0, "the server itself has room"
+            rest_of(reader)
+            assert ask().status_code == 200
+        rollout_id, _ = played(server, key=one)
+        with unread(server, rollout_id, "Accept: text/event-stream", key=one):
+            assert ask().status_code == 429
+        until(lambda: ask().status_code == 200, 10, "a reader that hung up counts no more")
