@@ -47,6 +47,7 @@ def build(
         exposure=exposure,
         workers=settings.workers,
         gold=settings.gold,
+        max_calls=settings.max_calls_per_answer,
         models=model_access(settings, exposure, clock or SystemClock(), is_door_key=is_door_key),
     )
     return create(service, settings, exposure=exposure, coordinator=coordinator)

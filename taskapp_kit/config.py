@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER
 from taskapp_kit.errors import ConfigError
 
 CONFIG_FILE = "taskapp.toml"
@@ -40,7 +41,8 @@ class Settings:
     file with one key a line, re-read when it changes. store: URL of the store or "none", None for the command's own
     default. max_concurrent: rollouts at once. workers: processes that play them, 0 for threads of the server's own.
     grace_seconds: how long rollouts may go on when the server is told to stop; Modal kills after 30.
-    max_time_seconds: longest time of one rollout. debug_env: whether `/debug/env` exists.
+    max_time_seconds: longest time of one rollout. max_calls_per_answer: tool calls of one answer that are done; those
+    after them are one refusal. debug_env: whether `/debug/env` exists.
     cors_origins: web pages that may call, none by default. max_body_bytes: longest request body. gold: whether callers may
     ask for the policy `gold`; None refuses it where the exposure is public and it reads the task's row.
     max_connections: open at once, at most three quarters of the process's file descriptors. stalled_seconds: how long a
@@ -62,6 +64,7 @@ class Settings:
     workers: int = 0
     grace_seconds: int = 25
     max_time_seconds: float = 3600.0
+    max_calls_per_answer: int = CALLS_PER_ANSWER
     debug_env: bool = False
     cors_origins: tuple[str, ...] = ()
     max_body_bytes: int = 4 * 1024 * 1024
@@ -225,6 +228,7 @@ SETTINGS = (
     Setting("workers", "TASKAPP_WORKERS", _whole(0, 256)),
     Setting("grace_seconds", "TASKAPP_GRACE_SECONDS", _whole(0, 3600)),
     Setting("max_time_seconds", "TASKAPP_MAX_TIME_SECONDS", _seconds),
+    Setting("max_calls_per_answer", "TASKAPP_MAX_CALLS_PER_ANSWER", _whole(1, 10_000)),
     Setting("debug_env", "TASKAPP_DEBUG_ENV", _switch),
     Setting("cors_origins", "TASKAPP_CORS_ORIGINS", _origins),
     Setting("max_body_bytes", "TASKAPP_MAX_BODY_BYTES", _whole(1024, 2**30)),

@@ -263,5 +263,10 @@ class RolloutFailed(TaskappError):
 class InvalidAction(Exception):
     """Raised by an author's action to say no: "not in the word list".
 
-    The text goes back to the policy as its next observation, is counted, costs a step, and is no failure.
+    The text goes back to the policy as its next observation, is counted, costs a step, and is no failure. end: the
+    episode ends here, terminated with stop reason `invalid_action`, and is scored.
     """
+
+    def __init__(self, *text: object, end: bool = False) -> None:
+        super().__init__(*text)
+        self.end = end

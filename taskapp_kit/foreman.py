@@ -178,6 +178,7 @@ class Foreman:
             "written": written,
             "live": live,
             "skip_judges": planned.skip_judges,
+            "max_calls": planned.plan.max_calls,
         }
 
         def tell(frame: Frame, blob: bytes) -> Awaitable[Frame | None] | None:

@@ -12,7 +12,7 @@ from taskapp_kit.contract.addresses import inference_url
 from taskapp_kit.contract.model import RemotePolicy
 from taskapp_kit.contract.ports import LocalPolicy, View
 from taskapp_kit.contract.scorecard import Blend
-from taskapp_kit.contract.trajectory import Answer
+from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER, Answer
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.instances import Instance, find_environment, find_instance, read_config, seed_of_index
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
@@ -60,11 +60,12 @@ class Planned:
 
 
 class Planner:
-    """Reads requests against one app. folder: where the author's file lies."""
+    """Reads requests against one app. folder: where the author's file lies. max_calls: calls of one answer that are done."""
 
-    def __init__(self, spec: AppSpec, folder: Path) -> None:
+    def __init__(self, spec: AppSpec, folder: Path, *, max_calls: int = CALLS_PER_ANSWER) -> None:
         self.spec = spec
         self.folder = folder
+        self.max_calls = max_calls
         self._draw = random.SystemRandom()
 
     def plan(
@@ -103,6 +104,9 @@ class Planner:
             max_turns=spec.max_turns,
             max_steps=spec.max_steps,
             max_ops=request.safety.max_ops,
+            max_refusals=_lower(spec.max_refusals, request.safety.max_refusals),
+            default_max_turns=spec.default_max_turns if program is None else None,
+            max_calls=self.max_calls,
             wants_images=config.get("images") is not False,
         )
         return Planned(request, plan, policy, _blend_of(request), [*read.warnings, *unknown_config(config)])
@@ -123,7 +127,7 @@ class Planner:
         if self.spec.rollout_function is not None:
             shown = None if spec.tasks is None else spec.tasks.public
             return AuthorLoop(self.spec.rollout_function, asking, MODEL, shown)
-        return Conversation(self.spec, spec, asking, name=MODEL)
+        return Conversation(self.spec, spec, asking, name=MODEL, most_calls=self.max_calls)
 
     def policy_name(self, request: RolloutRequest) -> str:
         """The name of the policy that the request asks for. Raises RequestError."""
@@ -147,6 +151,12 @@ class Planner:
             seed=instance.seed,
             answers=answers,
         )
+
+
+def _lower(declared: int | None, asked: int | None) -> int | None:
+    """The lower of two limits; None is no limit."""
+    given = [limit for limit in (declared, asked) if limit is not None]
+    return min(given) if given else None
 
 
 def _blend_of(request: RolloutRequest) -> Blend | None:

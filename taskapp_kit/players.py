@@ -97,7 +97,9 @@ class Players:
         try:
             return await lanes.run(job, seconds=course.seconds, stop=story.stop)
         except LaneHung as hung:
-            failure = _hung(course.seconds, began=not isinstance(hung, NoLane))
+            failure = (
+                _no_thread(course.seconds) if isinstance(hung, NoLane) else _overdue(course.seconds, story.control)
+            )
             return self._give_up(course, story.until_now(), failure, story.tell_rest)
         except asyncio.CancelledError:
             finished = self._give_up(course, story.until_now(), _cancellation(course), story.tell_rest)
@@ -128,7 +130,7 @@ class Players:
         try:
             lane = await self._model_lanes.open(seconds=course.seconds)
         except NoLane:
-            return self._give_up(course, [], _hung(course.seconds, began=False), story.tell_rest)
+            return self._give_up(course, [], _no_thread(course.seconds), story.tell_rest)
         try:
             body = await hop(turns.begin)
             while body is not None:
@@ -137,7 +139,7 @@ class Players:
             return await hop(lambda: self._finish(course, performance.finish()))
         except LaneHung:
             lane.post(turns.close)
-            return self._give_up(course, story.until_now(), _hung(course.seconds, began=True), story.tell_rest)
+            return self._give_up(course, story.until_now(), _overdue(course.seconds, story.control), story.tell_rest)
         except asyncio.CancelledError:
             told = story.until_now()
             story.stop("cancelled")
@@ -290,16 +292,24 @@ def _cancellation(course: Course) -> Failure:
     )
 
 
-def _hung(seconds: float, *, began: bool) -> Failure:
-    """The thread did not come back, or none came free. What was told so far is kept, the rest is lost to that thread."""
-    if began:
+def _overdue(seconds: float, control: Control) -> Failure:
+    """The thread did not come back in time. What was told so far is kept, the rest is lost to that thread."""
+    if control.closed.is_set():  # the environment is done: what takes long is folding, scoring or writing
         message = (
-            f"the environment did not come back within the rollout's deadline of {seconds:g} s; its thread is stuck"
+            f"the rollout reached its deadline of {seconds:g} s after its episode, before it was scored and written"
         )
-        failure = Failure("timeout", "environment_hung", message, "Give the environment's own calls a time limit.")
-    else:
-        message = f"no thread came free within the rollout's deadline of {seconds:g} s, so the episode never began"
-        failure = Failure("timeout", "no_thread", message, "Send fewer rollouts at once, or give them more time.")
+        return _logged(Failure("timeout", "deadline", message, "Give safety.max_time_s more seconds."))
+    message = f"the environment did not come back within the rollout's deadline of {seconds:g} s; its thread is stuck"
+    return _logged(Failure("timeout", "environment_hung", message, "Give the environment's own calls a time limit."))
+
+
+def _no_thread(seconds: float) -> Failure:
+    """No thread came free in time."""
+    message = f"no thread came free within the rollout's deadline of {seconds:g} s, so the episode never began"
+    return _logged(Failure("timeout", "no_thread", message, "Send fewer rollouts at once, or give them more time."))
+
+
+def _logged(failure: Failure) -> Failure:
     failure.error_id = uuid.uuid4().hex[:12]
     log.error("%s (error_id %s)", failure.message, failure.error_id)
     return failure

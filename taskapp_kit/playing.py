@@ -18,6 +18,7 @@ from taskapp_kit.errors import Failure
 from taskapp_kit.planning import Planned
 from taskapp_kit.policy.asking import wants_token_ids
 from taskapp_kit.policy.choose import MODEL
+from taskapp_kit.policy.token_meter import MeteredPolicy, MeteredPort, TokenMeter
 from taskapp_kit.run.episode import Episode, drive
 from taskapp_kit.run.plan import Control
 from taskapp_kit.run.turns import Turns
@@ -76,7 +77,10 @@ class Performance:
         self._events = events
         self._listener = tell
         self._models = models
-        self._episode = Episode(planned.plan, clock, control, models)
+        limit = planned.request.safety.max_rollout_tokens
+        self._meter = None if limit is None else TokenMeter(limit)
+        self._played_with = models if models is None or self._meter is None else MeteredPort(models, self._meter)
+        self._episode = Episode(planned.plan, clock, control, self._played_with)
 
     def _tell(self, event: Event) -> None:
         self._events.append(event)
@@ -89,8 +93,8 @@ class Performance:
         if policy.name != MODEL or not isinstance(policy, AsksModels):
             drive(self._episode, policy, tell)
             return
-        assert self._models is not None, "a model acts where there is a way to ask it"
-        policy.use(self._models)
+        assert self._played_with is not None, "a model acts where there is a way to ask it"
+        policy.use(self._played_with)
         try:
             drive(self._episode, policy, tell)
         finally:
@@ -98,13 +102,14 @@ class Performance:
 
     def turns(self, policy: RemotePolicy) -> Turns:
         """Plays it turn by turn with a policy that decides elsewhere."""
-        return Turns(self._episode, policy, self._tell)
+        played_by = policy if self._meter is None else MeteredPolicy(policy, self._meter)
+        return Turns(self._episode, played_by, self._tell)
 
     def finish(self) -> Played:
         """What was played, scored unless it failed. Never raises for what author's code does."""
         control, events, planned = self._control, self._events, self._planned
         trajectory = fold(events)
-        played = Played(events, trajectory, ops=self._episode.ops, cause=control.cause)
+        played = Played(events, trajectory, ops=self._episode.ops, cause=control.cause, warnings=self._episode.warnings)
         if self._episode.second_calls:
             mask = masker(self._spec, trajectory.environment, planned.plan.task)
             played.second_calls = [_masked(call, mask) for call in self._episode.second_calls]

@@ -19,7 +19,7 @@ from taskapp_kit.contract.model import AsksModels, RemotePolicy
 from taskapp_kit.contract.ports import Clock, LocalPolicy, Store, SystemClock, View
 from taskapp_kit.contract.rollout import Rollout
 from taskapp_kit.contract.scorecard import RolloutSummary
-from taskapp_kit.contract.trajectory import Answer
+from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER, Answer
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.course import ANYONE, Caller, Course, Finished, Listener, Watcher
 from taskapp_kit.declare.instances import Instance
@@ -82,6 +82,7 @@ class Service:
         exposure: Exposure = "public",
         threads: int = 64,
         workers: int = 0,
+        max_calls: int = CALLS_PER_ANSWER,
         models: ModelAccess | None = None,
         skip_judges: bool = False,
         gold: bool | None = True,
@@ -94,7 +95,7 @@ class Service:
         self.max_concurrent = max_concurrent
         self.max_time_seconds = max_time_seconds
         self.exposure = exposure
-        self.planner = Planner(self.spec, app.file.parent)
+        self.planner = Planner(self.spec, app.file.parent, max_calls=max_calls)
         self.lanes = Lanes(threads)
         self.model_lanes = Lanes(max_concurrent)
         self.models = models or model_access(Settings(), exposure, self.clock)

@@ -2,8 +2,8 @@
 
 REFERENCE is what `find_app` finds the app by, FOLDERS what the front's `sys.path` has (joined by `os.pathsep`), FD the
 socket. A job is one rollout; its frame holds the request (split and seed settled), `answers` for a replay, `rollout_id`,
-`created_at`, `versions`, whether the answer is to be `written`, whether each event is to be told `live`, and whether
-judges are skipped (`skip_judges`).
+`created_at`, `versions`, whether the answer is to be `written`, whether each event is to be told `live`, whether judges
+are skipped (`skip_judges`), and `max_calls`, how many calls of one answer are done.
 
 Told meanwhile: `{"text": n, "pictures": [[hash, n], …]}`, the blob being encoded events and PNG bytes in that order. The
 last frame has those too, and `outcome` and `body` (bytes of the answer, at the blob's end); or `refused`, a RequestError.
@@ -23,10 +23,11 @@ from taskapp_kit.errors import RequestError
 from taskapp_kit.run.frames import Frame, Job, serve_jobs
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from taskapp_kit.contract.model import ModelPort
     from taskapp_kit.contract.ports import Clock
     from taskapp_kit.declare.specs import AppSpec
-    from taskapp_kit.planning import Planner
     from taskapp_kit.run.plan import Control
     from taskapp_kit.run.turns import Turns
 
@@ -52,7 +53,7 @@ class Worker:
     """One app in this process. `load` once, then `play` in any thread."""
 
     spec: AppSpec
-    planner: Planner
+    folder: Path
     clock: Clock
 
     def __init__(self, reference: str, folders: list[str]) -> None:
@@ -73,15 +74,15 @@ class Worker:
             add_import_folder(folder)
         import taskapp_kit.contract.response
         import taskapp_kit.contract.wire
-        import taskapp_kit.outcome  # noqa: F401  # what `play` needs, loaded before the first job
+        import taskapp_kit.outcome
+        import taskapp_kit.planning  # noqa: F401  # what `play` needs, loaded before the first job
         from taskapp_kit.contract.ports import SystemClock
         from taskapp_kit.declare.discovery import find_app
-        from taskapp_kit.planning import Planner
         from taskapp_kit.run.stage import prepare_to_serve
 
         app = find_app(self.reference)
         self.spec = app.freeze()
-        self.planner = Planner(self.spec, app.file.parent)
+        self.folder = app.file.parent
         self.clock = SystemClock()
         for environment in self.spec.environments.values():
             prepare_to_serve(environment)
@@ -103,6 +104,7 @@ class Worker:
         from taskapp_kit.contract.wire import RolloutRequest
         from taskapp_kit.model_access import JobPort
         from taskapp_kit.outcome import Outcome
+        from taskapp_kit.planning import Planner
         from taskapp_kit.playing import Performance
         from taskapp_kit.policy.choose import MODEL
         from taskapp_kit.run.plan import Control
@@ -113,7 +115,7 @@ class Worker:
         control = Control()
         telling = Telling(job, control, live=frame["live"])
         try:
-            planned = self.planner.plan(
+            planned = Planner(self.spec, self.folder, max_calls=frame["max_calls"]).plan(
                 request, answers=None if answers is None else [answer_from_json(answer) for answer in answers]
             )
             planned.skip_judges = frame["skip_judges"]

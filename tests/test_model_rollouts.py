@@ -14,15 +14,16 @@ import pytest
 
 from taskapp_kit import RequestError, RolloutFailed, TaskApp
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.events import encode
+from taskapp_kit.contract.events import Limited, encode
 from taskapp_kit.contract.ports import SystemClock
 from taskapp_kit.contract.response import answer_bytes, response_body
 from taskapp_kit.contract.rollout import Rollout
-from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.contract.wire import RolloutRequest, RolloutResponse
 from taskapp_kit.model_access import model_access
 from taskapp_kit.service import Service
 from taskapp_kit.store import open_store
 from taskapp_kit.testing import Faults, MockModel
+from tests.policy.raw_server import http, raw_server
 from tests.rollouts import a_request, app_from
 
 T = TypeVar("T")
@@ -88,6 +89,29 @@ async def play(env, model, task):
         for call in reply.message.get("tool_calls") or []:
             step = await env.step(call["function"]["name"], json.loads(call["function"]["arguments"]))
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": str(step.observation)})
+"""
+QUIZ = """
+app.tasks("question", row=None, prompt="{ask}", train=[{"ask": "France?"}])
+
+
+@app.environment("chatty", max_steps=30)
+class Chatty:
+    '''Asks a second model at each step.'''
+
+    def reset(self, seed: int, context: Any) -> str:
+        self.user = context.model("user")
+        return "begin"
+
+    @action(text=True, noop={"words": "hello"})
+    def say(self, words: str) -> Step:
+        '''Say it.'''
+        return Step(self.user.ask([{"role": "user", "content": words}]).message["content"], reward=1.0)
+
+
+@app.rubric(environment="question")
+def right(answer_text: str) -> float:
+    '''Right.'''
+    return float(answer_text == "Paris")
 """
 ADDS: list[Any] = [{"add": {"amount": 2}}, {"add": {"amount": 3}}, {"add": {"amount": 1}}]
 
@@ -347,3 +371,116 @@ def test_unknown_members_of_policy_config_are_warnings(plain: TaskApp) -> None:
     rollout = one(plain, a_request("noop", policy_config={**many, "noop": 1}, ops=["env"], seed=3))
     assert len(rollout.warnings) == 9 and "1994 more" in rollout.warnings[-1]
     assert max(map(len, rollout.warnings)) < 120
+
+
+# -- limits -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def quiz(tmp_path_factory: pytest.TempPathFactory) -> TaskApp:
+    return app_from(tmp_path_factory.mktemp("quiz"), APP + QUIZ)
+
+
+def flood(calls: int) -> dict[str, Any]:
+    return {"content": None, "tool_calls": [{"name": "add", "arguments": {"amount": 1}}] * calls}
+
+
+def test_an_answer_with_too_many_calls_is_cut_and_goes_back_cut(tmp_path: Path) -> None:
+    app = app_from(tmp_path, APP.replace("max_steps=8", "max_steps=80").replace("self.total >= 6", "self.total >= 66"))
+    with MockModel([flood(3000), {"add": {"amount": 2}}]) as model:
+        rollout = one(app, asked(model.url, ops=["agent"] * 2))
+        said = model.records.kept[-1].body["messages"]
+    assert (rollout.trajectory.stop_reason, rollout.trajectory.length) == ("environment", 66)
+    assert [step.index for step in rollout.trajectory.steps if step.refused] == [64]
+    assert len(said[-66]["tool_calls"]) == 65
+    assert [message["tool_call_id"] for message in said[-65:]] == [call["id"] for call in said[-66]["tool_calls"]]
+    assert rollout.trajectory.turns[0].answer.details["left_out_calls"] == 3000 - 65
+
+
+@pytest.mark.parametrize("mode", ["tool_calls", "text", "structured"])
+@pytest.mark.parametrize(
+    ("answer", "judged", "invalid"),
+    [("", "", 1), (None, "", 1), ({"jump": {}}, "", 1), ("Paris", "Paris", 0),
+     ({"content": "Paris", "tool_calls": [{"name": "jump"}]}, "Paris", 1)],
+    ids=repr,
+)  # fmt: skip
+def test_one_answer_of_a_model_is_judged_in_every_mode(
+    quiz: TaskApp, mode: str, answer: Any, judged: str, invalid: int
+) -> None:
+    with MockModel([answer, "Paris", "Paris"]) as model:
+        request = asked(model.url, env_name="question", seed=0)
+        request.policy.output_mode = mode  # type: ignore[assignment]
+        trajectory = one(quiz, request).trajectory
+        assert model.records.answers == 1
+    assert (trajectory.status, trajectory.stop_reason, trajectory.length) == ("terminated", "environment", 1)
+    assert trajectory.steps[0].args == {"text": judged}
+    assert trajectory.metrics["invalid_actions"] == invalid
+
+
+def test_an_answer_that_was_cut_at_its_limit_of_tokens_is_judged_with_a_warning(quiz: TaskApp) -> None:
+    with MockModel([{"content": "Par", "finish_reason": "length"}]) as hasty, MockModel(["Paris"]) as model:
+        cut, whole = (one(quiz, asked(each.url, env_name="question", seed=0)) for each in (hasty, model))
+    assert (cut.trajectory.status, cut.trajectory.answer_text, len(cut.warnings)) == ("terminated", "Par", 1)
+    assert (whole.trajectory.answer_text, whole.warnings) == ("Paris", [])
+
+
+def answered(app: TaskApp, answer: object, **more: Any) -> Rollout:
+    """A rollout whose model gives this very answer each time."""
+
+    async def work(service: Service) -> Rollout:
+        async with raw_server([http(200, answer)]) as server:
+            return await service.rollout(asked(server.url, **more))
+
+    return serving(app, work)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("which", ["plain", "looped"])
+def test_a_bound_of_tokens_truncates_before_the_next_call(
+    which: str, workers: int, request: pytest.FixtureRequest
+) -> None:
+    app = request.getfixturevalue(which)
+    with MockModel([{"add": {"amount": 1}}] * 9) as model:
+        free = one(app, asked(model.url), workers=workers)
+        first = free.trajectory.turns[0].answer.usage
+        two = int(sum(turn.answer.usage["total_tokens"] for turn in free.trajectory.turns[:2]))
+    for limit, turns in ((1, 1), (int(first["total_tokens"]), 1), (two - 1, 2), (two, 2), (two + 1, 3)):
+        with MockModel([{"add": {"amount": 1}}] * 9) as model:
+            rollout = one(app, asked(model.url, safety={"max_rollout_tokens": limit}), workers=workers)
+            assert model.records.answers == turns, "no call begins beyond the limit"
+        trajectory = rollout.trajectory
+        assert (trajectory.status, trajectory.stop_reason) == ("truncated", "max_rollout_tokens")
+        assert (trajectory.length, rollout.ops_executed) == (turns, 2 * turns)
+        assert rollout.scorecard.reward == 0.0
+        assert [event.value for event in rollout.events if isinstance(event, Limited)] == [limit]
+
+
+def test_second_models_count_and_judges_do_not(quiz: TaskApp) -> None:
+    with MockModel(behaviour="echo") as model, MockModel(["fine"] * 40) as user:
+        variables = {"TASKAPP_USER_URL": user.url, "TASKAPP_USER_MODEL": "u"}
+        limits = {"max_rollout_tokens": 200}
+        rollout = one(quiz, a_request("noop", env_name="chatty", seed=0, safety=limits), variables=variables)
+        spent = rollout.trajectory.metrics["tokens_user"]
+        assert rollout.trajectory.stop_reason == "max_rollout_tokens"
+        assert 200 <= spent < 200 + spent / user.records.answers * 2
+        assert rollout.trajectory.length == user.records.answers == rollout.trajectory.metrics["calls_user"]
+        assert model.records.requests == 0
+
+
+def test_tokens_that_no_endpoint_counts_are_estimated(plain: TaskApp) -> None:
+    reply = {"choices": [{"message": {"role": "assistant", "tool_calls": [
+        {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"amount": 1}'}}]}}]}  # fmt: skip
+    rollout = answered(plain, reply, safety={"max_rollout_tokens": 400})
+    assert (rollout.trajectory.stop_reason, rollout.usage) == ("max_rollout_tokens", {})
+    assert 1 <= rollout.trajectory.length < 6
+
+
+@pytest.mark.parametrize("count", ["1e308", "-1", "1000000000001", "null"])
+def test_a_count_of_tokens_that_cannot_be_is_no_count(plain: TaskApp, count: str) -> None:
+    told = orjson.Fragment(count.encode())
+    call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"amount": 3}'}}
+    message = {"role": "assistant", "tool_calls": [call]}
+    answer = {"choices": [{"message": message}], "usage": {"prompt_tokens": told, "completion_tokens": 5}}
+    rollout = answered(plain, orjson.dumps(answer))
+    assert rollout.usage == {"completion_tokens": 10}
+    RolloutResponse.model_validate_json(answer_bytes(rollout))

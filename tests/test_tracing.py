@@ -242,9 +242,8 @@ def test_without_a_caller_it_is_internal_and_what_a_parent_does_not_sample_is_no
 
 
 def test_no_content_unless_it_was_asked_for(app: TaskApp) -> None:
-    request = a_request(
-        "constant", seed=1, config={"key": KEY}, action={"no such tool words": {"words": "given words"}}
-    )
+    scripted = {"type": "env", "tool": "no such tool words", "args": {"words": "given words"}}
+    request = a_request(None, seed=1, config={"key": KEY}, ops=[scripted])
     told = everything(traced(app, requests=[request, a_request("noop", seed=1, config={"key": KEY})]))
     for words in (*SECRETS, "shown observation", "given words", "no such tool", "heard", "two?"):
         assert words not in told, words

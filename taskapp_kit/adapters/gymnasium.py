@@ -158,7 +158,7 @@ class _Author:
             "_describe_also": self._also(describe),
             "_reset_options": reset_options,
             "_left_out": set(),
-            "_time_limit": None if spec is None else spec.max_episode_steps,
+            "step_limit": None if spec is None else spec.max_episode_steps,
         }
         return type(re.sub(r"\W", "_", self.name.split(":")[-1]), (GymnasiumEnvironment,), members)
 

@@ -28,6 +28,7 @@ class GymnasiumEnvironment:
     Their one action, `act`, hands its argument to `step`; a subclass may override `reset` and `step`.
 
     env: the Gymnasium environment itself, wrappers included. action_space: the one that actions were declared from.
+    step_limit: Gymnasium's own time limit (`max_episode_steps`), None without one.
     """
 
     name: str
@@ -37,7 +38,7 @@ class GymnasiumEnvironment:
     _describe: Callable[..., Any] | None
     _describe_also: tuple[str, ...]
     _reset_options: Mapping[str, Any] | None
-    _time_limit: int | None
+    step_limit: int | None
     _left_out: set[str]
 
     def open(self, image: bool, options: Mapping[str, Any]) -> None:
@@ -73,8 +74,8 @@ class GymnasiumEnvironment:
         self._over = bool(terminated or truncated)
         kept = self._kept(info)
         if truncated:
-            reached = self._time_limit is not None and self._steps >= self._time_limit
-            kept["truncated_by"] = f"time limit of {self._time_limit} steps" if reached else "the environment"
+            reached = self.step_limit is not None and self._steps >= self.step_limit
+            kept["truncated_by"] = f"time limit of {self.step_limit} steps" if reached else "the environment"
         if self._reset_info:
             kept[RESET_INFO], self._reset_info = self._reset_info, {}
         return Step(self._shown(observation, info), reward, bool(terminated), bool(truncated), kept)

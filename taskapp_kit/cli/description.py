@@ -130,8 +130,12 @@ def _actions(tools: list[Mapping[str, Any]]) -> None:
 
 
 def _limits(limits: Mapping[str, Any]) -> str:
+    turns = "turns, the default for an environment without a limit" if limits.get("max_turns_by_default") else "turns"
+    units = {"max_steps": "steps", "max_turns": turns, "max_refusals": "refused answers in a row"}
     parts = [
-        f"{limits[key]} {unit}" for key, unit in (("max_steps", "steps"), ("max_turns", "turns")) if limits.get(key)
+        f"{limits[key]} {unit if limits[key] != 1 else unit.replace('turns', 'turn')}"
+        for key, unit in units.items()
+        if limits.get(key)
     ]
     if limits.get("step_timeout_seconds"):
         parts.append(f"{number(limits['step_timeout_seconds'])} s for a step")

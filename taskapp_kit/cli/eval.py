@@ -54,6 +54,18 @@ DEADLINE_SECONDS = 3600.0
     metavar="T",
     help="A rollout's deadline; past it it fails.",
 )
+@click.option(
+    "--max-refusals",
+    type=click.IntRange(1, 10_000_000),
+    metavar="N",
+    help="Cut an episode after N refused answers in a row; lowers the environment's limit.",
+)
+@click.option(
+    "--max-rollout-tokens",
+    type=click.IntRange(1, 10**12),
+    metavar="N",
+    help="Cut an episode once its models have read and written N tokens.",
+)
 @click.option("--concurrency", type=click.IntRange(1, 4096), default=8, metavar="N", help="Rollouts at once.")
 @click.option(
     "--max-consecutive-failures",

@@ -46,6 +46,8 @@ class Asked:
     env_config: dict[str, Any] | None
     ops: int | None
     max_time_seconds: float
+    max_refusals: int | None
+    max_rollout_tokens: int | None
     concurrency: int
     max_consecutive_failures: int
     workers: int | None
@@ -183,6 +185,8 @@ class Session:
             ops=asked.ops or 0,
             max_time_seconds=asked.max_time_seconds,
             skip_judges=asked.judges == "skip",
+            max_refusals=asked.max_refusals,
+            max_rollout_tokens=asked.max_rollout_tokens,
         )
 
     def _begin(self, plan: Plan, about: About, directory: Directory, config: dict[str, Any]) -> None:

@@ -63,7 +63,7 @@ class JudgeScore(ValueKind):
 )
 @click.option(
     "--behaviour",
-    type=click.Choice(["random", "echo", "bad", "judge", "obedient-judge"]),
+    type=click.Choice(["random", "echo", "bad", "empty", "judge", "obedient-judge"]),
     default="random",
     help="How it answers without a script.",
 )

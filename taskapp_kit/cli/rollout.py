@@ -57,6 +57,18 @@ DEADLINE_SECONDS = 3600.0
     help="The rollout's deadline; past it the rollout fails.",
 )
 @JUDGES
+@click.option(
+    "--max-refusals",
+    type=click.IntRange(1, 10_000_000),
+    metavar="N",
+    help="Cut it after N refused answers in a row; lowers the environment's limit.",
+)
+@click.option(
+    "--max-rollout-tokens",
+    type=click.IntRange(1, 10**12),
+    metavar="N",
+    help="Cut it once its models have read and written N tokens.",
+)
 @click.option("--key", metavar="K", help="The server's key.  [default: ENVIRONMENT_API_KEY]")
 @click.option("--env-file", "env_files", multiple=True, metavar="F", help="Read settings from this file; may repeat.")
 @click.option("--store", metavar="URL", help="Keep the rollout: sqlite:///PATH.  [default: none]")
@@ -80,6 +92,8 @@ def command(
     ops: int | None,
     max_time_seconds: float,
     judges: str,
+    max_refusals: int | None,
+    max_rollout_tokens: int | None,
     key: str | None,
     env_files: tuple[str, ...],
     store: str | None,
@@ -103,6 +117,8 @@ def command(
         "safety": {"max_time_s": max_time_seconds},
         "mode": "eval",
     }
+    limits = {"max_refusals": max_refusals, "max_rollout_tokens": max_rollout_tokens}
+    body["safety"] |= {name: limit for name, limit in limits.items() if limit is not None}
     if split is not None:
         body["env"]["config"]["split"] = split
     _writable(out)
@@ -208,6 +224,7 @@ async def _play(app: Any, request: RolloutRequest, settings: Settings, *, skip_j
         threads=1,
         models=models,
         skip_judges=skip_judges,
+        max_calls=settings.max_calls_per_answer,
     )
     try:
         return await service.rollout(request, tell=None if quiet else lines.tell)

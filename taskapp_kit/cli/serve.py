@@ -52,6 +52,12 @@ HANDED_APP, HANDED_EXPOSURE, HANDED_LEVEL = "TASKAPP_SERVED_APP", "TASKAPP_SERVE
 @click.option(
     "--max-time-seconds", type=click.FloatRange(0, 86_400, min_open=True), metavar="T", help="Longest rollout."
 )
+@click.option(
+    "--max-calls-per-answer",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="Tool calls of one answer that are done.  [default: 64]",
+)
 @click.option("--max-body-bytes", type=click.IntRange(1024, 2**30), metavar="N", help="Longest request body.")
 @click.option("--cors-origins", metavar="LIST", help="Web pages that may call, with commas between.  [default: none]")
 @click.option(

@@ -90,7 +90,7 @@ class Stepped:
 
 @dataclass(slots=True)
 class Limited:
-    """A limit ended the episode: its name and value, in steps, turns or operations."""
+    """A limit ended the episode: its name and value, in steps, turns, refusals, operations or tokens."""
 
     kind: ClassVar[str] = "limited"
     limit: str

@@ -67,6 +67,12 @@ class ChatReply:
     retries: list[dict[str, Json]] = field(default_factory=list)
     cached: bool = False
 
+    @property
+    def tokens(self) -> float:
+        """Prompt and completion, as the endpoint counted them; 0 when it did not."""
+        usage = self.usage
+        return usage.get("total_tokens", usage.get("prompt_tokens", 0.0) + usage.get("completion_tokens", 0.0))
+
     def to_json(self) -> dict[str, Any]:
         """For a worker process."""
         return asdict(self)

@@ -48,14 +48,16 @@ class View:
 
 
 class PolicyStops(Exception):
-    """Raised by a policy that ends the episode here (a person leaves): no failure. It is truncated, and scored.
+    """Raised where a policy or a model would be asked, to end the episode there: no failure. It is truncated, and scored.
 
-    stop_reason: the word that the trajectory carries, e.g. `left`.
+    stop_reason: the word that the trajectory carries, e.g. `left`. value: of the limit that was reached, None without
+    one; the event then has the number of turns.
     """
 
-    def __init__(self, stop_reason: str) -> None:
+    def __init__(self, stop_reason: str, value: float | None = None) -> None:
         super().__init__(stop_reason)
         self.stop_reason = stop_reason
+        self.value = value
 
 
 @runtime_checkable

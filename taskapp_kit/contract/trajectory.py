@@ -18,6 +18,14 @@ from taskapp_kit.contract.digest import json_hash
 
 Status = Literal["running", "terminated", "truncated", "failed"]
 
+CALLS_PER_ANSWER = 64
+"""So many tool calls of one answer are done, unless the server is set otherwise; those after them are one refusal."""
+
+KIT_METRICS = ("steps", "turns", "invalid_actions", "coerced_arguments")
+"""The kit's own numbers about an episode."""
+RESERVED_METRICS = frozenset((*KIT_METRICS, "seed", "split", "rubric"))
+"""Names in `metrics.details` of an answer that an environment's or an app's own metric cannot have."""
+
 
 @dataclass(slots=True)
 class Step:
@@ -104,8 +112,8 @@ class Trajectory:
     """One episode as it was played; the fold of its events. Authors' rubrics read it.
 
     initial: the first observation. final_state: the environment's private end state (a database, say), or None.
-    status: terminated | truncated | failed. stop_reason: a word (`environment`, `max_steps`, `max_turns`, `ops`,
-    `max_ops`, or the failure's code). metrics: numbers about the episode, the kit's (`steps`, `turns`,
+    status: terminated | truncated | failed. stop_reason: a word, listed in docs/contract.md (`environment`, `max_steps`,
+    `max_refusals`, …), or the failure's code. metrics: numbers about the episode, the kit's (`steps`, `turns`,
     `invalid_actions`, `coerced_arguments`) and the environment's own.
     """
 

@@ -58,10 +58,17 @@ class RecordSpec(BaseModel):
 
 
 class SafetySpec(BaseModel):
-    """Limits of one rollout: `max_ops` operations (2 per turn) truncate, `max_time_s` seconds are the deadline."""
+    """Limits of one rollout: `max_time_s` seconds are the deadline, past it the rollout fails; the others truncate.
+
+    max_ops: operations, 1 for a turn and 1 for each of its actions. max_refusals: answers in a row in which nothing was
+    accepted; it lowers the environment's own and never raises it. max_rollout_tokens: prompt and completion tokens of
+    the policy's model and of those that the environment asks, looked at before each call.
+    """
 
     max_ops: Annotated[StrictInt, Field(ge=1, le=10_000_000)] = 100_000
     max_time_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False, strict=True)] = 3600.0
+    max_refusals: Annotated[StrictInt, Field(ge=1, le=10_000_000)] | None = None
+    max_rollout_tokens: Annotated[StrictInt, Field(ge=1, le=10**12)] | None = None
 
 
 class RewardSpec(BaseModel):

@@ -13,10 +13,12 @@ from taskapp_kit.declare.marks import ATTRIBUTE, PROBLEMS
 from taskapp_kit.declare.places import did_you_mean, line_of
 from taskapp_kit.declare.problems import Problems, check_name, is_number
 from taskapp_kit.declare.signature import Arguments, SignatureProblem, needed_names, parameters_of
-from taskapp_kit.declare.specs import EnvironmentSpec
-from taskapp_kit.declare.taskapp import Declared, TaskApp
+from taskapp_kit.declare.specs import DEFAULT_MAX_TURNS, EnvironmentSpec
+from taskapp_kit.declare.taskapp import NOT_GIVEN, Declared, TaskApp
 
 RESET_NAMES = ("seed", "task", "split", "context")
+STEP_LIMIT = "step_limit"
+"""The attribute of a class that ends its episodes itself after so many steps, as Gymnasium's time limit does."""
 RESERVED_CONFIG = ("split", "index")
 
 
@@ -60,7 +62,9 @@ def check_environment(app: TaskApp, declared: Declared, problems: Problems) -> E
         splits=splits,
         tasks=tasks,
         max_steps=options["max_steps"],
-        max_turns=options["max_turns"],
+        max_turns=None if options["max_turns"] is NOT_GIVEN else options["max_turns"],
+        max_refusals=options["max_refusals"],
+        default_max_turns=None if _has_limit(cls, options) else DEFAULT_MAX_TURNS,
         step_timeout_seconds=options["step_timeout_seconds"],
         isolation=options["isolation"],
         reward_range=options["reward_range"],
@@ -166,12 +170,23 @@ def _splits(declared: Declared, place: str, problems: Problems) -> dict[str, ran
     return result
 
 
+def check_limit(name: str, value: Any, place: str, problems: Problems) -> None:
+    """A number of steps, turns or refusals."""
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        problems.add(place, f"{name}={value!r}", "a whole number ≥ 1, or None", f"mend {name}")
+
+
+def _has_limit(cls: type, options: Mapping[str, Any]) -> bool:
+    """Whether the author, or the class itself, says how long an episode may be; `max_turns=None` says it, too."""
+    own = getattr(cls, STEP_LIMIT, None)
+    return options["max_steps"] is not None or options["max_turns"] is not NOT_GIVEN or own is not None
+
+
 def _limits(options: Mapping[str, Any], place: str, problems: Problems) -> None:
     """The numbers beside the class, and how it is isolated."""
-    for name in ("max_steps", "max_turns"):
-        value = options[name]
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            problems.add(place, f"{name}={value!r}", "a whole number ≥ 1, or None", f"mend {name}")
+    for name in ("max_steps", "max_turns", "max_refusals"):
+        if options[name] is not NOT_GIVEN:
+            check_limit(name, options[name], place, problems)
     seconds = options["step_timeout_seconds"]
     if seconds is not None and not (is_number(seconds) and seconds > 0):
         problems.add(place, f"step_timeout_seconds={seconds!r}", "seconds > 0, or None", "mend it")

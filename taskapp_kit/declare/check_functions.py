@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from taskapp_kit.contract.trajectory import RESERVED_METRICS
 from taskapp_kit.declare.places import did_you_mean, line_of
 from taskapp_kit.declare.problems import Problems, is_number
 from taskapp_kit.declare.signature import names_of, needed_names
@@ -43,6 +44,9 @@ def check_metric(app: TaskApp, declared: Declared, problems: Problems) -> Metric
     """The spec of one `@app.metric`; None when something is wrong with it."""
     place = line_of(declared.target, declared.place)
     before = len(problems)
+    if declared.name in RESERVED_METRICS:
+        problems.add(place, f"metric {declared.name!r} has a name of the kit's own",
+                     f"another name than {', '.join(sorted(RESERVED_METRICS))}", "rename it, or give name=")  # fmt: skip
     parameters = taken_names(declared, place, OUTCOME_NAMES, problems)
     environments = chosen_environments(app, declared, place, problems)
     if len(problems) > before:

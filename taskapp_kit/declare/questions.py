@@ -11,12 +11,13 @@ from typing import Any
 
 from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.declare.check_actions import check_actions
+from taskapp_kit.declare.check_environment import check_limit
 from taskapp_kit.declare.marks import action
 from taskapp_kit.declare.places import did_you_mean, line_of
 from taskapp_kit.declare.private import private_fields
 from taskapp_kit.declare.problems import Problems, check_name
 from taskapp_kit.declare.signature import Arguments
-from taskapp_kit.declare.specs import EnvironmentSpec
+from taskapp_kit.declare.specs import MAX_REFUSALS, EnvironmentSpec
 from taskapp_kit.declare.taskapp import Declared, TaskApp
 from taskapp_kit.declare.tasks import TaskSource
 from taskapp_kit.errors import DeclarationError
@@ -39,8 +40,10 @@ def check_questions(app: TaskApp, declared: Declared, problems: Problems) -> Env
         problems.add(place, f"tasks {declared.name!r} have prompt={prompt!r}", "a str or fn(row) -> str", "mend it")
     elif (not isinstance(prompt, str) or _names_fit(declared, source, prompt, problems)) and not rows_problems:
         _try_prompt(declared, source, prompt, problems)
+    check_limit("max_turns", options["max_turns"], place, problems)
     if len(problems) > before:
         return None
+    one_answer = options["max_turns"] == 1
     cls = question_class(declared.name, source, prompt)
     return EnvironmentSpec(
         name=declared.name,
@@ -53,7 +56,9 @@ def check_questions(app: TaskApp, declared: Declared, problems: Problems) -> Env
         reset_parameters=("task",),
         splits={},
         tasks=source,
-        max_turns=None,
+        max_turns=None if one_answer else options["max_turns"],
+        max_refusals=None if options["max_turns"] else MAX_REFUSALS,  # every turn but the last is a refusal
+        one_answer=one_answer,
         tags=options["tags"],
     )
 

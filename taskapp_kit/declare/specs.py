@@ -14,6 +14,11 @@ from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.declare.signature import Arguments
 from taskapp_kit.declare.tasks import TaskSource
 
+MAX_REFUSALS = 10
+"""After so many answers in a row in which nothing was accepted an episode is truncated, unless declared otherwise."""
+DEFAULT_MAX_TURNS = 1000
+"""The turns of an episode whose environment declares no limit."""
+
 
 @dataclass(frozen=True, slots=True)
 class ActionSpec:
@@ -35,7 +40,9 @@ class EnvironmentSpec:
     """One environment.
 
     splits: name to its seeds (a range, or a list for a callable task source); empty when the seed picks a row. tasks:
-    where rows come from, None without rows. max_steps counts steps, max_turns turns; None is no limit.
+    where rows come from, None without rows. max_steps counts steps, max_turns turns, max_refusals answers in a row in
+    which nothing was accepted; None is no limit. default_max_turns: turns of an environment that declares no limit of its
+    own, None where there is one. one_answer: the policy's first answer ends the episode, whatever it is.
     step_timeout_seconds bounds one step (kept by process isolation). reward_range: lowest and highest reward of a step.
     baselines: highest acceptable mean reward of `noop`, `random`, `constant`.
     """
@@ -52,6 +59,9 @@ class EnvironmentSpec:
     tasks: TaskSource | None = None
     max_steps: int | None = None
     max_turns: int | None = None
+    max_refusals: int | None = MAX_REFUSALS
+    default_max_turns: int | None = None
+    one_answer: bool = False
     step_timeout_seconds: float | None = None
     isolation: Literal["thread", "process"] = "thread"
     reward_range: tuple[float, float] | None = None
@@ -67,6 +77,11 @@ class EnvironmentSpec:
     def split_names(self) -> tuple[str, ...]:
         """The splits in the order in which they were declared; the first is the default."""
         return self.tasks.splits if self.tasks is not None else tuple(self.splits)
+
+    @property
+    def most_turns(self) -> int | None:
+        """The turns after which an episode is over at the latest, by declaration or default; None without such a limit."""
+        return 1 if self.one_answer else self.max_turns or self.default_max_turns
 
     @property
     def text_action(self) -> ActionSpec | None:
@@ -85,7 +100,7 @@ class EnvironmentSpec:
             },
             "splits": {name: [seeds.start, seeds.stop, seeds.step] for name, seeds in self.splits.items()},
             "tasks": list(self.tasks.splits) if self.tasks is not None else None,
-            "limits": [self.max_steps, self.max_turns],
+            "limits": [self.max_steps, self.most_turns, self.max_refusals],
         }
 
 

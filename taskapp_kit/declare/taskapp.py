@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import enum
 import re
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast, overload
 
 from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.declare.places import calling_line
+from taskapp_kit.declare.specs import MAX_REFUSALS
 from taskapp_kit.declare.tasks import Rows, TaskSource
 from taskapp_kit.errors import DeclarationError, LateRegistration, Problem
 
@@ -25,6 +27,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 Names = str | Sequence[str] | None
 Exposure = Literal["public", "local"]
+
+
+class NotGiven(enum.Enum):
+    """The default of an argument for which None has a meaning of its own."""
+
+    NOT_GIVEN = "not given"
+
+
+NOT_GIVEN: Final = NotGiven.NOT_GIVEN
 
 
 @dataclass(slots=True)
@@ -96,7 +107,8 @@ class TaskApp:
         row: type | None = None,
         prompt: str | None = None,
         max_steps: int | None = None,
-        max_turns: int | None = None,
+        max_turns: int | NotGiven | None = NOT_GIVEN,
+        max_refusals: int | None = MAX_REFUSALS,
         step_timeout_seconds: float | None = None,
         isolation: Literal["thread", "process"] = "thread",
         reward_range: tuple[float, float] | None = None,
@@ -113,7 +125,8 @@ class TaskApp:
         row: type | None = None,
         prompt: str | None = None,
         max_steps: int | None = None,
-        max_turns: int | None = None,
+        max_turns: int | NotGiven | None = NOT_GIVEN,
+        max_refusals: int | None = MAX_REFUSALS,
         step_timeout_seconds: float | None = None,
         isolation: Literal["thread", "process"] = "thread",
         reward_range: tuple[float, float] | None = None,
@@ -126,7 +139,9 @@ class TaskApp:
 
         name: the class's own in small letters (`WordGame`: `word_game`) when absent. splits: name to a range of seeds,
         disjoint; or tasks: name to rows (a list, a JSONL path, a callable), which the seed indexes. max_steps counts
-        steps, max_turns the policy's turns; both truncate. prompt: the system prompt of this environment.
+        steps, max_turns the policy's turns, max_refusals its answers in a row in which nothing was accepted (None: no
+        limit); each truncates. Without max_steps and max_turns an episode has at most 1000 turns; max_turns=None is no
+        limit. prompt: the system prompt of this environment.
         """
         place = calling_line(1)
 
@@ -138,6 +153,7 @@ class TaskApp:
                 "prompt": prompt,
                 "max_steps": max_steps,
                 "max_turns": max_turns,
+                "max_refusals": max_refusals,
                 "step_timeout_seconds": step_timeout_seconds,
                 "isolation": isolation,
                 "reward_range": reward_range,
@@ -159,11 +175,15 @@ class TaskApp:
         prompt: str | Callable[[Any], str],
         rows: Rows | None = None,
         splits: Mapping[str, Rows] | None = None,
+        max_turns: int | None = 1,
         version: str = "1",
         tags: Sequence[str] = (),
         **further: Rows,
     ) -> None:
-        """Declares a single-turn environment: the prompt of a row is shown, the policy's words end the episode.
+        """Declares an environment of one answer: the prompt of a row is shown, what the policy says ends the episode.
+
+        What is no words is judged as the empty text. max_turns: with more than one an answer that is refused may be
+        given again; the first that is accepted ends the episode.
 
         prompt: a format string over the row's public fields, or `fn(row) -> str`. Each further keyword is a split:
         a list of rows, a JSONL path beside the author's file, or a callable. rows: one such source for all splits, each
@@ -174,6 +194,7 @@ class TaskApp:
             "row": row,
             "prompt": prompt,
             "rows": rows,
+            "max_turns": max_turns,
             "version": version,
             "tags": _tags(tags),
             "tasks": {**(splits or {}), **further},

@@ -33,7 +33,7 @@ class Plan:
 
     policy: `policy.config` as it is sent, keys included; what is written of it is `told()`. environment, split: None
     leaves them to the app. ops: turns after which an episode is cut, 0 for none. max_time_seconds: each rollout's
-    deadline. skip_judges: no judge is asked.
+    deadline. skip_judges: no judge is asked. max_refusals, max_rollout_tokens: each rollout's, None without.
     """
 
     seeds: Seeds
@@ -46,6 +46,8 @@ class Plan:
     ops: int = 0
     max_time_seconds: float = 3600.0
     skip_judges: bool = False
+    max_refusals: int | None = None
+    max_rollout_tokens: int | None = None
 
     def __len__(self) -> int:
         return len(self.seeds) * self.repeats
@@ -86,7 +88,7 @@ class Plan:
                     "output_mode": self.output_mode,
                 },
                 "ops": ["agent"] * self.ops,
-                "safety": {"max_time_s": self.max_time_seconds},
+                "safety": {"max_time_s": self.max_time_seconds, **self._limits()},
                 "record": {"trajectories": False},
                 "mode": "eval",
             }
@@ -115,4 +117,10 @@ class Plan:
             "ops": self.ops,
             "max_time_seconds": self.max_time_seconds,
             **({"judges": "skip"} if self.skip_judges else {}),
+            **self._limits(),
         }
+
+    def _limits(self) -> dict[str, int]:
+        """The limits that were given, as `safety` names them."""
+        limits = {"max_refusals": self.max_refusals, "max_rollout_tokens": self.max_rollout_tokens}
+        return {name: limit for name, limit in limits.items() if limit is not None}

@@ -175,6 +175,7 @@ class Here:
             exposure="local",
             threads=self._concurrency,
             workers=self._workers,
+            max_calls=self._settings.max_calls_per_answer,
             models=model_access(self._settings, "local", SystemClock()),
             skip_judges=self._skip_judges,
         )

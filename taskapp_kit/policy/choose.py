@@ -155,7 +155,7 @@ def make_policy(
     if name == "replay":
         return ReplayPolicy(answers or ())
     try:
-        return constant_policy(config)
+        return constant_policy(environment, config)
     except PolicyError as error:
         raise RequestError(
             error.message, fields=(FieldProblem(("body", "policy", "config", "action"), error.message),)

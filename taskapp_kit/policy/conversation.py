@@ -5,7 +5,8 @@ episode sends it, `read` makes the reply an Answer. One object for each rollout.
 
 In the history `full` the messages only grow: each request begins with the messages of the one before and the model's own
 message, unchanged. The one exception is a tool call whose arguments are no JSON object: chat templates read the arguments
-of earlier turns and would fail for good, so those go back as `{"unreadable": "…"}`; the record keeps what came.
+of earlier turns and would fail for good, so those go back as `{"unreadable": "…"}`; the record keeps what came. And an
+answer with more calls than are done keeps one of the others; `left_out_calls` says how many it had besides.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import orjson
 from taskapp_kit.contract.content import Content, Json
 from taskapp_kit.contract.model import ChatReply
 from taskapp_kit.contract.ports import Tool, View
-from taskapp_kit.contract.trajectory import Answer, PlayedStep, ToolCall
+from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER, Answer, PlayedStep, ToolCall
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.policy.asking import Asking
@@ -53,6 +54,7 @@ class Conversation:
     """What one model reads and says in one episode. `name` is the policy's.
 
     counter: counts tokens for the history `{"tokens": N}`; by default characters, set right by the endpoint's usage.
+    most_calls: so many calls of one answer are done; of those after them only the first is read and sent back.
     Raises RequestError for a `tool_choice` that names no action.
     """
 
@@ -64,12 +66,14 @@ class Conversation:
         *,
         name: str = "model",
         counter: TokenCounter | None = None,
+        most_calls: int = CALLS_PER_ANSWER,
     ) -> None:
         self.name = name
         _check_choice(asking, environment)
         self._app = app
         self._environment = environment
         self._asking = asking
+        self._most_calls = most_calls
         self._counter = counter or EstimatedTokens()
         self._exchanges: list[_Exchange] = []  # the first is the opening: system prompt and first observation
         self._fresh: list[Message] = []  # new in this turn, as they are kept
@@ -179,7 +183,13 @@ class Conversation:
 
         A problem of the whole answer, or of arguments that are no JSON (they stay words), is in `problem`.
         """
-        heard = hear(reply.message, self._tools, self._asked, thoughts=self._asking.reasoning)
+        heard = hear(
+            reply.message,
+            self._tools,
+            self._asked,
+            thoughts=self._asking.reasoning,
+            most_calls=self._most_calls + 1,  # one too many is enough to refuse the rest
+        )
         calls, output, problem = self._meant(heard)
         if problem is not None and reply.finish_reason == "length":
             problem = f"Your answer was cut off at its limit of tokens. {problem}"
@@ -187,7 +197,7 @@ class Conversation:
             self._counter.learn(self._sent, reply.usage["prompt_tokens"])
         self._exchanges.append(_Exchange())
         self._exchanges[-1].add(heard.back)
-        self._calls = calls
+        self._calls = calls[: self._most_calls + 1]
         messages, self._fresh = [*self._fresh, heard.message], []
         return Answer(
             tool_calls=[replace(call) for call in calls],
@@ -240,6 +250,7 @@ class Conversation:
             "cached": reply.cached,
             "left_out_turns": self._left_out,
             "rewritten_arguments": heard.rewritten,
+            "left_out_calls": heard.left_out_calls,
         }
         told |= {name: part for name, part in optional.items() if part}
         return {name: part for name, value in told.items() if (part := clean(value)) not in (None, "")}

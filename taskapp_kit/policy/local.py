@@ -110,13 +110,52 @@ def noop_policy(environment: EnvironmentSpec) -> ConstantPolicy:
     )
 
 
-def constant_policy(config: Mapping[str, Json]) -> ConstantPolicy:
-    """Repeats `policy.config.action`: `{"tool": {args}}`, or words. Raises RequestError when it is absent or neither."""
+def constant_policy(environment: EnvironmentSpec, config: Mapping[str, Json]) -> ConstantPolicy:
+    """Repeats `policy.config.action`: `{"tool": {args}}`, a list of those, or words.
+
+    Raises RequestError when it is absent or can never be done in this environment; PolicyError when it is none of these.
+    """
     if "action" not in config:
         raise unavailable(
             "constant", "policy.config has no 'action'", 'Give {"action": {"tool": {args}}} or {"action": "words"}.'
         )
-    return ConstantPolicy("constant", answer_from(config["action"], "policy.config.action"))
+    answer = answer_from(config["action"], "policy.config.action")
+    problems = [_never(environment, call) for call in answer.tool_calls] or [_never_words(environment, answer)]
+    if problems[0] is not None and None not in problems:
+        message = f"policy 'constant' could never act: {problems[0]}."
+        words = ', or {"action": "words"}' if environment.text_action is not None else ""
+        raise RequestError(
+            message,
+            fields=(FieldProblem(("body", "policy", "config", "action"), message, "policy_unavailable"),),
+            code="policy_unavailable",
+            hint=f'Give {{"action": {{"tool": {{args}}}}}} with a tool of the environment{words}.',
+        )
+    return ConstantPolicy("constant", answer)
+
+
+def _never(environment: EnvironmentSpec, call: ToolCall) -> str | None:
+    """Why the environment could never do this call; None when it may."""
+    if call.tool not in environment.actions:
+        return (
+            f"policy.config.action names the tool {call.tool[:80]!r}; the tools of environment {environment.name!r} are "
+            f"{', '.join(environment.actions)}"
+        )
+    if not isinstance(call.args, Mapping):
+        kind = type(call.args).__name__
+        return f"policy.config.action gives {call.tool} arguments that are a {kind}, expected an object"
+    return None
+
+
+def _never_words(environment: EnvironmentSpec, answer: Answer) -> str | None:
+    """The same of an answer in words."""
+    if environment.text_action is None:
+        return (
+            "policy.config.action is words, and no action of environment "
+            f"{environment.name!r} takes words; its tools are {', '.join(environment.actions)}"
+        )
+    if not answer.output and not environment.one_answer:
+        return f"policy.config.action is the empty text, which environment {environment.name!r} always refuses"
+    return None
 
 
 class ReplayPolicy:

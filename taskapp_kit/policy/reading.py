@@ -28,6 +28,7 @@ class Heard:
 
     message: as it is kept, everything that the endpoint gave but empty members. back: as it is sent again; it differs
     only where an endpoint could not read its own message (`rewritten` arguments). problem: of calls that cannot be read.
+    left_out_calls: tool calls that were too many to be read; they are in none of the two.
     """
 
     message: dict[str, Json]
@@ -36,17 +37,32 @@ class Heard:
     calls: list[ToolCall] = field(default_factory=list)
     problem: str | None = None
     rewritten: int = 0
+    left_out_calls: int = 0
 
 
-def hear(given: Mapping[str, Any], tools: Mapping[str, Tool], turn: int, *, thoughts: bool = True) -> Heard:
-    """Reads a message, whatever is in it; never raises. thoughts: False leaves them out of what goes back."""
+def hear(
+    given: Mapping[str, Any],
+    tools: Mapping[str, Tool],
+    turn: int,
+    *,
+    thoughts: bool = True,
+    most_calls: int | None = None,
+) -> Heard:
+    """Reads a message, whatever is in it; never raises.
+
+    thoughts: False leaves them out of what goes back. most_calls: tool calls after so many are left out of everything.
+    """
     message: dict[str, Json] = {"role": "assistant"}
+    left_out = 0
     for name, part in given.items():
+        if name == "tool_calls" and most_calls is not None and isinstance(part, list):
+            left_out = max(0, len(part) - most_calls)
+            part = part[:most_calls]  # before they are looked at: there may be any number of them
         kept = clean(part)
         if name not in ("role", *NEVER_BACK) and kept is not None and kept != [] and isinstance(name, str):
             message[clean(name)] = kept
     calls = message.pop("tool_calls", None)
-    heard = Heard(message, message)
+    heard = Heard(message, message, left_out_calls=left_out)
     if not isinstance(message.get("refusal"), str):
         message.pop("refusal", None)
     said = message.get("content")

@@ -6,7 +6,6 @@ Token ids, log-probabilities and the weights' version come as vLLM (`return_toke
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +16,8 @@ from taskapp_kit.contract.model import ChatReply
 from taskapp_kit.policy.attempts import AttemptFailed
 from taskapp_kit.policy.refusals import refused, text_of
 
+MOST_TOKENS = 10**12
+"""No call reads or writes more; such numbers are a fault of the endpoint's, and their sums would not be finite."""
 CUT_SHORT = frozenset(("error", "abort", "aborted"))
 """Finish reasons that mean that the endpoint gave up, as it does while its weights change."""
 
@@ -131,7 +132,8 @@ def _usage(usage: Any) -> dict[str, float]:
 
 
 def _counts(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and value >= 0
+    """Whether it can be a number of tokens of one call; anything else counts as not given."""
+    return type(value) in (int, float) and 0 <= value <= MOST_TOKENS
 
 
 # tokens

@@ -27,13 +27,17 @@ from taskapp_kit.contract.events import (
 )
 from taskapp_kit.contract.model import ModelFailed, ModelPort
 from taskapp_kit.contract.ports import Clock, LocalPolicy, PolicyStops, Tool, View
-from taskapp_kit.contract.trajectory import Answer, PlayedStep, Status, ToolCall
+from taskapp_kit.contract.trajectory import RESERVED_METRICS, Answer, PlayedStep, Status, ToolCall
 from taskapp_kit.declare.signature import BadArguments
+from taskapp_kit.declare.specs import ActionSpec
 from taskapp_kit.errors import Boundary, Failure, InvalidAction, RequestError, TaskappError
-from taskapp_kit.run.plan import Control, EpisodePlan
+from taskapp_kit.run.plan import Control, EpisodePlan, Scripted
 from taskapp_kit.run.stage import ConfigRefused, EnvironmentLeft, EnvironmentProblem, Stage
 
 log = logging.getLogger("taskapp_kit.run")
+
+INVALID_ACTION = "invalid_action"
+"""The stop reason of an episode that the author's `InvalidAction(text, end=True)` ended."""
 
 Answers = Generator[Event, "Answer | None", None]
 
@@ -55,7 +59,10 @@ class _Over(Exception):
 
 
 class Episode:
-    """One episode. `view` is what the policy may read whenever `Called` was yielded."""
+    """One episode. `view` is what the policy may read whenever `Called` was yielded.
+
+    ops: operations so far, see `EpisodePlan`. warnings: sentences for the caller, complete once the episode is over.
+    """
 
     def __init__(
         self, plan: EpisodePlan, clock: Clock, control: Control | None = None, models: ModelPort | None = None
@@ -67,10 +74,12 @@ class Episode:
         self.second_calls: list[dict[str, Json]] = []
         self.view = View(0, None, (), (), plan.task)
         self.ops = 0
+        self.warnings: list[str] = []
         self.environment_seconds = 0.0
         self.policy_seconds = 0.0
         self._steps = 0
         self._turns = 0
+        self._refusals = 0
         self._counts = {"invalid_actions": 0.0, "coerced_arguments": 0.0}
         self._metrics: dict[str, float] = {}
         self._tools: dict[str, Tool] = {}
@@ -87,7 +96,7 @@ class Episode:
         failed: Failed | None = None
         try:
             try:
-                yield from self._play(stage)
+                yield from self._stoppable(stage)
             except _Over as over:
                 status, stop_reason = over.status, over.stop_reason
                 final_state = self._timed(stage.final_state)
@@ -102,10 +111,25 @@ class Episode:
             failed, status, stop_reason = closing, "failed", closing.code
         if failed is not None:
             yield failed
-        metrics = {
-            "steps": float(self._steps), "turns": float(self._turns), **self._counts, **stage.second.spent, **self._metrics,
-        }  # fmt: skip
-        yield Ended(status, stop_reason, final_state, metrics)
+        yield Ended(status, stop_reason, final_state, self._numbers(stage))
+
+    def _numbers(self, stage: Stage) -> dict[str, float]:
+        """The episode's metrics: the environment's, and the kit's under names that the environment cannot take."""
+        ours = {"steps": float(self._steps), "turns": float(self._turns), **self._counts, **stage.second.spent}
+        taken = sorted(name for name in self._metrics if name in ours or name in RESERVED_METRICS)
+        if taken:
+            self.warnings.append(
+                f"environment {self.plan.environment.name!r} gives metrics with names of the kit's own: "
+                f"{', '.join(taken)}. They were left out; give them other names."
+            )
+        return {**ours, **{name: value for name, value in self._metrics.items() if name not in taken}}
+
+    def _stoppable(self, stage: Stage) -> Answers:
+        """Plays; where a policy or a model would be asked the episode may be stopped."""
+        try:
+            yield from self._play(stage)
+        except PolicyStops as stops:
+            yield from self._limit(stops.stop_reason, self._turns if stops.value is None else stops.value)
 
     def _play(self, stage: Stage) -> Answers:
         plan, clock = self.plan, self.clock
@@ -123,45 +147,53 @@ class Episode:
         for instruction in plan.instructions():
             if control.stop is not None:
                 raise stop_failure(control.stop)
-            reached = self._reached(2 if instruction == "agent" else 1)
+            by_policy = instruction == "agent"
+            reached = self._reached(2 if by_policy else 1)
             if reached is not None:
                 yield from self._limit(*reached)
-            if instruction == "agent":
-                self.ops += 2
-                asked = clock.monotonic()
-                try:
-                    answer = yield Called(self._turns)
-                except PolicyStops as stops:
-                    self.ops -= 2  # this turn was not taken
-                    yield from self._limit(stops.stop_reason, self._turns)
-                assert answer is not None, "an episode's driver answers `called` with an Answer"
-                seconds = clock.monotonic() - asked
-                self.policy_seconds += seconds
-                answer = self._spoken(answer)
-                results = []
-                yield Answered(self._turns, answer, seconds)
-            else:
-                self.ops += 1
+            if isinstance(instruction, Scripted):
                 answer = self._spoken(Answer([ToolCall(instruction.tool, instruction.args)]))
                 yield Answered(self._turns, answer, scripted=True)
-            for call in self._calls(answer):
+            else:
+                asked = clock.monotonic()
+                given = yield Called(self._turns)
+                assert given is not None, "an episode's driver answers `called` with an Answer"
+                self.ops += 1
+                seconds = clock.monotonic() - asked
+                self.policy_seconds += seconds
+                answer = self._spoken(self._cut(given))
+                results = []
+                yield Answered(self._turns, answer, seconds)
+            accepted = False
+            for number, call in enumerate(self._calls(answer, by_policy=by_policy)):
                 if control.stop is not None:
                     raise stop_failure(control.stop)
                 if max_steps is not None and self._steps >= max_steps:
                     yield from self._limit("max_steps", max_steps)
+                if plan.max_ops is not None and self.ops >= plan.max_ops:
+                    yield from self._limit("max_ops", plan.max_ops)
+                self.ops += 1
                 yield Acted(self._steps, call.tool, call.args)
-                step = self._step(stage, call, answer.problem)
+                if by_policy and number >= plan.max_calls:
+                    step = self._too_many(call)
+                else:
+                    step = self._step(stage, call, answer.problem)
                 results.append(step)
                 observation = step.observation
+                accepted = accepted or step.refused is None
                 yield Stepped(step)
                 if step.terminated:
                     self._turns += 1
-                    raise _Over("terminated", "environment")
+                    raise _Over("terminated", "environment" if step.refused is None else INVALID_ACTION)
                 if step.truncated:
                     self._turns += 1
                     raise _Over("truncated", "environment")
             self._turns += 1
             self.view = View(self._turns, observation, results, tools, plan.task, initial)
+            if by_policy:
+                self._refusals = 0 if accepted else self._refusals + 1
+                if plan.max_refusals is not None and self._refusals >= plan.max_refusals:
+                    yield from self._limit("max_refusals", plan.max_refusals)
         yield from self._limit("ops", self.ops)
 
     def _reached(self, cost: int) -> tuple[str, int] | None:
@@ -171,11 +203,18 @@ class Episode:
             return "max_steps", plan.max_steps
         if plan.max_turns is not None and self._turns >= plan.max_turns:
             return "max_turns", plan.max_turns
+        if plan.default_max_turns is not None and self._turns >= plan.default_max_turns:
+            return "default_max_turns", plan.default_max_turns
         if plan.max_ops is not None and self.ops + cost > plan.max_ops:
             return "max_ops", plan.max_ops
         return None
 
     def _limit(self, name: str, value: float) -> Iterator[Event]:
+        if name == "default_max_turns":
+            self.warnings.append(
+                f"the episode was cut after {value:g} turns, the limit of an environment that declares none. Give "
+                f"{self.plan.environment.name!r} max_steps= or max_turns=; max_turns=None is no limit."
+            )
         yield Limited(name, float(value))
         raise _Over("truncated", name)
 
@@ -190,8 +229,20 @@ class Episode:
                 return replace(answer, output=call.args[parameter])
         return answer
 
-    def _calls(self, answer: Answer) -> list[ToolCall]:
+    def _cut(self, answer: Answer) -> Answer:
+        """Without the calls after the first that is too many: that one stands for all of them."""
+        kept = self.plan.max_calls + 1
+        left_out = len(answer.tool_calls) - kept
+        if left_out <= 0:
+            return answer
+        return replace(
+            answer, tool_calls=answer.tool_calls[:kept], details={**answer.details, "left_out_calls": left_out}
+        )
+
+    def _calls(self, answer: Answer, *, by_policy: bool) -> list[ToolCall]:
         """The answer's actions: its tool calls, else its words for the action that takes words, else a call of nothing."""
+        if by_policy and self.plan.environment.one_answer:
+            return [self._one_answer(answer)]
         if answer.tool_calls:
             return answer.tool_calls
         words = next((tool for tool in self._tools.values() if tool.text), None)
@@ -199,6 +250,19 @@ class Episode:
             (parameter,) = self.plan.environment.actions[words.name].arguments.names
             return [ToolCall(words.name, {parameter: answer.output})]
         return [ToolCall("", {})]
+
+    def _one_answer(self, answer: Answer) -> ToolCall:
+        """The call that answers, where there is one try: what is no answer counts as an invalid action, and as its words."""
+        action = self.plan.environment.text_action
+        assert action is not None, "an environment of one answer takes words"
+        if answer.details.get("finish_reason") == "length":
+            self.warnings.append("the answer was cut off at its limit of tokens, and judged as it stands.")
+        for call in self._calls(answer, by_policy=False):
+            if call.tool == action.name and _reads(action, call.args):
+                return call
+        self._counts["invalid_actions"] += 1
+        (parameter,) = action.arguments.names
+        return ToolCall(action.name, {parameter: answer.output or ""})
 
     def _step(self, stage: Stage, call: ToolCall, problem: str | None) -> PlayedStep:
         """One action in the environment; a refusal is a step whose observation says why.
@@ -222,7 +286,9 @@ class Episode:
             step, observation = stage.act(action, arguments)
         except InvalidAction as error:
             said = str(error).encode(errors="replace").decode()  # a lone surrogate could not be recorded
-            return self._refused(index, call, said, self._since(began))
+            refused = self._refused(index, call, said, self._since(began))
+            refused.terminated = bool(error.end)
+            return refused
         seconds = self._since(began)
         if coerced:
             self._counts["coerced_arguments"] += coerced
@@ -236,6 +302,13 @@ class Episode:
     def _refused(self, index: int, call: ToolCall, sentence: str, seconds: float) -> PlayedStep:
         self._counts["invalid_actions"] += 1
         return PlayedStep(index, call.tool, call.args, sentence, seconds=seconds, refused=sentence)
+
+    def _too_many(self, call: ToolCall) -> PlayedStep:
+        """The refusal of a call that is one too many in its answer, and of all after it."""
+        most = self.plan.max_calls
+        said = f"This was not done, nor what follows it: an answer may hold at most {most} calls."
+        self._steps += 1
+        return self._refused(self._steps - 1, call, said, 0.0)
 
     def _unknown(self, name: str) -> str:
         known = ", ".join(self._tools)
@@ -287,6 +360,14 @@ class Episode:
         else:
             log.error("%s (error_id %s)", failure.message, failure.error_id, exc_info=cause)
         return Failed(failure.boundary, failure.code, failure.message, failure.error_id, failure.hint)
+
+
+def _reads(action: ActionSpec, args: Json) -> bool:
+    try:
+        action.arguments.read(args)
+    except BadArguments:
+        return False
+    return True
 
 
 def policy_failure(name: str, error: BaseException, *, boundary: Boundary = "policy") -> PolicyFailed:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from taskapp_kit.contract.content import Json, NotJson, plain
+from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
 
@@ -66,7 +67,11 @@ def _bad_op(index: int, found: str) -> RequestError:
 
 @dataclass(slots=True)
 class EpisodePlan:
-    """Everything that one episode needs. Limits of None do not bind; `max_ops` counts 2 for a turn, 1 for a scripted action.
+    """Everything that one episode needs. Limits of None do not bind.
+
+    `max_ops` counts 1 for a policy's turn and 1 for each action, so at least 2 for a turn and 1 for a scripted action.
+    max_refusals: answers of the policy in a row in which nothing was accepted. default_max_turns: of an environment that
+    declares no limit. max_calls: so many calls of one answer are done.
 
     config: env.config as the caller gave it; arguments: the constructor's, validated. task: the row, private fields
     included, None without rows. folder: where the author's file lies, for `context.path`.
@@ -84,6 +89,9 @@ class EpisodePlan:
     max_turns: int | None = None
     max_steps: int | None = None
     max_ops: int | None = None
+    max_refusals: int | None = None
+    default_max_turns: int | None = None
+    max_calls: int = CALLS_PER_ANSWER
     wants_images: bool = True
 
     def instructions(self) -> Iterator[Instruction]:

@@ -46,7 +46,7 @@ class SecondModels:
             reply = self._port.ask(role, body)
         except ModelFailed as failed:
             raise SecondModelFailed(role, failed.failure) from None
-        for name, amount in ((f"calls_{role}", 1.0), (f"tokens_{role}", _tokens(reply))):
+        for name, amount in ((f"calls_{role}", 1.0), (f"tokens_{role}", reply.tokens)):
             self.spent[name] = self.spent.get(name, 0.0) + amount
         self._record(role, body, reply)
         return reply
@@ -91,8 +91,3 @@ class SecondModel:
     async def chat(self, messages: Sequence[dict[str, Any]], **sampling: Any) -> ChatReply:
         """As `ask`, for async environments. One call at a time: an episode is played in one thread."""
         return self.ask(messages, **sampling)
-
-
-def _tokens(reply: ChatReply) -> float:
-    usage = reply.usage
-    return usage.get("total_tokens", usage.get("prompt_tokens", 0.0) + usage.get("completion_tokens", 0.0))

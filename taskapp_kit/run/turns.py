@@ -58,6 +58,8 @@ class Turns:
                     continue
                 try:
                     return self._policy.ask(self._episode.view)
+                except PolicyStops as stops:
+                    event = self._events.throw(stops)
                 except Exception as error:
                     event = self._events.throw(policy_failure(self._policy.name, error))
         except StopIteration:

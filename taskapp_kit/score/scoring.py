@@ -11,7 +11,7 @@ from typing import Any
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.model import ModelPort
 from taskapp_kit.contract.scorecard import JUDGES_SKIPPED, Blend, CriterionScore, RolloutSummary, Scorecard
-from taskapp_kit.contract.trajectory import Trajectory
+from taskapp_kit.contract.trajectory import RESERVED_METRICS, Trajectory
 from taskapp_kit.declare.places import without_folder
 from taskapp_kit.declare.specs import AppSpec, CriterionSpec
 from taskapp_kit.score.failures import BadScore, ScoringFailed, failed, finished, sentence
@@ -182,9 +182,14 @@ def _metrics(spec: AppSpec, environment: str, given: Mapping[str, Any], card: Sc
         try:
             value = finished(metric.function(**{name: given[name] for name in metric.parameters}))
             if isinstance(value, Mapping):
+                taken = sorted(RESERVED_METRICS.intersection(map(str, value)))
                 for key, part in value.items():
-                    if part is not None:
+                    if part is not None and str(key) not in RESERVED_METRICS:
                         card.metrics[str(key)] = _number(part, (-math.inf, math.inf))
+                if taken:
+                    raise BadScore(
+                        f"gave numbers under names of the kit's own ({', '.join(taken)}), which were left out"
+                    )
             elif value is not None:
                 card.metrics[metric.name] = _number(value, (-math.inf, math.inf))
         except BaseException as error:

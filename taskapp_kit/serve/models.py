@@ -136,6 +136,8 @@ class LimitsInfo(_Open):
     """Limits of one rollout."""
 
     max_turns: int | None = None
+    max_turns_by_default: bool = False
+    max_refusals: int | None = None
     max_response_tokens: int | None = None
     timeout_seconds: int | None = None
 

@@ -95,7 +95,9 @@ class Description:
                 "policies": [name for name, why_not in policies.items() if why_not is None],
             },
             "limits": {
-                "max_turns": environment.max_turns,
+                "max_turns": environment.most_turns,
+                "max_turns_by_default": environment.default_max_turns is not None,
+                "max_refusals": environment.max_refusals,
                 "max_steps": environment.max_steps,
                 "step_timeout_seconds": environment.step_timeout_seconds,
                 **self._limits,

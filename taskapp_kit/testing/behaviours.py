@@ -75,6 +75,11 @@ def echo(request: ChatRequest) -> Reply:
     return Reply(request.last_text)
 
 
+def empty(_: ChatRequest) -> Reply:
+    """Says nothing."""
+    return Reply("")
+
+
 def bad(share: float = 1.0, misdeeds: Sequence[str] = MISDEEDS) -> Behaviour:
     """Answers as a weak model does: `share` of its turns is one of `misdeeds`, the rest is drawn as by `random_answers`.
 
@@ -165,6 +170,7 @@ BEHAVIOURS: Mapping[str, Callable[[], Behaviour]] = {
     "random": random_answers,
     "echo": lambda: echo,
     "bad": bad,
+    "empty": lambda: empty,
     "judge": judge,
     "obedient-judge": obedient_judge,
 }
@@ -172,7 +178,7 @@ BEHAVIOURS: Mapping[str, Callable[[], Behaviour]] = {
 
 
 def by_name(name: str, *, parallel: int = 1, score: Given | None = None) -> Behaviour:
-    """The behaviour of that name: random, echo, bad, judge, obedient-judge. Raises ConfigError with *did you mean*.
+    """The behaviour of that name: random, echo, bad, empty, judge, obedient-judge. Raises ConfigError with *did you mean*.
 
     score: what a judge gives (see `judge`); None leaves its default.
     """

@@ -34,6 +34,8 @@ class E:
     def final_state(self): return {{"db": "{SECRET}"}}
 @app.rubric
 def r(trajectory): return 0.25
+@app.policy
+def talks(observation): return "hello"
 @app.metric
 def m2(trajectory): return {{"x": 2}}
 """
@@ -138,7 +140,7 @@ def test_words_and_tools_of_one_turn(app: TaskApp) -> None:
     two = [{"go": {"n": 1}}, {"go": {"n": 1}}]
     steps = body_of(app, action=two)["trajectories"][0]["steps"]
     assert [step["output"] for step in steps] == [None, None, None]
-    spoken = body_of(app, action="hello")["trajectories"][0]["steps"]
+    spoken = response_body(play(app, "talks"))["trajectories"][0]["steps"]
     assert [step["output"] for step in spoken] == ["hello"] * 3
     assert [step["tool_calls"] for step in spoken] == [[]] * 3
     assert spoken[0]["obs"]["text"].startswith("Nothing was done: answer with a tool call. The tools are: go.")

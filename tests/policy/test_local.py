@@ -14,7 +14,7 @@ from taskapp_kit import RequestError, RolloutFailed, Step, TaskApp, action
 from taskapp_kit.contract.ports import View
 from taskapp_kit.contract.trajectory import Answer, ToolCall
 from taskapp_kit.policy.local import PolicyError, ReplayPolicy, answer_from, policy_rng
-from tests.rollouts import play
+from tests.rollouts import app_from, play
 
 
 class Two:
@@ -244,3 +244,71 @@ def test_replay_gives_the_answers_in_order_and_says_when_they_end() -> None:
     with pytest.raises(PolicyError, match="has 2 turns, and the episode asks for turn 3") as caught:
         policy.decide(view)
     assert "same environment version" in caught.value.hint
+
+
+NEVER: list[tuple[str, Any]] = [
+    ("tools", {"there": {}}),
+    ("tools", {"one": 5}),
+    ("tools", {"one": "words"}),
+    ("tools", [{"there": {}}, {"two": [1]}]),
+    ("tools", "words"),
+    ("tools", ""),
+    ("speech", {"there": {}}),
+    ("speech", ""),
+    ("question", {"there": {}}),
+]
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> TaskApp:
+    return app_from(
+        tmp_path_factory.mktemp("kinds"),
+        """
+        app = TaskApp("kinds")
+        class Tools:
+            def reset(self, seed: int) -> str:
+                raise RuntimeError("nothing may run")
+            @action
+            def one(self, n: int) -> Step:
+                "One."
+                return Step("")
+            @action
+            def two(self) -> Step:
+                "Two."
+                return Step("")
+        @app.environment("tools", max_steps=3)
+        class Plain(Tools):
+            "Tools."
+        @app.environment("speech", max_steps=3)
+        class Speech(Tools):
+            "Words, too."
+            def reset(self, seed: int) -> str:
+                return ""
+            @action(text=True)
+            def say(self, text: str) -> Step:
+                "Say."
+                return Step("")
+        app.tasks("question", prompt="{q}", train=[{"q": "France?"}])
+        """,
+    )
+
+
+@pytest.mark.parametrize(("environment", "action"), NEVER, ids=repr)
+def test_a_constant_that_could_never_act_is_refused_before_anything_runs(
+    kinds: TaskApp, environment: str, action: Any
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        play(kinds, "constant", env_name=environment, seed=0, action=action)
+    assert caught.value.code == "policy_unavailable"
+    assert [item.loc for item in caught.value.fields] == [("body", "policy", "config", "action")]
+
+
+@pytest.mark.parametrize(
+    ("environment", "action", "refused"),
+    [("speech", "words", 0), ("speech", [{"there": {}}, {"two": {}}], 2), ("speech", {"one": {"n": "x"}}, 3),
+     ("question", "", 1), ("question", "words", 0)],
+    ids=repr,
+)  # fmt: skip
+def test_a_constant_that_may_act_is_played(kinds: TaskApp, environment: str, action: Any, refused: int) -> None:
+    trajectory = play(kinds, "constant", env_name=environment, seed=0, action=action).trajectory
+    assert trajectory.metrics["invalid_actions"] == refused

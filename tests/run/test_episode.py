@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import subprocess
@@ -17,7 +18,8 @@ from taskapp_kit.contract.ports import PolicyStops, SystemClock, View
 from taskapp_kit.contract.trajectory import Answer, ToolCall
 from taskapp_kit.run.episode import Episode, drive
 from taskapp_kit.run.plan import Control, EpisodePlan
-from tests.rollouts import app_from, play
+from taskapp_kit.service import Service
+from tests.rollouts import a_request, app_from, play
 
 SECRET = "sentinel-in-an-exception"
 
@@ -83,6 +85,10 @@ def app() -> TaskApp:
     @app.policy("exits")
     def exits(observation: str) -> dict[str, Any]:
         sys.exit(1)
+
+    @app.policy("talks")
+    def talks(observation: str) -> str:
+        return "I would rather talk"
 
     @app.policy("odd")
     def odd(observation: str) -> Any:
@@ -212,7 +218,7 @@ def test_the_order_of_events(app: TaskApp) -> None:
 
 
 def test_words_where_a_tool_was_due_are_answered_and_counted(app: TaskApp) -> None:
-    trajectory = play(app, "constant", action="I would rather talk").trajectory
+    trajectory = play(app, "talks").trajectory
     assert trajectory.length == 5
     assert trajectory.steps[0].observation == "Nothing was done: answer with a tool call. The tools are: add."
     assert trajectory.metrics["invalid_actions"] == 5.0
@@ -357,3 +363,303 @@ def test_words_given_as_a_tool_call_are_the_assistants_words(tmp_path: Path) -> 
     called = play(app, "constant", action={"answer": {"text": "Paris"}})
     assert [said.scorecard.reward, called.scorecard.reward] == [1.0, 1.0]
     assert said.digest == called.digest
+
+
+# -- limits of one answer ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> TaskApp:
+    """Environments whose limits differ, and policies that are refused."""
+    return app_from(
+        tmp_path_factory.mktemp("limited"),
+        """
+        import threading
+        app = TaskApp("limited")
+        went_on = threading.Event()
+
+        class Base:
+            '''Counts.'''
+            def __init__(self, pause: float = 0.0):
+                self.pause = pause
+            def reset(self, seed: int) -> str:
+                self.n = 0
+                return "0"
+            @action(noop={"n": 1})
+            def add(self, n: int) -> Step:
+                '''Add.'''
+                if self.pause:
+                    went_on.wait(self.pause)
+                if n == 13:
+                    raise InvalidAction("not thirteen")
+                if n == 14:
+                    raise InvalidAction("fourteen is the end", end=True)
+                self.n += n
+                return Step(str(self.n), float(n))
+
+        app.environment("free")(Base)
+        app.environment("endless", max_turns=None, max_refusals=None)(Base)
+        app.environment("long", max_turns=1500)(Base)
+        app.environment("patient", max_steps=2000, max_refusals=None)(Base)
+        app.environment("strict", max_steps=50, max_refusals=3)(Base)
+
+        ANSWERS = {
+            "floods": lambda turn: [{"add": {"n": 1}}] * 1000,
+            "talks": lambda turn: "I would rather talk",
+            "unknown": lambda turn: {"jump": {}},
+            "misfits": lambda turn: {"add": {"n": "many"}},
+            "several": lambda turn: [{"jump": {}}, {"add": {}}, {"add": {"n": 13}}],
+            "refused": lambda turn: {"add": {"n": 13}},
+            "ends": lambda turn: {"add": {"n": 14 if turn == 2 else 1}},
+            "sometimes": lambda turn: [{"jump": {}}, {"add": {"n": 1}}] if turn % 3 == 2 else {"jump": {}},
+        }
+        for name, answer in ANSWERS.items():
+            def policy(observation, rng, answer=answer, turns={}):
+                turns[id(rng)] = turn = turns.get(id(rng), -1) + 1
+                return answer(turn)
+            app.policy(name)(policy)
+
+        @app.rubric(environment="free")
+        def earned(trajectory: Trajectory) -> float:
+            '''Earned something.'''
+            return float(trajectory.total_reward > 0)
+        """,
+    )
+
+
+def served(app: TaskApp, request: Any, **options: Any) -> Any:
+    async def once() -> Any:
+        service = Service(app, **options)
+        try:
+            return await service.rollout(request)
+        finally:
+            await service.close()
+
+    return asyncio.run(once())
+
+
+def ended(rollout: Any) -> tuple[str, str, int, int]:
+    trajectory = rollout.trajectory
+    return trajectory.status, trajectory.stop_reason, trajectory.length, rollout.ops_executed
+
+
+def test_of_a_thousand_calls_in_one_answer_64_are_done_and_the_rest_is_one_refusal(limited: TaskApp) -> None:
+    rollout = play(limited, "floods", ops=["agent"])
+    assert ended(rollout) == ("truncated", "ops", 65, 66)
+    assert rollout.trajectory.total_reward == 64.0
+    assert [step.index for step in rollout.trajectory.steps if step.refused] == [64]
+    assert rollout.trajectory.metrics["invalid_actions"] == 1
+    answer = rollout.trajectory.turns[0].answer
+    assert (len(answer.tool_calls), answer.details["left_out_calls"]) == (65, 935)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_how_many_calls_are_done_is_a_setting(limited: TaskApp, workers: int) -> None:
+    request = a_request("floods", ops=["agent"] * 2)
+    assert ended(served(limited, request, max_calls=3, workers=workers)) == ("truncated", "ops", 8, 10)
+
+
+def test_operations_and_steps_bound_one_answer(limited: TaskApp) -> None:
+    assert ended(play(limited, "floods", safety={"max_ops": 10})) == ("truncated", "max_ops", 9, 10)
+    strict = play(limited, "floods", env_name="strict")
+    assert ended(strict) == ("truncated", "max_steps", 50, 51)
+    spoken = play(limited, "talks", ops=["agent"] * 3)
+    assert spoken.ops_executed == 6, "a turn without an action costs 2"
+
+
+def test_the_deadline_is_looked_at_between_the_actions_of_one_answer(limited: TaskApp) -> None:
+    events: list[Event] = []
+
+    async def once() -> None:
+        service = Service(limited)
+        try:
+            request = a_request("floods", config={"pause": 0.1}, safety={"max_time_s": 0.6})
+            with pytest.raises(RolloutFailed) as caught:
+                await service.rollout(request, tell=events.append)
+            assert (caught.value.failure.boundary, caught.value.failure.code) == ("timeout", "deadline")
+        finally:
+            await service.close()
+
+    asyncio.run(once())
+    trajectory = fold(events)
+    assert len(trajectory.turns) == 1
+    assert 0 < trajectory.length < 64
+
+
+def test_what_takes_long_after_the_episode_is_not_blamed_on_the_environment(tmp_path: Path) -> None:
+    app = app_from(
+        tmp_path,
+        """
+        import threading
+        app = TaskApp("a")
+        let_go = threading.Event()
+        app.tasks("q", prompt="{q}", train=[{"q": "France?"}])
+        @app.rubric
+        def slow(trajectory: Trajectory) -> float:
+            '''Slow.'''
+            let_go.wait(60)
+            return 1.0
+        """,
+    )
+
+    async def once() -> None:
+        service = Service(app)
+        try:
+            with pytest.raises(RolloutFailed) as caught:
+                await service.rollout(a_request("constant", action="Paris", safety={"max_time_s": 0.3}))
+            assert (caught.value.failure.boundary, caught.value.failure.code) == ("timeout", "deadline")
+        finally:
+            next(d.target for d in app.declared if d.kind == "rubric").__globals__["let_go"].set()
+            await service.close()
+
+    asyncio.run(once())
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+REFUSALS: list[tuple[str, dict[str, Any], tuple[str, str, int, int]]] = [
+    ("talks", {}, ("truncated", "max_refusals", 10, 20)),
+    ("unknown", {}, ("truncated", "max_refusals", 10, 20)),
+    ("misfits", {}, ("truncated", "max_refusals", 10, 20)),
+    ("refused", {}, ("truncated", "max_refusals", 10, 20)),
+    ("several", {}, ("truncated", "max_refusals", 30, 40)),  # three calls in each of ten answers
+    ("refused", {"env_name": "strict"}, ("truncated", "max_refusals", 3, 6)),
+    ("refused", {"env_name": "strict", "safety": {"max_refusals": 2}}, ("truncated", "max_refusals", 2, 4)),
+    ("refused", {"env_name": "strict", "safety": {"max_refusals": 99}}, ("truncated", "max_refusals", 3, 6)),
+    ("refused", {"env_name": "patient"}, ("truncated", "max_steps", 2000, 4000)),
+    ("refused", {"env_name": "patient", "safety": {"max_refusals": 7}}, ("truncated", "max_refusals", 7, 14)),
+    ("sometimes", {"env_name": "strict", "ops": ["agent"] * 9}, ("truncated", "ops", 12, 21)),
+    ("sometimes", {"env_name": "strict", "safety": {"max_refusals": 2}}, ("truncated", "max_refusals", 2, 4)),
+]
+
+
+@pytest.mark.parametrize(("policy", "given", "wanted"), REFUSALS, ids=repr)
+def test_answers_that_are_refused_in_a_row_end_the_episode(
+    limited: TaskApp, policy: str, given: dict[str, Any], wanted: tuple[str, str, int, int]
+) -> None:
+    rollout = play(limited, policy, **given)
+    assert ended(rollout) == wanted
+    assert rollout.scorecard.reward is not None, "truncated episodes are scored"
+
+
+def test_actions_of_the_caller_are_no_refusals_of_the_policy(limited: TaskApp) -> None:
+    wrong, right = ({"type": "env", "tool": "add", "args": {"n": n}} for n in (13, 1))
+    assert ended(play(limited, None, env_name="strict", ops=[wrong] * 9)) == ("truncated", "ops", 9, 9)
+    mixed = play(limited, "refused", env_name="strict", ops=["agent", wrong, right, "agent", right, "agent", "agent"])
+    assert ended(mixed) == ("truncated", "max_refusals", 6, 9)
+
+
+def test_an_invalid_action_may_end_the_episode(limited: TaskApp) -> None:
+    rollout = play(limited, "ends")
+    assert ended(rollout) == ("terminated", "invalid_action", 3, 6)
+    last = rollout.trajectory.steps[-1]
+    assert (last.refused, last.terminated) == ("fourteen is the end", True)
+    assert (rollout.trajectory.metrics["invalid_actions"], rollout.scorecard.reward) == (1.0, 1.0)
+
+
+# -- the default limit ------------------------------------------------------------------------------------------------
+
+
+def test_an_environment_without_a_limit_gets_one_and_the_result_says_so(limited: TaskApp) -> None:
+    cut = play(limited, "noop")
+    assert ended(cut) == ("truncated", "default_max_turns", 1000, 2000)
+    assert len(cut.warnings) == 1
+    assert "max_turns" in cut.warnings[0]
+    for given, wanted in (
+        ({"ops": ["agent"] * 1100}, ("truncated", "ops", 1100, 2200)),
+        ({"env_name": "long"}, ("truncated", "max_turns", 1500, 3000)),
+        ({"env_name": "endless", "safety": {"max_ops": 3000}}, ("truncated", "max_ops", 1500, 3000)),
+    ):
+        rollout = play(limited, "noop", **given)
+        assert (ended(rollout), rollout.warnings) == (wanted, [])
+
+
+def test_the_default_limit_is_told_in_another_process_too(limited: TaskApp) -> None:
+    far = served(limited, a_request("noop"), workers=1)
+    assert (far.trajectory.stop_reason, len(far.warnings)) == ("default_max_turns", 1)
+
+
+# -- one answer -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> TaskApp:
+    return app_from(
+        tmp_path_factory.mktemp("asked"),
+        """
+        app = TaskApp("asked")
+        app.tasks("one", prompt="{q}", train=[{"q": "France?"}])
+        app.tasks("two", prompt="{q}", train=[{"q": "France?"}], max_turns=2)
+        app.tasks("many", prompt="{q}", train=[{"q": "France?"}], max_turns=20)
+        ANSWERS = {"blank": "", "calls": {"jump": {}}, "misfits": {"answer": {"words": "x"}},
+                   "twice": [{"jump": {}}, {"answer": {"text": "Paris"}}, {"answer": {"text": "Rome"}}]}
+        for name, answer in ANSWERS.items():
+            app.policy(name)(lambda observation, answer=answer: answer)
+
+        @app.policy("learns")
+        def learns(observation):
+            return "Paris" if observation.startswith("Nothing") else ""
+
+        @app.rubric
+        def right(trajectory: Trajectory, answer_text: str) -> float:
+            '''Right.'''
+            answers = trajectory.actions("answer")
+            assert not answers or answers[-1].args["text"] == answer_text
+            return float(answer_text == "Paris")
+        """,
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "said", "invalid"), [("blank", "", 1), ("calls", "", 1), ("misfits", "", 1), ("twice", "Paris", 0)]
+)
+def test_an_episode_of_tasks_is_one_answer_whatever_it_is(asked: TaskApp, policy: str, said: str, invalid: int) -> None:
+    rollout = play(asked, policy, seed=0, env_name="one")
+    assert ended(rollout) == ("terminated", "environment", 1, 2)
+    assert [(step.tool, step.args) for step in rollout.trajectory.steps] == [("answer", {"text": said})]
+    assert rollout.trajectory.metrics["invalid_actions"] == invalid
+    assert rollout.scorecard.reward == float(said == "Paris")
+
+
+def test_with_several_turns_a_refused_answer_may_be_given_again(asked: TaskApp) -> None:
+    learnt = play(asked, "learns", seed=0, env_name="two")
+    assert (ended(learnt), learnt.scorecard.reward) == (("terminated", "environment", 2, 4), 1.0)
+    never = play(asked, "blank", seed=0, env_name="many")
+    assert (ended(never), never.scorecard.reward) == (("truncated", "max_turns", 20, 40), 0.0)
+
+
+def test_a_policy_that_stops_takes_no_turn(app: TaskApp) -> None:
+    episode = Episode(plan_for(app), SystemClock())
+    drive(episode, Scripted(1, PolicyStops("left")), lambda event: None)
+    assert episode.ops == 2
+
+
+# -- metrics ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_kits_own_metrics_win_and_the_other_is_dropped_with_one_warning(tmp_path: Path) -> None:
+    app = app_from(
+        tmp_path,
+        """
+        app = TaskApp("a")
+        @app.environment("e", max_steps=4)
+        class E:
+            '''E.'''
+            def reset(self, seed: int) -> str:
+                return ""
+            @action(noop={})
+            def go(self) -> Step:
+                '''Go.'''
+                return Step("", metrics={"steps": 100.0, "invalid_actions": 7.0, "seed": 1.0, "own": 2.0})
+        @app.metric
+        def numbers(trajectory: Trajectory) -> dict[str, float]:
+            return {"turns": 50.0, "other": 3.0}
+        """,
+    )
+    rollout = play(app, "noop", seed=5)
+    summary = rollout.summary()
+    assert (summary.metrics["steps"], summary.metrics["turns"], summary.metrics["invalid_actions"]) == (4.0, 4.0, 0.0)
+    assert (summary.metrics["own"], summary.metrics["other"]) == (8.0, 3.0)
+    assert "seed" not in summary.metrics
+    assert [all(name in line for name in ("invalid_actions", "seed", "steps")) for line in rollout.warnings] == [True]
+    assert [item.name for item in rollout.scorecard.criteria if item.error] == ["numbers"]

@@ -198,3 +198,27 @@ def test_threads_end_with_the_pool() -> None:
         await until(lambda: not thread.is_alive())
 
     asyncio.run(main())
+
+
+def test_the_wait_for_a_thread_counts_against_the_deadline() -> None:
+    """The waiting job is stopped 1 s after it was asked for, not 1 s after it began: before the mark between the two."""
+
+    async def main() -> None:
+        loop, lanes = asyncio.get_running_loop(), Lanes(1, grace_seconds=20)
+        release, stopped, happened = threading.Event(), threading.Event(), list[str]()
+
+        def stop(reason: str) -> None:
+            happened.append(reason)
+            stopped.set()
+
+        first = asyncio.create_task(lanes.run(lambda: release.wait(20), seconds=30, stop=nothing))
+        await asyncio.sleep(0)
+        loop.call_later(0.8, release.set)
+        loop.call_later(1.4, happened.append, "mark")
+        assert await lanes.run(lambda: stopped.wait(20), seconds=1, stop=stop) is True
+        await first
+        await until(lambda: "mark" in happened)
+        assert happened == ["timeout", "mark"]
+        lanes.close()
+
+    asyncio.run(main())

@@ -321,7 +321,7 @@ def test_actions_narrows_the_tools_of_this_episode() -> None:
     assert {step.tool for step in rollout.trajectory.steps} == {"left"}
     step = play(app_of(Masked), "constant", action={"right": {}}).trajectory.steps[0]
     assert step.refused == "Nothing was done: there is no tool 'right' in this episode. The tools are: left."
-    step = play(app_of(Masked), "constant", action={"jump": {}}).trajectory.steps[0]
+    step = play(app_of(Masked), ops=[{"type": "env", "tool": "jump"}], seed=1).trajectory.steps[0]
     assert step.refused == "Nothing was done: there is no tool 'jump' here. The tools are: left."
 
 
@@ -473,3 +473,33 @@ def test_saying_no_costs_a_step_and_is_no_failure() -> None:
     assert trajectory.metrics["invalid_actions"] == 2.0
     assert trajectory.metrics["steps"] == 3.0
     assert trajectory.status == "terminated"
+
+
+def test_the_environments_stream_is_that_of_its_name_split_and_seed() -> None:
+    """Pinned: with other numbers every author's episodes would be others."""
+
+    class Drawing:
+        """Draws."""
+
+        def reset(self, context: Any) -> str:
+            return " ".join(str(context.rng.randrange(1_000_000)) for _ in range(3))
+
+        @action(noop={})
+        def go(self) -> Step:
+            """Go."""
+            return Step("", terminated=True)
+
+    app = TaskApp("a")
+    rows = [{"q": 1}, {"q": 2}]
+    for name in ("one", "two"):
+        app.environment(name, tasks={"train": rows, "test": rows})(Drawing)
+
+    def drawn(name: str, split: str, seed: int) -> Any:
+        return play(app, "noop", env_name=name, config={"split": split}, seed=seed).trajectory.initial
+
+    assert [drawn("one", "train", 0), drawn("one", "train", 1), drawn("one", "test", 0), drawn("two", "train", 0)] == [
+        "770894 756414 346508",
+        "680702 583884 912344",
+        "761249 442157 190650",
+        "662304 383354 732197",
+    ]
