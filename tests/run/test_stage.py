@@ -490,9 +490,9 @@ def test_the_environments_stream_is_that_of_its_name_split_and_seed() -> None:
             return Step("", terminated=True)
 
     app = TaskApp("a")
-    rows = [{"q": 1}, {"q": 2}]
+    rows = {"train": [{"q": 1}, {"q": 2}], "test": [{"q": 3}]}
     for name in ("one", "two"):
-        app.environment(name, tasks={"train": rows, "test": rows})(Drawing)
+        app.environment(name, tasks=rows)(Drawing)
 
     def drawn(name: str, split: str, seed: int) -> Any:
         return play(app, "noop", env_name=name, config={"split": split}, seed=seed).trajectory.initial
