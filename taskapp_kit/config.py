@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER
 from taskapp_kit.errors import ConfigError
 
 CONFIG_FILE = "taskapp.toml"
@@ -64,7 +63,7 @@ class Settings:
     workers: int = 0
     grace_seconds: int = 25
     max_time_seconds: float = 3600.0
-    max_calls_per_answer: int = CALLS_PER_ANSWER
+    max_calls_per_answer: int = 64
     debug_env: bool = False
     cors_origins: tuple[str, ...] = ()
     max_body_bytes: int = 4 * 1024 * 1024
