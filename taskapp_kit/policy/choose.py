@@ -38,7 +38,7 @@ KEPT_CONFIG = (
     "return_token_ids",
 )  # fmt: skip
 """The members of `policy.config` that a store keeps, besides the model's address without userinfo and query (but `cid`)."""
-KNOWN_CONFIG = (*KEPT_CONFIG, "inference_url", "api_key", "extra_body", "trace_correlation_id", "trace")
+KNOWN_CONFIG = frozenset((*KEPT_CONFIG, "inference_url", "api_key", "extra_body", "trace_correlation_id", "trace"))
 """Every member of `policy.config` that has an effect."""
 MOST_UNKNOWN_NAMED = 8
 LONGEST_UNKNOWN_NAME = 40
@@ -92,7 +92,7 @@ def unknown_config(config: Mapping[str, Json]) -> list[str]:
     named = [name for name in unknown if name.isidentifier() and len(name) <= LONGEST_UNKNOWN_NAME]
     warnings = []
     for name in named[:MOST_UNKNOWN_NAMED]:
-        close = difflib.get_close_matches(name, KNOWN_CONFIG, n=1)
+        close = difflib.get_close_matches(name, sorted(KNOWN_CONFIG), n=1)
         meant = f"; did you mean {close[0]!r}?" if close else ""
         warnings.append(f"policy.config.{name} is not known here and was ignored{meant}")
     if more := len(unknown) - len(warnings):
