@@ -724,10 +724,13 @@ def test_what_could_not_be_kept_is_an_error_wherever_it_is_asked_for() -> None:
     with opened(SETTINGS, store=Full(None), serves=APP) as door:
         here = House(door, None, 0)
         path = here.post_async(a_body())
-        for response in (here.ended(path), here.get(path), here.post(a_body(), **here.key())):
+        for response in (here.ended(path), here.get(path)):
             assert response.status_code == 500
             assert error_of(response)["code"] == "store_failed"
-        frames = followed(here, body=a_body())
+        refused = here.post(a_body(), **here.key())
+        assert (refused.status_code, error_of(refused)["code"]) == (503, "store_failing"), "nothing is played any more"
+    with opened(SETTINGS, store=Full(None), serves=APP) as door:
+        frames = followed(House(door, None, 0), body=a_body())
         well_formed(frames)
         assert frames[-1].data["detail"]["error"]["code"] == "store_failed"
 
