@@ -10,7 +10,7 @@ from rich.text import Text
 
 from taskapp_kit.cli.report import StepLines, action_words, observation_words
 from taskapp_kit.cli.terminal import clean, console
-from taskapp_kit.contract.events import Answered, Event, Limited, Observed, Started, Stepped
+from taskapp_kit.contract.events import Answered, Ended, Event, Failed, Limited, Observed, Started, Stepped
 from taskapp_kit.policy.choose import MODEL
 
 MOST_LETTERS = 2000
@@ -19,10 +19,14 @@ COLUMN = 9
 
 
 class RolloutLines:
-    """Prints the events of one rollout. When nobody reads on (`| head`), the rollout goes on all the same."""
+    """Prints the events of one rollout. When nobody reads on (`| head`), the rollout goes on all the same.
 
-    def __init__(self) -> None:
-        self._steps, self._conversation = StepLines(), ConversationLines()
+    width: columns, None takes the terminal's. full: nothing is cut and nothing folded.
+    """
+
+    def __init__(self, *, width: int | None = None, full: bool = False) -> None:
+        self._steps = StepLines(width=width, full=full)
+        self._conversation = ConversationLines(width=width, full=full)
         self._talks, self._read = False, True
 
     def tell(self, event: Event) -> None:
@@ -44,13 +48,16 @@ class RolloutLines:
             step = event.step
             words = observation_words(step.observation)
             self._steps.step(step.index, step.tool, step.args, words, step.reward, refused=step.refused is not None)
+        elif isinstance(event, Limited | Failed | Ended):
+            self._steps.end()
 
 
 class ConversationLines:
     """Prints what a model read, said and did, each message once."""
 
-    def __init__(self) -> None:
-        self._out = console()
+    def __init__(self, *, width: int | None = None, full: bool = False) -> None:
+        self._out = console(width=width)
+        self._most = None if full else MOST_LETTERS
 
     def tell(self, event: Event) -> None:
         """One event."""
@@ -81,7 +88,8 @@ class ConversationLines:
             self._say("calls", action_words(call.tool, call.args), "bold")
 
     def _say(self, who: str, words: str, style: str = "") -> None:
-        told = words if len(words) <= MOST_LETTERS else f"{words[:MOST_LETTERS]}… ({len(words) - MOST_LETTERS} more)"
+        most = len(words) if self._most is None else self._most
+        told = words if len(words) <= most else f"{words[:most]}… ({len(words) - most} more)"
         lines = clean(told.strip()).split("\n")
         self._out.print(Text(f"{who:<{COLUMN}}{lines[0]}", style=style))
         for line in lines[1:]:

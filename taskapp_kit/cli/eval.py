@@ -174,6 +174,12 @@ def _print(summary: dict[str, Any], session: Session, *, as_json: bool) -> int:
             f"{failed} of {summary['rollouts']['done']} rollouts failed; they are in no mean. `taskapp rollout` with one of "
             "their seeds shows more; the same command with --resume --retry-failed plays them again."
         )
+    idle = summary["rollouts"]["without_valid_action"]
+    if idle:
+        told.append(
+            f"Warning: in {idle} of {summary['rollouts']['done']} rollouts every action was refused or unusable; "
+            "`taskapp rollout` with one of their seeds shows why."
+        )
     if problem:
         told.append(f"The aggregates could not be computed: {clean(problem)}")
     errors = console(stderr=True)

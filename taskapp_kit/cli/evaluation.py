@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from taskapp_kit.cli.terminal import clean, console, table
+from taskapp_kit.contract.trajectory import KIT_METRICS
 
 
 def print_summary(summary: Mapping[str, Any], path: Path) -> None:
@@ -31,7 +32,8 @@ def print_summary(summary: Mapping[str, Any], path: Path) -> None:
         facts.add_row("seconds", f"{seconds['mean']:.3g} a rollout, {seconds['total']:.4g} in all")
     facts.add_row("kept in", clean(str(path)))
     out.print(facts)
-    _print_criteria(summary["criteria"])
+    _print_columns("criterion", summary["criteria"])
+    _print_metrics(summary["metrics"])
     _print_failures(summary["failures"])
     for name, value in (summary["aggregates"] or {}).items():
         _print_aggregate(name, value, summary["published"].get(name, {}))
@@ -79,11 +81,24 @@ def _mean(column: Mapping[str, Any], *, of: int | None = None) -> str:
     return f"{column['mean']:.4g}{error}{many}"
 
 
-def _print_criteria(criteria: Mapping[str, Any]) -> None:
-    if not criteria:
+def _print_metrics(metrics: Mapping[str, Any]) -> None:
+    """The environment's and the app's own; those that are always 0 are counted."""
+    own = {name: column for name, column in metrics.items() if name not in KIT_METRICS}
+    told = {name: column for name, column in own.items() if column["mean"]}
+    _print_columns("metric", told)
+    zero = len(own) - len(told)
+    if zero:
+        out = console()
+        if not told:
+            out.print()
+        out.print(f"{zero} {'metric is' if zero == 1 else 'metrics are'} 0 on average", style="dim")
+
+
+def _print_columns(heading: str, columns: Mapping[str, Any]) -> None:
+    if not columns:
         return
-    rows = table("criterion", "mean", "± s.e.", "n", right=("mean", "± s.e.", "n"))
-    for name, column in criteria.items():
+    rows = table(heading, "mean", "± s.e.", "n", right=("mean", "± s.e.", "n"))
+    for name, column in columns.items():
         error = column["standard_error"]
         rows.add_row(
             clean(name), "-" if column["mean"] is None else f"{column['mean']:.4g}", "" if error is None else f"{error:.2g}",

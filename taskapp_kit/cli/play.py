@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taskapp_kit.cli.terminal import clean, console, example, flowing, number
-from taskapp_kit.cli.values import JSON_OBJECT, JUDGES, SEED
+from taskapp_kit.cli.values import FULL, JSON_OBJECT, JUDGES, SEED, WIDTH
 
 if TYPE_CHECKING:
     from taskapp_kit.contract.ports import Tool, View
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 @click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="The environment's configuration.")
 @JUDGES
 @click.option("--env-file", "env_files", multiple=True, metavar="F", help="Read settings from this file; may repeat.")
+@WIDTH
+@FULL
 def command(
     app: str,
     environment: str | None,
@@ -34,6 +36,8 @@ def command(
     env_config: dict[str, Any] | None,
     judges: str,
     env_files: tuple[str, ...],
+    width: int | None,
+    full: bool,
 ) -> None:
     """Play an episode yourself; the scorecard stands at the end.
 
@@ -69,22 +73,24 @@ def command(
             "mode": "eval",
         }
     )
-    terminal = _Terminal(chosen)
+    terminal = _Terminal(chosen, width, full=full)
     try:
         rollout = play(found, settings, request, terminal.turn, skip_judges=judges == "skip")
     except RolloutFailed as failed:
         show_traceback(failed.__cause__)
         raise failure_told(failed) from failed
     terminal.last(rollout.trajectory.turns[-1].steps if rollout.trajectory.turns else [])
-    print_result(response_body(rollout))
+    print_result(response_body(rollout), width=width, full=full)
 
 
 class _Terminal:
     """Shows what the person's last action led to, and reads the next one."""
 
-    def __init__(self, environment: EnvironmentSpec) -> None:
+    def __init__(self, environment: EnvironmentSpec, width: int | None, *, full: bool) -> None:
         self._environment = environment
-        self._out = console()
+        self._out = console(width=width)
+        self._wraps = width is not None  # else the terminal does, and a pipe gets whole lines
+        self._full = full
         self._asks = sys.stdin.isatty()
         self._shown = 0
         if self._asks:
@@ -99,7 +105,7 @@ class _Terminal:
         from taskapp_kit.cli.report import observation_words
 
         if view.turn == 0:
-            self._out.print(clean(observation_words(view.observation)), soft_wrap=True)
+            self._out.print(clean(observation_words(view.observation)), soft_wrap=not self._wraps)
             self._out.print()
             self._tools(view.tools)
         else:
@@ -123,21 +129,22 @@ class _Terminal:
 
     def last(self, results: Any) -> None:
         """The steps of the turn that just ended; one that was shown is not shown again."""
-        from taskapp_kit.cli.report import observation_words
+        from taskapp_kit.cli.report import Folding, observation_words
 
+        steps = Folding(self._step, lambda count: self._out.print(f"… {count:,} more, the same"), full=self._full)
         for step in results:
-            if step.index < self._shown:
-                continue
-            self._shown = step.index + 1
-            words = clean(observation_words(step.observation))
-            if words:
-                self._out.print(words, soft_wrap=True, style=self._style(step))
-            if step.reward is not None:
-                self._out.print(f"reward {number(step.reward)}", style="bold" if step.reward else "dim")
+            if step.index >= self._shown:
+                self._shown = step.index + 1
+                steps.add((observation_words(step.observation), step.reward, step.refused is not None))
+        steps.end()
 
-    @staticmethod
-    def _style(step: Any) -> str | None:
-        return "yellow" if step.refused is not None else None
+    def _step(self, told: tuple[str, float | None, bool]) -> None:
+        observation, reward, refused = told
+        words = clean(observation)
+        if words:
+            self._out.print(words, soft_wrap=not self._wraps, style="yellow" if refused else None)
+        if reward is not None:
+            self._out.print(f"reward {number(reward)}", style="bold" if reward else "dim")
 
     def _check(self, answer: Answer) -> None:
         """A slip of the fingers is told here, and costs no step. Raises NotUnderstood."""

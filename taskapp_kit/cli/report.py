@@ -3,45 +3,107 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, Generic, TypeVar
 
-from taskapp_kit.cli.terminal import clean, console, number, one_line, table
+from taskapp_kit.cli.terminal import clean, console, number, table, wrapped
 from taskapp_kit.contract.content import Image, text_of
 from taskapp_kit.contract.scorecard import JUDGES_SKIPPED
+from taskapp_kit.contract.trajectory import nothing_accepted
 
 NUMBER_WIDTH, REWARD_WIDTH = 5, 8
+LINES_OF_A_CELL = 20
+"""Of one action or observation, unless nothing is to be cut."""
+
+Line = TypeVar("Line")
+
+
+class Folding(Generic[Line]):
+    """Shows lines as they come; of a run of equal ones the first, and how many more there were.
+
+    show: prints one. more: prints a count of them. full: every line is shown.
+    """
+
+    def __init__(self, show: Callable[[Line], None], more: Callable[[int], None], *, full: bool = False) -> None:
+        self._show = show
+        self._more = more
+        self._full = full
+        self._last: Line | None = None
+        self._repeated = 0
+
+    def add(self, line: Line) -> None:
+        """The next line."""
+        if line == self._last and not self._full:
+            self._repeated += 1
+            return
+        self.end()
+        self._last = line
+        self._show(line)
+
+    def end(self) -> None:
+        """The run ends, or nothing more comes."""
+        if self._repeated:
+            self._more(self._repeated)
+        self._last, self._repeated = None, 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepLine:
+    """What a step's line says beside its number; steps with equal lines are folded."""
+
+    action: str
+    observation: str
+    reward: str = ""
+    refused: bool = False
 
 
 class StepLines:
-    """Prints one line for each step: number, action, observation cut to the line, reward."""
+    """Prints a table of steps: number, action, observation, reward; what does not fit wraps. Call `end` at the end.
 
-    def __init__(self) -> None:
-        self._out = console()
+    width: columns, None takes the terminal's. full: nothing is cut and nothing folded.
+    """
+
+    def __init__(self, *, width: int | None = None, full: bool = False) -> None:
+        self._out = console(width=width)
         rest = max(30, self._out.width - NUMBER_WIDTH - REWARD_WIDTH - 3)
         self._action = min(36, rest * 2 // 5)
         self._observation = rest - self._action
+        self._most = None if full else LINES_OF_A_CELL
         self._headed = False
+        self._number = 0
+        self._steps = Folding(self._print, self._more, full=full)
 
     def start(self, observation: str) -> None:
         """The line of the first observation."""
-        self._print("0", "reset", observation, "")
+        self._steps.add(StepLine("reset", observation))
 
     def step(self, index: int, tool: str, args: Any, observation: str, reward: float | None, *, refused: bool) -> None:
-        """The line of one step; `index` counts from 0."""
-        action = action_words(tool, args)
+        """The lines of one step; `index` counts from 0."""
+        self._number = index + 1
         told = "" if reward is None else f"{reward:.4g}"
-        self._print(str(index + 1), action, observation, told, style="yellow" if refused else "")
+        self._steps.add(StepLine(action_words(tool, args), observation, told, refused))
 
-    def _print(self, at: str, action: str, observation: str, reward: str, style: str = "") -> None:
+    def end(self) -> None:
+        """No more steps come."""
+        self._steps.end()
+
+    def _print(self, line: StepLine) -> None:
         if not self._headed:
             self._headed = True
-            self._out.print(self._line("step", "action", "observation", "reward"), style="bold")
-        self._out.print(self._line(at, action, observation, reward), style=style or None, soft_wrap=True)
+            self._out.print(self._row("step", "action", "observation", "reward"), style="bold")
+        actions = wrapped(line.action, self._action, self._most)
+        seen = wrapped(line.observation, self._observation, self._most)
+        rows = zip_longest((str(self._number),), actions, seen, (line.reward,), fillvalue="")
+        for row in rows:
+            self._out.print(self._row(*row), style="yellow" if line.refused else None, soft_wrap=True)
 
-    def _line(self, at: str, action: str, observation: str, reward: str) -> str:
-        act, seen = one_line(action, self._action), one_line(observation, self._observation)
-        return f"{at:>4}  {act:<{self._action}} {seen:<{self._observation}} {reward:>{REWARD_WIDTH}}".rstrip()
+    def _more(self, count: int) -> None:
+        self._out.print(self._row("", f"… {count:,} more, the same", "", ""), style="dim", soft_wrap=True)
+
+    def _row(self, at: str, action: str, observation: str, reward: str) -> str:
+        return f"{at:>4}  {action:<{self._action}} {observation:<{self._observation}} {reward:>{REWARD_WIDTH}}".rstrip()
 
 
 def action_words(tool: str, args: Any) -> str:
@@ -82,9 +144,9 @@ def wire_words(observation: Any) -> str:
     return text_of(observation)
 
 
-def print_steps(body: Mapping[str, Any]) -> None:
+def print_steps(body: Mapping[str, Any], *, width: int | None = None, full: bool = False) -> None:
     """The steps of an answer of `POST /rollout`."""
-    lines = StepLines()
+    lines = StepLines(width=width, full=full)
     trajectory = body["trajectories"][0]
     trace = trajectory.get("trace") or {}
     lines.start(wire_words(trace.get("initial_observation", {"text": ""})))
@@ -92,11 +154,14 @@ def print_steps(body: Mapping[str, Any]) -> None:
         call = (step.get("tool_calls") or [{"tool": "", "args": {}}])[0]
         refused = bool((step.get("info") or {}).get("refused"))
         lines.step(index, call["tool"], call["args"], wire_words(step["obs"]), step["reward"], refused=refused)
+    lines.end()
 
 
-def print_result(body: Mapping[str, Any], *, policy_note: str = "") -> None:
+def print_result(
+    body: Mapping[str, Any], *, policy_note: str = "", width: int | None = None, full: bool = False
+) -> None:
     """The scorecard with reasons, the reward with its formula, how it ended, what it took."""
-    out = console()
+    out = console(width=width)
     trajectory, card, metrics = body["trajectories"][0], body["scorecard"], body["metrics"]
     meta = body["pipeline_metadata"]
     out.print()
@@ -117,7 +182,7 @@ def print_result(body: Mapping[str, Any], *, policy_note: str = "") -> None:
     facts.add_row("episode", seed)
     facts.add_row("policy", meta["policy"] + (f" ({policy_note})" if policy_note else ""))
     numbers = {name: value for name, value in details.items() if name not in ("seed", "split", "rubric")}
-    facts.add_row("metrics", _metrics(numbers))
+    facts.add_row("metrics", _metrics(numbers, full=full))
     timing = body["timing"]
     parts = ", ".join(f"{name} {timing[name]:.3f}" for name in timing if name != "total")
     facts.add_row("seconds", f"{timing.get('total', 0.0):.3f} ({parts})")
@@ -126,7 +191,10 @@ def print_result(body: Mapping[str, Any], *, policy_note: str = "") -> None:
     if body.get("observation_digest") not in (None, body["digest"]):
         facts.add_row("with pictures", str(body["observation_digest"]))
     out.print(facts)
-    for warning in meta.get("warnings") or ():
+    warnings = list(meta.get("warnings") or ())
+    if nothing_accepted(trajectory["length"], details):
+        warnings.append("every action was refused or unusable.")
+    for warning in warnings:
         console(stderr=True).print(f"Warning: {clean(str(warning))}", style="yellow")
 
 
@@ -140,9 +208,9 @@ def _count(many: int, what: str) -> str:
     return f"{many} {what}" if many == 1 else f"{many} {what}s"
 
 
-def _metrics(numbers: Mapping[str, Any]) -> str:
-    """Those that are not 0; the others are counted."""
-    told = [f"{clean(str(name))} {number(value)}" for name, value in numbers.items() if value]
+def _metrics(numbers: Mapping[str, Any], *, full: bool) -> str:
+    """Those that are not 0; the others are counted, or named when `full`."""
+    told = [f"{clean(str(name))} {number(value)}" for name, value in numbers.items() if value or full]
     zero = len(numbers) - len(told)
     return ", ".join(told + ([_count(zero, "other") + (" is 0" if zero == 1 else " are 0")] if zero else []))
 

@@ -11,10 +11,11 @@ import click
 from taskapp_kit.cli.failure import failure_told, only_authors_log, show_traceback
 from taskapp_kit.cli.model_choice import chosen_policy
 from taskapp_kit.cli.terminal import console, example, print_json
-from taskapp_kit.cli.values import ACTION, JSON_OBJECT, JUDGES, SEED, is_url
+from taskapp_kit.cli.values import ACTION, FULL, JSON_OBJECT, JUDGES, SEED, WIDTH, is_url
 from taskapp_kit.errors import RequestError, RolloutFailed
 
 if TYPE_CHECKING:
+    from taskapp_kit.cli.conversation import RolloutLines
     from taskapp_kit.config import Settings
     from taskapp_kit.contract.wire import RolloutRequest
 
@@ -75,6 +76,8 @@ DEADLINE_SECONDS = 3600.0
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the answer as JSON."
 )
+@WIDTH
+@FULL
 @click.option("--json", "as_json", is_flag=True, help="Print the answer of POST /rollout, and nothing else.")
 def command(
     app: str,
@@ -98,6 +101,8 @@ def command(
     env_files: tuple[str, ...],
     store: str | None,
     out: Path | None,
+    width: int | None,
+    full: bool,
     as_json: bool,
 ) -> None:
     """Play and score one episode, in this process or (with a URL) at a server.
@@ -105,6 +110,8 @@ def command(
     With --inference-url a language model plays; with --model alone one that models.toml names. Otherwise, without
     --policy, the random policy plays; with --action the constant one.
     """
+    from taskapp_kit.cli.conversation import RolloutLines
+    from taskapp_kit.cli.report import print_result, print_steps
     from taskapp_kit.config import load
 
     settings = load({"store": store, "cache": cache}, env_files=env_files)
@@ -127,9 +134,12 @@ def command(
             raise click.UsageError("--store keeps local rollouts; a server has a store of its own.")
         if judges == "skip":
             raise click.UsageError("--judges skip is for an app in this process; a server asks its own judges.")
-        answer = _remote(app, key or settings.environment_api_key, body, max_time_seconds, quiet=as_json)
+        answer = _remote(app, key or settings.environment_api_key, body, max_time_seconds)
+        if not as_json:
+            print_steps(answer, width=width, full=full)
     else:
-        answer = _local(app, settings, body, skip_judges=judges == "skip", quiet=as_json, hint=note)
+        lines = None if as_json else RolloutLines(width=width, full=full)
+        answer = _local(app, settings, body, skip_judges=judges == "skip", lines=lines, hint=note)
     if out is not None:
         import orjson
 
@@ -137,9 +147,7 @@ def command(
     if as_json:
         print_json(answer)
         return
-    from taskapp_kit.cli.report import print_result
-
-    print_result(answer, policy_note=note)
+    print_result(answer, policy_note=note, width=width, full=full)
     if out is not None:
         console().print(f"\nWritten to {out}")
 
@@ -150,11 +158,10 @@ def _writable(out: Path | None) -> None:
         raise click.BadParameter(f"there is no directory {out.parent}.", param_hint="--out")
 
 
-def _remote(url: str, key: str | None, body: dict[str, Any], seconds: float, *, quiet: bool) -> dict[str, Any]:
+def _remote(url: str, key: str | None, body: dict[str, Any], seconds: float) -> dict[str, Any]:
     from pydantic import ValidationError
 
     from taskapp_kit.cli.remote import Remote, RemoteError
-    from taskapp_kit.cli.report import print_steps
     from taskapp_kit.contract.wire import RolloutResponse
 
     answer = Remote(url, key).rollout(body, timeout_seconds=seconds + 30.0)
@@ -166,13 +173,11 @@ def _remote(url: str, key: str | None, body: dict[str, Any], seconds: float, *, 
             f"{url} answered with something that is no rollout as taskapp-kit gives it ({field}).",
             hint="Is that the address of a task app served by taskapp-kit?",
         ) from None
-    if not quiet:
-        print_steps(answer)
     return answer
 
 
 def _local(
-    app: str, settings: Settings, body: dict[str, Any], *, skip_judges: bool, quiet: bool, hint: str
+    app: str, settings: Settings, body: dict[str, Any], *, skip_judges: bool, lines: RolloutLines | None, hint: str
 ) -> dict[str, Any]:
     import asyncio
 
@@ -186,7 +191,7 @@ def _local(
     found = find_app(app)
     request = RolloutRequest.model_validate(body)
     try:
-        played = asyncio.run(_play(found, request, settings, skip_judges=skip_judges, quiet=quiet))
+        played = asyncio.run(_play(found, request, settings, lines, skip_judges=skip_judges))
     except RolloutFailed as failed:
         show_traceback(failed.__cause__)
         raise failure_told(failed) from failed
@@ -199,14 +204,14 @@ def _local(
     return response_body(played)
 
 
-async def _play(app: Any, request: RolloutRequest, settings: Settings, *, skip_judges: bool, quiet: bool) -> Any:
-    from taskapp_kit.cli.conversation import RolloutLines
+async def _play(
+    app: Any, request: RolloutRequest, settings: Settings, lines: RolloutLines | None, *, skip_judges: bool
+) -> Any:
     from taskapp_kit.contract.ports import SystemClock
     from taskapp_kit.model_access import model_access
     from taskapp_kit.score.judges import check_judges
     from taskapp_kit.service import Service
 
-    lines = RolloutLines()
     models = model_access(settings, "local", SystemClock())
     if not skip_judges:
         check_judges(app.freeze(), models.configured)  # before a store makes its file
@@ -227,6 +232,6 @@ async def _play(app: Any, request: RolloutRequest, settings: Settings, *, skip_j
         max_calls=settings.max_calls_per_answer,
     )
     try:
-        return await service.rollout(request, tell=None if quiet else lines.tell)
+        return await service.rollout(request, tell=None if lines is None else lines.tell)
     finally:
         await service.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 import unicodedata
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +21,20 @@ def example(*lines: str) -> str:
     return "\b\n" + ("Example" if len(lines) == 1 else "Examples") + ":\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def console(*, stderr: bool = False) -> Console:
-    """A console that takes no word of an author or a server for markup."""
-    from rich.console import Console
+PIPE_WIDTH = 120
+"""Columns, at least, of what goes to a pipe or a file: nobody sees where a line ends there."""
 
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+def console(*, stderr: bool = False, width: int | None = None) -> Console:
+    """A console that takes no word of an author or a server for markup. width: columns, in place of the terminal's."""
+    from rich.console import Console, ConsoleDimensions
+
+    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if width is None and not made.is_terminal:
+        width = max(PIPE_WIDTH, shutil.get_terminal_size((PIPE_WIDTH, made.height)).columns)
+    if width is not None:
+        made.size = ConsoleDimensions(width, made.height)  # with a height, or a dumb terminal stays 80 columns wide
+    return made
 
 
 def table(*columns: str, right: tuple[str, ...] = (), pad: int = 2) -> Table:
@@ -57,6 +68,18 @@ def flowing(text: str) -> str:
         else:
             lines.append(line.rstrip())
     return "\n".join(lines)
+
+
+def wrapped(text: str, width: int, most: int | None = None) -> list[str]:
+    """Text on lines of at most `width` characters, blank lines left out; at least one. most: so many of them, then `…`."""
+    lines: list[str] = []
+    for line in clean(text).split("\n"):
+        if most is not None:
+            line = line[: width * (most + 1)]
+        lines += textwrap.wrap(line.rstrip(), width)
+        if most is not None and len(lines) > most:
+            return [*lines[: most - 1], lines[most - 1][: width - 1] + "…"]
+    return lines or [""]
 
 
 def one_line(text: str, width: int) -> str:

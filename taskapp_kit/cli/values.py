@@ -77,6 +77,16 @@ JUDGES = click.option(
 """Of the commands that play an app in this process."""
 
 
+WIDTH = click.option(
+    "--width",
+    type=click.IntRange(40, 10_000),
+    metavar="N",
+    help="Columns of what is printed.  [default: the terminal's; 120 or more in a pipe]",
+)
+FULL = click.option("--full", is_flag=True, help="Cut nothing, and print equal steps one by one.")
+"""Of the commands that print the steps of an episode."""
+
+
 def is_url(reference: str) -> bool:
     """True when APP names a running server."""
     return reference.startswith(("http://", "https://"))

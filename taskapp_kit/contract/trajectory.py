@@ -27,6 +27,11 @@ RESERVED_METRICS = frozenset((*KIT_METRICS, "seed", "split", "rubric"))
 """Names in `metrics.details` of an answer that an environment's or an app's own metric cannot have."""
 
 
+def nothing_accepted(length: int | None, metrics: Mapping[str, Any]) -> bool:
+    """Whether every action of an episode of `length` steps was refused or unusable, by the kit's own metrics."""
+    return bool(length) and metrics.get("invalid_actions", 0) >= (length or 0)
+
+
 @dataclass(slots=True)
 class Step:
     """What an action returns.

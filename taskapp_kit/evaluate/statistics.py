@@ -11,6 +11,7 @@ from typing import Any
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.statistics import clustered_standard_error
+from taskapp_kit.contract.trajectory import nothing_accepted
 from taskapp_kit.evaluate.results import Result
 
 NUMBERS = ("reward", "outcome_score", "events_score", "returned", "length")
@@ -65,6 +66,7 @@ class Tally:
         self._failures: Counter[tuple[str, str]] = Counter()
         self._ends: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
+        self._without_action = 0
         self._digest = hashlib.sha256()
         self._observation_digest: hashlib._Hash | None = hashlib.sha256()
 
@@ -82,6 +84,7 @@ class Tally:
         elif self._observation_digest is not None:
             self._observation_digest.update(f"{result.seed} {result.observation_digest}\n".encode())
         self._reasons[result.stop_reason or ""] += 1
+        self._without_action += nothing_accepted(result.length, result.metrics)
         for name, column in self._columns.items():
             column.add(getattr(result, name), result.seed)
         for columns, values in (
@@ -115,6 +118,7 @@ class Tally:
                 "failed": self._ends["failed"],
                 "scored": scored,
                 "undefined": self.finished - scored,
+                "without_valid_action": self._without_action,
             },
             **{("return" if name == "returned" else name): column.to_json() for name, column in self._columns.items()},
             "criteria": _told(self._criteria),

@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click import unstyle
 from click.testing import CliRunner, Result
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +51,18 @@ def run(tmp_path: Path) -> Run:
             return CliRunner().invoke(main, list(args), input=stdin, env=environ, prog_name="taskapp")
         finally:
             os.chdir(before)
+
+    return once
+
+
+@pytest.fixture
+def run_at_terminal(run: Run) -> Run:
+    """As `run`, with an output that is treated as a terminal of `width` columns; styles are taken out of stdout."""
+
+    def once(*args: str, **options: Any) -> Result:
+        result = run(*args, FORCE_COLOR="1", TERM="xterm", **options)
+        result.stdout_bytes = unstyle(result.stdout).encode()
+        return result
 
     return once
 

@@ -90,6 +90,29 @@ def test_failures_are_apart_and_make_the_status_1(run: Run, tmp_path: Path) -> N
     assert (tmp_path / "r1" / "results.jsonl").read_bytes().count(b"\n") == 24
 
 
+def test_author_metrics_stand_in_the_table(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "counted.py").write_text(
+        Path(ADDER).read_text()
+        + """
+
+@app.metric
+def always_two(trajectory) -> float:
+    return 2.0
+
+
+@app.metric
+def nothing(trajectory) -> float:
+    return 0.0
+"""
+    )
+    told = run("eval", "counted.py", "--policy", "gold", "--seeds", "0-4", "--out", "r1")
+    assert told.exit_code == 0, told.stderr
+    assert re.search(r"^metric +mean +± s\.e\. +n", told.stdout, re.MULTILINE)
+    assert re.search(r"^always_two +2 +0 +5", told.stdout, re.MULTILINE)
+    assert "1 metric is 0 on average" in told.stdout
+    assert "invalid_actions" not in told.stdout
+
+
 def test_published_figures_stand_beside_the_apps_own(run: Run) -> None:
     told = run("eval", FLAKY, "--policy", "presser", "--seeds", "0-2", "--out", "r1")
     assert re.search(r"^press +here +them", told.stdout, re.MULTILINE)
@@ -99,8 +122,8 @@ def test_published_figures_stand_beside_the_apps_own(run: Run) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_crafter_beside_the_published_table(run: Run, width: int) -> None:
-    told = run("eval", "crafter", "--policy", "random", "--seeds", "1000-1002", "--out", "r1", width=width)
+def test_crafter_beside_the_published_table(run_at_terminal: Run, width: int) -> None:
+    told = run_at_terminal("eval", "crafter", "--policy", "random", "--seeds", "1000-1002", "--out", "r1", width=width)
     assert told.exit_code == 0, told.stderr
     assert re.search(r"^crafter +here +random agent, 29784 episodes", told.stdout, re.MULTILINE)
     for name, theirs in (("score_percent", "1.551"), ("mean_reward", "1.377"), ("mean_length", "167.9")):

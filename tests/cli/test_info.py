@@ -36,8 +36,8 @@ def test_info_says_why_random_cannot_play(run: Run) -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("app", [ADDER, CAPITALS, "crafter"])
-def test_info_fits_the_terminal(run: Run, app: str, width: int) -> None:
-    told = run("info", app, width=width)
+def test_info_fits_the_terminal(run_at_terminal: Run, app: str, width: int) -> None:
+    told = run_at_terminal("info", app, width=width)
     assert told.exit_code == 0, told.stderr
     described = told.stdout.partition("ask it")[0]
     assert max(map(len, described.splitlines())) <= width

@@ -8,8 +8,8 @@ from taskapp_kit.declare.discovery import bundled_apps
 from .conftest import Run
 
 
-def test_list_names_every_bundled_app_and_template(run: Run) -> None:
-    shown = run("list", width=80)
+def test_list_names_every_bundled_app_and_template(run_at_terminal: Run) -> None:
+    shown = run_at_terminal("list", width=80)
     assert shown.exit_code == 0
     for item in (*bundled_apps(), *templates()):
         line = next(line for line in shown.stdout.splitlines() if line.split()[:1] == [item.name])

@@ -9,6 +9,7 @@ import pytest
 
 from taskapp_kit.contract.wire import RolloutResponse
 from taskapp_kit.store import open_store
+from taskapp_kit.testing import MockModel
 
 from .conftest import ADDER, CAPITALS, Run, Served
 
@@ -33,9 +34,93 @@ def test_without_a_policy_random_plays_and_it_says_so(run: Run) -> None:
     assert re.search(r"^policy +random \(no --policy was given\)", told.stdout, re.MULTILINE)
 
 
+WORDY = """
+from taskapp_kit import Step, TaskApp, action
+
+app = TaskApp("wordy", version="1.0.0")
+
+
+@app.environment("wordy", splits={"train": range(10)}, max_steps=100)
+class Wordy:
+    \"\"\"Says much.\"\"\"
+
+    def reset(self) -> str:
+        self.waited = 0
+        return " ".join(f"word{number}" for number in range(60)) + "\\n. . @\\n# # #"
+
+    @action
+    def wait(self) -> Step:
+        \"\"\"Wait.\"\"\"
+        self.waited += 1
+        if self.waited < 99:
+            return Step("Nothing happens.", reward=0.0)
+        return Step("\\n".join(f"line {number}" for number in range(50)), terminated=True)
+"""
+WAIT = ("--action", '{"wait": {}}')
+
+
+@pytest.fixture
+def wordy(tmp_path: Path) -> str:
+    (tmp_path / "wordy.py").write_text(WORDY)
+    return "wordy.py"
+
+
+@pytest.mark.parametrize("width", ["80", "140"])
+def test_observations_wrap_and_equal_steps_are_folded(run: Run, wordy: str, width: str) -> None:
+    told = run("rollout", wordy, *WAIT, "--width", width)
+    assert told.exit_code == 0, told.stderr
+    lines = told.stdout.splitlines()
+    assert max(map(len, lines)) <= int(width)
+    assert all(f"word{number}" in told.stdout for number in range(60))
+    assert [line.strip() for line in lines[1:20] if "@" in line or "#" in line] == [". . @", "# # #"]
+    waited = [number for number, line in enumerate(lines) if line.split()[:2] == ["1", "wait"]]
+    assert lines[waited[0] + 1].split() == ["…", "97", "more,", "the", "same"]
+    assert lines[waited[0] + 2].split()[:2] == ["99", "wait"]
+    assert "line 0" in told.stdout
+    assert "line 49" not in told.stdout  # one observation takes 20 lines at most
+
+
+def test_full_cuts_and_folds_nothing(run: Run, wordy: str) -> None:
+    told = run("rollout", wordy, *WAIT, "--full")
+    assert all(f"line {number}" in told.stdout for number in range(50))
+    assert told.stdout.count("Nothing happens.") == 98
+    assert "the same" not in told.stdout
+
+
+def test_a_run_of_equal_steps_at_the_end_is_counted(run: Run, wordy: str) -> None:
+    told = run("rollout", wordy, *WAIT, "--ops", "10")
+    assert "… 9 more, the same" in told.stdout
+
+
+def test_a_pipe_is_never_narrower_than_120(run: Run, wordy: str) -> None:
+    narrow = run("rollout", wordy, *WAIT, width=40)
+    assert max(map(len, narrow.stdout.splitlines())) > 100
+    assert run("rollout", wordy, *WAIT, "--width", "39").exit_code == 2
+
+
+def test_a_model_that_says_much_is_cut_unless_all_is_wanted(run: Run) -> None:
+    asked = ("rollout", CAPITALS, "--seed", "0", "--model", "m", "--inference-url")
+    with MockModel(["x" * 2500 + "END"]) as model:
+        assert "END" not in run(*asked, model.url, "--width", "4000").stdout
+        assert "END" in run(*asked, model.url, "--width", "4000", "--full").stdout
+
+
+def test_where_every_action_was_refused_it_warns(run: Run, tmp_path: Path) -> None:
+    refused = ("--action", '{"add": {"amount": 7}}')
+    told = run("rollout", ADDER, "--seed", "1", *refused)
+    assert "every action was refused" in told.stderr
+    assert "every action was refused" not in run("rollout", ADDER, "--policy", "gold").stderr
+    many = run("eval", ADDER, "--seeds", "0-3", *refused, "--out", "r1")
+    assert many.exit_code == 0
+    assert "in 4 of 4 rollouts every action was refused" in many.stderr
+    assert json.loads((tmp_path / "r1" / "summary.json").read_text())["rollouts"]["without_valid_action"] == 4
+    good = run("eval", ADDER, "--seeds", "0-3", "--policy", "gold", "--out", "r2")
+    assert "refused" not in good.stderr
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_table_fits_the_terminal(run: Run, width: int) -> None:
-    told = run("rollout", "crafter", "--policy", "scripted", "--seed", "7", "--ops", "6", width=width)
+    told = run("rollout", "crafter", "--policy", "scripted", "--seed", "7", "--ops", "6", "--width", str(width))
     assert told.exit_code == 0, told.stderr
     assert max(map(len, told.stdout.splitlines())) <= width
 

@@ -86,6 +86,7 @@ def test_every_rollout_once_failures_apart_and_the_aggregates(evaluations: Any, 
     )
     assert summary["rollouts"] == {
         "asked": 40, "done": 40, "terminated": 32, "truncated": 0, "failed": 8, "scored": 28, "undefined": 4,
+        "without_valid_action": 0,
     }  # fmt: skip
     assert summary["failures"] == {"environment": {"environment_raised": 8}}
     odd = [seed % 2 for seed in range(20) if seed % 10 not in (3, 4, 5)]

@@ -50,6 +50,7 @@ def test_a_failure_is_counted_and_averaged_nowhere() -> None:
     told = tally.to_json(5)
     assert told["rollouts"] == {
         "asked": 5, "done": 4, "terminated": 2, "truncated": 0, "failed": 2, "scored": 1, "undefined": 1,
+        "without_valid_action": 0,
     }  # fmt: skip
     assert told["reward"] == {"mean": 1.0, "standard_error": None, "n": 1}
     assert told["length"]["n"] == 2
