@@ -80,6 +80,7 @@ def group_body(group: Group, scored: GroupScored) -> dict[str, Json]:
                 "name": one.judge,
                 "weight": one.weight,
                 "scores": dict(zip(group.rollout_ids, one.scores, strict=True)),
+                "normalised": dict(zip(group.rollout_ids, one.normalised, strict=True)),
                 "spreads": dict(zip(group.rollout_ids, one.spreads, strict=True)),
                 "orders": [[group.rollout_ids[member] for member in order] for order in one.orders],
                 "reason": one.reason,

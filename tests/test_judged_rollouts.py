@@ -147,3 +147,45 @@ def test_every_call_is_stored_and_no_private_value_leaves(
 
     with MockModel(answer_to) as model:
         asyncio.run(run(model))
+
+
+SCALES = '''
+app = TaskApp("scales")
+app.tasks("scales", prompt="{question}", train=[{"question": "Why does it rain?"}])
+@app.rubric
+def correct(answer_text):
+    """It is right."""
+    return 0
+@app.judge(weight=0.5, scale=(0, 10), samples=2)
+def clear(answer_text):
+    """Is it clear?"""
+    return answer_text
+@app.judge(weight=1.5, choices=["rude", "plain", "polite"])
+def tone(answer_text):
+    """Is it polite?"""
+    return answer_text
+'''
+
+
+def test_scores_enter_the_outcome_by_their_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: clear (8 + 6) / 2 = 7 of 10 is 0.7; plain is the middle of three, 0.5; correct is 0.
+
+    (1 · 0 + 0.5 · 0.7 + 1.5 · 0.5) / (1 + 0.5 + 1.5) = 1.1 / 3. Raw scores made it (0 + 3.5 + 0.75) / 3 = 1.42.
+    """
+    said = [{"reason": "r", "score": 8}, {"reason": "r", "score": 6}, {"reason": "r", "choice": "plain"}]
+
+    async def run(model: MockModel) -> dict[str, Any]:
+        async with serving(app_from(tmp_path, SCALES, name="scales.py"), model, monkeypatch) as service:
+            return response_body(await service.rollout(a_request("constant", seed=0, action="Clouds.")))
+
+    answers = iter(said)
+    with MockModel(lambda request: json.dumps(next(answers))) as model:
+        body = asyncio.run(run(model))
+    card = {item["name"]: item for item in body["scorecard"]["criteria"]}
+    assert [(name, item["score"], item["normalised"]) for name, item in card.items()] == [
+        ("correct", 0.0, 0.0), ("clear", 7.0, 0.7), ("tone", 0.5, 0.5),
+    ]  # fmt: skip
+    assert card["clear"]["spread"] == 2.0
+    assert body["reward"] == body["metrics"]["outcome_score"] == pytest.approx(1.1 / 3)
+    told = body["metrics"]["details"]["rubric"]["per_criterion"]["clear"]
+    assert (told["score"], told["normalised"]) == (7.0, 0.7)

@@ -93,7 +93,9 @@ def _rubric(rubric: Mapping[str, Any]) -> None:
     rows = table("criterion", "of", "weight", "", right=("weight",))
     for kind in ("outcome", "events"):
         for item in (rubric.get(kind) or {}).get("criteria") or ():
-            notes = " (required)" if item.get("required") else ""
+            low, high = item.get("scale") or (0, 1)
+            notes = "" if (low, high) == (0, 1) else f" (scale {number(low)} to {number(high)})"
+            notes += " (required)" if item.get("required") else ""
             rows.add_row(
                 clean(item["id"]),
                 "judge" if item.get("judge") else kind,

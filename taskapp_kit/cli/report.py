@@ -166,10 +166,13 @@ def print_result(
     meta = body["pipeline_metadata"]
     out.print()
     if card["criteria"]:
-        rows = table("criterion", "of", "score", "weight", "", right=("score", "weight"))
+        scaled = any(item.get("normalised") not in (None, item["score"]) for item in card["criteria"])
+        extra = ("normalised",) if scaled else ()
+        rows = table("criterion", "of", "score", *extra, "weight", "", right=("score", *extra, "weight"))
         for item in card["criteria"]:
             why = item["error"] or item["reason"] or ("required" if item["required"] else "")
-            rows.add_row(item["name"], item["of"], number(item["score"]), number(item["weight"]), clean(why))
+            shares = [number(item[name]) for name in extra]
+            rows.add_row(item["name"], item["of"], number(item["score"]), *shares, number(item["weight"]), clean(why))
         out.print(rows)
         out.print()
     facts = table("", "")

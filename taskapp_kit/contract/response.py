@@ -227,7 +227,12 @@ def _rubric(rollout: Rollout) -> dict[str, Json]:
         "aggregation": card.aggregation,
         "score": card.outcome_score,
         "per_criterion": {
-            item.name: {"score": item.score, "weight": item.weight, "required": item.required}
+            item.name: {
+                "score": item.score,
+                "normalised": item.normalised,
+                "weight": item.weight,
+                "required": item.required,
+            }
             for item in card.criteria
             if item.of in ("outcome", "judge")
         },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -42,7 +43,9 @@ class CriterionScore:
     """One criterion of one rollout. `score` None: not applicable, not configured or (weight 0) failed; `error` says which.
 
     seconds: wall time of the criterion; cost: US dollars spent on it, None when no model was asked or its price is not
-    known. spread: highest minus lowest of a judge's samples, None with fewer than two.
+    known. spread: highest minus lowest of a judge's samples, None with fewer than two. normalised: the score's place in its
+    declared scale, from 0 to 1, which enters the outcome; None where `score` is None or outside the scale (weight 0), and of
+    criteria of events, which have no scale.
     """
 
     name: str
@@ -55,6 +58,17 @@ class CriterionScore:
     cost: float | None = None
     error: str | None = None
     spread: float | None = None
+    normalised: float | None = None
+
+
+def normalised(score: float | None, scale: tuple[float, float]) -> float | None:
+    """(score − low)/(high − low), from 0 to 1; None without a score, and for one outside the scale."""
+    low, high = scale
+    if score is None or not low <= score <= high:
+        return None
+    if math.isinf(high - low):  # a scale over more than half of all floats
+        score, low, high = score / 2, low / 2, high / 2
+    return (score - low) / (high - low)
 
 
 @dataclass(slots=True)
@@ -108,7 +122,7 @@ class JudgeRecord:
 
 @dataclass(slots=True)
 class Scorecard:
-    """A rollout's scores. `outcome_score` in the rubric's scale, `events_score` the sum over steps of Σ score·weight.
+    """A rollout's scores. `outcome_score` of normalised scores, `events_score` the sum over steps of Σ score·weight.
 
     `aggregation` is how the outcome's criteria became one score: weighted_sum, sum or custom (then it is None).
     `reward` is None when a part of the formula is undefined (say every outcome criterion was not applicable).
@@ -139,6 +153,7 @@ class Scorecard:
                     "cost": item.cost,
                     "error": item.error,
                     "spread": item.spread,
+                    "normalised": item.normalised,
                 }
                 for item in self.criteria
             ],

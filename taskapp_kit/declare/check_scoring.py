@@ -50,6 +50,9 @@ def check_criterion(app: TaskApp, declared: Declared, problems: Problems) -> Cri
         problems.add(place, f"rubric {declared.name!r} is required and has weight 0", "a weight > 0: 0 only measures",
                      "give it a weight, or drop required=True")  # fmt: skip
     scale = _scale(declared, place, problems)
+    if options["of"] == "events" and tuple(scale) != (0, 1):
+        problems.add(place, f"rubric {declared.name!r} of events has scale={options['scale']!r}",
+                     "no scale: what steps score is added up as it is", "drop scale=, or weigh it by weight=")  # fmt: skip
     environments = chosen_environments(app, declared, place, problems)
     if len(problems) > before:
         return None

@@ -18,6 +18,8 @@ MAX_REFUSALS = 10
 """After so many answers in a row in which nothing was accepted an episode is truncated, unless declared otherwise."""
 DEFAULT_MAX_TURNS = 1000
 """The turns of an episode whose environment declares no limit."""
+SCORING = 2
+"""Which arithmetic makes an outcome of scores; part of the spec hash. 1: raw scores. 2: normalised by their scales."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,8 @@ class CriterionSpec(Scoped):
 
     of: "outcome" (once, on the trajectory) or "events" (for each step). parameters: the names that the function takes.
     environments: where it applies, None everywhere. weight ≥ 0, 0 is a metric. required: a score of 0 makes the rubric 0.
-    scale: lowest and highest score of an outcome criterion with weight > 0. accumulate False (rubric files of events): the
+    scale: lowest and highest score of an outcome criterion, by which it is normalised; with weight 0 a score may lie
+    outside. accumulate False (rubric files of events): the
     last step's score counts instead of the sum.
     """
 
@@ -263,7 +266,8 @@ class AppSpec:
             {
                 "app": [self.name, self.version],
                 "environments": [spec.declaration() for spec in self.environments.values()],
-                "criteria": [[c.name, c.of, c.description, c.weight, c.required] for c in self.criteria],
+                "criteria": [[c.name, c.of, c.description, c.weight, c.required, list(c.scale)] for c in self.criteria],
+                "scoring": SCORING,
                 "judges": [judge.declaration() for judge in self.judges],
                 "reward": {name: self.blend_for(name).words() for name in self.environments},
             }

@@ -233,8 +233,9 @@ class TaskApp:
 
         of="outcome": takes by name any of trajectory, task, config, answer_text; once for each rollout. of="events":
         `fn(step, trajectory)`, for each step. Both return a float, or None for *not applicable*. weight ≥ 0; 0 only
-        measures. required: a score of 0 makes the whole outcome 0. scale: lowest and highest score of an outcome
-        criterion that weighs something; a score outside is an error, not a number.
+        measures. scale: lowest and highest score of an outcome criterion; it enters the outcome as (score − low)/(high −
+        low), and with weight > 0 a score outside is an error, not a number. required: a score at the bottom of the scale
+        makes the whole outcome 0.
         """
         options = {"of": of, "weight": weight, "required": required, "scale": scale}
         return self._decorator("rubric", function, name, options, environment, unknown)
@@ -279,8 +280,8 @@ class TaskApp:
         """Declares a criterion that a model answers: the docstring is the question, the return value what it reads.
 
         The function takes what an outcome rubric takes and returns a str, a dict (one part for each name), a list of Text
-        and Image, or None for *not applicable*. weight ≥ 0; 0 only measures. scale: lowest and highest score. samples: so
-        often each model is asked. model: the role whose model is asked, or several roles. combine: how several scores
+        and Image, or None for *not applicable*. weight ≥ 0; 0 only measures. scale: lowest and highest score, as a rubric's.
+        samples: so often each model is asked. model: the role whose model is asked, or several roles. combine: how several scores
         become one. choices: words from worst to best, in place of a number. kind "reward_model": the endpoint answers
         with a number alone; a str is sent as `input`, a list of messages as `messages`, a dict as it is. form "text": for
         endpoints without structured output. temperature: sent when given. group: takes `trajectories` and returns a list,

@@ -186,7 +186,7 @@ class Bench:
 
 
 def combined(scores: Sequence[float], how: str) -> float:
-    """Several scores as one: their mean, their median, or the one given most often.
+    """Several scores as one, never beyond them: their mean, their median, or the one given most often.
 
     Of those given equally often it is the one nearest to the median, and of two as near the lower one.
     """
@@ -196,7 +196,7 @@ def combined(scores: Sequence[float], how: str) -> float:
         counted = Counter(scores)
         most, middle = max(counted.values()), statistics.median(scores)
         return min((score for score, count in counted.items() if count == most), key=lambda s: (abs(s - middle), s))
-    return statistics.fmean(scores)
+    return min(max(statistics.fmean(scores), min(scores)), max(scores))  # rounding leads out: of three times 0.1
 
 
 def spread(scores: Sequence[float]) -> float | None:

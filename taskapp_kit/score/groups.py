@@ -13,7 +13,7 @@ from typing import Any
 from taskapp_kit.contract.content import Json, NotJson
 from taskapp_kit.contract.identity import derived_rng
 from taskapp_kit.contract.model import ModelPort
-from taskapp_kit.contract.scorecard import CriterionScore, JudgeRecord
+from taskapp_kit.contract.scorecard import CriterionScore, JudgeRecord, normalised
 from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.declare.places import without_folder
 from taskapp_kit.declare.specs import AppSpec, JudgeSpec
@@ -35,6 +35,7 @@ SIDE_BY_SIDE = (
 @dataclass(slots=True)
 class GroupJudgement:
     """What one group judge said. scores: of each member, in the members' order; all None when it failed or was not asked.
+    normalised: the same from 0 to 1, by the judge's scale.
 
     orders: in which the members stood before the model, by sample. reason: `not_configured`, or None. error: of a judge
     with weight 0. cost: US dollars, seconds: wall time.
@@ -45,18 +46,24 @@ class GroupJudgement:
     scores: list[float | None]
     reasons: list[str | None]
     spreads: list[float | None]
+    normalised: list[float | None]
     orders: list[list[int]] = field(default_factory=list)
     reason: str | None = None
     error: str | None = None
     seconds: float = 0.0
     cost: float | None = None
 
+    @classmethod
+    def of(cls, judge: JudgeSpec, members: int) -> GroupJudgement:
+        """Before the judge is asked: nothing about each member."""
+        return cls(judge.name, judge.weight, [None] * members, [None] * members, [None] * members, [None] * members)
+
 
 @dataclass(slots=True)
 class GroupScored:
     """The members' scores, ranks from 1 (equal scores share one) and reasons, in the members' order; and each judge's.
 
-    A score is the weighted mean over the judges that weigh something, None when there is none.
+    A score is the weighted mean of normalised scores over the judges that weigh something, None when there is none.
     """
 
     scores: list[float | None]
@@ -84,7 +91,7 @@ def score_group(
     given = {"trajectories": list(trajectories), "task": task, "config": dict(config)}
     judgements = []
     for judge in group_judges(spec, environment):
-        judgement = GroupJudgement(judge.name, judge.weight, [None] * members, [None] * members, [None] * members)
+        judgement = GroupJudgement.of(judge, members)
         judgements.append(judgement)
         try:
             if models is None:
@@ -140,6 +147,7 @@ def _judge(judge: JudgeSpec, judgement: GroupJudgement, given: Mapping[str, Any]
         scores = [verdict.score for verdict in verdicts]
         score = combined(scores, judge.combine)
         judgement.scores[member], judgement.spreads[member] = score, spread(scores)
+        judgement.normalised[member] = normalised(score, judge.scale)
         judgement.reasons[member] = reason_of(verdicts, score)
 
 
@@ -187,7 +195,10 @@ def _label(position: int) -> str:
 def _summed_up(judgements: list[GroupJudgement], members: int, record: JudgeRecord) -> GroupScored:
     scores, reasons = [], []
     for member in range(members):
-        items = [CriterionScore(one.judge, "judge", one.scores[member], one.weight) for one in judgements]
+        items = [
+            CriterionScore(one.judge, "judge", one.scores[member], one.weight, normalised=one.normalised[member])
+            for one in judgements
+        ]
         scores.append(weighted(items))
         heaviest = max(
             (one for one in judgements if one.scores[member] is not None), key=lambda one: one.weight, default=None

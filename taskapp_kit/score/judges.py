@@ -9,7 +9,7 @@ from typing import Any
 
 from taskapp_kit.contract.content import Json, NotJson
 from taskapp_kit.contract.model import ChatReply, ModelPort, role_variable
-from taskapp_kit.contract.scorecard import JUDGES_SKIPPED, CriterionScore, JudgeRecord
+from taskapp_kit.contract.scorecard import JUDGES_SKIPPED, CriterionScore, JudgeRecord, normalised
 from taskapp_kit.declare.places import without_folder
 from taskapp_kit.declare.specs import AppSpec, JudgeSpec
 from taskapp_kit.errors import Failure, Unavailable
@@ -221,8 +221,7 @@ def _verdicts(
     for judge, item in zip(together, items, strict=True):
         verdicts = [answer[judge.name] for answer in answers]
         scores = [verdict.score for verdict in verdicts]
-        item.score, item.spread = combined(scores, judge.combine), spread(scores)
-        item.reason = reason_of(verdicts, item.score)
+        item.reason = reason_of(verdicts, _give(item, judge, scores))
 
 
 def _reward(judge: JudgeSpec, item: CriterionScore, reading: Any, bench: Bench, spent: Spent) -> None:
@@ -236,5 +235,11 @@ def _reward(judge: JudgeSpec, item: CriterionScore, reading: Any, bench: Bench, 
             raise Unreadable("it was a chat model's")
         return read_reward(reply.message[ANSWER], judge.scale)
 
-    scores = bench.ask_for_rewards(judge, body, read, spent)
-    item.score, item.spread = combined(scores, judge.combine), spread(scores)
+    _give(item, judge, bench.ask_for_rewards(judge, body, read, spent))
+
+
+def _give(item: CriterionScore, judge: JudgeSpec, scores: Sequence[float]) -> float:
+    """Sets the samples' scores as one; that score."""
+    score = item.score = combined(scores, judge.combine)
+    item.normalised, item.spread = normalised(score, judge.scale), spread(scores)
+    return score

@@ -10,7 +10,7 @@ from typing import Any
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.model import ModelPort
-from taskapp_kit.contract.scorecard import JUDGES_SKIPPED, Blend, CriterionScore, RolloutSummary, Scorecard
+from taskapp_kit.contract.scorecard import JUDGES_SKIPPED, Blend, CriterionScore, RolloutSummary, Scorecard, normalised
 from taskapp_kit.contract.trajectory import RESERVED_METRICS, Trajectory
 from taskapp_kit.declare.places import without_folder
 from taskapp_kit.declare.specs import AppSpec, CriterionSpec
@@ -69,24 +69,24 @@ def score(
 
 
 def weighted(scores: Sequence[CriterionScore], aggregation: str = "weighted_sum") -> float | None:
-    """The outcome: Σ score·weight / Σ weight ("sum": Σ score; "custom": None).
+    """The outcome, of normalised scores: Σ score·weight / Σ weight ("sum": Σ score; "custom": None).
 
-    A score of None leaves both sums; Σ weight = 0 gives None; a `required` criterion that scored 0 makes it 0. A judge
-    that weighs something and was skipped makes it None.
+    A score of None leaves both sums; Σ weight = 0 gives None; a `required` criterion at the bottom of its scale makes it 0.
+    A judge that weighs something and was skipped makes it None.
     """
     if any(item.reason == JUDGES_SKIPPED and item.weight > 0 for item in scores):
         return None
-    counted = [item for item in scores if item.score is not None and item.weight > 0]
+    counted = [item for item in scores if item.normalised is not None and item.weight > 0]
     if not counted or aggregation == "custom":
         return None
-    if any(item.required and item.score == 0 for item in counted):
+    if any(item.required and item.normalised == 0 for item in counted):
         return 0.0
     if aggregation == "sum":
-        return _total([item.score for item in counted if item.score is not None])
+        return _total([item.normalised for item in counted if item.normalised is not None])
     heaviest = max(item.weight for item in counted)
     unit = 1.0 if 1e-100 < heaviest < 1e100 else heaviest  # beyond it products and sums leave the range of floats
     total = math.fsum(item.weight / unit for item in counted)
-    return math.fsum(item.score * (item.weight / unit) for item in counted if item.score is not None) / total
+    return math.fsum(item.normalised * (item.weight / unit) for item in counted if item.normalised is not None) / total
 
 
 def _total(values: Sequence[float]) -> float:
@@ -136,7 +136,9 @@ def _outcome_criterion(criterion: CriterionSpec, given: Mapping[str, Any]) -> Cr
         value = finished(criterion.function(**{name: given[name] for name in criterion.parameters}))
         return None if value is None else _number(value, scale)
 
-    return _timed(item, criterion, compute)
+    _timed(item, criterion, compute)
+    item.normalised = normalised(item.score, criterion.scale)
+    return item
 
 
 def _event_criterion(criterion: CriterionSpec, trajectory: Trajectory, given: Mapping[str, Any]) -> CriterionScore:

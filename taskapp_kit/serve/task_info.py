@@ -170,7 +170,13 @@ def _rubric(spec: AppSpec, environment: str) -> dict[str, Json]:
 
 
 def _criterion(item: CriterionSpec) -> dict[str, Json]:
-    return {"id": item.name, "description": item.description, "weight": item.weight, "required": item.required}
+    told: dict[str, Json] = {
+        "id": item.name,
+        "description": item.description,
+        "weight": item.weight,
+        "required": item.required,
+    }
+    return told if item.of == "events" else {**told, "scale": list(item.scale)}
 
 
 def _judge(item: JudgeSpec) -> dict[str, Json]:

@@ -81,7 +81,9 @@ def test_one_wire_step_for_each_step(app: TaskApp) -> None:
     )
     assert metrics["outcome_score"] == 0.25
     assert metrics["events_score"] is None
-    assert metrics["details"]["rubric"]["per_criterion"] == {"r": {"score": 0.25, "weight": 1.0, "required": False}}
+    assert metrics["details"]["rubric"]["per_criterion"] == {
+        "r": {"score": 0.25, "normalised": 0.25, "weight": 1.0, "required": False}
+    }
     assert (metrics["details"]["m"], metrics["details"]["x"], metrics["details"]["steps"]) == (3.0, 2.0, 3.0)
     assert (body["status"], body["stop_reason"], body["reward"]) == ("truncated", "max_steps", 0.25)
     assert body["ops_executed"] == 6

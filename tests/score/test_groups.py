@@ -64,6 +64,16 @@ def test_scores_ranks_and_reasons_come_back_in_the_members_order() -> None:
     assert len(scored.judging.calls) == 3
 
 
+def test_the_score_of_a_group_is_normalised_by_the_judges_scale() -> None:
+    def of_ten(body: dict[str, Json]) -> str:
+        return json.dumps({label: {"reason": "r", "score": 10 * WORTH[text]} for label, text in shown(body).items()})
+
+    scored = ranked(group_app(scale=(0, 10)), Models(of_ten))
+    assert scored.scores == [0.25, 1.0, 0.25]
+    (one,) = scored.judgements
+    assert (one.scores, one.normalised) == ([2.5, 10.0, 2.5], [0.25, 1.0, 0.25])
+
+
 def test_the_order_is_fixed_by_the_seed_and_differs_between_seeds() -> None:
     def orders(seed: int) -> list[list[int]]:
         members = [said(f"{n}", seed=seed) for n in range(8)]

@@ -251,7 +251,7 @@ def test_an_async_judge_and_a_picture() -> None:
 def test_choices() -> None:
     models = Models([json.dumps({"reason": "x", "choice": "ok"})])
     card = card_of(judged_app(choices=["bad", "ok", "good"], scale=(0, 4)), "Clouds.", models)
-    assert card.reward == 2.0
+    assert (card.criteria[0].score, card.reward) == (2.0, 0.5)
     assert "WORD is one of 'bad', 'ok', 'good', from worst to best" in models.text()
 
 
@@ -354,7 +354,7 @@ def test_criteria_of_a_file_share_a_call(tmp_path: Path) -> None:
     assert card.criteria[0].cost == card.criteria[1].cost == pytest.approx(0.001), "2 calls, shared by two"
     assert "[start] Why does it rain?" in models.text(0), "they read the transcript"
     assert 'Question "style":\nIs it well written?' in models.text(0)
-    assert card.outcome_score == pytest.approx(7 / 3)
+    assert card.outcome_score == pytest.approx((2 * 1 + 1 * 0.5) / 3), "5 is the middle of 0 to 10"
 
 
 def test_a_shared_call_fails_as_a_whole(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_chat_models_answer_is_no_reward() -> None:
 
 def test_its_scale_may_be_wide() -> None:
     card = card_of(judged_app(kind="reward_model", scale=(-20, 20)), "x", Models([answered({"score": -7.25})]))
-    assert card.reward == -7.25
+    assert (card.criteria[0].score, card.reward) == (-7.25, 12.75 / 40)
 
 
 def test_what_is_sent() -> None:

@@ -10,18 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from taskapp_kit import Blend, RolloutFailed, RolloutSummary, Step, TaskApp, Trajectory, action
+from taskapp_kit import Blend, DeclarationError, RolloutFailed, RolloutSummary, Step, TaskApp, Trajectory, action
 from taskapp_kit.contract.rollout import Rollout
-from taskapp_kit.contract.scorecard import CriterionScore
+from taskapp_kit.contract.scorecard import CriterionScore, Scorecard, normalised
 from taskapp_kit.score.scoring import ScoringFailed, aggregates, blended, weighted
 from tests.rollouts import app_from, play
 
 
-def item(score: float | None, weight: float = 1.0, *, required: bool = False) -> CriterionScore:
-    return CriterionScore("c", "outcome", score, weight, required)
+def item(
+    score: float | None, weight: float = 1.0, *, required: bool = False, scale: tuple[float, float] = (0, 1)
+) -> CriterionScore:
+    return CriterionScore("c", "outcome", score, weight, required, normalised=normalised(score, scale))
 
 
 @pytest.mark.parametrize(
@@ -37,6 +39,10 @@ def item(score: float | None, weight: float = 1.0, *, required: bool = False) ->
         ([item(1.0), item(0.0, required=True)], 0.0),
         ([item(1.0), item(0.1, required=True)], 0.55),
         ([item(1.0), item(None, required=True)], 1.0),
+        ([item(10.0, 0.1, scale=(0, 10)), item(0.0)], 0.1 / 1.1),
+        ([item(0.0, scale=(-5, 5)), item(1.0, 3)], 0.875),
+        ([item(1.0), item(-5.0, required=True, scale=(-5, 5))], 0.0),
+        ([item(1.0), item(0.0, required=True, scale=(-5, 5))], 0.75),
     ],
 )
 def test_the_weighted_mean(scores: list[CriterionScore], expected: float | None) -> None:
@@ -48,6 +54,22 @@ def test_sum_and_custom() -> None:
     assert weighted(scores, "sum") == 0.75
     assert weighted(scores, "custom") is None
     assert weighted([*scores, item(0.0, required=True)], "sum") == 0.0
+    assert weighted([item(7, scale=(0, 10)), item(0.5)], "sum") == 1.2
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.floats(allow_nan=False, allow_infinity=False), st.data())
+def test_a_normalised_score_lies_between_0_and_1(one: float, other: float, data: st.DataObject) -> None:
+    assume(one != other)
+    low, high = sorted((one, other))
+    assert (normalised(low, (low, high)), normalised(high, (low, high))) == (0.0, 1.0)
+    share = normalised(data.draw(st.floats(low, high)), (low, high))
+    assert share is not None
+    assert 0 <= share <= 1
+
+
+def test_what_has_no_place_in_a_scale() -> None:
+    assert normalised(None, (0, 1)) is normalised(1.5, (0, 1)) is normalised(-1, (0, 1)) is None
+    assert normalised(0.1, (0, 1)) == 0.1
 
 
 @given(st.lists(st.tuples(st.none() | st.floats(0, 1), st.floats(0, 1e3)), max_size=6))
@@ -258,7 +280,33 @@ def test_a_scale_of_ones_own_and_none_for_metrics() -> None:
     def free(trajectory: Trajectory) -> float:
         return 1e9
 
-    assert scored(app).scorecard.reward == -5.0
+    card = scored(app).scorecard
+    assert (card.reward, card.outcome_score) == (0.0, 0.0)
+    assert [(item.score, item.normalised) for item in card.criteria] == [(-5.0, 0.0), (1e9, None)]
+    assert Scorecard.from_json(card.to_json()).criteria == card.criteria
+
+
+def test_a_scorecard_of_before_is_read_as_it_was_stored() -> None:
+    card = Scorecard([item(7.0)], 7.0, None, 7.0).to_json()
+    del card["criteria"][0]["normalised"]  # type: ignore[index, union-attr, call-overload]
+    old = Scorecard.from_json(card)
+    assert (old.outcome_score, old.criteria[0].score, old.criteria[0].normalised) == (7.0, 7.0, None)
+
+
+def test_the_scale_and_the_arithmetic_are_in_the_spec_hash() -> None:
+    hashes = set()
+    for scale in ((0, 1), (0, 10)):
+        app = app_with()
+        app.rubric(scale=scale)(lambda trajectory: 0)
+        hashes.add(app.freeze().hash)
+    assert len(hashes) == 2
+
+
+def test_the_scale_of_events_is_refused() -> None:
+    app = app_with()
+    app.rubric(of="events", scale=(0, 10))(lambda step: 0)
+    with pytest.raises(DeclarationError, match="scale"):
+        app.freeze()
 
 
 def test_weights_at_the_ends_of_the_range() -> None:

@@ -48,7 +48,8 @@ def test_info(door: Door) -> None:
     }  # fmt: skip
     assert body["dataset"]["splits"] == ["train", "test"] and body["dataset"]["cardinality"] == 80
     (criterion,) = body["rubrics"]["outcome"]["criteria"]
-    assert criterion == {"id": "reached", "description": "The target was hit.", "weight": 3.0, "required": False}
+    assert criterion == {"id": "reached", "description": "The target was hit.", "weight": 3.0, "required": False,
+                         "scale": [0.0, 1.0]}  # fmt: skip
     assert body["rubrics"]["events"] is None
     assert set(body["environments"]) == {"counter", "broken", "slow", "pictures", "quiz"}
 

@@ -39,11 +39,15 @@ class GroupMember(BaseModel):
 
 
 class GroupJudge(BaseModel):
-    """What one judge said. orders: in which the rollouts stood before the model, for each sample. cost: US dollars."""
+    """What one judge said. normalised: its scores from 0 to 1, by its scale.
+
+    orders: in which the rollouts stood before the model, for each sample. cost: US dollars.
+    """
 
     name: str
     weight: float
     scores: dict[str, float | None]
+    normalised: dict[str, float | None]
     spreads: dict[str, float | None]
     orders: list[list[str]]
     reason: str | None
