@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from taskapp_kit.contract.addresses import inference_url
+from taskapp_kit.contract.addresses import (
+    CORRELATION_MEMBERS,
+    INFERENCE_URL,
+    correlation_id,
+    given_url,
+    inference_url,
+)
 from taskapp_kit.contract.model import RemotePolicy
 from taskapp_kit.contract.ports import LocalPolicy, View
 from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER, Answer
-from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.contract.wire import NO_CONTROL_CHARACTERS, RolloutRequest
 from taskapp_kit.declare.instances import Instance, find_environment, find_instance, read_config, seed_of_index
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
@@ -75,6 +82,7 @@ class Planner:
 
         Raises RequestError naming the field, Unavailable for a part that is not here.
         """
+        _check_addressing(request)
         spec = find_environment(self.spec, request.env.env_name)
         read = read_config(spec, request.env.config)
         seed = request.env.seed
@@ -157,6 +165,24 @@ def _lower(declared: int | None, asked: int | None) -> int | None:
     """The lower of two limits; None is no limit."""
     given = [limit for limit in (declared, asked) if limit is not None]
     return min(given) if given else None
+
+
+def _check_addressing(request: RolloutRequest) -> None:
+    """Raises RequestError for a model's address that is no text and for a correlation id with control characters.
+
+    Whichever policy acts: both are stored and returned.
+    """
+    config = request.policy.config
+    given = given_url(config, request.inference_url)
+    trace = correlation_id(config, None if given is None else given[0], request.trace_correlation_id)
+    if trace is None or re.fullmatch(NO_CONTROL_CHARACTERS, trace) is not None:
+        return
+    loc = INFERENCE_URL if given is None else given[1]
+    for name in CORRELATION_MEMBERS:
+        if config.get(name) == trace:
+            loc = ("body", "policy", "config", name)
+    message = f"the correlation id in {'.'.join(loc[1:])} has control characters; expected none."
+    raise RequestError(message, fields=(FieldProblem(loc, message, "string_pattern_mismatch"),))
 
 
 def _blend_of(request: RolloutRequest) -> Blend | None:

@@ -7,6 +7,7 @@ under the very same keys.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from taskapp_kit.backend.engine import JobDocument, Phase
 from taskapp_kit.backend.rewards import Blend, read_blend
 from taskapp_kit.contract.identity import SEED_LIMIT
+from taskapp_kit.contract.wire import NO_CONTROL_CHARACTERS
 
 MAX_ROLLOUTS = 1_000_000
 MAX_AT_A_TIME = 100_000
@@ -137,9 +139,11 @@ class _Reader:
         return default
 
     def word(self, place: str, value: Any) -> str | None:
-        if value is None or (isinstance(value, str) and 0 < len(value) <= 512):
+        if value is None or (
+            isinstance(value, str) and 0 < len(value) <= 512 and re.fullmatch(NO_CONTROL_CHARACTERS, value)
+        ):
             return value
-        self.problems.append(f"{place} should be a name of 1 to 512 letters.")
+        self.problems.append(f"{place} should be a name of 1 to 512 letters, without control characters.")
         return None
 
     def seeds(self, place: str, value: Any) -> list[int] | None:

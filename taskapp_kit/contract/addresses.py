@@ -7,17 +7,36 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlencode
 
+from taskapp_kit.errors import FieldProblem, RequestError
+
+INFERENCE_URL = ("body", "policy", "config", "inference_url")
 HIDDEN = "(hidden)"
 _KEYS = re.compile(r"key|token|secret|passw|auth|credential|signature", re.IGNORECASE)
+CORRELATION_MEMBERS = ("trace_correlation_id", "trace")
+"""Of `policy.config`, the first that is there."""
 CORRELATION_NAMES = ("cid", "trace_correlation_id", "trace")
 
 
-def inference_url(config: Mapping[str, Any], top_level: str | None) -> str | None:
-    """The address that the caller gave, with no password in it: `policy.config.inference_url`, else the top level's."""
-    for given in (config.get("inference_url"), top_level):
-        if isinstance(given, str) and given:
-            return _without_keys(without_userinfo(given))
+def given_url(config: Mapping[str, Any], top_level: str | None) -> tuple[str, tuple[str, ...]] | None:
+    """(the address that the caller gave, where it stands): `policy.config.inference_url`, else the top level's.
+
+    Raises RequestError for one that is no text, whichever policy acts.
+    """
+    for given, loc in ((config.get("inference_url"), INFERENCE_URL), (top_level, ("body", "inference_url"))):
+        if given is None or given == "":
+            continue
+        if not isinstance(given, str):
+            found = f"is a {type(given).__name__}; expected text, http://HOST/… or https://HOST/…"
+            message = f"{'.'.join(loc[1:])} {found}."
+            raise RequestError(message, fields=(FieldProblem(loc, message, "type_error"),))
+        return given, loc
     return None
+
+
+def inference_url(config: Mapping[str, Any], top_level: str | None) -> str | None:
+    """The address that the caller gave, with no password in it. Raises RequestError as `given_url`."""
+    given = given_url(config, top_level)
+    return None if given is None else _without_keys(without_userinfo(given[0]))
 
 
 def without_userinfo(url: str) -> str:
@@ -47,7 +66,7 @@ def stored_url(url: str) -> str:
 
 def correlation_id(config: Mapping[str, Any], url: str | None, top_level: str | None) -> str | None:
     """The trace's id: `policy.config.trace_correlation_id`, `.trace`, then the address's query, then the top level's."""
-    for name in ("trace_correlation_id", "trace"):
+    for name in CORRELATION_MEMBERS:
         value = config.get(name)
         if isinstance(value, str) and value:
             return value

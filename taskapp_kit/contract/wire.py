@@ -14,7 +14,10 @@ from taskapp_kit.contract.identity import SEED_LIMIT
 
 JsonDict = dict[str, Any]
 Seed = Annotated[StrictInt, Field(ge=0, lt=SEED_LIMIT)]
-Label = Annotated[StrictStr, Field(max_length=512)]
+NO_CONTROL_CHARACTERS = r"^[^\x00-\x1f\x7f-\x9f]*$"
+"""Ids and names stand in logs, tables and headers; a database may be unable to store NUL."""
+Label = Annotated[StrictStr, Field(max_length=512, pattern=NO_CONTROL_CHARACTERS)]
+Ignored = Annotated[StrictStr, Field(max_length=512)]
 Weight = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False, strict=True)]
 
 
@@ -82,15 +85,15 @@ class RewardSpec(BaseModel):
 class RolloutRequest(BaseModel):
     """`POST /rollout`. `run_id` is the caller's label and may repeat; `ops` [] plays until the end or a limit."""
 
-    run_id: Annotated[StrictStr, Field(min_length=1, max_length=512)]
+    run_id: Annotated[StrictStr, Field(min_length=1, max_length=512, pattern=NO_CONTROL_CHARACTERS)]
     env: EnvSpec
     policy: PolicySpec
     ops: Annotated[list[StrictStr | JsonDict], Field(max_length=200_000)]
     record: RecordSpec = Field(default_factory=RecordSpec)
-    on_done: Label = "reset"
+    on_done: Ignored = "reset"
     safety: SafetySpec = Field(default_factory=SafetySpec)
     training_session_id: Label | None = None
-    synth_base_url: Label | None = None
+    synth_base_url: Ignored | None = None
     mode: Literal["rl", "eval"]
     inference_url: Annotated[StrictStr, Field(max_length=4096)] | None = None
     trace_correlation_id: Label | None = None

@@ -126,7 +126,9 @@ def chosen_name(
         return str(policy_name)
     if inference_url is not None:
         return MODEL
-    raise _unknown(policy_name, _available(app, environment), loc)
+    raise _unknown(
+        policy_name, _available(app, environment), loc, "A language model needs policy.config.inference_url."
+    )
 
 
 def make_policy(
@@ -170,11 +172,11 @@ def _sample(config: Mapping[str, Json]) -> int:
     return sample
 
 
-def _unknown(asked: object, names: list[str], loc: tuple[str | int, ...]) -> RequestError:
+def _unknown(asked: object, names: list[str], loc: tuple[str | int, ...], more: str = "") -> RequestError:
     close = difflib.get_close_matches(str(asked), names, n=1)
     found = "no policy is named in the request" if asked is None else f"there is no policy {str(asked)[:80]!r}"
     message = f"{found}; the policies are {', '.join(names)}."
-    hint = f"Did you mean {close[0]!r}?" if close else ""
+    hint = " ".join([*(f"Did you mean {name!r}?" for name in close), *([more] if more else [])])
     return RequestError(
         message, fields=(FieldProblem(loc, message, "unknown_policy"),), code="unknown_policy", hint=hint
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from taskapp_kit.contract.addresses import complete_url
+from taskapp_kit.contract.addresses import INFERENCE_URL, complete_url, given_url
 from taskapp_kit.contract.model import Endpoint
 from taskapp_kit.errors import FieldProblem, RequestError
-from taskapp_kit.policy.outward import INFERENCE_URL, Outward, Place, check_address
+from taskapp_kit.policy.outward import Outward, Place, check_address
 from taskapp_kit.policy.vendor_keys import VendorKeys, caller_key
 
 CONFIG: Place = INFERENCE_URL[:-1]
@@ -28,16 +28,13 @@ def endpoint_of(
     top_level: `inference_url` of the request itself, which counts when `policy.config` has none. cache: answers may come
     from the response cache.
     """
-    loc: Place = INFERENCE_URL
-    url = config.get("inference_url")
-    if url is None or url == "":
-        url, loc = top_level, ("body", "inference_url")
+    given = given_url(config, top_level)
+    if given is None or given[1] != INFERENCE_URL:
         keys.check_config({"inference_url": top_level}, loc=("body",))
     keys.check_config(config)
-    if url is None or url == "":
+    if given is None:
         return None
-    if not isinstance(url, str):
-        raise _wrong(loc, f"is a {type(url).__name__}; expected text, http://HOST/… or https://HOST/…")
+    url, loc = given
     model = config.get("model")
     if model is not None and not (isinstance(model, str) and 0 < len(model) <= MAX_MODEL_LETTERS):
         raise _wrong((*CONFIG, "model"), f"is no model's name; expected 1 to {MAX_MODEL_LETTERS} letters")

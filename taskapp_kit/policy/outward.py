@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import quote
 
+from taskapp_kit.contract.addresses import INFERENCE_URL
 from taskapp_kit.contract.networks import Address, embedded, is_metadata, is_metadata_name, kind_of
 from taskapp_kit.errors import ConfigError, FieldProblem, RequestError
 
 Exposure = Literal["public", "local"]
 Place = tuple[str | int, ...]
-INFERENCE_URL: Place = ("body", "policy", "config", "inference_url")
 ALLOW = "TASKAPP_INFERENCE_ALLOW"
 MAX_URL_LETTERS = 4096
 

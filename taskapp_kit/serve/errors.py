@@ -225,6 +225,7 @@ WORDS = {
     "less_than_equal": "should be at most {le}",
     "string_too_short": "should have at least {min_length} character(s)",
     "string_too_long": "should have at most {max_length} characters",
+    "string_pattern_mismatch": "should have no control characters",  # the only pattern of the wire
     "too_long": "should have at most {max_length} items",
     "extra_forbidden": "is not a known field",
 }

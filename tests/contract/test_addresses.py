@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.contract.addresses import complete_url, correlation_id, inference_url, stored_url, without_userinfo
+from taskapp_kit.contract.addresses import (
+    INFERENCE_URL,
+    complete_url,
+    correlation_id,
+    inference_url,
+    stored_url,
+    without_userinfo,
+)
+from taskapp_kit.errors import RequestError
 
 
 @pytest.mark.parametrize(
@@ -55,7 +63,9 @@ def test_where_the_address_stands() -> None:
     assert inference_url({}, "https://u:p@b/v1") == "https://b/v1"
     assert inference_url({"inference_url": None}, "https://b") == "https://b"
     assert inference_url({"inference_url": ""}, None) is None
-    assert inference_url({"inference_url": 3}, None) is None
+    with pytest.raises(RequestError) as caught:
+        inference_url({"inference_url": 3}, "https://b")
+    assert caught.value.fields[0].loc == INFERENCE_URL
 
 
 def test_where_the_correlation_id_stands() -> None:

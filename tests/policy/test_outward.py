@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
+from taskapp_kit.contract.addresses import INFERENCE_URL
 from taskapp_kit.errors import ConfigError, RequestError
-from taskapp_kit.policy.outward import INFERENCE_URL, NotAnAddress, Outward, check_address, read_url
+from taskapp_kit.policy.outward import NotAnAddress, Outward, check_address, read_url
 
 PUBLIC = Outward("public")
 LOCAL = Outward("local")

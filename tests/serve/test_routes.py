@@ -241,6 +241,64 @@ def test_an_unknown_policy_is_422(door: Door) -> None:
     assert response.status_code == 422 and "fields" in error_of(response)
 
 
+def test_an_unknown_policy_name_without_an_address_says_what_a_model_needs(door: Door) -> None:
+    response = door.client.post("/rollout", json=request_body() | {"policy": {"policy_name": "gpt-5"}})
+    assert (response.status_code, error_of(response)["code"]) == (422, "unknown_policy")
+    assert "policy.config.inference_url" in error_of(response)["hint"]
+
+
+NAMES = [
+    ("run_id",), ("group_id",), ("trace_correlation_id",), ("training_session_id",), ("env", "env_id"), ("env", "env_name"),
+    ("policy", "policy_id"), ("policy", "policy_name"), ("policy", "config", "trace_correlation_id"),
+    ("policy", "config", "trace"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("control", ["\0", "\n", "\x1b", "\x7f", "\x9b"], ids=repr)
+@pytest.mark.parametrize("place", NAMES, ids=".".join)
+def test_a_name_with_control_characters_is_422(door: Door, place: tuple[str, ...], control: str) -> None:
+    body = request_body()
+    member = body
+    for name in place[:-1]:
+        member = member.setdefault(name, {})
+    member[place[-1]] = f"name{control}"
+    response = door.client.post("/rollout", json=body)
+    assert response.status_code == 422, response.text
+    (field,) = error_of(response)["fields"]
+    assert field["loc"] == ["body", *place]
+    assert field["type"] == "string_pattern_mismatch"
+    assert control not in response.text
+
+
+def test_a_correlation_id_with_control_characters_in_the_address_is_422(door: Door) -> None:
+    body = request_body()
+    body["policy"]["config"]["inference_url"] = "http://127.0.0.1:9/v1?cid=a%00b"
+    response = door.client.post("/rollout", json=body)
+    assert response.status_code == 422, response.text
+    assert error_of(response)["fields"][0]["loc"] == ["body", "policy", "config", "inference_url"]
+
+
+def test_other_letters_in_names_are_taken_and_given_back(door: Door) -> None:
+    body = request_body() | {"run_id": "Läufe 走 \u200d", "trace_correlation_id": "trace/1?x=ä"}
+    response = door.client.post("/rollout", json=body)
+    assert response.status_code == 200, response.text
+    told = response.json()
+    assert (told["run_id"], told["trace_correlation_id"]) == (body["run_id"], body["trace_correlation_id"])
+
+
+@pytest.mark.parametrize("ops", [[], [{"tool": "add", "args": {"amount": 1}}]], ids=["played", "scripted"])
+@pytest.mark.parametrize("policy", ["nobody", "random", None])
+@pytest.mark.parametrize("url", [5, True, ["http://127.0.0.1:9/v1"], {"url": "http://127.0.0.1:9/v1"}], ids=repr)
+def test_an_address_that_is_no_text_is_what_is_refused(
+    door: Door, url: Any, policy: str | None, ops: list[Any]
+) -> None:
+    body = request_body() | {"policy": {"policy_name": policy, "config": {"inference_url": url}}, "ops": ops}
+    response = door.client.post("/rollout", json=body)
+    assert response.status_code == 422, response.text
+    (field,) = error_of(response)["fields"]
+    assert (field["loc"], field["type"]) == (["body", "policy", "config", "inference_url"], "type_error")
+
+
 def test_what_needs_a_store_is_422_without_one(door: Door) -> None:
     body = request_body() | {"policy": {"config": {"policy": "replay", "rollout_id": "x"}}}
     response = door.client.post("/rollout", json=body)
