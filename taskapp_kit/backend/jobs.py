@@ -103,13 +103,13 @@ class Jobs:
         Of the key only a hash is stored: a caller may send anything there. Raises IdempotencyKeyReused, Saturated,
         StoreError; JobConfigError, RequestError where its task app does not have what it asks for.
         """
-        if self.stopping:
-            raise Saturated("The backend is stopping.", code="draining", retry_after_seconds=5)
         if idempotency_key is not None:
             idempotency_key = hashlib.sha256(f"{org} {idempotency_key}".encode()).hexdigest()
         known = None if idempotency_key is None else await self.records.submitted(org, idempotency_key)
         if known is None:
             await self._check(org, document)
+        if self.stopping:
+            raise Saturated("The backend is stopping.", code="draining", retry_after_seconds=5)
         now = self._now()
         job = Job(
             job_id=document.job_id,
