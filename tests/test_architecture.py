@@ -23,6 +23,7 @@ LAYERS = {
     "errors": 0,
     "config": 0,
     "child_python": 0,
+    "private_files": 0,
     "contract": 0,
     "version": 0,
     "logs": 0,

@@ -13,6 +13,7 @@ from taskapp_kit.cli.model_choice import chosen_policy
 from taskapp_kit.cli.terminal import console, example, print_json
 from taskapp_kit.cli.values import ACTION, FULL, JSON_OBJECT, JUDGES, SEED, WIDTH, is_url
 from taskapp_kit.errors import RequestError, RolloutFailed
+from taskapp_kit.private_files import write_private
 
 if TYPE_CHECKING:
     from taskapp_kit.cli.conversation import RolloutLines
@@ -143,7 +144,7 @@ def command(
     if out is not None:
         import orjson
 
-        out.write_bytes(orjson.dumps(answer, option=orjson.OPT_INDENT_2))
+        write_private(out, orjson.dumps(answer, option=orjson.OPT_INDENT_2))
     if as_json:
         print_json(answer)
         return

@@ -29,8 +29,9 @@ that a file called `random.py` shadows nothing."""
 
 _PRIVATE = (
     "*.env", "*.pem", "*.key", "*.keys", "*.p12", "*.pfx", "*.jks", "*.kdbx",
-    "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*keys.txt", "api_key*", "api-key*",
+    "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*keys.txt", "api_key*", "api-key*", "env",
     "secrets.*", "secrets", "credentials.*", "credentials", "service-account*.json", "service_account*.json",
+    "password*", "passwd*", "token.json", "tokens.json", "*.tfstate", "*.tfstate.*", "*.tfvars", "rollouts.db*",
 )  # fmt: skip
 _SOURCE_SUFFIXES = frozenset({".py", ".typed"})
 _KIT_SUFFIXES = _SOURCE_SUFFIXES | frozenset(
@@ -115,7 +116,7 @@ def container_address(target: Target, root: Path) -> str:
 
 
 def is_private(path: str | Path) -> bool:
-    """Whether a file of this name may hold a secret: dot-files, `*.env`, key and credential files.
+    """Whether a file of this name may hold a secret or conversations: dot-files, `*.env`, keys, credentials, stores.
 
     Judged by name alone. Python source obeys the dot rule only: a module may be called `secrets.py`.
     """
@@ -264,6 +265,11 @@ def _data_file(folder: Path, name: str) -> str:
     if not path.is_file():
         raise ConfigError(f"There is no data file {path}.", hint=hint)
     behind = os.path.relpath(path.resolve(), folder.resolve())  # of a link, what it leads to
+    if behind.startswith(".."):
+        raise ConfigError(
+            f"The data file {name!r} is a link that leads out of {folder}, to a file that was not named.",
+            hint="Copy what it leads to into the folder.",
+        )
     if is_private(name) or is_private(behind):
         raise ConfigError(
             f"The data file {name!r} looks private by its name, so it stays here.",

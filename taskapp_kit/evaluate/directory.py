@@ -24,6 +24,7 @@ from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import ConfigError, StoreError
 from taskapp_kit.evaluate.plan import Plan
 from taskapp_kit.evaluate.results import Result
+from taskapp_kit.private_files import make_private_folder, open_private, write_private
 
 CONFIG, RESULTS, SUMMARY = "config.json", "results.jsonl", "summary.json"
 FORMAT, SCHEMA_VERSION = "taskapp-eval", 1
@@ -44,8 +45,8 @@ class Directory:
         self._failed: dict[int, int] = {}
         self.done = 0
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path / RESULTS, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            make_private_folder(path)
+            self._file = open_private(path / RESULTS, os.O_RDWR | os.O_APPEND)
         except OSError as error:
             raise ConfigError(f"{path} cannot hold results: {error.strerror}.", hint="Give another --out.") from None
         try:
@@ -225,10 +226,7 @@ class Directory:
         text = orjson.dumps(told, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         waiting = self.path / f".{name}.new"
         try:
-            with waiting.open("wb") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+            write_private(waiting, text, flush_to_disk=True)
             waiting.replace(self.path / name)
             folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
             try:

@@ -19,6 +19,7 @@ import orjson
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.model import ChatReply
+from taskapp_kit.private_files import make_private_folder
 
 log = logging.getLogger("taskapp_kit.policy")
 
@@ -50,7 +51,7 @@ class ResponseCache:
         file = self._file(key)
         temporary: Path | None = None
         try:
-            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_folder(file.parent)
             handle, name = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=".part")
             temporary = Path(name)
             with os.fdopen(handle, "wb") as stream:

@@ -28,6 +28,7 @@ from pathlib import Path
 
 from taskapp_kit.config import MAX_KEY_BYTES
 from taskapp_kit.errors import ConfigError, TaskappError
+from taskapp_kit.private_files import make_private_folder
 
 MAX_QUOTA = 1_000_000
 LABEL_RULE = "1 to 64 letters (a to z, A to Z), digits, dots, underscores or dashes, the first a letter or a digit"
@@ -257,7 +258,7 @@ def _change(path: Path, edit: Callable[[str], str], *, create: bool) -> None:
     try:
         place = path.resolve()  # a link stays a link
         if create:
-            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(place.parent)
         elif not place.exists():
             raise missing(path)
         with _alone(place.parent, path):

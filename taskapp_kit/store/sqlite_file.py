@@ -13,6 +13,7 @@ from sqlalchemy import URL, Connection, Engine, TableValuedAlias, create_engine,
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from taskapp_kit.errors import StoreError, StoreRefusal
+from taskapp_kit.private_files import make_private_folder, open_private
 from taskapp_kit.store.database import Driver, Spelling, SqlDatabase
 from taskapp_kit.store.schema import ROLLOUTS, migrate
 
@@ -169,9 +170,8 @@ def _created(path: Path) -> tuple[int, int]:
     """Creates missing directories (mode 700) and the file (mode 600), its entry flushed; answers (device, inode)."""
     if path.is_dir():
         raise StoreError(f"the store {path} is a directory.", hint=f"Name a file, for example {path / 'rollouts.db'}.")
-    for directory in reversed([parent for parent in path.parents if not parent.exists()]):
-        directory.mkdir(mode=0o700, exist_ok=True)
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    make_private_folder(path.parent)
+    descriptor = open_private(path)
     try:
         found = os.fstat(descriptor)
     finally:

@@ -73,6 +73,12 @@ def author(tmp_path: Path) -> Path:
     (tmp_path / "data" / "train.jsonl").write_text("{}\n")
     (tmp_path / ".env").write_text("ENVIRONMENT_API_KEY=canary")
     (tmp_path / "data" / "innocent.txt").symlink_to(tmp_path / ".env")
+    (tmp_path / "tokens.json").write_text("canary")
+    elsewhere = tmp_path.with_name(f"{tmp_path.name}-elsewhere")
+    elsewhere.mkdir()
+    (elsewhere / "outside.txt").write_text("canary")
+    (tmp_path / "data" / "outside.txt").symlink_to(elsewhere / "outside.txt")
+    (tmp_path / "data" / "folder").symlink_to(elsewhere)
     (tmp_path / ".docker").mkdir()
     (tmp_path / ".docker" / "config.json").write_text("canary")
     (tmp_path / "data" / "harmless.txt").symlink_to(tmp_path / ".docker" / "config.json")
@@ -137,6 +143,9 @@ def test_a_file_in_a_package_brings_the_packages_source(author: Path) -> None:
         (".env", "private"),
         ("data/innocent.txt", "private"),
         ("data/harmless.txt", "private"),
+        ("data/outside.txt", "leads out of"),
+        ("data/folder/outside.txt", "leads out of"),
+        ("tokens.json", "private"),
     ],
 )
 def test_a_data_file_that_must_not_or_cannot_travel_is_refused(author: Path, name: str, why: str) -> None:

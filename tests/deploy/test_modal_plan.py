@@ -238,12 +238,21 @@ def test_a_named_file_outside_the_apps_folder_is_refused(folder: Path) -> None:
         plan(inner)
 
 
-def test_a_file_behind_a_link_travels_under_the_name_that_the_author_gave(folder: Path, tmp_path_factory: Any) -> None:
+def test_a_file_behind_a_link_travels_under_the_name_that_the_author_gave(folder: Path) -> None:
+    (folder / "data").mkdir()
+    (folder / "data" / "big.txt").write_text("content")
+    write(folder, tail='app.path("words.txt").read_text()\n')
+    (folder / "words.txt").symlink_to("data/big.txt")
+    assert travelling(plan(folder)) == {"mine.py", "words.txt"}
+
+
+def test_a_link_out_of_the_apps_folder_is_refused(folder: Path, tmp_path_factory: Any) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "big.txt").write_text("content")
     write(folder, tail='app.path("words.txt").read_text()\n')
     (folder / "words.txt").symlink_to(elsewhere / "big.txt")
-    assert travelling(plan(folder)) == {"mine.py", "words.txt"}
+    with pytest.raises(ConfigError, match=r"words\.txt"):
+        plan(folder)
 
 
 @pytest.mark.parametrize(
