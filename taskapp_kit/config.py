@@ -38,7 +38,8 @@ class Settings:
 
     environment_api_key, environment_api_key_aliases, dev_environment_api_key: any of them opens the door. keys_file: a
     file with one key a line, re-read when it changes. store: URL of the store or "none", None for the command's own
-    default. max_concurrent: rollouts at once. workers: processes that play them, 0 for threads of the server's own.
+    default. store_keep: which rollouts stay there, `30d` or a number, None for all.
+    max_concurrent: rollouts at once. workers: processes that play them, 0 for threads of the server's own.
     grace_seconds: how long rollouts may go on when the server is told to stop; Modal kills after 30.
     max_time_seconds: longest time of one rollout. max_calls_per_answer: tool calls of one answer that are done; those
     after them are one refusal. debug_env: whether `/debug/env` exists.
@@ -59,6 +60,7 @@ class Settings:
     dev_environment_api_key: str | None = field(default=None, repr=False)
     keys_file: Path | None = None
     store: str | None = field(default=None, repr=False)  # a database URL may hold a password
+    store_keep: str | None = None
     max_concurrent: int = 1024
     workers: int = 0
     grace_seconds: int = 25
@@ -146,6 +148,14 @@ def _text(value: Any) -> str:
     return value.strip()
 
 
+def _store_keep(value: Any) -> str:
+    text = str(value).strip().lower() if not isinstance(value, bool) else ""
+    number = text.removesuffix("d")
+    if not number.isascii() or not number.isdigit() or len(number) > 9 or int(number) < 1:
+        raise _Wrong("a number of days such as 30d, or how many of the newest rollouts stay, from 1")
+    return text
+
+
 def _path(value: Any) -> Path:
     return value if isinstance(value, Path) else Path(_text(value)).expanduser()
 
@@ -223,6 +233,7 @@ SETTINGS = (
     Setting("dev_environment_api_key", "DEV_ENVIRONMENT_API_KEY", _key, secret=True),
     Setting("keys_file", "TASKAPP_KEYS_FILE", _path),
     Setting("store", "TASKAPP_STORE", _text),
+    Setting("store_keep", "TASKAPP_STORE_KEEP", _store_keep),
     Setting("max_concurrent", "TASKAPP_MAX_CONCURRENT", _whole(1, 1_000_000)),
     Setting("workers", "TASKAPP_WORKERS", _whole(0, 256)),
     Setting("grace_seconds", "TASKAPP_GRACE_SECONDS", _whole(0, 3600)),

@@ -22,16 +22,23 @@ class Caller:
     """Who asks for a rollout.
 
     key_label: of the key that was used, never the key. max_in_flight: so many rollouts under this label at once, None
-    without such a bound. traceparent, tracestate: W3C trace context that came with the request.
+    without such a bound. traceparent, tracestate: W3C trace context that came with the request. admin: may see and
+    cancel the rollouts of every key label, not only of its own.
     """
 
     key_label: str | None = None
     max_in_flight: int | None = None
     traceparent: str | None = None
     tracestate: str | None = None
+    admin: bool = False
+
+    def may_see(self, key_label: str | None) -> bool:
+        """Whether a rollout of this key label is theirs to fetch, cancel, list, replay and compare."""
+        return self.admin or (self.key_label is not None and self.key_label == key_label)
 
 
-ANYONE = Caller()
+ANYONE = Caller(admin=True)
+"""Who calls the service in its own process: the command line, a test."""
 
 
 @dataclass(slots=True)

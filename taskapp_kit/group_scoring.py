@@ -94,22 +94,28 @@ def group_body(group: Group, scored: GroupScored) -> dict[str, Json]:
 
 
 async def load_group(
-    planner: Planner, store: Store | None, *, rollout_ids: Sequence[str] | None = None, group_id: str | None = None
+    planner: Planner,
+    store: Store | None,
+    *,
+    sees: Callable[[StoredRollout], bool],
+    rollout_ids: Sequence[str] | None = None,
+    group_id: str | None = None,
 ) -> Group:
     """The stored rollouts of a group: by their ids, or all newest ones that carry `group_id`.
 
+    sees: whether a rollout is one of this app that the caller may see; others are as if they were not there.
     Raises Unavailable without a store or a group judge; RequestError for ids that are not there, rollouts that failed,
     fewer than two, and rollouts that are not of one environment, split, seed, config and declarations: it says which.
     """
     if store is None:
         raise Unavailable("/score_group needs a store, and this server keeps none.", hint="Serve with --store PATH.")
-    ids = await _ids_of(store, group_id) if rollout_ids is None else list(rollout_ids)
+    ids = await _ids_of(store, group_id, sees) if rollout_ids is None else list(rollout_ids)
     if len(set(ids)) < len(ids):
         raise _wrong("rollout_ids names a rollout twice.", "duplicate_rollout")
     if not 2 <= len(ids) <= MOST_MEMBERS:
         raise _wrong(f"the group has {len(ids)} rollouts; it needs 2 to {MOST_MEMBERS}.", "bad_group")
     stored = [await store.load(name) for name in ids]
-    missing = [name for name, found in zip(ids, stored, strict=True) if found is None]
+    missing = [name for name, found in zip(ids, stored, strict=True) if found is None or not sees(found)]
     if missing:
         raise _wrong(f"there is no stored rollout {missing[0][:80]!r}.", "no_such_rollout")
     members = [found for found in stored if found is not None]
@@ -134,8 +140,9 @@ async def load_group(
     return Group(spec, ids, trajectories, instance.task, arguments, groups.pop() if len(groups) == 1 else None)
 
 
-async def _ids_of(store: Store, group_id: str | None) -> list[str]:
-    found = [item.rollout_id for item in await store.recent(LOOKED_THROUGH) if item.group_id == group_id]
+async def _ids_of(store: Store, group_id: str | None, sees: Callable[[StoredRollout], bool]) -> list[str]:
+    newest = await store.recent(LOOKED_THROUGH)
+    found = [item.rollout_id for item in newest if item.group_id == group_id and sees(item)]
     if not found:
         raise _wrong(
             f"none of the newest {LOOKED_THROUGH} rollouts has this group_id.", "no_such_group", field="group_id"
@@ -159,12 +166,17 @@ def _one_identity(members: Sequence[StoredRollout]) -> None:
 
 async def load_trajectory(store: Store, member: StoredRollout) -> Trajectory:
     """A stored rollout as it was played, with its pictures and its private end state."""
-    wanted: set[str] = set()
-    _pictures(member.events, wanted.add)
-    blobs = {name: png for name in sorted(wanted) if (png := await store.blob(name)) is not None}
+    blobs = await pictures_of(store, member)
     trajectory = fold(from_json(event, blobs) for event in member.events)
     trajectory.final_state = member.private.get("final_state")
     return trajectory
+
+
+async def pictures_of(store: Store, member: StoredRollout) -> dict[str, bytes]:
+    """The PNG bytes, by hash, of the pictures that a stored rollout shows, as far as the store has them."""
+    wanted: set[str] = set()
+    _pictures(member.events, wanted.add)
+    return {name: png for name in sorted(wanted) if (png := await store.blob(name)) is not None}
 
 
 def _pictures(events: Sequence[dict[str, Json]], found: Callable[[str], object]) -> None:

@@ -68,6 +68,8 @@ def stored_rollout(
         events_score=card.events_score if card is not None else None,
         digest=outcome.digest,
         observation_digest=outcome.observation_digest,
+        tokens=outcome.tokens,
+        cost=outcome.cost,
         scorecard=card.to_json() if card is not None else None,
         failure=None
         if failure is None

@@ -28,26 +28,31 @@ class Seat:
 
 @dataclass(eq=False)
 class Over:
-    """What came of a rollout that is over: one object for all who read it at the same time. lines: its events as JSON,
-    None until one of them wants them.
+    """What came of a rollout that is over: one object for all who read it at the same time.
+
+    key_label: of the key that asked for it. lines: its events as JSON, with_events: its answer with them; None until one
+    of the readers wants them.
     """
 
     settled: Settled
+    key_label: str | None = None
     lines: list[bytes] | None = None
+    with_events: bytes | None = None
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Live:
     """One rollout as those see it who wait for it.
 
-    rollout_id: known once it is admitted. created_at: unix seconds. journal: its events. here: this process plays it.
-    replayed: it was over before it was asked for. detached: it goes on when nobody waits. shared: the result, when it is
-    shared with others who read it.
+    rollout_id, key_label: known once it is admitted. created_at: unix seconds. journal: its events. here: this process
+    plays it. replayed: it was over before it was asked for. detached: it goes on when nobody waits. shared: the result,
+    when it is shared with others who read it.
     """
 
     def __init__(self, journal: Journal, *, detached: bool = False) -> None:
         self.rollout_id = ""
         self.created_at = 0.0
+        self.key_label: str | None = None
         self.journal = journal
         self.here = False
         self.replayed = False
@@ -68,7 +73,7 @@ class Live:
 
     def admit(self, ticket: Ticket) -> None:
         """It has an id, and can be found by it."""
-        self.rollout_id, self.created_at = ticket.rollout_id, ticket.created_at
+        self.rollout_id, self.created_at, self.key_label = ticket.rollout_id, ticket.created_at, ticket.key_label
         self._admitted.set()
 
     def keep(self) -> None:

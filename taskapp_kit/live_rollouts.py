@@ -26,6 +26,7 @@ from taskapp_kit.errors import Failure, IdempotencyKeyReused, RolloutFailed
 from taskapp_kit.journal import Journal
 from taskapp_kit.live import Live, Over, cancellation
 from taskapp_kit.service import Service
+from taskapp_kit.stored_answer import settled_from
 from taskapp_kit.tickets import MemoryCoordinator
 
 log = logging.getLogger("taskapp_kit.service")
@@ -54,6 +55,7 @@ class LiveRollouts:
         self._by_key: dict[str, tuple[str, Live]] = {}
         self._broken: OrderedDict[str, Live] = OrderedDict()
         self._over: WeakValueDictionary[str, Over] = WeakValueDictionary()
+        self._reading = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(
@@ -73,7 +75,8 @@ class LiveRollouts:
         Raises IdempotencyKeyReused; further refusals come out of `Live.admitted`.
         """
         fingerprint = hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
-        key = None if idempotency_key is None else _whose(caller.key_label, idempotency_key)
+        app = self._service.spec.name
+        key = None if idempotency_key is None else _whose(app, caller.key_label, idempotency_key)
         if key is not None and key in self._by_key:
             known, live = self._by_key[key]
             if not live.leaving:  # what is cancelled gives nobody a result: a repetition is played anew
@@ -81,24 +84,27 @@ class LiveRollouts:
                     raise _reused()
                 live.detached = live.detached or detached
                 return live
-        ticket = Ticket(uuid.uuid4().hex, fingerprint, self._service.clock.now(), key, caller.key_label)
+        ticket = Ticket(uuid.uuid4().hex, fingerprint, self._service.clock.now(), key, caller.key_label, app)
         live = self._made(detached=detached)
         if key is not None:
             self._by_key[key] = (fingerprint, live)
         self._undertake(live, self._play(live, request, caller, ticket, followed), key, followed=followed)
         return live
 
-    async def find(self, rollout_id: str, *, with_events: bool = False) -> Live | None:
-        """The rollout of this id, under way or over; None when it is not known (any more). Raises StoreError.
+    async def find(self, rollout_id: str, caller: Caller, *, with_events: bool = False) -> Live | None:
+        """The rollout of this id, under way or over, with a ticket or stored; None for one that the caller may not see.
 
-        with_events: those of one that is over are wanted too.
+        with_events: those of one that is over are wanted too. Raises StoreError.
         """
         live = self._by_id.get(rollout_id) or self._broken.get(rollout_id)
+        found = None if live is not None else await self._coordinator.look(rollout_id)
+        live = live or self._by_id.get(rollout_id)
         if live is not None:
-            return live
-        found = await self._coordinator.look(rollout_id)
-        if found is None or rollout_id in self._by_id:
-            return self._by_id.get(rollout_id)
+            return live if caller.may_see(live.key_label) else None
+        if found is None:
+            return await self._stored(rollout_id, caller, with_events=with_events)
+        if not self._is_for(found.ticket, caller):
+            return None
         live = self._made(detached=True)
         live.admit(found.ticket)
         if found.state == "running":
@@ -109,6 +115,29 @@ class LiveRollouts:
         del found  # an answer of its own, which may be large; what follows waits
         await self._told(live, over, with_events=with_events)
         return live
+
+    async def _stored(self, rollout_id: str, caller: Caller, *, with_events: bool) -> Live | None:
+        """A rollout that is over and has no ticket (any more). One is read at a time: each may be large."""
+        async with self._reading:
+            over = self._over.get(rollout_id)
+            if over is None:
+                stored = await self._service.stored(rollout_id, caller)
+                if stored is None or self._service.store is None:
+                    return None
+                over = Over(await settled_from(self._service.store, stored), stored.key_label)
+                if with_events:
+                    over.lines = [orjson.dumps(event) for event in stored.events]
+                self._over[rollout_id] = over
+        if not caller.may_see(over.key_label):
+            return None
+        live = self._made(detached=True)
+        live.admit(Ticket(rollout_id, "", 0.0, key_label=over.key_label))
+        await self._told(live, over, with_events=with_events)
+        return live
+
+    def _is_for(self, ticket: Ticket, caller: Caller) -> bool:
+        """Whether it is a ticket of this app that the caller may see."""
+        return ticket.app in (None, self._service.spec.name) and caller.may_see(ticket.key_label)
 
     def _made(self, *, detached: bool) -> Live:
         return Live(Journal(self._service.show_pictures), detached=detached)
@@ -207,7 +236,7 @@ class LiveRollouts:
         return await (self._service.store_state.write(write, again=self._probe) if self._in_store else write())
 
     async def _probe(self) -> None:
-        ticket = Ticket(uuid.uuid4().hex, "probe", self._service.clock.now())
+        ticket = Ticket(uuid.uuid4().hex, "probe", self._service.clock.now(), app=self._service.spec.name)
         await self._coordinator.claim(ticket)
         await self._coordinator.release(ticket.rollout_id)
 
@@ -245,7 +274,9 @@ class LiveRollouts:
         rollout_id = found.ticket.rollout_id
         over = self._over.get(rollout_id)
         if over is None:
-            over = self._over[rollout_id] = Over(found.settled or Settled(rollout_id, failure=_lost()))
+            over = self._over[rollout_id] = Over(
+                found.settled or Settled(rollout_id, failure=_lost()), found.ticket.key_label
+            )
         return over
 
     async def _told(self, live: Live, over: Over, *, with_events: bool) -> Settled:
@@ -269,9 +300,9 @@ class LiveRollouts:
         return [orjson.dumps(event) for event in orjson.loads(events or b"[]")]
 
 
-def _whose(label: str | None, key: str) -> str:
-    """Two callers may choose the same key; each has its own rollouts under it."""
-    return hashlib.sha256(f"{label or ''}\n{key}".encode()).hexdigest()
+def _whose(app: str, label: str | None, key: str) -> str:
+    """Two callers, and two apps of one store, may have the same key; each has its own rollouts under it."""
+    return hashlib.sha256(f"{app}\n{label or ''}\n{key}".encode()).hexdigest()
 
 
 def _reused() -> IdempotencyKeyReused:

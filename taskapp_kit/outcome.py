@@ -13,12 +13,16 @@ from taskapp_kit.errors import Failure
 from taskapp_kit.planning import Planned
 from taskapp_kit.playing import Played
 
+TOKEN_COUNTS = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
+"""Names that endpoints give to the tokens that they were sent and that they wrote, one pair of them each."""
+
 
 @dataclass(slots=True)
 class Outcome:
     """The store's row and the log need no more of a rollout than this, its encoded events and its pictures.
 
-    length: steps. final_state: private. usage: tokens. ops: operations done. seconds: in environment, policy, scoring.
+    length: steps. final_state: private. usage: tokens. cost: US dollars for them, None where no price is known.
+    ops: operations done. seconds: in environment, policy, scoring.
     judging: every call of a judge, second_calls: of models that the environment asked itself; both private.
     digest: None when the episode failed; observation_digest then too, and when no pictures were asked for.
     scorecard: None when it failed or could not be scored. warnings: sentences for the caller about how it was played.
@@ -39,6 +43,7 @@ class Outcome:
     seconds: dict[str, float] = field(default_factory=dict)
     digest: str | None = None
     observation_digest: str | None = None
+    cost: float | None = None
     scorecard: Scorecard | None = None
     failure: Failure | None = None
     judging: JudgeRecord = field(default_factory=JudgeRecord)
@@ -60,17 +65,25 @@ class Outcome:
             total_reward=told.total_reward,
             metrics=told.metrics,
             final_state=told.final_state,
-            usage=_usage(told),
+            usage=usage_of(told),
             ops=played.ops,
             seconds=played.seconds,
             digest=played.digest,
             observation_digest=played.observation_digest,
+            cost=_cost(told),
             scorecard=played.scorecard,
             failure=played.failure,
             judging=played.judging,
             second_calls=played.second_calls,
             warnings=played.warnings,
         )
+
+    @property
+    def tokens(self) -> int | None:
+        """Prompt and completion tokens of all turns; None where no endpoint counted any."""
+        counts = [self.usage[name] for name in TOKEN_COUNTS if name in self.usage]
+        total = sum(counts)
+        return int(total) if counts and 0 <= total < 2**63 else None
 
     def numbers(self, card: Scorecard) -> RolloutSummary:
         """What an aggregate reads of a scored rollout."""
@@ -141,7 +154,14 @@ class Outcome:
         )
 
 
-def _usage(trajectory: Trajectory) -> dict[str, float]:
+def _cost(trajectory: Trajectory) -> float | None:
+    """US dollars of all turns that asked a model; None when there is none, or the price of one is not known."""
+    costs = [turn.answer.details["cost"] for turn in trajectory.turns if "cost" in turn.answer.details]
+    known = [float(cost) for cost in costs if isinstance(cost, int | float)]
+    return sum(known) if known and len(known) == len(costs) else None
+
+
+def usage_of(trajectory: Trajectory) -> dict[str, float]:
     """Tokens over all turns, as the endpoint counted them."""
     total: dict[str, float] = {}
     for turn in trajectory.turns:

@@ -9,14 +9,25 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.events import Answered, Called, Failed, from_json
+from taskapp_kit.contract.events import Called, Failed
 from taskapp_kit.contract.model import AsksModels, RemotePolicy
-from taskapp_kit.contract.ports import Clock, LocalPolicy, Store, SystemClock, View
+from taskapp_kit.contract.ports import (
+    Clock,
+    LocalPolicy,
+    QueryableStore,
+    RolloutQuery,
+    RolloutSummaryRow,
+    Store,
+    StoredRollout,
+    SystemClock,
+    View,
+)
 from taskapp_kit.contract.rollout import Rollout
 from taskapp_kit.contract.scorecard import RolloutSummary
 from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER, Answer
@@ -41,6 +52,7 @@ from taskapp_kit.places import Places
 from taskapp_kit.planning import Nobody, Planner
 from taskapp_kit.players import Players
 from taskapp_kit.policy.choose import MODEL, offered
+from taskapp_kit.replaying import as_stored, recorded_answers
 from taskapp_kit.run.episode import Episode
 from taskapp_kit.run.lanes import LaneHung, Lanes
 from taskapp_kit.run.plan import Control
@@ -187,7 +199,9 @@ class Service:
         self.places.take(caller)
         try:
             began, created_at = self.clock.monotonic(), self.clock.now()
-            answers = None if policy is not None else await self._replayed(request)
+            answers = None
+            if policy is None:
+                request, answers = await self._replayed(request, caller)
             self.places.check_open()
             planned = self.planner.plan(request, own=policy, answers=answers)
             if self._skip_judges:
@@ -278,16 +292,18 @@ class Service:
         """Takes nothing new and waits for what runs; what still runs after the grace is cancelled, told and kept so."""
         await self.places.drain(grace_seconds)
 
-    async def _replayed(self, request: RolloutRequest) -> Sequence[Answer] | None:
-        """The answers of the rollout that `policy.config.rollout_id` names, when `replay` is asked for, else None.
+    async def _replayed(
+        self, request: RolloutRequest, caller: Caller
+    ) -> tuple[RolloutRequest, Sequence[Answer] | None]:
+        """When `replay` is asked for: the request for the stored episode, and its answers. Else the request and None.
 
         Raises RequestError, Unavailable.
         """
         config = request.policy.config
         if "replay" not in (config.get("policy"), request.policy.policy_name):
-            return None
+            return request, None
         if self.planner.policy_name(request) != "replay":
-            return None
+            return request, None
         wanted = config.get("rollout_id")
         loc = ("body", "policy", "config", "rollout_id")
         if not isinstance(wanted, str):
@@ -297,12 +313,35 @@ class Service:
             raise Unavailable(
                 "policy 'replay' needs a store, and this server keeps none.", hint="Serve with --store PATH."
             )
-        stored = await self.store.load(wanted)
+        stored = await self.stored(wanted, caller)
         if stored is None:
             message = f"there is no stored rollout {wanted[:80]!r}."
             raise RequestError(message, fields=(FieldProblem(loc, message),), code="no_such_rollout")
-        told = (from_json(event) for event in stored.events if event.get("kind") == "answered")
-        return [event.answer for event in told if isinstance(event, Answered) and not event.scripted]
+        return as_stored(request, stored, self.spec), recorded_answers(stored)
+
+    def _may_see(self, caller: Caller, stored: StoredRollout) -> bool:
+        return stored.app == self.spec.name and caller.may_see(stored.key_label)
+
+    async def stored(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
+        """A stored rollout of this app; None when there is none that the caller may see. Raises StoreError."""
+        found = None if self.store is None else await self.store.load(rollout_id)
+        return found if found is not None and self._may_see(caller, found) else None
+
+    async def listed(self, wanted: RolloutQuery, caller: Caller) -> list[RolloutSummaryRow]:
+        """The stored rollouts of this app that fit and that the caller may see, newest first.
+
+        Raises Unavailable without a store that can list, StoreError.
+        """
+        if self.store is None:
+            raise Unavailable("Rollouts are listed from a store, and this server keeps none.",
+                              hint="Serve with --store PATH.")  # fmt: skip
+        if not isinstance(self.store, QueryableStore):
+            raise Unavailable("This server's store cannot list rollouts (it has no `query`).",
+                              hint="Fetch them by their ids, or use a store of taskapp-kit.")  # fmt: skip
+        key_label = wanted.key_label if caller.admin else caller.key_label
+        if key_label is None and not caller.admin:
+            return []
+        return await self.store.query(replace(wanted, app=self.spec.name, key_label=key_label))
 
     # -- questions ------------------------------------------------------------------------------------------------
 
@@ -346,7 +385,9 @@ class Service:
 
         Takes a place, as a rollout does. Raises RequestError, Unavailable, Saturated, RolloutFailed, StoreError.
         """
-        group = await load_group(self.planner, self.store, rollout_ids=rollout_ids, group_id=group_id)
+        group = await load_group(
+            self.planner, self.store, sees=partial(self._may_see, caller), rollout_ids=rollout_ids, group_id=group_id
+        )
         self.places.take(caller)
         try:
             port = ThreadPort(self.models.of_rollout(None, self.max_time_seconds))

@@ -73,6 +73,10 @@ def pictures(trajectory):
 '''
 
 
+def everything(stored: StoredRollout) -> bool:
+    return True
+
+
 class World:
     """An app, its store, and how a rollout gets there."""
 
@@ -128,7 +132,7 @@ def test_stored_rollouts_are_ranked(world: World) -> None:
         names = await world.three()
         for asked in ({"rollout_ids": names}, {"group_id": "g"}):
             models = Models(by_count)
-            group = await load_group(world.planner, world.store, **asked)  # type: ignore[arg-type]
+            group = await load_group(world.planner, world.store, sees=everything, **asked)  # type: ignore[arg-type]
             answer = group.score(models)
             assert [(item["rollout_id"], item["rank"]) for item in answer["scores"]] == [
                 (names[0], 3), (names[1], 1), (names[2], 2),
@@ -153,7 +157,7 @@ def test_rows_are_read_again_and_private_values_stay_here(world: World) -> None:
 
     async def run() -> None:
         names = [await world.keep(text, env_name="rows", seed=0) for text in ("Wind.", "Fog.")]
-        group = await load_group(world.planner, world.store, rollout_ids=names)
+        group = await load_group(world.planner, world.store, sees=everything, rollout_ids=names)
         assert group.task.answer == "rain-secret"
         told = group.score(Models(answer))
         assert told["group_id"] is None
@@ -166,7 +170,7 @@ def test_rows_are_read_again_and_private_values_stay_here(world: World) -> None:
 def test_what_cannot_be_one_group_is_refused_and_it_says_why(world: World) -> None:
     async def refused(code: str, words: str, names: list[str] | None = None, **given: Any) -> None:
         with pytest.raises(RequestError) as caught:
-            await load_group(world.planner, world.store, rollout_ids=names, **given)
+            await load_group(world.planner, world.store, sees=everything, rollout_ids=names, **given)
         assert (caught.value.code, words in caught.value.message) == (code, True), caught.value.message
 
     async def run() -> None:
@@ -192,9 +196,9 @@ def test_what_cannot_be_one_group_is_refused_and_it_says_why(world: World) -> No
         await refused("rollout_failed", "failed", [one, failed])
         other = await world.keep(act, seed=4, env_name="plain")
         with pytest.raises(Unavailable, match="has no group judge"):
-            await load_group(world.planner, world.store, rollout_ids=[plain, other])
+            await load_group(world.planner, world.store, sees=everything, rollout_ids=[plain, other])
         with pytest.raises(Unavailable, match="needs a store"):
-            await load_group(world.planner, None, rollout_ids=[one, two])
+            await load_group(world.planner, None, sees=everything, rollout_ids=[one, two])
         await world.store.close()
 
     asyncio.run(run())
@@ -210,7 +214,7 @@ async def _copy(world: World, name: str, **changed: Any) -> str:
 
 def test_a_judge_without_a_verdict_fails_and_scores_nobody(world: World) -> None:
     async def run() -> None:
-        group = await load_group(world.planner, world.store, rollout_ids=await world.three())
+        group = await load_group(world.planner, world.store, sees=everything, rollout_ids=await world.three())
         with pytest.raises(RolloutFailed, match="gave no verdict") as caught:
             group.score(Models(["All are equally good."]))
         assert caught.value.boundary == "scoring"
@@ -229,7 +233,7 @@ class Wired(Service):
     async def score_group(
         self, *, rollout_ids: list[str] | None = None, group_id: str | None = None, caller: Caller = ANYONE
     ) -> dict[str, Json]:
-        group = await load_group(self.planner, self.store, rollout_ids=rollout_ids, group_id=group_id)
+        group = await load_group(self.planner, self.store, sees=everything, rollout_ids=rollout_ids, group_id=group_id)
         return await self.lanes.run(partial(group.score, self.scripted), seconds=60.0, stop=lambda _: None)
 
 

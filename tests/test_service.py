@@ -750,10 +750,14 @@ def test_a_place_is_given_back_when_the_client_goes_or_the_store_fails(app: Task
         await asyncio.wait((running,))
         GATES[gate].leave.set()
         shelf.full = True
-        for _ in range(2):
-            with pytest.raises(StoreError):
-                await service.rollout(a_request("noop"), caller=one)
+        with pytest.raises(StoreError):
+            await service.rollout(a_request("noop"), caller=one)
+        with pytest.raises(Saturated) as refused:  # before it is played
+            await service.rollout(a_request("noop"), caller=one)
+        assert refused.value.code == "store_failing"
         shelf.full = False
+        while service.store_state.failing:
+            await asyncio.sleep(0.05)
         await service.rollout(a_request("noop"), caller=one)
         assert service.in_flight == 0
 

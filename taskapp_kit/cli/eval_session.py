@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +15,14 @@ import click
 from taskapp_kit.cli.progress import Display
 from taskapp_kit.cli.terminal import clean
 from taskapp_kit.cli.values import is_url
+from taskapp_kit.errors import DiscoveryError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from taskapp_kit.config import Settings
     from taskapp_kit.contract.ports import Store
+    from taskapp_kit.declare.taskapp import TaskApp
     from taskapp_kit.evaluate.directory import Directory
     from taskapp_kit.evaluate.plan import Plan
     from taskapp_kit.evaluate.players import About, Here, There
@@ -77,6 +80,7 @@ class Session:
         self._settings = settings
         self._note = note
         self._kept: Kept | None = None
+        self._app_reference: str | None = None
         self.without_app = is_url(asked.app) and asked.local is None
 
     async def run(self) -> dict[str, Any]:
@@ -97,10 +101,10 @@ class Session:
         asked = self._asked
         only_authors_log()
         if is_url(asked.app):
-            spec = None if asked.local is None else find_app(asked.local).freeze()
+            spec = None if asked.local is None else self._named(find_app(asked.local)).freeze()
             return There(asked.app, asked.key, max_time_seconds=asked.max_time_seconds, spec=spec)
         export(self._settings)
-        found = find_app(asked.app)
+        found = self._named(find_app(asked.app))
         found.freeze()
         if self.path is None:
             self.path = _new_place(found.name, asked.policy)
@@ -113,6 +117,14 @@ class Session:
             max_time_seconds=asked.max_time_seconds,
             skip_judges=asked.judges == "skip",
         )
+
+    def _named(self, app: TaskApp) -> TaskApp:
+        """The app; how it is found again goes into the configuration."""
+        from taskapp_kit.declare.discovery import reference_of
+
+        with suppress(DiscoveryError):  # an app that no module's global holds
+            self._app_reference = reference_of(app)
+        return app
 
     def _store(self, path: Path) -> Callable[[], Store] | None:
         url = self._settings.store
@@ -137,7 +149,8 @@ class Session:
         self.path = self.path or _new_place(about.app, asked.policy)
         directory = Directory(self.path, plan)
         try:
-            config = directory.begin(configuration(plan, about), resume=asked.resume)
+            whole = configuration(plan, about, app_reference=self._app_reference)
+            config = directory.begin(whole, resume=asked.resume)
             self._begin(plan, about, directory, config)
             if next(directory.missing(retry_failed=asked.retry_failed), None) is not None:
                 await player.open()

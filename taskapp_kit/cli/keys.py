@@ -43,7 +43,13 @@ def command() -> None:
     """
 
 
-@command.command(epilog=example("taskapp keys mint trainer --max-in-flight 64", "KEY=$(taskapp keys mint ci)"))
+@command.command(
+    epilog=example(
+        "taskapp keys mint trainer --max-in-flight 64",
+        "KEY=$(taskapp keys mint ci)",
+        "taskapp keys mint operator --admin",
+    )
+)
 @click.argument("label")
 @click.option(
     "--max-in-flight",
@@ -51,13 +57,17 @@ def command() -> None:
     metavar="N",
     help="Rollouts that this label may have in flight at once.  [default: any number]",
 )
+@click.option("--admin", is_flag=True, help="It sees and cancels the rollouts of every label, not only of its own.")
 @click.option("--another", is_flag=True, help="Add a second key to a label that has one, to rotate it.")
 @_keys_file
 @_as_json
-def mint(label: str, max_in_flight: int | None, another: bool, keys_file: str | None, as_json: bool) -> None:
+def mint(
+    label: str, max_in_flight: int | None, admin: bool, another: bool, keys_file: str | None, as_json: bool
+) -> None:
     """Make a key for LABEL and print it, once.
 
-    Its SHA-256 is noted in the file; only the key goes to stdout. The file is made when it is missing, for its owner
+    A key fetches, lists, cancels, replays and compares the rollouts of its own label; with --admin those of all. Its
+    SHA-256 is noted in the file; only the key goes to stdout. The file is made when it is missing, for its owner
     alone to read. A label has 1 to 64 letters, digits, dots, underscores or dashes.
     """
     import secrets
@@ -70,9 +80,10 @@ def mint(label: str, max_in_flight: int | None, another: bool, keys_file: str | 
         raise click.BadParameter(f"a label has {key_file.LABEL_RULE}; {own}.", param_hint="LABEL")
     path = _path(keys_file)
     key = secrets.token_urlsafe(32)
-    holder = key_file.add(path, label, key, max_in_flight=max_in_flight, another=another)
+    holder = key_file.add(path, label, key, max_in_flight=max_in_flight, admin=admin, another=another)
     if as_json:
-        print_json({"label": label, "key": key, "max_in_flight": holder.max_in_flight, "keys_file": str(path)})
+        rights = {"max_in_flight": holder.max_in_flight, "admin": holder.admin}
+        print_json({"label": label, "key": key, **rights, "keys_file": str(path)})
     else:
         click.echo(key)
     _say(f"Noted in {path} under the label {label}, as a SHA-256: the key is shown this once and kept nowhere.")
@@ -107,7 +118,7 @@ def rotate(ctx: click.Context, label: str, finish: bool, keys_file: str | None, 
             hint="`taskapp keys list` shows the labels; `mint` makes one.",
         )
     quota = lines[-1].holder.max_in_flight
-    ctx.invoke(mint, label=label, max_in_flight=quota, another=True, keys_file=keys_file, as_json=as_json)
+    ctx.invoke(mint, label=label, max_in_flight=quota, admin=False, another=True, keys_file=keys_file, as_json=as_json)
     file = "" if keys_file is None else f" --keys-file {shlex.quote(keys_file)}"
     _say(f"The old key is valid, too. When all callers have the new one: taskapp keys rotate {label} --finish{file}")
 
@@ -155,15 +166,23 @@ def upload(backend_url: str | None, env_files: tuple[str, ...], minting: bool, f
 def list_(keys_file: str | None, as_json: bool) -> None:
     """List the labels of a key file, never a key.
 
-    For each label: whether the file has its keys' SHA-256 or the keys themselves, its quota, and how many keys it has.
+    For each label: whether the file has its keys' SHA-256 or the keys themselves, its quota, whether it sees the
+    rollouts of every label, and how many keys it has.
     """
     path = _path(keys_file)
     rows: dict[str, dict[str, Any]] = {}
     for line in _read(path):
         kind = "hashed" if line.hashed else "plain text"
+        holder = line.holder
         row = rows.setdefault(
-            line.holder.label,
-            {"label": line.holder.label, "kind": kind, "max_in_flight": line.holder.max_in_flight, "keys": 0},
+            holder.label,
+            {
+                "label": holder.label,
+                "kind": kind,
+                "max_in_flight": holder.max_in_flight,
+                "admin": holder.admin,
+                "keys": 0,
+            },
         )
         row["keys"] += 1
         row["kind"] = kind if row["kind"] == kind else "mixed"
@@ -171,11 +190,11 @@ def list_(keys_file: str | None, as_json: bool) -> None:
         print_json({"keys_file": str(path), "keys": list(rows.values())})
     elif rows:
         click.echo(f"Keys in {clean(str(path))}:")
-        shown = table("label", "kind", "max in flight", "keys", right=("max in flight", "keys"))
+        shown = table("label", "kind", "max in flight", "admin", "keys", right=("max in flight", "keys"))
         for row in rows.values():
             marked = row["kind"] if row["kind"] == "hashed" else f"{row['kind']} (!)"
             quota = "any" if row["max_in_flight"] is None else str(row["max_in_flight"])
-            shown.add_row(row["label"], marked, quota, str(row["keys"]))
+            shown.add_row(row["label"], marked, quota, "yes" if row["admin"] else "no", str(row["keys"]))
         console().print(shown)
     else:
         click.echo(f"{clean(str(path))} has no keys. Make one: taskapp keys mint LABEL.")

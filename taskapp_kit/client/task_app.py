@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from taskapp_kit.client.portal import run
 from taskapp_kit.client.rollout_call import RolloutCall
@@ -85,6 +85,29 @@ class TaskAppClient:
         except ValueError:
             raise not_json(answer, self.url, shown) from None
 
+    async def rollouts(self, **filters: str | float) -> dict[str, Any]:
+        """`GET /rollouts`: a page of stored rollouts, newest first, and `next_cursor` (None on the last page).
+
+        filters: environment, policy, status, boundary, reward_above, reward_below, run_id, group_id, limit, cursor; with
+        an admin's key key_label. Raises TaskAppError, TaskAppUnreachable.
+        """
+        return await self._object("/rollouts" + (f"?{urlencode(filters)}" if filters else ""), retries=self.retries)
+
+    async def rollout_by_id(self, rollout_id: str, *, events: bool = False) -> dict[str, Any]:
+        """`GET /rollouts/{rollout_id}`: the answer of a rollout that is over. events: with its events.
+
+        Raises TaskAppError when there is none (404), when it failed (`boundary`) or is under way (202);
+        TaskAppUnreachable.
+        """
+        path = f"/rollouts/{quote(rollout_id, safe='')}"
+        try:
+            return await self._object(path + ("?events=1" if events else ""), retries=self.retries)
+        except TaskAppError as error:
+            if error.status != 202:
+                raise
+            message = f"The rollout {rollout_id} at {self.url} is under way."
+            raise TaskAppError(message, status=202, code="running", hint="Ask again when it has ended.") from None
+
     async def rollout(
         self,
         request: RolloutRequest | Mapping[str, Any],
@@ -136,7 +159,7 @@ class TaskAppClient:
         body = await self.get(path, retries=retries)
         if not isinstance(body, dict):
             raise TaskAppError(
-                f"{self.url}{path} answered with JSON that is no object.",
+                f"{self.url}{path.partition('?')[0]} answered with JSON that is no object.",
                 status=200,
                 code="not_json",
                 hint="Is that the address of a task app?",
@@ -179,6 +202,14 @@ class SyncTaskAppClient:
     def get(self, path: str, *, retries: int | None = None, seconds: float = REQUEST_SECONDS) -> Any:
         """See TaskAppClient."""
         return self._do(lambda client: client.get(path, retries=retries, seconds=seconds))
+
+    def rollouts(self, **filters: str | float) -> dict[str, Any]:
+        """See TaskAppClient."""
+        return self._do(lambda client: client.rollouts(**filters))
+
+    def rollout_by_id(self, rollout_id: str, *, events: bool = False) -> dict[str, Any]:
+        """See TaskAppClient."""
+        return self._do(lambda client: client.rollout_by_id(rollout_id, events=events))
 
     def rollout(
         self,

@@ -39,7 +39,8 @@ def unreachable(
 def refusal(answer: Answer, url: str, path: str, key: str | None) -> TaskAppError:
     """What an answer other than 200 comes to."""
     told = told_by(answer, key)
-    if answer.status in (401, 403) or (told is not None and told.code in NO_KEY_CODES):
+    known = told is not None and told.code == "admin_only"  # the key is valid, and may not ask for that
+    if (answer.status in (401, 403) and not known) or (told is not None and told.code in NO_KEY_CODES):
         what = "the key" if key else "a request without a key"
         return TaskAppError(
             f"{url} refuses {what}.",

@@ -100,6 +100,7 @@ class StoredRollout:
     status: terminated | truncated | failed. events: as `contract.events.to_json` writes them, in order, without private
     state. private: what only rubrics may read (`{"final_state": …}`). policy: the allow-listed part of `policy.config`.
     failure: boundary, code, message, error_id of a failed rollout. created_at: unix seconds. seconds: wall time.
+    tokens: prompt and completion tokens of the policy's model, cost: US dollars for them; None where they are not known.
     row_hash: SHA-256 of the task's row, None without rows: the row itself is never kept. observation_digest: the digest
     with the pictures, None when none were asked for, and in rows of releases before 0.2.0.
     """
@@ -137,7 +138,76 @@ class StoredRollout:
     timing: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     key_label: str | None = None
+    tokens: int | None = None
+    cost: float | None = None
     blobs: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutQuery:
+    """Which stored rollouts: those that fit every member that is not None.
+
+    reward_above, reward_below: exclusive bounds; a reward that is undefined fits neither. before: (created_at,
+    rollout_id) of a row; only what stands after it in the order newest first. limit: rows at most, from 1.
+    """
+
+    app: str | None = None
+    environment: str | None = None
+    policy: str | None = None
+    status: str | None = None
+    boundary: str | None = None
+    run_id: str | None = None
+    group_id: str | None = None
+    key_label: str | None = None
+    reward_above: float | None = None
+    reward_below: float | None = None
+    before: tuple[float, str] | None = None
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSummaryRow:
+    """What a list tells of a stored rollout; see StoredRollout. boundary: where a failed one failed."""
+
+    rollout_id: str
+    created_at: float
+    environment: str
+    split: str
+    seed: int
+    policy: str | None
+    model: str | None
+    status: str
+    stop_reason: str
+    boundary: str | None
+    reward: float | None
+    length: int
+    tokens: int | None
+    cost: float | None
+    seconds: float
+    run_id: str
+    group_id: str | None
+
+
+@runtime_checkable
+class QueryableStore(Protocol):
+    """A store that can list what it has. A plugin's store may do without: lists are then refused."""
+
+    async def query(self, wanted: RolloutQuery) -> list[RolloutSummaryRow]:
+        """The rollouts that fit, newest first, among equal times by rollout_id descending. Raises StoreError."""
+        ...
+
+
+@runtime_checkable
+class PrunableStore(Protocol):
+    """A store that can remove old rollouts. A plugin's store may do without."""
+
+    async def prune(self, app: str, *, before: float | None = None, keep: int | None = None) -> int:
+        """Removes rollouts of `app` that began before that time (unix seconds), or all but the newest `keep`.
+
+        Kept are those that have a ticket, and every picture that a rollout which stays shows. How many were removed.
+        Raises StoreError.
+        """
+        ...
 
 
 class Store(Protocol):
@@ -177,7 +247,8 @@ class Ticket:
     """A rollout that is to be found again: by its id, and by the Idempotency-Key under which it was asked for.
 
     key: SHA-256 (hex) of the idempotency key and of whose it is; None without one. fingerprint: SHA-256 (hex) of the
-    request's body. created_at: unix seconds. key_label: of the API key that asked.
+    request's body. created_at: unix seconds. key_label: of the API key that asked. app: the task app's name, None in a
+    ticket of a release before 0.2.0.
     """
 
     rollout_id: str
@@ -185,6 +256,7 @@ class Ticket:
     created_at: float
     key: str | None = None
     key_label: str | None = None
+    app: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class Directory:
         config: `asked` has to be the same in both; the rest (the time, an id) is that of the first beginning. resume:
         going on is allowed. Raises ConfigError, StoreError (damaged).
         """
-        before = self._config()
+        before = read_config(self.path) if (self.path / CONFIG).exists() else None
         if before is None and self._size:
             raise ConfigError(
                 f"{self.path} has a {RESULTS} and no {CONFIG}, so nobody can say what was evaluated there.",
@@ -94,25 +94,6 @@ class Directory:
             )  # fmt: skip
         self._scan()
         return before
-
-    def _config(self) -> dict[str, Any] | None:
-        try:
-            text = (self.path / CONFIG).read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise ConfigError(f"{self.path / CONFIG} cannot be read: {error.strerror}.") from None
-        try:
-            told = orjson.loads(text)
-            known = told["format"] == FORMAT and told["schema_version"] <= SCHEMA_VERSION
-            if known and isinstance(told["asked"], dict) and isinstance(told["eval_id"], str):
-                return dict(told)
-        except (orjson.JSONDecodeError, KeyError, TypeError):
-            pass
-        raise ConfigError(
-            f"{self.path / CONFIG} is not the configuration of an evaluation that this release knows.",
-            hint="Give another --out.",
-        )
 
     # -- results --------------------------------------------------------------------------------------------------
 
@@ -237,6 +218,27 @@ class Directory:
             with suppress(OSError):
                 waiting.unlink()
             raise StoreError(f"{self.path / name} cannot be written: {error.strerror}.") from error
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The `config.json` of an evaluation's directory. Raises ConfigError: there is none, or it is none of ours."""
+    try:
+        text = (path / CONFIG).read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(f"{path} has no {CONFIG}, so it is no evaluation.", hint="Name its directory.") from None
+    except OSError as error:
+        raise ConfigError(f"{path / CONFIG} cannot be read: {error.strerror}.") from None
+    try:
+        told = orjson.loads(text)
+        known = told["format"] == FORMAT and told["schema_version"] <= SCHEMA_VERSION
+        if known and isinstance(told["asked"], dict) and isinstance(told["eval_id"], str):
+            return dict(told)
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        pass
+    raise ConfigError(
+        f"{path / CONFIG} is not the configuration of an evaluation that this release knows.",
+        hint="Name another directory.",
+    )
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> list[str]:

@@ -35,8 +35,11 @@ class Watch(Protocol):
         """Called every TICK_SECONDS, whether or not a rollout has ended."""
 
 
-def configuration(plan: Plan, about: About) -> dict[str, Any]:
-    """`config.json`: `asked` has to be the same for whoever goes on, the rest is told for people."""
+def configuration(plan: Plan, about: About, *, app_reference: str | None = None) -> dict[str, Any]:
+    """`config.json`: `asked` has to be the same for whoever goes on, the rest is told for people.
+
+    app_reference: by which `find_app` finds the app again; None where it was only asked at its address.
+    """
     return {
         "asked": {
             "app": about.app,
@@ -48,6 +51,7 @@ def configuration(plan: Plan, about: About) -> dict[str, Any]:
             "environment": about.environment,
         },
         "git": about.git,
+        "app_reference": app_reference,
         "eval_id": uuid4().hex,
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -9,7 +9,7 @@ from typing import Any
 
 from taskapp_kit.contract.content import Json, NotJson, plain, without_images
 from taskapp_kit.contract.identity import derived_rng
-from taskapp_kit.contract.ports import Tool, View
+from taskapp_kit.contract.ports import PolicyStops, Tool, View
 from taskapp_kit.contract.trajectory import Answer, ToolCall
 from taskapp_kit.declare.places import without_folder
 from taskapp_kit.declare.specs import EnvironmentSpec, PolicySpec
@@ -159,22 +159,31 @@ def _never_words(environment: EnvironmentSpec, answer: Answer) -> str | None:
 
 
 class ReplayPolicy:
-    """The answers of a stored rollout, in order. Raises PolicyError when the episode goes on after the last."""
+    """The answers of a stored rollout, in order.
+
+    stops: ends the episode after the last one, with this stop reason; without it PolicyError is raised when the episode
+    goes on.
+    """
 
     name = "replay"
 
-    def __init__(self, answers: Sequence[Answer]) -> None:
+    def __init__(self, answers: Sequence[Answer], *, stops: str | None = None) -> None:
         self._answers = list(answers)
+        self._given = 0
+        self._stops = stops
 
     def decide(self, view: View) -> Answer:
-        """The next stored answer."""
-        if view.turn >= len(self._answers):
+        """The next stored answer. Turns that the caller scripted are not counted."""
+        if self._given >= len(self._answers):
+            if self._stops is not None:
+                raise PolicyStops(self._stops)
             raise PolicyError(
-                f"the stored rollout has {len(self._answers)} turns, and the episode asks for turn {view.turn + 1}: it "
+                f"the stored rollout has {len(self._answers)} turns, and the episode asks for turn {self._given + 1}: it "
                 "is not the same episode.",
                 hint="Replay with the same environment version, split, seed and env.config.",
             )
-        return self._answers[view.turn]
+        self._given += 1
+        return self._answers[self._given - 1]
 
 
 class AuthorPolicy:

@@ -19,6 +19,7 @@ from taskapp_kit.contract.ports import Coordinator
 from taskapp_kit.declare.taskapp import Exposure
 from taskapp_kit.errors import TaskappError
 from taskapp_kit.live_rollouts import LiveRollouts
+from taskapp_kit.retention import retention_of
 from taskapp_kit.serve import openapi
 from taskapp_kit.serve.auth import KeyCheck
 from taskapp_kit.serve.documents import openapi_document, page
@@ -71,6 +72,7 @@ def create(
 
     live = LiveRollouts(service, coordinator)
     observers = Observers(service, settings)
+    retention = retention_of(service, settings.store_keep)
 
     async def drain(grace_seconds: float) -> None:
         await service.drain(grace_seconds)
@@ -82,10 +84,14 @@ def create(
             await asyncio.to_thread(service.prepare)
             await service.start()
             observers.start()
+            if retention is not None:
+                retention.start()
             yield
         finally:
             await drain(settings.grace_seconds)
             await live.close()
+            if retention is not None:
+                await retention.close()
             await service.close()
             await observers.close()
 

@@ -10,6 +10,7 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from taskapp_kit.contract.peer import peer_of
+from taskapp_kit.course import Caller
 from taskapp_kit.serve.answer import Headers
 from taskapp_kit.serve.errors import Refusal, error_answer
 from taskapp_kit.serve.keys import Keys
@@ -24,6 +25,8 @@ LABEL = "taskapp_kit.key_label"
 """Where the scope holds the label of the key that was used."""
 QUOTA = "taskapp_kit.key_quota"
 """Where it holds how many rollouts that label may have in flight: an int, or None for any number."""
+ADMIN = "taskapp_kit.key_admin"
+"""Where it holds whether that key sees the rollouts of every label."""
 
 
 class KeyCheck:
@@ -108,7 +111,13 @@ class KeyCheck:
         peer_of(scope).keyed = True
         scope[LABEL] = holder.label
         scope[QUOTA] = holder.max_in_flight
+        scope[ADMIN] = holder.admin
         return None
+
+
+def caller_of(scope: Scope, *, traceparent: str | None = None, tracestate: str | None = None) -> Caller:
+    """Who sent a request that the key check let through."""
+    return Caller(scope.get(LABEL), scope.get(QUOTA), traceparent, tracestate, admin=scope.get(ADMIN, False))
 
 
 def candidates(headers: Headers) -> list[bytes] | Refusal:

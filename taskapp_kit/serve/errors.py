@@ -34,6 +34,7 @@ BOUNDARY_STATUS = {"environment": 500, "policy": 502, "scoring": 500, "timeout":
 REFUSAL_STATUS = {
     "unauthorised": 401,
     "missing_environment_api_key": 503,
+    "admin_only": 403,
     "not_found": 404,
     "method_not_allowed": 405,
     "rollout_elsewhere": 409,

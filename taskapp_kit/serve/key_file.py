@@ -6,9 +6,10 @@ One key a line, with words between spaces; an empty line and one that begins wit
     LABEL KEY
     LABEL sha256:HEX                    the digest stands for the key, which is then nowhere
     LABEL sha256:HEX max_in_flight=8    how many rollouts this label may have in flight at once; a plain key may have it too
+    LABEL sha256:HEX admin              sees and cancels the rollouts of every label; without it only its own
 
-Several lines may share a label (while a key is rotated); their `max_in_flight` is then the same. No error shows a key,
-nor a word that may be one.
+Several lines may share a label (while a key is rotated); what stands after their keys is then the same. No error shows a
+key, nor a word that may be one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from taskapp_kit.private_files import make_private_folder
 MAX_QUOTA = 1_000_000
 LABEL_RULE = "1 to 64 letters (a to z, A to Z), digits, dots, underscores or dashes, the first a letter or a digit"
 EXPECTED = (
-    f"Expected KEY, LABEL KEY or LABEL sha256:HEX, and after a labelled key perhaps max_in_flight=N (1 to {MAX_QUOTA}). "
+    f"Expected KEY, LABEL KEY or LABEL sha256:HEX, and after a labelled key perhaps max_in_flight=N (1 to {MAX_QUOTA}) "
+    "and admin. "
     f"A label has {LABEL_RULE}; a key has no spaces or commas and at most {MAX_KEY_BYTES} bytes."
 )
 LOCK_SECONDS = 10.0
@@ -44,6 +46,7 @@ _OWN_LABEL = re.compile(r"environment|development|(alias|file)[0-9]+")
 _HASHED = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _LIKE_A_HASH = re.compile(r"(sha-?[0-9]+|md5)[:=]", re.IGNORECASE)
 _QUOTA = "max_in_flight="
+_ADMIN = "admin"
 _MARK = "\ufeff"  # the byte order mark of an editor
 
 
@@ -53,10 +56,15 @@ class KeyFileError(TaskappError):
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
-    """Who holds a key: the label that is logged and stored, and how many rollouts it may have in flight (None: any)."""
+    """Who holds a key.
+
+    label: is logged and stored. max_in_flight: rollouts that it may have in flight, None for any number. admin: it sees
+    the rollouts of every label, not only of its own.
+    """
 
     label: str
     max_in_flight: int | None = None
+    admin: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +100,11 @@ def digests_of(key: str) -> tuple[bytes, ...]:
     return tuple(hashlib.sha256(spelling).digest() for spelling in sorted(spellings))
 
 
-def written(label: str, key: str, max_in_flight: int | None = None) -> str:
+def written(holder: KeyHolder, key: str) -> str:
     """The line that lets a key in, without the key."""
-    quota = "" if max_in_flight is None else f" {_QUOTA}{max_in_flight}"
-    return f"{label} sha256:{hashlib.sha256(key.encode()).hexdigest()}{quota}"
+    quota = "" if holder.max_in_flight is None else f" {_QUOTA}{holder.max_in_flight}"
+    admin = f" {_ADMIN}" if holder.admin else ""
+    return f"{holder.label} sha256:{hashlib.sha256(key.encode()).hexdigest()}{quota}{admin}"
 
 
 def read(path: Path) -> list[KeyLine]:
@@ -116,8 +125,8 @@ def parse(text: str, path: Path) -> list[KeyLine]:
         first = by_label.setdefault(item.holder.label, item)
         if first.holder != item.holder:
             raise ConfigError(
-                f"{path}:{first.number} and {path}:{item.number} have one label and two quotas.",
-                hint="Give every line of a label the same max_in_flight=N, or none of them.",
+                f"{path}:{first.number} and {path}:{item.number} have one label, and differ in max_in_flight or admin.",
+                hint="Give every line of a label the same words after its key.",
             )
         for digest in item.digests:
             same = by_digest.setdefault(digest, item)
@@ -129,17 +138,20 @@ def parse(text: str, path: Path) -> list[KeyLine]:
     return found
 
 
-def add(path: Path, label: str, key: str, *, max_in_flight: int | None = None, another: bool = False) -> KeyHolder:
+def add(
+    path: Path, label: str, key: str, *, max_in_flight: int | None = None, admin: bool = False, another: bool = False
+) -> KeyHolder:
     """Lets a key in under a label; only its digest is written. The file and its directory are made when missing.
 
-    another: the label may be there already, whose quota then holds for the new key too. Raises KeyFileError when the
-    label is there, has another quota, or the file cannot be written; ConfigError when label, quota or file are broken.
+    admin: it sees the rollouts of every label. another: the label may be there already, whose quota and admin flag then
+    hold for the new key too. Raises KeyFileError when the label is there, has another quota or no admin flag, or the
+    file cannot be written; ConfigError when label, quota or file are broken.
     """
     if not is_label(label) or is_own_label(label):
         raise ConfigError("That is no label for a key.", hint=f"A label has {LABEL_RULE}; the server's own are taken.")
     if max_in_flight is not None and not 1 <= max_in_flight <= MAX_QUOTA:
         raise ConfigError(f"max_in_flight is from 1 to {MAX_QUOTA}.")
-    holder = KeyHolder(label, max_in_flight)
+    holder = KeyHolder(label, max_in_flight, admin)
 
     def appended(text: str) -> str:
         nonlocal holder
@@ -155,9 +167,14 @@ def add(path: Path, label: str, key: str, *, max_in_flight: int | None = None, a
                     f"The label {label} in {path} has another quota ({known.max_in_flight or 'none'}).",
                     hint="A label has one quota: leave --max-in-flight out, or revoke the label first.",
                 )
+            if admin and not known.admin:
+                raise KeyFileError(
+                    f"The label {label} in {path} is no admin.",
+                    hint="The keys of a label have the same rights: leave --admin out, or revoke the label first.",
+                )
             holder = known
         gap = "" if not text.removeprefix(_MARK) or text.splitlines(keepends=True)[-1][-1:] in "\r\n" else "\n"
-        return f"{text}{gap}{written(label, key, holder.max_in_flight)}\n"
+        return f"{text}{gap}{written(holder, key)}\n"
 
     _change(path, appended, create=True)
     return holder
@@ -222,13 +239,22 @@ def _line(words: list[str], number: int, path: Path) -> KeyLine:
         return ConfigError(f"{path}:{number} is no key: {reason}.", hint=EXPECTED)
 
     quota: int | None = None
-    if len(words) > 1 and words[-1].startswith(_QUOTA):
-        digits = words.pop().removeprefix(_QUOTA)
+    admin = False
+    while len(words) > 1 and (words[-1].startswith(_QUOTA) or words[-1] == _ADMIN):
+        word = words.pop()
+        if len(words) == 1:  # a label whose key was forgotten must not become a key
+            raise broken("it has max_in_flight or admin, and no label or no key")
+        if word == _ADMIN:
+            if admin:
+                raise broken("it has admin twice")
+            admin = True
+            continue
+        digits = word.removeprefix(_QUOTA)
         if not digits.isascii() or not digits.isdigit() or len(digits) > 7 or not 1 <= int(digits) <= MAX_QUOTA:
             raise broken(f"its quota is no whole number from 1 to {MAX_QUOTA}")
+        if quota is not None:
+            raise broken("it has two quotas")
         quota = int(digits)
-        if len(words) == 1:  # a label whose key was forgotten must not become a key
-            raise broken("it has a quota, and no label or no key")
     if len(words) > 2:
         raise broken("it has too many words")
     labelled, secret = len(words) == 2, words[-1]
@@ -242,7 +268,7 @@ def _line(words: list[str], number: int, path: Path) -> KeyLine:
     if not hashed and _LIKE_A_HASH.match(secret):  # as a plain key it would let in whoever saw the file
         raise broken("it looks like a digest, which is sha256: and 64 hexadecimal digits")
     digests = (bytes.fromhex(hashed[1]),) if hashed else digests_of(secret)
-    holder = KeyHolder(words[0] if labelled else f"file{number}", quota)
+    holder = KeyHolder(words[0] if labelled else f"file{number}", quota, admin)
     return KeyLine(number, holder, digests, hashed=hashed is not None, labelled=labelled)
 
 

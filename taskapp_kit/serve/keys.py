@@ -30,7 +30,10 @@ class Keys:
 
     def __init__(self, keys: Iterable[tuple[str, str]] = (), file: Path | None = None) -> None:
         """keys: (label, key) pairs. file: a key file, read now; raises ConfigError when it cannot be."""
-        self._fixed: Known = [(digest, KeyHolder(label)) for label, key in keys for digest in digests_of(key)]
+        # what stands in a variable is the operator's own
+        self._fixed: Known = [
+            (digest, KeyHolder(label, admin=True)) for label, key in keys for digest in digests_of(key)
+        ]
         self._file = None if file is None else file.absolute()  # an environment may change the directory
         self._from_file: Known = []
         self._stamp: tuple[int, int, int] | None = None
@@ -70,7 +73,7 @@ class Keys:
     def match(self, candidates: Iterable[bytes]) -> KeyHolder | None:
         """Who holds the key that one of the candidates is, else None. Every pair is compared, without early exit.
 
-        A key that is both in a setting and in the file is the file's: its label and its quota.
+        A key that is both in a setting and in the file is the file's: its label, quota and admin flag.
         """
         found: KeyHolder | None = None
         for candidate in candidates:

@@ -25,6 +25,7 @@ KEYED_FAILURES = (401, 503)
 TITLES = {
     400: "The request is refused",
     401: "No valid key",
+    403: "The key may not ask for that",
     404: "There is no such thing",
     408: "The body did not arrive in time",
     409: "It does not fit what went before",

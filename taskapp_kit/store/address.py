@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from taskapp_kit.contract.ports import Store
-from taskapp_kit.errors import ConfigError, Unavailable
+from taskapp_kit.errors import ConfigError, StoreError, Unavailable
 
 KNOWN = "sqlite:///PATH, a bare PATH, postgresql://USER:PASSWORD@HOST/DATABASE, memory, none"
 """The addresses that this release understands, as a sentence lists them."""
@@ -16,8 +16,10 @@ _MEANT_FOR_POSTGRES = re.compile(r"^postgres(ql)?(\+\w+)?:|(^|\s)(host|dbname|us
 """A bare path like this is libpq's other way of writing, or lacks a slash: no file is to be named after a password."""
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str, *, create: bool = True) -> Store:
     """Opens the store at `url`, creating file, directories or tables when they are not there. Blocks: for the start.
+
+    create: False refuses a SQLite file that is not there, for those who only read.
 
     `sqlite:///rel/path.db`, `sqlite:////abs/path.db` or a bare path: a SQLite file. `postgresql://…`: a database that
     any number of servers may share (extra `postgres`). `memory`: kept until the process ends. `none` is the caller's
@@ -43,10 +45,10 @@ def open_store(url: str) -> Store:
         if _MEANT_FOR_POSTGRES.search(url):
             raise ConfigError("a Postgres address begins with postgresql://, and this one does not.",
                               hint="Give postgresql://USER:PASSWORD@HOST:5432/DATABASE.")  # fmt: skip
-        return _sqlite(Path(url).expanduser())
+        return _sqlite(Path(url).expanduser(), create=create)
     scheme = scheme.lower()
     if scheme == "sqlite":
-        return _sqlite(_sqlite_path(rest))
+        return _sqlite(_sqlite_path(rest), create=create)
     if scheme.split("+")[0] in ("postgres", "postgresql"):
         return _postgres(scheme, url)
     for plugin in entry_points(group="taskapp_kit.stores", name=scheme):
@@ -71,9 +73,11 @@ def _sqlite_path(rest: str) -> Path | None:
     return Path(rest[1:]).expanduser()
 
 
-def _sqlite(path: Path | None) -> Store:
+def _sqlite(path: Path | None, *, create: bool = True) -> Store:
     from taskapp_kit.store.sqlite import SqliteStore
 
+    if path is not None and not create and not path.is_file():
+        raise StoreError(f"there is no store {path}.", hint="Check the path; it is taken from the working directory.")
     return SqliteStore(path)
 
 

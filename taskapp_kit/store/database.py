@@ -99,6 +99,10 @@ class SqlDatabase(ABC):
     def listed_pictures(self) -> TableValuedAlias:
         """For each row of `rollouts` the hashes in `blob_hashes`, as the column `value`."""
 
+    def hold_pictures(self, connection: Connection) -> None:
+        """Until the transaction ends, no other one that keeps or looks for pictures is under way."""
+        return
+
     @abstractmethod
     def size_bytes(self, connection: Connection) -> int:
         """Bytes that the tables take; 0 in memory."""

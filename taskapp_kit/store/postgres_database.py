@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 import psycopg
@@ -19,7 +20,7 @@ from sqlalchemy import cast as cast_to
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.database import Driver, Spelling, SqlDatabase
 from taskapp_kit.store.postgres_address import place_of, read_address
-from taskapp_kit.store.postgres_faults import explain, is_locked, is_lost, is_tangled
+from taskapp_kit.store.postgres_faults import explain, is_forbidden, is_locked, is_lost, is_tangled
 from taskapp_kit.store.schema import METADATA, ROLLOUTS, migrate
 
 T = TypeVar("T")
@@ -89,8 +90,11 @@ class PostgresDatabase(SqlDatabase):
             self.close()
             raise
         except Exception as fault:
+            error = self.explain(fault, "open")
+            if is_forbidden(fault) and (needed := self._lacking_rights()):
+                error.hint = f"Let the owner of its tables or its schema run: {needed}"
             self.close()
-            raise self.explain(fault, "open") from None
+            raise error from None
 
     def connect(self) -> Driver:
         """A connection of the driver's own, outside the pool; who asks for it closes it."""
@@ -151,6 +155,10 @@ class PostgresDatabase(SqlDatabase):
         """For each row of `rollouts` the hashes in `blob_hashes`, as the column `value`."""
         return func.json_array_elements_text(cast_to(ROLLOUTS.c.blob_hashes, JSON)).table_valued("value")
 
+    def hold_pictures(self, connection: Connection) -> None:
+        """Until the transaction ends, no other one that keeps or looks for pictures is under way."""
+        connection.exec_driver_sql("LOCK TABLE blobs IN ACCESS EXCLUSIVE MODE")
+
     def size_bytes(self, connection: Connection) -> int:
         """Bytes of the tables and their indexes."""
         sizes = [func.pg_total_relation_size(table.name) for table in METADATA.sorted_tables]
@@ -185,6 +193,25 @@ class PostgresDatabase(SqlDatabase):
         _driver_of(connection).patience_seconds = self._patience_seconds
         connection.exec_driver_sql(self.begin)
 
+    def _lacking_rights(self) -> str:
+        """The SQL after which this user can open the store; empty when that cannot be found out."""
+        with suppress(*self.faults), self.writer.connect() as connection, connection.begin():
+            user, schema = connection.exec_driver_sql("SELECT current_user, current_schema()").one()
+            readable: dict[str, bool] = dict(
+                connection.exec_driver_sql(
+                    "SELECT relname, has_table_privilege(oid, 'SELECT') FROM pg_class WHERE relnamespace = %s::regnamespace "
+                    "AND relname = ANY(%s)",
+                    (_named(schema), list(METADATA.tables)),
+                ).all()
+            )
+            if len(readable) < len(METADATA.tables):
+                return f"GRANT USAGE, CREATE ON SCHEMA {_named(schema)} TO {_named(user)};"
+            if not all(readable.values()):
+                tables = ", ".join(f"{_named(schema)}.{_named(table)}" for table in sorted(readable))
+                return f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {_named(user)};"
+            return _changes(connection, self.place)
+        return ""
+
     def _encoding(self, connection: Connection) -> None:
         encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
         if encoding != "UTF8":
@@ -192,6 +219,27 @@ class PostgresDatabase(SqlDatabase):
                 f"the store {self.place} has the encoding {encoding}, which cannot hold any text.",
                 hint="Create a database with the encoding UTF8.",
             )
+
+
+def _changes(connection: Connection, place: str) -> str:
+    """What `migrate` would run to bring the tables up to date, as SQL; nothing is changed."""
+    statements = []
+
+    def instead(
+        _connection: Any, cursor: Any, statement: str, parameters: Any, _context: Any, _many: bool
+    ) -> tuple[str, Any]:
+        if statement.lstrip().startswith("SELECT"):
+            return statement, parameters
+        statements.append(psycopg.ClientCursor(cursor.connection).mogrify(statement, parameters or None))
+        return "SELECT 1", ()
+
+    event.listen(connection, "before_cursor_execute", instead, retval=True)
+    migrate(connection, place, shared=True)
+    return " ".join(f"{' '.join(statement.split())};" for statement in statements)
+
+
+def _named(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _driver_of(connection: Connection) -> BoundedConnection:

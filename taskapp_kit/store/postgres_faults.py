@@ -81,6 +81,11 @@ def is_lost(fault: Exception) -> bool:
     return isinstance(origin, OSError)
 
 
+def is_forbidden(fault: Exception) -> bool:
+    """Whether the user lacks a privilege."""
+    return _state(getattr(fault, "orig", None) or fault) == "42501"
+
+
 def is_locked(fault: Exception) -> bool:
     """Whether another session held a lock for too long."""
     return _state(getattr(fault, "orig", None) or fault) == "55P03"

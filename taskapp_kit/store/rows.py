@@ -26,8 +26,9 @@ _TEXTS = (
 )  # fmt: skip
 _OPTIONAL_TEXTS = ("group_id", "row_hash", "key_label", "digest", "observation_digest")
 _INTS = ("schema_version", "seed", "length")
+_OPTIONAL_INTS = ("tokens",)
 _FLOATS = ("created_at", "total_reward", "seconds")
-_OPTIONAL_FLOATS = ("reward", "outcome_score", "events_score")
+_OPTIONAL_FLOATS = ("reward", "outcome_score", "events_score", "cost")
 _ALL_TEXTS = _TEXTS + _OPTIONAL_TEXTS
 _ALL_FLOATS = _FLOATS + _OPTIONAL_FLOATS
 _OBJECTS = ("config", "policy", "timing", "private")
@@ -71,6 +72,9 @@ def _row(rollout: StoredRollout) -> Row:
         values[name] = value if plain else exact_text(value, name, optional=name in _OPTIONAL_TEXTS)
     for name in _INTS:
         values[name] = exact_int(getattr(rollout, name), name)
+    for name in _OPTIONAL_INTS:
+        number = getattr(rollout, name)
+        values[name] = None if number is None else exact_int(number, name)
     for name in _ALL_FLOATS:
         values[name] = exact_float(getattr(rollout, name), name, optional=name in _OPTIONAL_FLOATS)
     for name in _OBJECTS:

@@ -72,6 +72,8 @@ ROLLOUTS = Table(
     Column("spec_hash", _WORD, nullable=False),
     Column("digest", _WORD),
     Column("observation_digest", _WORD),
+    Column("tokens", BigInteger),
+    Column("cost", Double),
     Column("config", Text, nullable=False),
     Column("policy", Text, nullable=False),
     Column("scorecard", Text),
@@ -84,6 +86,7 @@ ROLLOUTS = Table(
     Index("rollouts_by_time", "created_at"),
     Index("rollouts_by_environment", "environment", "created_at"),
     Index("rollouts_by_run", "run_id"),
+    Index("rollouts_by_key_label", "app", "key_label", "created_at"),
 )
 Index(
     "rollouts_by_group",
@@ -107,6 +110,7 @@ TICKETS = Table(
     Column("key", _WORD),
     Column("fingerprint", _WORD, nullable=False),
     Column("key_label", _WORD),
+    Column("app", _WORD),
     Column("holder", _WORD, nullable=False),
     Column("process", _WORD),
     Column("lease_until", Double, nullable=False),
@@ -143,6 +147,15 @@ def observation_digest(connection: Connection) -> None:
     _add_column(connection, ROLLOUTS.c.observation_digest)
 
 
+def listing(connection: Connection) -> None:
+    """What lists show and look for: `rollouts.tokens`, `rollouts.cost`, whose rollouts; `tickets.app`."""
+    for column in (ROLLOUTS.c.tokens, ROLLOUTS.c.cost, TICKETS.c.app):
+        _add_column(connection, column)
+    next(index for index in ROLLOUTS.indexes if index.name == "rollouts_by_key_label").create(
+        connection, checkfirst=True
+    )
+
+
 def _add_column(connection: Connection, column: Column[Any]) -> None:
     """The column, unless its table has it already. Raises SQLAlchemyError."""
     table = column.table.name
@@ -155,6 +168,7 @@ MIGRATIONS: Sequence[Migration] = (
     ("0001_first_tables", first_tables),
     ("0002_tickets", tickets),
     ("0003_observation_digest", observation_digest),
+    ("0004_listing", listing),
 )
 """All steps from an empty file to today's schema, oldest first; a name that was released never changes or goes.
 

@@ -11,17 +11,17 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Table, bindparam, func, select, true
+from sqlalchemy import Connection, Select, Table, bindparam, delete, func, select, true, tuple_
 from sqlalchemy.exc import SQLAlchemyError
 
-from taskapp_kit.contract.ports import Clock, StoredRollout
+from taskapp_kit.contract.ports import Clock, RolloutQuery, RolloutSummaryRow, StoredRollout
 from taskapp_kit.errors import StoreError, StoreRefusal
 from taskapp_kit.store.database import SqlDatabase
 from taskapp_kit.store.rows import Row, differing, from_row, to_row
-from taskapp_kit.store.schema import BLOBS, ROLLOUTS
+from taskapp_kit.store.schema import BLOBS, ROLLOUTS, TICKETS
 from taskapp_kit.store.tickets import SqlCoordinator
 from taskapp_kit.store.writer import Outcome, Writer
 
@@ -36,9 +36,35 @@ SAVE_SECONDS = 60.0
 _ROLLOUT = select(*ROLLOUTS.columns).where(ROLLOUTS.c.rollout_id == bindparam("rollout_id"))
 _BLOB = select(BLOBS.c.bytes).where(BLOBS.c.sha256 == bindparam("sha256"))
 _BLOBS_THERE = select(BLOBS.c.sha256).where(BLOBS.c.sha256.in_(bindparam("names", expanding=True)))
+_COLUMN_OF = {"policy": "policy_name", "boundary": "failure_boundary"}
+_EQUAL = ("app", "environment", "policy", "status", "boundary", "run_id", "group_id", "key_label")
 _LISTED = [column for column in ROLLOUTS.columns if column.name != "events"]
 _RECENT = select(*_LISTED).order_by(ROLLOUTS.c.created_at.desc(), ROLLOUTS.c.rollout_id).limit(bindparam("limit"))
 _RECENT_OF = _RECENT.where(ROLLOUTS.c.environment == bindparam("environment"))
+
+
+_NEWEST_FIRST = (ROLLOUTS.c.created_at.desc(), ROLLOUTS.c.rollout_id.desc())
+_SUMMARY = select(*(ROLLOUTS.c[_COLUMN_OF.get(item.name, item.name)] for item in fields(RolloutSummaryRow))).order_by(
+    *_NEWEST_FIRST
+)
+
+PRUNED_AT_ONCE = 200
+"""Rollouts removed in one transaction, so that no save waits long for it."""
+
+
+def _found_by(wanted: RolloutQuery) -> Select[Any]:
+    statement = _SUMMARY.limit(wanted.limit)
+    for name in _EQUAL:
+        value = getattr(wanted, name)
+        if value is not None:
+            statement = statement.where(ROLLOUTS.c[_COLUMN_OF.get(name, name)] == value)
+    if wanted.reward_above is not None:
+        statement = statement.where(ROLLOUTS.c.reward > wanted.reward_above)
+    if wanted.reward_below is not None:
+        statement = statement.where(ROLLOUTS.c.reward < wanted.reward_below)
+    if wanted.before is not None:
+        statement = statement.where(tuple_(ROLLOUTS.c.created_at, ROLLOUTS.c.rollout_id) < tuple_(*wanted.before))
+    return statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +146,34 @@ class SqlStore:
 
         return await self._read(read)
 
+    async def query(self, wanted: RolloutQuery) -> list[RolloutSummaryRow]:
+        """The rollouts that fit, newest first, among equal times by rollout_id descending. Raises StoreError."""
+        if wanted.limit < 1:
+            raise StoreError(f"query() was asked for {wanted.limit} rollouts; the limit is 1 or more.")
+        statement = _found_by(wanted)
+
+        def read(connection: Connection) -> list[RolloutSummaryRow]:
+            return [RolloutSummaryRow(*row) for row in connection.execute(statement)]
+
+        return await self._read(read)
+
+    async def prune(self, app: str, *, before: float | None = None, keep: int | None = None) -> int:
+        """Removes rollouts of `app` that began before that time (unix seconds), or all but the newest `keep`.
+
+        Kept are those that have a ticket, and every picture that a rollout which stays shows. A few at a time, so that
+        saving goes on meanwhile. How many were removed. Raises StoreError.
+        """
+        self._open()
+        loop, removed = asyncio.get_running_loop(), 0
+        while True:
+            gone = await loop.run_in_executor(self._readers, self._pruned, app, before, keep)
+            removed += gone
+            if gone < PRUNED_AT_ONCE:
+                break
+        if removed:
+            await loop.run_in_executor(self._readers, self._prune_blobs)
+        return removed
+
     def coordinator(self, clock: Clock) -> SqlCoordinator | None:
         """Tickets in the same database, each call a holder of its own; close it before the store. None in memory."""
         return SqlCoordinator(self._database, clock)
@@ -145,6 +199,45 @@ class SqlStore:
     def _open(self) -> None:
         if self._closed:
             raise StoreError(f"the store {self.place} is closed.", hint="Open it again with open_store().")
+
+    def _pruned(self, app: str, before: float | None, keep: int | None) -> int:
+        doomed = select(ROLLOUTS.c.rollout_id).where(
+            ROLLOUTS.c.app == app, ROLLOUTS.c.rollout_id.not_in(select(TICKETS.c.rollout_id))
+        )
+        if before is not None:
+            doomed = doomed.where(ROLLOUTS.c.created_at < before)
+        if keep is not None:
+            newest = select(ROLLOUTS.c.rollout_id).where(ROLLOUTS.c.app == app).order_by(*_NEWEST_FIRST).limit(keep)
+            doomed = doomed.where(ROLLOUTS.c.rollout_id.not_in(newest))
+        removal = delete(ROLLOUTS).where(ROLLOUTS.c.rollout_id.in_(doomed.limit(PRUNED_AT_ONCE)))
+        return self._changed(lambda connection: connection.execute(removal).rowcount)
+
+    def _prune_blobs(self) -> int:
+        """Removes the pictures that no rollout lists any more; no rollout that shows one is kept meanwhile."""
+        listed = self._database.listed_pictures()
+        used = select(listed.c.value).select_from(ROLLOUTS).join(listed, true()).where(ROLLOUTS.c.blob_hashes != "[]")
+
+        def remove(connection: Connection) -> int:
+            self._database.hold_pictures(connection)
+            return connection.execute(delete(BLOBS).where(BLOBS.c.sha256.not_in(used))).rowcount
+
+        return self._changed(remove)
+
+    def _changed(self, work: Callable[[Connection], int]) -> int:
+        """What `work` makes in a transaction of its own. Raises StoreError."""
+
+        def once() -> int:
+            self._database.same_file()
+            with self._database.turn, self._database.writing, self._database.writer.begin() as connection:
+                return work(connection)
+
+        try:
+            return self._database.persist(once)
+        except StoreError:
+            raise
+        except Exception as fault:
+            error = self._database.explain(fault, "write")
+            raise error from error.__cause__
 
     async def _read(self, reader: Callable[[Connection], T]) -> T:
         self._open()

@@ -21,6 +21,7 @@ class TicketRow(NamedTuple):
     created_at: float
     key: str | None
     key_label: str | None
+    app: str | None
     settled_at: float | None
     holder: str
     process: str | None
@@ -45,7 +46,7 @@ class Statements:
 
 
 _BY_ID = (
-    "SELECT rollout_id, fingerprint, created_at, key, key_label, settled_at, holder, process, lease_until, "
+    "SELECT rollout_id, fingerprint, created_at, key, key_label, app, settled_at, holder, process, lease_until, "
     "answer_encoding, failure, answer FROM tickets WHERE rollout_id = ?"
 )
 _ANY = Statements(
@@ -54,8 +55,8 @@ _ANY = Statements(
     # Only from the one that was seen to be lost: it may have been renewed or settled, or the key taken, since.
     free_key="UPDATE tickets SET key = NULL WHERE rollout_id = ? AND key = ? AND lease_until = ? "
     "AND COALESCE(settled_at, -1) = ?",
-    insert="INSERT INTO tickets (rollout_id, fingerprint, created_at, key, key_label, holder, process, lease_until) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+    insert="INSERT INTO tickets (rollout_id, fingerprint, created_at, key, key_label, app, holder, process, lease_until) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
     settle="UPDATE tickets SET settled_at = ?, failure = ?, answer_encoding = ?, answer = ?, "
     "key = CASE WHEN ? THEN NULL ELSE key END WHERE rollout_id = ? AND holder = ? AND settled_at IS NULL",
     release="DELETE FROM tickets WHERE rollout_id = ? AND holder = ? AND settled_at IS NULL",

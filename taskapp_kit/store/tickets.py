@@ -170,7 +170,7 @@ class SqlCoordinator:
     # What follows runs in the thread, inside a transaction.
 
     def _claim(self, connection: Driver, *, ticket: Ticket) -> Found | None:
-        values = (ticket.rollout_id, ticket.fingerprint, ticket.created_at, ticket.key, ticket.key_label)
+        values = (ticket.rollout_id, ticket.fingerprint, ticket.created_at, ticket.key, ticket.key_label, ticket.app)
         for _ in range(CLAIM_TRIES):
             lease_until = self._clock.now() + LEASE_SECONDS
             if connection.execute(self._say.insert, [*values, self._holder, self._process, lease_until]).rowcount == 1:
@@ -208,7 +208,7 @@ class SqlCoordinator:
         now = self._clock.now()
         if not now - TICKET_SECONDS < row.created_at <= now + TICKET_SECONDS:
             return None
-        ticket = Ticket(*row[:5])
+        ticket = Ticket(*row[:6])
         if row.settled_at is not None:
             return Found(ticket, "settled", settled_of(row))
         if row.holder == self._holder and ticket.rollout_id in self._held:

@@ -59,7 +59,7 @@ def test_a_shell_takes_the_key_as_it_is(tmp_path: Path) -> None:
 
 def test_mint_as_json(run: Run, tmp_path: Path) -> None:
     told = json.loads(run("keys", "mint", "ci", "--json", "--keys-file", "k").stdout)
-    assert told == {"label": "ci", "key": told["key"], "max_in_flight": None, "keys_file": "k"}
+    assert told == {"label": "ci", "key": told["key"], "max_in_flight": None, "admin": False, "keys_file": "k"}
     assert Keys(file=tmp_path / "k").match([told["key"].encode()]) == KeyHolder("ci")
 
 
@@ -97,21 +97,21 @@ def test_list_tells_labels_and_never_a_key(run: Run, tmp_path: Path) -> None:
     file.write_text(f"# who\nold {PLAIN}\nBare-key-of-nobody-77\nmixed {PLAIN}2 max_in_flight=3\n")
     file.chmod(0o600)
     key = run("keys", "mint", "mixed", "--another", "--keys-file", "keys").stdout.strip()
-    run("keys", "mint", "clean", "--keys-file", "keys")
+    run("keys", "mint", "clean", "--admin", "--keys-file", "keys")
     shown = run("keys", "list", "--keys-file", "keys")
     assert shown.exit_code == 0
     assert shown.stdout.splitlines()[0] == "Keys in keys:"
     assert [line.split() for line in shown.stdout.splitlines()[2:]] == [
-        ["old", "plain", "text", "(!)", "any", "1"],
-        ["file3", "plain", "text", "(!)", "any", "1"],
-        ["mixed", "mixed", "(!)", "3", "2"],
-        ["clean", "hashed", "any", "1"],
+        ["old", "plain", "text", "(!)", "any", "no", "1"],
+        ["file3", "plain", "text", "(!)", "any", "no", "1"],
+        ["mixed", "mixed", "(!)", "3", "no", "2"],
+        ["clean", "hashed", "any", "yes", "1"],
     ]
     assert "(!) The key itself stands in the file." in shown.stderr and "sha256sum" in shown.stderr
     as_json = run("keys", "list", "--keys-file", "keys", "--json")
     told = json.loads(as_json.stdout)
     assert told["keys_file"] == "keys"
-    assert told["keys"][2] == {"label": "mixed", "kind": "mixed", "max_in_flight": 3, "keys": 2}
+    assert told["keys"][2] == {"label": "mixed", "kind": "mixed", "max_in_flight": 3, "admin": False, "keys": 2}
     everything = shown.output + as_json.output
     for secret in (PLAIN, "Bare-key-of-nobody-77", key, hashlib.sha256(key.encode()).hexdigest()):
         assert not pieces(everything, secret)

@@ -65,10 +65,10 @@ def parses(text: str) -> bool:
     return True
 
 
-@given(LABELS, SECRETS, QUOTAS)
-def test_what_is_written_is_read(label: str, secret: str, quota: int | None) -> None:
-    [line] = key_file.parse(key_file.written(label, secret, quota), HERE)
-    assert line.holder == KeyHolder(label, quota) and line.hashed and line.labelled and line.number == 1
+@given(LABELS, SECRETS, QUOTAS, st.booleans())
+def test_what_is_written_is_read(label: str, secret: str, quota: int | None, admin: bool) -> None:
+    [line] = key_file.parse(key_file.written(KeyHolder(label, quota, admin), secret), HERE)
+    assert line.holder == KeyHolder(label, quota, admin) and line.hashed and line.labelled and line.number == 1
     assert line.digests == (hashlib.sha256(secret.encode()).digest(),)
 
 
@@ -111,7 +111,7 @@ def test_the_newest_key_of_a_label_may_stay(tmp_path: Path) -> None:
     file.write_text("ci oldest\n# why\nother other-key\nci older\n")
     key_file.add(file, "ci", "newest", another=True)
     assert key_file.remove(file, "ci", keep_newest=True) == (2, 2)
-    assert file.read_text() == f"# why\nother other-key\n{key_file.written('ci', 'newest')}\n"
+    assert file.read_text() == f"# why\nother other-key\n{key_file.written(KeyHolder('ci'), 'newest')}\n"
     for label in ("ci", "other"):
         with pytest.raises(KeyFileError, match="that is its newest"):
             key_file.remove(file, label, keep_newest=True)
@@ -137,6 +137,11 @@ def test_the_newest_key_of_a_label_may_stay(tmp_path: Path) -> None:
         f"label {KEY} max_in_flight={KEY}",
         f"label {KEY} max_in_flight = 8",
         f"label {KEY} max_in_flight=8 max_in_flight=8",
+        f"label {KEY} admin admin",
+        f"label {KEY} administrator",
+        f"label admin {KEY}",
+        f"{KEY} admin",
+        "label admin max_in_flight=8",
         f"max_in_flight=8 {KEY}",
         f"max_in_flight=8 label {KEY}",
         f"{KEY} max_in_flight=8",
@@ -172,6 +177,7 @@ def test_a_broken_line_is_told_by_its_place_and_never_shown(line: str) -> None:
     "text",
     [
         f"ci {KEY} max_in_flight=8\n\nci another-key-11\n",
+        f"ci {KEY} admin\n\nci another-key-11\n",
         f"ci another-key-11\n\nci {KEY} max_in_flight=8\n",
         f"ci {KEY} max_in_flight=8\n\nci sha256:{HEX} max_in_flight=9\n",
         f"ci {KEY}\n\ntrainer {KEY}\n",

@@ -45,7 +45,7 @@ def test_labels_say_which_key_it_was() -> None:
     assert labels(keys, b"aaa", b"bbb", b"ccc", b"ddd", b"eee", b"") == [
         "environment", "alias1", "alias2", "development", None, None,
     ]  # fmt: skip
-    assert keys.match([b"no", b"nope", b"ccc"]) == KeyHolder("alias2", None)
+    assert keys.match([b"no", b"nope", b"ccc"]) == KeyHolder("alias2", None, admin=True)
     assert keys.match([]) is None
 
 

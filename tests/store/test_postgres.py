@@ -88,7 +88,9 @@ def test_a_user_who_may_not_make_tables_is_told_and_may_use_those_that_are_there
     postgres.execute(f"CREATE ROLE guest_{name} LOGIN PASSWORD '{PASSWORD}'")
     guest = address.replace("tester", f"guest_{name}")
     postgres.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC", name)
-    assert "the user may not do that (42501). Let its owner open the store once" in refusal(guest)
+    with pytest.raises(StoreError) as refused:
+        PostgresStore(guest)
+    assert refused.value.hint.endswith(f'GRANT USAGE, CREATE ON SCHEMA "public" TO "guest_{name}";')
 
     async def nothing(store: PostgresStore) -> None:
         pass
@@ -97,8 +99,42 @@ def test_a_user_who_may_not_make_tables_is_told_and_may_use_those_that_are_there
         await store.save(rollout())
         assert await store.load("r1") == rollout()
 
+    def run_the_sql_of_the_refusal() -> str:
+        with pytest.raises(StoreError) as refused:
+            PostgresStore(guest)
+        assert PASSWORD not in str(refused.value)
+        _, _, sql = refused.value.hint.partition(" run: ")
+        postgres.execute(sql, name)
+        return sql
+
     with_store(address, nothing)
-    postgres.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO guest_{name}", name)
+    assert run_the_sql_of_the_refusal().startswith("GRANT SELECT, INSERT, UPDATE, DELETE ON ")
+    with_store(guest, use)
+
+    # the tables of an older release, which are another user's
+    postgres.execute(
+        "DROP INDEX rollouts_by_key_label; ALTER TABLE rollouts DROP COLUMN cost; ALTER TABLE tickets DROP app", name
+    )
+    postgres.execute(f"DELETE FROM taskapp_migrations WHERE name = '{MIGRATIONS[-1][0]}'", name)
+    sql = run_the_sql_of_the_refusal()
+    assert "ALTER TABLE rollouts ADD COLUMN cost" in sql and "CREATE INDEX" in sql and "DROP" not in sql
+    with_store(guest, use)
+
+
+def test_a_user_who_may_make_tables_after_the_sql_of_the_refusal(postgres: PostgresServer) -> None:
+    address = postgres.database()
+    name = name_of(address)
+    postgres.execute(f'CREATE ROLE "odd ""{name}" LOGIN PASSWORD \'{PASSWORD}\'')
+    postgres.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC", name)
+    guest = address.replace("tester", f"odd%20%22{name}")
+    with pytest.raises(StoreError) as refused:
+        PostgresStore(guest)
+    postgres.execute(refused.value.hint.partition(" run: ")[2], name)
+
+    async def use(store: PostgresStore) -> None:
+        await store.save(rollout())
+        assert await store.load("r1") == rollout()
+
     with_store(guest, use)
 
 

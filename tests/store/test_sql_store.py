@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from stored_samples import any_rollout, episode, pictured, png, rollout
 
-from taskapp_kit.contract.ports import Store, StoredRollout
+from taskapp_kit.contract.content import Image
+from taskapp_kit.contract.ports import RolloutQuery, Store, StoredRollout, SystemClock, Ticket
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sql_store import SqlStore
@@ -158,3 +160,84 @@ def test_close_writes_what_waits_and_then_refuses(address: str) -> None:
             assert (await store.check()).rollouts == 300
 
         with_store(address, count)
+
+
+# -- lists and pruning --------------------------------------------------------------------------------------------------
+
+
+def shop(address: str) -> SqlStore:
+    store = open_store(address)
+    assert isinstance(store, SqlStore)
+    return store
+
+
+def test_a_query_lists_newest_first_and_goes_on_after_a_row(address: str) -> None:
+    async def use() -> None:
+        store = shop(address)
+        for number in range(8):
+            policy = {"name": "gold" if number % 2 else "model", "model": "m"}
+            when = 100.0 + number // 2  # pairs that began at one time
+            await store.save(rollout(f"r{number}", created_at=when, policy=policy, tokens=number, cost=number / 8))
+        await store.save(rollout("other", app="another", created_at=500.0))
+        every = await store.query(RolloutQuery(app="adder"))
+        assert [row.rollout_id for row in every] == ["r7", "r6", "r5", "r4", "r3", "r2", "r1", "r0"]
+        assert (every[0].tokens, every[0].cost, every[0].model, every[0].policy) == (7, 0.875, "m", "gold")
+        assert await store.query(RolloutQuery(app="adder", limit=3)) == every[:3]
+        for place, row in enumerate(every):
+            after = RolloutQuery(app="adder", before=(row.created_at, row.rollout_id))
+            assert await store.query(after) == every[place + 1 :]
+        assert [row.rollout_id for row in await store.query(RolloutQuery(policy="model", limit=2))] == ["r6", "r4"]
+        with pytest.raises(StoreError):
+            await store.query(RolloutQuery(limit=0))
+        await store.close()
+
+    asyncio.run(use())
+
+
+def test_pruning_removes_the_old_of_one_app_and_pictures_that_nobody_shows(address: str) -> None:
+    async def use() -> None:
+        store = shop(address)
+        for number in range(6):
+            kept = pictured(f"r{number}", number, 99)  # a picture of its own, and one that all show
+            await store.save(replace(kept, created_at=float(number)))
+        await store.save(replace(pictured("other", 0), app="another", created_at=0.0))
+        tickets = store.coordinator(SystemClock())
+        if tickets is not None:
+            assert await tickets.claim(Ticket("r1", "body", time.time())) is None
+        held = 0 if tickets is None else 1
+        assert await store.prune("adder", before=3.0) == 3 - held
+        assert await store.prune("adder", keep=2) == 1
+        assert await store.prune("adder", keep=2) == 0
+        left = {row.rollout_id for row in await store.query(RolloutQuery())}
+        assert left == {"r4", "r5", "other"} | ({"r1"} if held else set())
+        assert (await store.check()).ok
+        for shade in (0, 4, 5, 99):
+            assert await store.blob(Image(png(shade)).hash) is not None
+        for shade in (2, 3):
+            assert await store.blob(Image(png(shade)).hash) is None
+        if tickets is not None:
+            await tickets.close()
+        await store.close()
+
+    asyncio.run(use())
+
+
+def test_saving_pictures_goes_on_while_others_are_pruned(shared_address: str) -> None:
+    async def use() -> None:
+        store, other = shop(shared_address), shop(shared_address)
+        await store.save(pictured("first", 1, 2, 3))
+
+        async def prune() -> None:
+            for _ in range(10):
+                await other.prune("adder", keep=1)
+
+        async def save() -> None:
+            for number in range(60):
+                await store.save(replace(pictured(f"r{number}", 1, 2, 3), created_at=2e9 + number))
+
+        await asyncio.gather(prune(), save())
+        assert (await store.check()).missing_blobs == []
+        await store.close()
+        await other.close()
+
+    asyncio.run(use())

@@ -8,6 +8,7 @@ from taskapp_kit.serve.routes import (
     info,
     metrics,
     rollout,
+    rollout_list,
     rollouts,
     root,
     score_group,
@@ -17,6 +18,7 @@ from taskapp_kit.serve.routing import RouteSpec
 
 ROUTES: tuple[RouteSpec, ...] = (
     rollout.ROUTE,
+    rollout_list.ROUTE,
     rollouts.GET,
     rollouts.DELETE,
     score_group.ROUTE,

@@ -15,7 +15,7 @@ from taskapp_kit.course import Caller
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.live import Live, Seat
 from taskapp_kit.serve.answer import Answer
-from taskapp_kit.serve.auth import LABEL, QUOTA
+from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.body import ClientGone, read_json
 from taskapp_kit.serve.errors import invalid_request
 from taskapp_kit.serve.event_stream import EventStream
@@ -45,7 +45,7 @@ async def rollout(hall: Hall, request: Request) -> Answer | EventStream:
     except pydantic.ValidationError as error:
         raise invalid_request(error, body) from None
     wishes = read_wishes(scope["headers"])
-    caller = Caller(scope.get(LABEL), scope.get(QUOTA), wishes.traceparent, wishes.tracestate)
+    caller = caller_of(scope, traceparent=wishes.traceparent, tracestate=wishes.tracestate)
     if not wishes.plain:
         return await _live(hall, request, wanted, body, caller, wishes)
     played = await _while_connected(hall.service.rollout(wanted, caller=caller, written=True), request)

@@ -8,11 +8,10 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
-from taskapp_kit.course import Caller
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.group_scoring import MOST_MEMBERS
 from taskapp_kit.serve.answer import Answer, json_answer
-from taskapp_kit.serve.auth import LABEL, QUOTA
+from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.body import read_json
 from taskapp_kit.serve.errors import invalid_request
 from taskapp_kit.serve.routing import Hall, RouteSpec
@@ -81,9 +80,10 @@ async def score_group(hall: Hall, request: Request) -> Answer:
     if (wanted.rollout_ids is None) == (wanted.group_id is None):
         message = "the body names the rollouts either by rollout_ids or by group_id, exactly one of them."
         raise RequestError(message, fields=(FieldProblem(("body", "rollout_ids"), message),))
-    caller = Caller(scope.get(LABEL), scope.get(QUOTA))
     return json_answer(
-        await hall.service.score_group(rollout_ids=wanted.rollout_ids, group_id=wanted.group_id, caller=caller)
+        await hall.service.score_group(
+            rollout_ids=wanted.rollout_ids, group_id=wanted.group_id, caller=caller_of(scope)
+        )
     )
 
 

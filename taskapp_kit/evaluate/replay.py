@@ -1,0 +1,171 @@
+"""Stored rollouts played again from their recorded answers, and what is not as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from taskapp_kit.contract.content import Content, Json, without_images
+from taskapp_kit.contract.events import Event, content_to_json, fold
+from taskapp_kit.contract.ports import QueryableStore, RolloutQuery, Store, StoredRollout
+from taskapp_kit.contract.trajectory import Trajectory, Turn
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.errors import RolloutFailed, Unavailable
+from taskapp_kit.group_scoring import load_trajectory
+from taskapp_kit.policy.local import ReplayPolicy
+from taskapp_kit.replaying import as_stored, recorded_answers
+from taskapp_kit.service import Service
+
+PAGE = 500
+"""Rollouts that are listed at a time."""
+DECLARED_LIMITS = ("environment", "max_turns", "max_steps")
+"""Stop reasons that the environment gives again by itself; the others came with the request, and end a replay too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first thing that is not as it was. where: `step 3` (counted from 1), `the first observation`, `the end`."""
+
+    where: str
+    what: str
+    was: Json
+    now: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A stored rollout and its replay.
+
+    digest, observation_digest: stored; played_digest, played_observation_digest: of the replay, None when it failed.
+    problem: why the replay failed, in a sentence. difference: None when both are the same.
+    """
+
+    rollout_id: str
+    environment: str
+    split: str
+    seed: int
+    digest: str
+    played_digest: str | None
+    observation_digest: str | None
+    played_observation_digest: str | None
+    difference: Difference | None
+    problem: str | None = None
+
+    @property
+    def same(self) -> bool:
+        """Whether the episode happened again as it had."""
+        return self.difference is None and self.problem is None
+
+
+async def stored_ids(store: Store, app: str) -> list[str]:
+    """The ids of an app's rollouts that have a digest to compare, oldest first. Raises Unavailable, StoreError."""
+    if not isinstance(store, QueryableStore):
+        raise Unavailable("This store cannot list rollouts.", hint="Name the rollout by its id.")
+    found: list[str] = []
+    before: tuple[float, str] | None = None
+    while True:
+        page = await store.query(RolloutQuery(app=app, before=before, limit=PAGE))
+        found += [row.rollout_id for row in page if row.status != "failed" and row.policy != "replay"]
+        if len(page) < PAGE:
+            return found[::-1]
+        before = page[-1].created_at, page[-1].rollout_id
+
+
+async def replay(service: Service, store: Store, stored: StoredRollout, asked: RolloutRequest) -> Compared:
+    """Plays a rollout of `store` again in `service`, which may keep it elsewhere, and compares.
+
+    asked: what the caller gives of the episode, which has to be the same. Raises RequestError `replay_differs`.
+    """
+    was = await load_trajectory(store, stored)
+    request = as_stored(asked, stored, service.spec).model_copy(update={"ops": _ops(stored, was)})
+    stops = stored.stop_reason if stored.status == "truncated" and stored.stop_reason not in DECLARED_LIMITS else None
+    policy = ReplayPolicy(recorded_answers(stored), stops=stops)
+    told: list[Event] = []
+    problem = digest = observation_digest = None
+    try:
+        played = await service.rollout(request, policy=policy, tell=told.append)
+        digest, observation_digest, now = played.digest, played.observation_digest, played.trajectory
+    except RolloutFailed as failed:
+        problem = f"The replay failed at boundary {failed.boundary} ({failed.failure.code}): {failed.message}"
+        now = fold(told) if told else was
+    difference = None
+    if problem is not None or digest != stored.digest:
+        difference = first_difference(was, now)
+    elif (
+        None not in (stored.observation_digest, observation_digest) and stored.observation_digest != observation_digest
+    ):
+        difference = first_difference(was, now, pictures=True)
+    if difference is None and problem is None and digest != stored.digest:
+        difference = Difference("the whole", "digest", stored.digest, digest)
+    return Compared(
+        rollout_id=stored.rollout_id,
+        environment=stored.environment,
+        split=stored.split,
+        seed=stored.seed,
+        digest=stored.digest or "",
+        played_digest=digest,
+        observation_digest=stored.observation_digest,
+        played_observation_digest=observation_digest,
+        difference=difference,
+        problem=problem,
+    )
+
+
+def _ops(stored: StoredRollout, was: Trajectory) -> list[Any]:
+    """The `ops` that scripted the same actions; empty when there were none, then the policy decides when it ends."""
+    answered = [event for event in stored.events if event.get("kind") == "answered"]
+    if not any(event.get("scripted") for event in answered):
+        return []
+    ops: list[Any] = []
+    for event, turn in zip(answered, was.turns, strict=True):
+        (call,) = turn.answer.tool_calls if event.get("scripted") else (None,)
+        ops.append("agent" if call is None else {"type": "env", "tool": call.tool, "args": call.args})
+    return ops if stored.stop_reason == "ops" else [*ops, "agent"]
+
+
+def first_difference(was: Trajectory, now: Trajectory, *, pictures: bool = False) -> Difference | None:
+    """The first difference in what a digest holds; with `pictures` in what an observation digest holds. None: there is none."""
+    for where, what, before, after in _compared(was, now, pictures):
+        if before != after:
+            return Difference(where, what, before, after)
+    return None
+
+
+def _compared(was: Trajectory, now: Trajectory, pictures: bool) -> Iterator[tuple[str, str, Any, Any]]:
+    def shown(observation: Content) -> Json:
+        return content_to_json(observation if pictures else without_images(observation))
+
+    yield "the episode", "environment version", was.version, now.version
+    yield "the first observation", "observation", shown(was.initial), shown(now.initial)
+    for one, two in zip(was.turns, now.turns, strict=False):
+        place = _place(one)
+        yield place, "the policy's words", one.answer.output, two.answer.output
+        for before, after in zip(one.steps, two.steps, strict=False):
+            place = f"step {before.index + 1}"
+            yield place, "tool", before.tool, after.tool
+            yield place, "arguments", before.args, after.args
+            yield place, "observation", shown(before.observation), shown(after.observation)
+            for name in ("reward", "terminated", "truncated", "info", "metrics"):
+                yield place, name, getattr(before, name), getattr(after, name)
+        yield from _rest(one.steps, two.steps, "action")
+    yield from _rest(was.turns, now.turns, "answer")
+    yield "the end", "status", was.status, now.status
+    yield "the end", "stop reason", was.stop_reason, now.stop_reason
+    if was.final_state != now.final_state:
+        yield "the end", "end state (private)", "one", "another"
+
+
+def _rest(was: Sequence[Any], now: Sequence[Any], what: str) -> Iterator[tuple[str, str, Any, Any]]:
+    """What one side has and the other has not: a recorded turn that was not used, or one that was never played."""
+    shared = min(len(was), len(now))
+    if len(was) > shared:
+        yield _place(was[shared]), f"recorded {what}", "played", "not used"
+    elif len(now) > shared:
+        yield _place(now[shared]), what, "not played", "played"
+
+
+def _place(part: Any) -> str:
+    if isinstance(part, Turn):
+        return f"step {part.steps[0].index + 1}" if part.steps else f"turn {part.index + 1}"
+    return f"step {part.index + 1}"

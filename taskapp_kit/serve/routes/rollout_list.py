@@ -1,0 +1,181 @@
+"""`GET /rollouts`: the stored rollouts of this app that the key may see, newest first, a page at a time."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from dataclasses import asdict
+from typing import Any, get_args
+from urllib.parse import parse_qsl
+
+import orjson
+from pydantic import BaseModel
+from starlette.requests import Request
+
+from taskapp_kit.contract.ports import RolloutQuery, RolloutSummaryRow
+from taskapp_kit.contract.trajectory import Status
+from taskapp_kit.errors import Boundary, FieldProblem, RequestError
+from taskapp_kit.serve.answer import Answer, json_answer
+from taskapp_kit.serve.auth import caller_of
+from taskapp_kit.serve.errors import Refusal
+from taskapp_kit.serve.routing import Hall, RouteSpec
+
+LIMIT, MOST = 50, 500
+"""Rollouts on a page: when none is asked for, and at most."""
+MAX_TEXT = 512
+WORDS = ("environment", "policy", "run_id", "group_id", "key_label")
+CHOICES = {"status": get_args(Status), "boundary": get_args(Boundary)}
+NUMBERS = ("reward_above", "reward_below")
+NAMES = (*WORDS, *CHOICES, *NUMBERS, "limit", "cursor")
+
+
+class ListedRollout(BaseModel):
+    """A rollout of a list. policy, model: who acted. boundary: of a failed one. tokens, cost: null where not known."""
+
+    id: str
+    created_at: float
+    environment: str
+    split: str
+    seed: int
+    policy: str | None
+    model: str | None
+    status: str
+    stop_reason: str
+    boundary: str | None
+    reward: float | None
+    length: int
+    tokens: int | None
+    cost: float | None
+    seconds: float
+    run_id: str
+    group_id: str | None
+
+
+class RolloutList(BaseModel):
+    """A page, newest first. next_cursor: what `cursor` of the next page is, null on the last one."""
+
+    rollouts: list[ListedRollout]
+    next_cursor: str | None
+
+
+async def list_rollouts(hall: Hall, request: Request) -> Answer:
+    """The stored rollouts that fit all of the filters: those of the key's own label, with an admin's key those of all.
+
+    `reward_above` and `reward_below` are exclusive; a reward of null fits neither. Only an admin's key may filter by
+    `key_label`.
+    """
+    caller = caller_of(request.scope)
+    asked = _query(request)
+    if "key_label" in asked and not caller.admin:
+        raise Refusal(
+            "admin_only",
+            "Only a key with the admin flag may filter by key_label.",
+            hint="Leave key_label out: the list has the rollouts of this key's own label.",
+        )
+    limit = asked.pop("limit", LIMIT)
+    found = await hall.service.listed(RolloutQuery(**asked, limit=limit + 1), caller)
+    page = found[:limit]
+    return json_answer(
+        {
+            "rollouts": [_row(row) for row in page],
+            "next_cursor": _cursor(page[-1]) if len(found) > limit else None,
+        }
+    )
+
+
+def _row(row: RolloutSummaryRow) -> dict[str, Any]:
+    told = asdict(row)
+    return {"id": told.pop("rollout_id"), **told}
+
+
+def _query(request: Request) -> dict[str, Any]:
+    """The parameters by the names of RolloutQuery. Raises RequestError."""
+    try:
+        pairs = parse_qsl(
+            request.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=len(NAMES)
+        )
+    except ValueError:
+        raise _wrong("query", f"has more than {len(NAMES)} members") from None
+    asked: dict[str, Any] = {}
+    for name, text in pairs:
+        if name not in NAMES:
+            raise _wrong(name[:64], f"is unknown; known are {', '.join(NAMES)}")
+        if name in asked:
+            raise _wrong(name, "is given more than once")
+        asked[name] = _read(name, text)
+    if "cursor" in asked:
+        asked["before"] = asked.pop("cursor")
+    return asked
+
+
+def _read(name: str, text: str) -> Any:
+    if name in NUMBERS:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise _wrong(name, "is no finite number")
+        return number
+    if name == "limit":
+        if not text.isascii() or not text.isdigit() or len(text) > 6 or not 1 <= int(text) <= MOST:
+            raise _wrong(name, f"is no whole number from 1 to {MOST}")
+        return int(text)
+    if name == "cursor":
+        return _before(text)
+    if name in CHOICES and text not in CHOICES[name]:
+        raise _wrong(name, f"should be one of {', '.join(CHOICES[name])}")
+    if len(text) > MAX_TEXT:
+        raise _wrong(name, f"has more than {MAX_TEXT} characters")
+    return text
+
+
+def _cursor(row: RolloutSummaryRow) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps([row.created_at, row.rollout_id])).decode().rstrip("=")
+
+
+def _before(text: str) -> tuple[float, str]:
+    try:
+        created_at, rollout_id = orjson.loads(base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)))
+        if type(created_at) is float and type(rollout_id) is str:
+            return created_at, rollout_id
+    except (ValueError, TypeError, binascii.Error):
+        pass
+    raise _wrong("cursor", "is not the next_cursor of a page")
+
+
+def _wrong(name: str, found: str) -> RequestError:
+    return RequestError(
+        f"Query parameter {name} {found}.",
+        fields=(FieldProblem(("query", name), found),),
+        code="invalid_query",
+    )
+
+
+def _parameter(name: str, description: str, **schema: Any) -> dict[str, Any]:
+    given = schema or {"type": "string", "maxLength": MAX_TEXT}
+    return {"name": name, "in": "query", "required": False, "description": description, "schema": given}
+
+
+ROUTE = RouteSpec(
+    "/rollouts",
+    "GET",
+    list_rollouts,
+    "Stored rollouts, newest first",
+    response_model=RolloutList,
+    failures=(403, 422, 500),
+    parameters=(
+        _parameter("environment", "Its name."),
+        _parameter("policy", "The policy that acted, `model` for a language model."),
+        _parameter("status", "How it ended.", type="string", enum=list(CHOICES["status"])),
+        _parameter("boundary", "Where a failed one failed.", type="string", enum=list(CHOICES["boundary"])),
+        _parameter("reward_above", "Its reward is greater.", type="number"),
+        _parameter("reward_below", "Its reward is less.", type="number"),
+        _parameter("run_id", "The caller's label of a run."),
+        _parameter("group_id", "The caller's label of a group."),
+        _parameter("key_label", "Of the key that asked for it; for admins."),
+        _parameter("limit", "Rollouts on a page.", type="integer", minimum=1, maximum=MOST, default=LIMIT),
+        _parameter("cursor", "`next_cursor` of the page before."),
+    ),
+)
