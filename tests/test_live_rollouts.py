@@ -16,7 +16,7 @@ import pytest
 from taskapp_kit.contract.events import fold, from_json
 from taskapp_kit.contract.ports import Coordinator, Found, Settled, Store, StoredRollout, SystemClock, Ticket
 from taskapp_kit.contract.wire import RolloutRequest
-from taskapp_kit.course import Caller
+from taskapp_kit.course import ANYONE, Caller
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import IdempotencyKeyReused, RequestError, RolloutFailed, Saturated, StoreError
 from taskapp_kit.live import Live
@@ -341,14 +341,14 @@ def test_it_is_found_by_its_id_while_it_runs_and_afterwards(tmp_path: Path) -> N
     async def work(here: Party) -> None:
         live = here.start(a_body(gate=tmp_path / "gate"), None, detached=True)
         await live.admitted()
-        assert await here.live.find(live.rollout_id) is live
-        assert await here.live.find("0" * 32) is None
+        assert await here.live.find(live.rollout_id, ANYONE) is live
+        assert await here.live.find("0" * 32, ANYONE) is None
         assert await live.result(0.0) is None
         assert await live.result(0.01) is None
         (tmp_path / "gate").touch()
         answer = await answer_of(live)
         for with_events in (True, False):
-            again = await here.live.find(live.rollout_id, with_events=with_events)
+            again = await here.live.find(live.rollout_id, ANYONE, with_events=with_events)
             assert again is not None and again is not live
             assert await answer_of(again) == answer
             assert again.journal.lines == (live.journal.lines if with_events else [])
@@ -363,7 +363,7 @@ def test_the_events_afterwards_are_those_that_were_told(tmp_path: Path, kept: st
     async def work(here: Party) -> None:
         live = here.start(a_body(image=True), None, detached=True)
         answer = json.loads(await answer_of(live))
-        found = await here.live.find(live.rollout_id, with_events=True)
+        found = await here.live.find(live.rollout_id, ANYONE, with_events=True)
         assert found is not None
         assert found.journal.lines == live.journal.lines
         told = [json.loads(line) for line in live.journal.lines]
@@ -391,7 +391,7 @@ def test_after_a_restart_it_is_still_there(tmp_path: Path) -> None:
         return await answer_of(live), live.rollout_id, await failure_of(failing)
 
     async def second(here: Party) -> tuple[bytes, str, dict[str, str]]:
-        found = await here.live.find(rollout_id)
+        found = await here.live.find(rollout_id, ANYONE)
         assert found is not None and await answer_of(found) == answer
         with pytest.raises(IdempotencyKeyReused):
             await here.start(a_body(seed=7)).result()
@@ -441,9 +441,9 @@ def test_another_process_finds_it_by_its_id(tmp_path: Path) -> None:
     async def work(one: Party, other: Party) -> None:
         live = one.start(a_body(gate=tmp_path / "gate"), None, detached=True)
         await live.admitted()
-        watched = await other.live.find(live.rollout_id)
+        watched = await other.live.find(live.rollout_id, ANYONE)
         assert watched is not None
-        assert await other.live.find(live.rollout_id) is watched
+        assert await other.live.find(live.rollout_id, ANYONE) is watched
         assert (watched.here, watched.over) == (False, False)
         (tmp_path / "gate").touch()
         assert await answer_of(watched) == await answer_of(live)
@@ -474,7 +474,7 @@ def test_what_another_process_lost_is_played_here(tmp_path: Path) -> None:
         body = a_body(gate=tmp_path / "gate")
         live = one.start(body)
         await live.admitted()
-        joined, watched = other.start(body), await other.live.find(live.rollout_id)
+        joined, watched = other.start(body), await other.live.find(live.rollout_id, ANYONE)
         assert watched is not None
         await joined.admitted()
         assert one.coordinator is not None
@@ -483,7 +483,7 @@ def test_what_another_process_lost_is_played_here(tmp_path: Path) -> None:
         assert json.loads(await answer_of(joined))["rollout_id"] != live.rollout_id
         lost = await failure_of(watched)
         assert (lost["boundary"], lost["code"]) == ("cancelled", "server_died")
-        again = await other.live.find(live.rollout_id)
+        again = await other.live.find(live.rollout_id, ANYONE)
         assert again is not None and (await failure_of(again))["code"] == "server_died"
         with pytest.raises(StoreError):
             await live.result()
@@ -557,7 +557,7 @@ def test_a_cancelled_one_that_cannot_be_settled_ends_too(tmp_path: Path) -> None
 def test_a_lookup_that_fails_says_so() -> None:
     async def work(here: Party) -> None:
         with pytest.raises(StoreError):
-            await here.live.find("0" * 32)
+            await here.live.find("0" * 32, ANYONE)
 
     party(work, coordinator=Failing("look"))
 
@@ -575,7 +575,7 @@ def test_an_answer_that_could_not_be_kept_is_told_as_that_to_who_asks_later(way:
         live = here.start(key="k", **way)
         with pytest.raises(StoreError):
             await live.result()
-        found = await here.live.find(live.rollout_id)
+        found = await here.live.find(live.rollout_id, ANYONE)
         assert found is not None
         with pytest.raises(StoreError):
             await found.result()
@@ -634,7 +634,7 @@ def test_a_drain_ends_what_hangs_and_says_so_everywhere(tmp_path: Path, workers:
         kept = await stored(here, live.rollout_id)
         assert kept.failure is not None and kept.failure["error_id"] == failure["error_id"]
         assert [event["kind"] for event in kept.events] == kinds(live)
-        found = await here.live.find(live.rollout_id)
+        found = await here.live.find(live.rollout_id, ANYONE)
         assert found is not None and await failure_of(found) == failure
         with pytest.raises(Saturated) as caught:
             await here.start(body).result()
@@ -709,7 +709,7 @@ def test_whatever_callers_do_all_hear_the_same_and_nothing_is_left(tmp_path: Pat
         finally:
             seat.leave()
         await live.ended()
-        found = await server.live.find(live.rollout_id, with_events=True) if live.rollout_id else None
+        found = await server.live.find(live.rollout_id, ANYONE, with_events=True) if live.rollout_id else None
         if found is not None:
             settled = await found.result()
             assert settled is not None
