@@ -73,7 +73,7 @@ def command(
             "mode": "eval",
         }
     )
-    terminal = _Terminal(chosen, width, full=full)
+    terminal = _Terminal(chosen, width)
     try:
         rollout = play(found, settings, request, terminal.turn, skip_judges=judges == "skip")
     except RolloutFailed as failed:
@@ -86,11 +86,10 @@ def command(
 class _Terminal:
     """Shows what the person's last action led to, and reads the next one."""
 
-    def __init__(self, environment: EnvironmentSpec, width: int | None, *, full: bool) -> None:
+    def __init__(self, environment: EnvironmentSpec, width: int | None) -> None:
         self._environment = environment
         self._out = console(width=width)
         self._wraps = width is not None  # else the terminal does, and a pipe gets whole lines
-        self._full = full
         self._asks = sys.stdin.isatty()
         self._shown = 0
         if self._asks:
@@ -129,22 +128,17 @@ class _Terminal:
 
     def last(self, results: Any) -> None:
         """The steps of the turn that just ended; one that was shown is not shown again."""
-        from taskapp_kit.cli.report import Folding, observation_words
+        from taskapp_kit.cli.report import observation_words
 
-        steps = Folding(self._step, lambda count: self._out.print(f"… {count:,} more, the same"), full=self._full)
         for step in results:
-            if step.index >= self._shown:
-                self._shown = step.index + 1
-                steps.add((observation_words(step.observation), step.reward, step.refused is not None))
-        steps.end()
-
-    def _step(self, told: tuple[str, float | None, bool]) -> None:
-        observation, reward, refused = told
-        words = clean(observation)
-        if words:
-            self._out.print(words, soft_wrap=not self._wraps, style="yellow" if refused else None)
-        if reward is not None:
-            self._out.print(f"reward {number(reward)}", style="bold" if reward else "dim")
+            if step.index < self._shown:
+                continue
+            self._shown = step.index + 1
+            words = clean(observation_words(step.observation))
+            if words:
+                self._out.print(words, soft_wrap=not self._wraps, style="yellow" if step.refused is not None else None)
+            if step.reward is not None:
+                self._out.print(f"reward {number(step.reward)}", style="bold" if step.reward else "dim")
 
     def _check(self, answer: Answer) -> None:
         """A slip of the fingers is told here, and costs no step. Raises NotUnderstood."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from taskapp_kit.cli.terminal import clean, console, number, table, wrapped
 from taskapp_kit.contract.content import Image, text_of
@@ -16,37 +16,6 @@ from taskapp_kit.contract.trajectory import nothing_accepted
 NUMBER_WIDTH, REWARD_WIDTH = 5, 8
 LINES_OF_A_CELL = 20
 """Of one action or observation, unless nothing is to be cut."""
-
-Line = TypeVar("Line")
-
-
-class Folding(Generic[Line]):
-    """Shows lines as they come; of a run of equal ones the first, and how many more there were.
-
-    show: prints one. more: prints a count of them. full: every line is shown.
-    """
-
-    def __init__(self, show: Callable[[Line], None], more: Callable[[int], None], *, full: bool = False) -> None:
-        self._show = show
-        self._more = more
-        self._full = full
-        self._last: Line | None = None
-        self._repeated = 0
-
-    def add(self, line: Line) -> None:
-        """The next line."""
-        if line == self._last and not self._full:
-            self._repeated += 1
-            return
-        self.end()
-        self._last = line
-        self._show(line)
-
-    def end(self) -> None:
-        """The run ends, or nothing more comes."""
-        if self._repeated:
-            self._more(self._repeated)
-        self._last, self._repeated = None, 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,35 +41,43 @@ class StepLines:
         self._observation = rest - self._action
         self._most = None if full else LINES_OF_A_CELL
         self._headed = False
-        self._number = 0
-        self._steps = Folding(self._print, self._more, full=full)
+        self._full = full
+        self._last: StepLine | None = None
+        self._repeated = 0
 
     def start(self, observation: str) -> None:
         """The line of the first observation."""
-        self._steps.add(StepLine("reset", observation))
+        self._add(0, StepLine("reset", observation))
 
     def step(self, index: int, tool: str, args: Any, observation: str, reward: float | None, *, refused: bool) -> None:
         """The lines of one step; `index` counts from 0."""
-        self._number = index + 1
         told = "" if reward is None else f"{reward:.4g}"
-        self._steps.add(StepLine(action_words(tool, args), observation, told, refused))
+        self._add(index + 1, StepLine(action_words(tool, args), observation, told, refused))
 
     def end(self) -> None:
-        """No more steps come."""
-        self._steps.end()
+        """No more steps come: of a run of equal ones, says how many followed the first."""
+        if self._repeated:
+            more = self._row("", f"… {self._repeated:,} more, the same", "", "")
+            self._out.print(more, style="dim", soft_wrap=True)
+        self._last, self._repeated = None, 0
 
-    def _print(self, line: StepLine) -> None:
+    def _add(self, number: int, line: StepLine) -> None:
+        if line == self._last and not self._full:
+            self._repeated += 1
+            return
+        self.end()
+        self._last = line
+        self._print(number, line)
+
+    def _print(self, number: int, line: StepLine) -> None:
         if not self._headed:
             self._headed = True
             self._out.print(self._row("step", "action", "observation", "reward"), style="bold")
         actions = wrapped(line.action, self._action, self._most)
         seen = wrapped(line.observation, self._observation, self._most)
-        rows = zip_longest((str(self._number),), actions, seen, (line.reward,), fillvalue="")
+        rows = zip_longest((str(number),), actions, seen, (line.reward,), fillvalue="")
         for row in rows:
             self._out.print(self._row(*row), style="yellow" if line.refused else None, soft_wrap=True)
-
-    def _more(self, count: int) -> None:
-        self._out.print(self._row("", f"… {count:,} more, the same", "", ""), style="dim", soft_wrap=True)
 
     def _row(self, at: str, action: str, observation: str, reward: str) -> str:
         return f"{at:>4}  {action:<{self._action}} {observation:<{self._observation}} {reward:>{REWARD_WIDTH}}".rstrip()

@@ -83,7 +83,7 @@ WIDTH = click.option(
     metavar="N",
     help="Columns of what is printed.  [default: the terminal's; 120 or more in a pipe]",
 )
-FULL = click.option("--full", is_flag=True, help="Cut nothing, and print equal steps one by one.")
+FULL = click.option("--full", is_flag=True, help="Cut nothing, fold no equal steps, print every metric.")
 """Of the commands that print the steps of an episode."""
 
 

@@ -62,6 +62,14 @@ def test_crafter_takes_the_names_of_its_moves(run: Run) -> None:
     assert "facing left" in told.stdout
 
 
+def test_width_and_full(run: Run) -> None:
+    asked = ("play", "crafter", "--seed", "0", "--config", '{"length": 100}', "--width", "60")
+    told = run(*asked, stdin="noop\n")
+    assert max(map(len, told.stdout.splitlines())) <= 60
+    assert "others are 0" in " ".join(told.stdout.split())
+    assert "others are 0" not in " ".join(run(*asked, "--full", stdin="noop\n").stdout.split())
+
+
 def test_a_broken_environment_is_told(run: Run, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(Path(ADDER).read_text().replace("self.total += amount", "1 / 0"))
     told = run("play", "bad.py", "--seed", "3", stdin="1\n")
