@@ -110,8 +110,11 @@ def test_game_steps_are_counted_when_the_last_call_is_refused() -> None:
     assert rollout.scorecard.metrics["game_steps"] == 2
 
 
-def test_a_refused_policy_ends_at_the_limit_of_calls() -> None:
-    rollout = play(body("constant", action={"interact": {"actions": ["dance"]}}))[0]
+def test_a_refused_policy_ends_after_ten_answers_and_refused_actions_at_the_limit_of_calls() -> None:
+    refused = play(body("constant", action={"interact": {"actions": ["dance"]}}))[0]
+    assert (refused.trajectory.length, refused.trajectory.stop_reason) == (10, "max_refusals")
+    assert refused.trajectory.metrics["invalid_actions"] == 10
+    rollout = play(body(ops=[interact("dance")] * 10_001))[0]
     assert (rollout.trajectory.length, rollout.trajectory.stop_reason) == (10_000, "max_steps")
     assert rollout.trajectory.metrics["invalid_actions"] == 10_000
     assert rollout.scorecard.metrics["game_steps"] == 0
