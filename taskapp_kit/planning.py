@@ -85,6 +85,7 @@ class Planner:
         _check_addressing(request)
         spec = find_environment(self.spec, request.env.env_name)
         read = read_config(spec, request.env.config)
+        spec = spec.configured(read.arguments)
         seed = request.env.seed
         if read.index is not None:
             at = seed_of_index(spec, read.split, read.index)

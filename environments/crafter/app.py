@@ -34,7 +34,7 @@ Actions = Annotated[list[ActionName], Field(min_length=1, max_length=MAX_ACTIONS
 @app.environment(
     "crafter",
     splits={"train": range(1_000_000), "test": range(1_000_000, 1_010_000)},
-    max_steps=DEFAULT_LENGTH,  # a call does at least one game step, so this only ends a policy that is always refused
+    max_steps="length",  # a call does at least one game step, so this only ends a policy that is always refused
     reward_range=(-1.0, MAX_ACTIONS_PER_CALL + 1.0),  # 1.0 for each action that unlocks; health moves by 0.9 at most
     tags=("survival", "multi-turn", "images"),
 )

@@ -173,7 +173,7 @@ def _prompt(
     from taskapp_kit.cli.failure import failure_told, only_authors_log, show_traceback
     from taskapp_kit.contract.ports import SystemClock, View
     from taskapp_kit.contract.wire import RolloutRequest
-    from taskapp_kit.declare.instances import find_environment
+    from taskapp_kit.declare.instances import find_environment, read_config
     from taskapp_kit.errors import RolloutFailed
     from taskapp_kit.model_access import model_access
     from taskapp_kit.policy.asking import read_asking
@@ -182,6 +182,7 @@ def _prompt(
 
     spec = app.freeze()
     environment = find_environment(spec, wanted)
+    environment = environment.configured(read_config(environment, config).arguments)
     if seed is None:
         split = config.get("split") if config.get("split") in environment.split_names else environment.split_names[0]
         seed = 0 if environment.tasks is not None else environment.splits[str(split)][0]

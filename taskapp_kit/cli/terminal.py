@@ -58,16 +58,10 @@ def clean(text: str) -> str:
 
 
 def flowing(text: str) -> str:
-    """An author's docstring for a terminal: line ends are undone but between paragraphs, before lists and indents."""
-    lines: list[str] = []
-    for line in clean(text).strip().split("\n"):
-        stripped = line.strip()
-        starts = not stripped or line[:1] in (" ", "\t") or stripped[:2] in ("- ", "* ")
-        if lines and lines[-1] and not starts:
-            lines[-1] += f" {stripped}"
-        else:
-            lines.append(line.rstrip())
-    return "\n".join(lines)
+    """An author's docstring for a terminal: each paragraph in one line, lists and indented lines as they are."""
+    from taskapp_kit.declare.docstrings import joined
+
+    return joined(clean(text))
 
 
 def wrapped(text: str, width: int, most: int | None = None) -> list[str]:

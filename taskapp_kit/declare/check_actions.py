@@ -6,6 +6,7 @@ import inspect
 from typing import Any
 
 from taskapp_kit.contract.ports import Tool
+from taskapp_kit.declare.docstrings import docstring
 from taskapp_kit.declare.marks import ActionMark, action, actions_of
 from taskapp_kit.declare.places import line_of
 from taskapp_kit.declare.problems import Problems, check_keywords
@@ -54,7 +55,7 @@ def _action(name: str, method: str, cls: type, mark: ActionMark, place: str, pro
     noop: Any = mark.noop
     sample: Any = mark.sample
     check_keywords(action, "@action", mark.unknown, where, problems)
-    description = inspect.getdoc(function) or ""
+    description = docstring(inspect.getdoc(function))
     if not description:
         problems.add(where, f"action {name!r} has no docstring", "a sentence: it is the tool's description",
                      "write a docstring under the def")  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 from taskapp_kit.contract.identity import SEED_LIMIT, overlap
 from taskapp_kit.declare.check_actions import KIT_METHODS, check_actions
 from taskapp_kit.declare.check_functions import readable_names
+from taskapp_kit.declare.docstrings import docstring
 from taskapp_kit.declare.marks import ATTRIBUTE, PROBLEMS
 from taskapp_kit.declare.places import did_you_mean, line_of
 from taskapp_kit.declare.problems import Problems, check_name, is_number
@@ -47,13 +48,14 @@ def check_environment(app: TaskApp, declared: Declared, problems: Problems) -> E
                          "with rows the splits are the keys of tasks=")  # fmt: skip
         problems.extend(tasks.check())
     _limits(options, place, problems)
+    _steps_parameter(options["max_steps"], config, place, problems)
     _hooks(cls, problems)
     if len(problems) > before or config is None:
         return None
     return EnvironmentSpec(
         name=declared.name,
         cls=cls,
-        description=inspect.cleandoc(cls.__doc__ or ""),
+        description=docstring(cls.__doc__),
         version=str(options["version"]),
         place=place,
         config=config,
@@ -61,7 +63,8 @@ def check_environment(app: TaskApp, declared: Declared, problems: Problems) -> E
         reset_parameters=reset_parameters,
         splits=splits,
         tasks=tasks,
-        max_steps=options["max_steps"],
+        max_steps=_most_steps(options["max_steps"], config),
+        max_steps_parameter=options["max_steps"] if isinstance(options["max_steps"], str) else None,
         max_turns=None if options["max_turns"] is NOT_GIVEN else options["max_turns"],
         max_refusals=options["max_refusals"],
         default_max_turns=None if _has_limit(cls, options) else DEFAULT_MAX_TURNS,
@@ -182,10 +185,28 @@ def _has_limit(cls: type, options: Mapping[str, Any]) -> bool:
     return options["max_steps"] is not None or options["max_turns"] is not NOT_GIVEN or own is not None
 
 
+def _steps_parameter(given: Any, config: Arguments | None, place: str, problems: Problems) -> None:
+    """`max_steps=` that is a name has to be a parameter of the constructor, a whole number from 1."""
+    if not isinstance(given, str) or config is None:
+        return
+    steps = _most_steps(given, config)
+    if steps is None or steps < 1:
+        problems.add(place, f"max_steps={given!r}", "a whole number ≥ 1, None, or the name of a parameter of __init__ "
+                     "whose default is one", did_you_mean(given, config.names))  # fmt: skip
+
+
+def _most_steps(given: Any, config: Arguments) -> int | None:
+    """The limit where env.config says nothing."""
+    if not isinstance(given, str):
+        return None if given is None else int(given)
+    default = next((item.default for item in config.parameters if item.name == given), None)
+    return default if type(default) is int else None
+
+
 def _limits(options: Mapping[str, Any], place: str, problems: Problems) -> None:
     """The numbers beside the class, and how it is isolated."""
     for name in ("max_steps", "max_turns", "max_refusals"):
-        if options[name] is not NOT_GIVEN:
+        if options[name] is not NOT_GIVEN and not (name == "max_steps" and isinstance(options[name], str)):
             check_limit(name, options[name], place, problems)
     seconds = options["step_timeout_seconds"]
     if seconds is not None and not (is_number(seconds) and seconds > 0):

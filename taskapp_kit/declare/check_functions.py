@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taskapp_kit.contract.trajectory import RESERVED_METRICS
+from taskapp_kit.declare.docstrings import docstring
 from taskapp_kit.declare.places import did_you_mean, line_of
 from taskapp_kit.declare.problems import Problems, is_number
 from taskapp_kit.declare.signature import names_of, needed_names
@@ -148,7 +149,7 @@ def meet(one: tuple[str, ...] | None, two: tuple[str, ...] | None) -> bool:
 
 def own_docstring(function: Any) -> str:
     """The docstring that the author wrote; a callable object's class is not asked for one."""
-    return inspect.cleandoc(getattr(function, "__doc__", None) or "") if hasattr(function, "__code__") else ""
+    return docstring(getattr(function, "__doc__", None)) if hasattr(function, "__code__") else ""
 
 
 def described(function: Any, name: str) -> str:

@@ -7,7 +7,6 @@ The checks stand beside: `check_environment.py` and `check_actions.py`, `questio
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -21,6 +20,7 @@ from taskapp_kit.declare.check_functions import (
     named_environments,
 )
 from taskapp_kit.declare.check_scoring import check_blend, check_criterion, check_judge, check_rubric_file
+from taskapp_kit.declare.docstrings import docstring
 from taskapp_kit.declare.places import in_order, line_of
 from taskapp_kit.declare.problems import Problems, check_keywords
 from taskapp_kit.declare.questions import check_questions
@@ -61,7 +61,7 @@ def freeze(app: TaskApp) -> AppSpec:
     return AppSpec(
         name=app.name,
         version=app.version,
-        description=app.description or inspect.cleandoc(app.docstring) or app.name,
+        description=app.description or docstring(app.docstring) or app.name,
         environments=environments,
         criteria=tuple(criteria),
         judges=tuple(judges),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -42,7 +42,8 @@ class EnvironmentSpec:
     """One environment.
 
     splits: name to its seeds (a range, or a list for a callable task source); empty when the seed picks a row. tasks:
-    where rows come from, None without rows. max_steps counts steps, max_turns turns, max_refusals answers in a row in
+    where rows come from, None without rows. max_steps_parameter: the constructor's parameter that gives max_steps, which is
+    its default; see `configured`. max_steps counts steps, max_turns turns, max_refusals answers in a row in
     which nothing was accepted; None is no limit. default_max_turns: turns of an environment that declares no limit of its
     own, None where there is one. one_answer: the policy's first answer ends the episode, whatever it is.
     step_timeout_seconds bounds one step (kept by process isolation). reward_range: lowest and highest reward of a step.
@@ -60,6 +61,7 @@ class EnvironmentSpec:
     splits: Mapping[str, range]
     tasks: TaskSource | None = None
     max_steps: int | None = None
+    max_steps_parameter: str | None = None
     max_turns: int | None = None
     max_refusals: int | None = MAX_REFUSALS
     default_max_turns: int | None = None
@@ -74,6 +76,11 @@ class EnvironmentSpec:
     has_actions: bool = False
     has_close: bool = False
     has_setup_worker: bool = False
+
+    def configured(self, arguments: Mapping[str, Any]) -> EnvironmentSpec:
+        """The environment with the limit that `env.config` gives it. arguments: the constructor's, read."""
+        steps = arguments.get(self.max_steps_parameter) if self.max_steps_parameter is not None else None
+        return self if steps is None or steps == self.max_steps else replace(self, max_steps=steps)
 
     @property
     def split_names(self) -> tuple[str, ...]:

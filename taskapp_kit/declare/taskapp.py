@@ -106,7 +106,7 @@ class TaskApp:
         tasks: Mapping[str, Rows] | None = None,
         row: type | None = None,
         prompt: str | None = None,
-        max_steps: int | None = None,
+        max_steps: int | str | None = None,
         max_turns: int | NotGiven | None = NOT_GIVEN,
         max_refusals: int | None = MAX_REFUSALS,
         step_timeout_seconds: float | None = None,
@@ -124,7 +124,7 @@ class TaskApp:
         tasks: Mapping[str, Rows] | None = None,
         row: type | None = None,
         prompt: str | None = None,
-        max_steps: int | None = None,
+        max_steps: int | str | None = None,
         max_turns: int | NotGiven | None = NOT_GIVEN,
         max_refusals: int | None = MAX_REFUSALS,
         step_timeout_seconds: float | None = None,
@@ -140,7 +140,8 @@ class TaskApp:
         name: the class's own in small letters (`WordGame`: `word_game`) when absent. splits: name to a range of seeds,
         disjoint; or tasks: name to rows (a list, a JSONL path, a callable), which the seed indexes. max_steps counts
         steps, max_turns the policy's turns, max_refusals its answers in a row in which nothing was accepted (None: no
-        limit); each truncates. Without max_steps and max_turns an episode has at most 1000 turns; max_turns=None is no
+        limit); each truncates. max_steps may be the name of the constructor's parameter that gives it. Without max_steps
+        and max_turns an episode has at most 1000 turns; max_turns=None is no
         limit. prompt: the system prompt of this environment.
         """
         place = calling_line(1)

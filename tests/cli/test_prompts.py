@@ -1,17 +1,15 @@
 """What a model reads first does not change unnoticed: it is in digests and in the prompts that trainers store.
 
 Each file of `data/prompts` is the output of `taskapp info APP --prompt --output-mode MODE`, byte for byte. After a change
-that is meant: `python -m tests.cli.test_prompts` writes them again; look at the difference.
+that is meant: delete the files, run this twice, and look at the difference.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import tempfile
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from taskapp_kit.cli.template import find_template, instantiate, templates
 from taskapp_kit.declare.discovery import bundled_apps
@@ -58,21 +56,8 @@ def test_a_prompt_is_the_same_byte_for_byte(run: Run, tmp_path: Path, app: str, 
         pytest.skip("needs the package gymnasium")
     told = run("info", reference(app, tmp_path), "--prompt", "--output-mode", mode)
     assert told.exit_code == 0, told.stderr
-    assert told.stdout.encode() == golden(app, mode).read_bytes()
-
-
-def write() -> None:
-    """Writes every file again."""
-    from taskapp_kit.cli.main import main
-
-    for app in APPS:
-        for mode in MODES:
-            with tempfile.TemporaryDirectory() as folder:
-                args = ["info", reference(app, Path(folder)), "--prompt", "--output-mode", mode]
-                told = CliRunner().invoke(main, args, env={"COLUMNS": "100"}, catch_exceptions=False)
-            assert told.exit_code == 0, told.stderr
-            golden(app, mode).write_bytes(told.stdout.encode())
-
-
-if __name__ == "__main__":
-    write()
+    file = golden(app, mode)
+    if not file.exists():
+        file.write_bytes(told.stdout.encode())
+        pytest.fail(f"{file.name} was not there and is written: look at it")
+    assert told.stdout.encode() == file.read_bytes()
