@@ -79,6 +79,11 @@ def _environment(name: str, task: Mapping[str, Any], unavailable: Mapping[str, s
     facts.add_row("limits", _limits(task.get("limits") or {}))
     config = members(task.get("config_schema") or {})
     facts.add_row("config", "\n".join(f"{key}: {words}" for key, words in config) or "takes none")
+    facts.add_row("", _selecting(task.get("dataset") or {}))
+    if task.get("tags"):
+        facts.add_row("tags", clean(", ".join(map(str, task["tags"]))))
+    for metric in task.get("metrics") or ():
+        facts.add_row("metric", f"{clean(str(metric['name']))}: {flowing(str(metric['description']))}")
     facts.add_row("reward", "\n".join(clean(line) for line in reward_words(task)))
     policies = (task.get("inference") or {}).get("policies") or []
     facts.add_row("policies", ", ".join(item for item in policies if item not in unavailable) or "none")
@@ -87,6 +92,15 @@ def _environment(name: str, task: Mapping[str, Any], unavailable: Mapping[str, s
     out.print(facts)
     _rubric(task.get("rubric") or {})
     _actions((task.get("action_space") or {}).get("tools") or [])
+
+
+def _selecting(dataset: Mapping[str, Any]) -> str:
+    """The members of `env.config` that every environment takes: they select the episode."""
+    words = "every app takes split and index"
+    if dataset.get("kind") == "rows":
+        values = ", ".join(clean(str(value)) for value in dataset.get("difficulties") or ())
+        words += ", with rows also difficulty and tags" + (f"; difficulty here: {values}" if values else "")
+    return words
 
 
 def _rubric(rubric: Mapping[str, Any]) -> None:

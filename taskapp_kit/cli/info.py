@@ -88,6 +88,7 @@ def command(
 def _local(app: TaskApp, settings: Settings, wanted: str | None) -> dict[str, Any]:
     from taskapp_kit.cli.policies import example_policy
     from taskapp_kit.contract.model import role_variable
+    from taskapp_kit.declare.discovery import bundled_file, missing_extra
     from taskapp_kit.declare.instances import find_environment
     from taskapp_kit.policy.choose import policies_of
     from taskapp_kit.sandboxed import sandbox_in_use
@@ -118,6 +119,9 @@ def _local(app: TaskApp, settings: Settings, wanted: str | None) -> dict[str, An
         for need in needed_roles(spec)
         if settings.variable(role_variable(need.role)) is None
     ]
+    extra = missing_extra(app.file.parent.name) if bundled_file(app.file) else None
+    if extra is not None:
+        asked.append(extra)
     sandbox = sandbox_in_use()
     return {
         "info": told.info(),

@@ -14,15 +14,19 @@ def command(as_json: bool) -> None:
     from importlib.metadata import entry_points
 
     from taskapp_kit.cli.template import templates
-    from taskapp_kit.declare.discovery import PLUGIN_GROUP, bundled_apps
+    from taskapp_kit.declare.discovery import PLUGIN_GROUP, bundled_apps, missing_extra
 
-    found = {
-        "apps": [{"name": item.name, "summary": item.summary} for item in bundled_apps()],
+    found: dict[str, list[dict[str, str | None]]] = {
+        "apps": [
+            {"name": item.name, "summary": item.summary, "missing": missing_extra(item.name)} for item in bundled_apps()
+        ],
         "plugins": [
             {"name": point.name, "summary": point.value}
             for point in sorted(entry_points(group=PLUGIN_GROUP), key=lambda point: point.name)
         ],
-        "templates": [{"name": item.name, "summary": item.summary} for item in templates()],
+        "templates": [
+            {"name": item.name, "summary": item.summary, "missing": missing_extra(item.name)} for item in templates()
+        ],
     }
     if as_json:
         print_json(found)
@@ -34,14 +38,16 @@ def command(as_json: bool) -> None:
         "plugins": "",
         "templates": "taskapp init NAME --template T",
     }
-    width = max((len(item["name"]) for items in found.values() for item in items), default=8)
+    width = max((len(str(item["name"])) for items in found.values() for item in items), default=8)
     for kind, items in found.items():
         out.print(kind.capitalize(), style="bold", end="")
         out.print(f"  ({follows[kind]})" if items and follows[kind] else "", style="dim")
         rows = table("", "")
         rows.columns[0].min_width = width + 2
         for item in items:
-            rows.add_row(f"  {item['name']}", item["summary"])
+            rows.add_row(f"  {item['name']}", str(item["summary"]))
+            if item.get("missing"):
+                rows.add_row("", str(item["missing"]), style="yellow")
         if items:
             out.print(rows)
         else:

@@ -20,6 +20,7 @@ from taskapp_kit.child_python import add_import_folder
 from taskapp_kit.declare.taskapp import TaskApp
 from taskapp_kit.errors import DiscoveryError, TaskappError
 
+DISTRIBUTION = "taskapp-kit"
 PLUGIN_GROUP = "taskapp_kit.apps"
 
 
@@ -93,6 +94,39 @@ def bundled_apps() -> list[Bundled]:
         for folder in sorted(root.iterdir())
         if (folder / "app.py").is_file()
     ]
+
+
+def bundled_file(file: Path) -> bool:
+    """Whether it is the file of an app that comes with the kit."""
+    return any(item.file.resolve() == file.resolve() for item in bundled_apps())
+
+
+def missing_packages(app: str) -> list[str]:
+    """The packages of the extra that is named as the app, or the template, and not installed here; no extra, none."""
+    import re
+
+    try:
+        requirements = importlib.metadata.requires(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
+        return []
+    missing = []
+    for requirement in requirements:
+        package, _, marker = requirement.partition(";")
+        if re.search(rf"""extra == ['"]{re.escape(app)}['"]""", marker):
+            name = re.split(r"[^A-Za-z0-9._-]", package.strip(), maxsplit=1)[0]
+            try:
+                importlib.metadata.distribution(name)
+            except importlib.metadata.PackageNotFoundError:
+                missing.append(name)
+    return missing
+
+
+def missing_extra(app: str) -> str | None:
+    """What to install before the app can be played, as a sentence; None when nothing is missing."""
+    packages = missing_packages(app)
+    if not packages:
+        return None
+    return f"{', '.join(packages)} not installed: pip install '{DISTRIBUTION}[{app}]'"
 
 
 def _summary(file: Path) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from taskapp_kit.contract.content import Json, plain
 from taskapp_kit.contract.digest import json_hash
 from taskapp_kit.declare.places import shown_path
-from taskapp_kit.declare.private import PublicRows
+from taskapp_kit.declare.private import PublicRows, private_fields
 from taskapp_kit.errors import DeclarationError, Problem
 
 Rows = Sequence[Any] | str | Path | Callable[[], Iterable[Any]]
@@ -113,6 +113,18 @@ class TaskSource:
         if shown is not row and hasattr(shown, "model_dump"):  # a union inside would warn that fields are missing
             shown = shown.model_dump(mode="json", warnings=False)
         return row_json(shown)
+
+    def difficulties(self) -> list[str]:
+        """The values of the rows' public field `difficulty`, in the order in which they first appear."""
+        found: dict[str, None] = {}
+        for split in self.splits:
+            for row in self.rows(split):
+                if "difficulty" in private_fields(type(row)) | private_fields(self.row):
+                    return []
+                value = row.get("difficulty") if isinstance(row, Mapping) else getattr(row, "difficulty", None)
+                if isinstance(value, str | int | float):
+                    found[str(value)] = None
+        return list(found)
 
     def _path(self, source: str | Path) -> Path:
         path = Path(source)

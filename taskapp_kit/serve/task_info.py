@@ -125,6 +125,11 @@ class Description:
             "description": environment.description,
             "version": environment.version,
             "tags": list(environment.tags),
+            "metrics": [
+                {"name": metric.name, "description": metric.description}
+                for metric in spec.metrics
+                if metric.applies_to(environment.name)
+            ],
         }
 
 
@@ -139,6 +144,7 @@ def _dataset(spec: AppSpec, environment: EnvironmentSpec) -> dict[str, Json]:
             for split, numbers in environment.splits.items()
         }
     names = list(environment.split_names)
+    difficulties = {} if environment.tasks is None else {"difficulties": environment.tasks.difficulties()}
     return {
         "id": environment.name if environment.name == spec.name else f"{spec.name}/{environment.name}",
         "name": environment.name,
@@ -150,6 +156,7 @@ def _dataset(spec: AppSpec, environment: EnvironmentSpec) -> dict[str, Json]:
         "sizes": sizes,
         "seeds": seeds,
         "kind": "rows" if environment.tasks is not None else "seeds",
+        **difficulties,
     }
 
 

@@ -135,3 +135,40 @@ def test_an_environment_that_is_not_there(run: Run, adder_server: Served) -> Non
     told = run("info", adder_server.url, "--env", "ader", "--key", str(adder_server.key))
     assert told.exit_code == 2
     assert "adder" in told.stderr
+
+
+ALL = '''"""An app
+that shows all."""
+from pydantic import BaseModel
+from taskapp_kit import Private, TaskApp
+app = TaskApp("all")
+class Row(BaseModel):
+    question: str
+    difficulty: str = "easy"
+app.tasks("all", row=Row, prompt="{question}", tags=["short", "words"],
+          train=[Row(question="a"), Row(question="b", difficulty="hard")])
+@app.metric
+def letters(answer_text):
+    """Letters
+    of the answer."""
+    return len(answer_text)
+'''
+
+
+def test_info_tells_metrics_tags_and_what_selects_a_row(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "all.py").write_text(ALL)
+    shown = run("info", "all.py", width=120).stdout
+    for words in (
+        "An app that shows all.",
+        "letters: Letters of the answer.",
+        "short, words",
+        "easy, hard",
+        "split and index",
+    ):
+        assert words in shown, words
+
+
+def test_the_prompt_of_crafter_states_the_limit_that_holds(run: Run) -> None:
+    shown = run("info", "crafter", "--prompt", "--config", '{"length": 50}').stdout
+    assert "after 50 actions" in shown
+    assert "10000" not in shown

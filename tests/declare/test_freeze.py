@@ -48,6 +48,11 @@ def env(*members: str, options: str = "", marked: bool = False) -> str:
 MISTAKES: dict[str, tuple[str, str, str]] = {
     "no environment": ('app = TaskApp("a")  # !', "declares no environment", "add @app.environment"),
     "no reset": (env(GO, marked=True), "One has no reset", "add reset"),
+    "max_steps that names no parameter": (
+        env(RESET, GO, options=", max_steps='length'", marked=True),
+        "max_steps='length'",
+        "rename it",
+    ),
     "reset with unknown parameter": (
         env("def reset(self, sede: int) -> str: return 'x'  # !", GO),
         "takes 'sede'",
