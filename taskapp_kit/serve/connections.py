@@ -179,8 +179,8 @@ class Connections:
             os.close(os.open(os.devnull, os.O_RDONLY))
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                self._log("descriptors", logging.ERROR, "no file descriptor is left connections=%d: nobody can connect, "
-                          "and no model can be asked; raise the limit (ulimit -n)", len(self._open))  # fmt: skip
+                self._log("descriptors", logging.ERROR, "no file descriptor is left connections=%d: no connection can be "
+                          "accepted and no model called; raise the limit (ulimit -n)", len(self._open))  # fmt: skip
 
     def _log(self, about: str, level: int, message: str, *values: object) -> None:
         now = time.monotonic()

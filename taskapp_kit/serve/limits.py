@@ -35,15 +35,15 @@ class TooManyQueued(Exception):
     """Stops the parser in the middle of what it was fed."""
 
 
-class Wire:
-    """A transport whose writes of one turn of the event loop leave together, and that closes gently when asked to.
+class LingeringTransport:
+    """A transport whose writes of one turn of the event loop leave together, and whose close may linger.
 
-    gentle: set it before `close` when the caller may still be sending. discarding: what arrives is dropped. written: bytes
+    lingers: set it before `close` when the caller may still be sending. discarding: what arrives is dropped. written: bytes
     that were handed to the transport.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self.gentle = False
+        self.lingers = False
         self.discarding = False
         self.written = 0
         self._transport = transport
@@ -69,11 +69,11 @@ class Wire:
         return self.discarding or self._transport.is_closing()
 
     def close(self) -> None:
-        """Closes after what was written; gently: ends our side, and drops for a while what the caller still sends."""
+        """Closes after what was written. When it lingers: ends our side, and drops for a while what still arrives."""
         if self.is_closing():
             return
         self._leave()
-        if not self.gentle:
+        if not self.lingers:
             self._transport.close()
             return
         self.discarding = True
@@ -103,7 +103,7 @@ class BoundedHttp(HttpToolsProtocol):
     connections: of the server; they ask each connection once a second what it has to do.
     """
 
-    transport: Wire  # type: ignore[assignment]  # all that is asked of a transport
+    transport: LingeringTransport  # type: ignore[assignment]  # all that is asked of a transport
 
     def __init__(self, connections: Connections, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -120,11 +120,11 @@ class BoundedHttp(HttpToolsProtocol):
         self._taken = 0
         self._took_at = 0.0
 
-    # -- what uvicorn and its parser tell --------------------------------------------------------------------------
+    # -- callbacks of uvicorn and its parser -----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A caller connects."""
-        super().connection_made(Wire(transport, self.loop))  # type: ignore[arg-type]
+        super().connection_made(LingeringTransport(transport, self.loop))  # type: ignore[arg-type]
         self._took_at = self.loop.time()
         self._deadline = self._took_at + self._connections.limits.head_seconds
         self._connections.opened(self)
@@ -190,7 +190,7 @@ class BoundedHttp(HttpToolsProtocol):
         elif self._unanswered:  # never into the middle of another answer
             self.transport.close()
         else:
-            self.transport.gentle = True
+            self.transport.lingers = True
             super().send_400_response(msg)
 
     def handle_websocket_upgrade(self) -> None:
@@ -198,7 +198,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._connections.closed(self)
         super().handle_websocket_upgrade()
 
-    # -- what the connections ask ----------------------------------------------------------------------------------
+    # -- what Connections calls ------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
         """Closes what was idle, or slow to send a head, for too long."""
@@ -237,7 +237,7 @@ class BoundedHttp(HttpToolsProtocol):
             return
         if not self._unanswered:  # never into the middle of another answer
             self.transport.write(answer)
-            self.transport.gentle = True
+            self.transport.lingers = True
         self.transport.close()
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -245,7 +245,7 @@ class BoundedHttp(HttpToolsProtocol):
 
         async def sliced(message: Message) -> None:
             if message["type"] == "http.response.start" and self._arriving is scope:
-                self.transport.gentle = True
+                self.transport.lingers = True
                 message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
             body = message.get("body", b"")
             if len(body) <= SLICE_BYTES:

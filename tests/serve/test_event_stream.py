@@ -16,6 +16,7 @@ from taskapp_kit.contract.ports import Settled, Ticket
 from taskapp_kit.errors import Failure, Saturated, StoreError
 from taskapp_kit.journal import Journal
 from taskapp_kit.live import Live
+from taskapp_kit.serve.answer import SLICE_BYTES
 from taskapp_kit.serve.event_stream import ALIVE, EventStream, nothing_more
 
 ROLLOUT_ID = "0123456789abcdef" * 2
@@ -235,3 +236,19 @@ def test_a_wire_that_breaks_is_told_to_the_server() -> None:
 def test_nothing_more_tells_a_browser_to_stay_away() -> None:
     answer = nothing_more()
     assert (answer.status, answer.body) == (204, b"")
+
+
+def test_a_long_event_and_a_long_result_are_sent_in_slices() -> None:
+    async def work(live: Live) -> None:
+        answer = json.dumps({"long": "y" * 3 * SLICE_BYTES}).encode()
+        for event in EVENTS:
+            live.journal(event)
+        live.journal(Failed("environment", "environment_raised", "x" * 2 * SLICE_BYTES))
+        live.settle(Settled(ROLLOUT_ID, answer=answer))
+        wire = Wire(live)
+        await wire.task
+        assert max(len(message.get("body", b"")) for message in wire.sent) <= SLICE_BYTES
+        assert [number for number, _, _ in wire.frames] == list(range(len(EVENTS) + 2))
+        assert wire.frames[-1][2] == json.loads(answer)
+
+    streaming(work)

@@ -126,7 +126,7 @@ def test_no_state_of_a_connection_lasts(strict: BackgroundServer, sent: bytes, s
 
 
 @pytest.mark.parametrize("more", [b"\r\n", b"G"], ids=["an empty line", "a letter"])
-def test_a_byte_after_an_answer_buys_no_time(strict: BackgroundServer, more: bytes) -> None:
+def test_a_byte_after_an_answer_does_not_stop_the_idle_timer(strict: BackgroundServer, more: bytes) -> None:
     with connect(strict, get("/")) as connection:
         assert read_answer(connection).startswith(b"HTTP/1.1 200")
         connection.sendall(more)
