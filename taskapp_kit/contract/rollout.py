@@ -89,6 +89,11 @@ class Rollout:
         """The events, in order, from `started` to `scored`."""
         return self.story.events
 
+    @property
+    def reward(self) -> float | None:
+        """The scorecard's blend of return and scores; None when a part of it is undefined."""
+        return self.scorecard.reward
+
     def summary(self) -> RolloutSummary:
         """The numbers that an aggregate reads; the environment's metrics and the app's, under their names."""
         return self.numbers

@@ -1,25 +1,36 @@
-"""The inspector: what authors test with. A real local model server that answers well, badly or not at all, on demand.
+"""What authors test with: `play` for one rollout, and a real local model server that answers well, badly or not at all.
 
-from taskapp_kit.testing import Faults, MockModel
+from taskapp_kit.testing import Faults, MockModel, play
 
+assert play(app, seed=3, policy="gold").scorecard.reward == 1.0
 with MockModel(latency_seconds=0.05, faults=Faults({"429": 0.02, "reset": 0.01})) as model:
-    ...  # point a policy at model.url; model.requests is what arrived
+    play(app, seed=3, policy=model)  # or point a policy at model.url; model.requests is what arrived
+
+Each name is loaded when it is first used, so that the pytest plugin beside it costs a test run nothing.
 """
 
-from taskapp_kit.testing.behaviours import bad, by_name, echo, random_answers, scripted
-from taskapp_kit.testing.chat_request import ChatRequest
-from taskapp_kit.testing.faults import FAULTS, Faults
-from taskapp_kit.testing.judges import judge, obedient_judge
-from taskapp_kit.testing.mock_model import MockModel
-from taskapp_kit.testing.mock_process import MockProcess
-from taskapp_kit.testing.records import Recorded
-from taskapp_kit.testing.reply import Call, Reply
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from taskapp_kit.testing.behaviours import bad, by_name, echo, random_answers, scripted
+    from taskapp_kit.testing.chat_request import ChatRequest
+    from taskapp_kit.testing.faults import FAULTS, Faults
+    from taskapp_kit.testing.judges import judge, obedient_judge
+    from taskapp_kit.testing.mock_model import MockModel
+    from taskapp_kit.testing.mock_process import MockProcess
+    from taskapp_kit.testing.play_once import GlobalRandomnessWarning, play
+    from taskapp_kit.testing.records import Recorded
+    from taskapp_kit.testing.reply import Call, Reply
 
 __all__ = [
     "FAULTS",
     "Call",
     "ChatRequest",
     "Faults",
+    "GlobalRandomnessWarning",
     "MockModel",
     "MockProcess",
     "Recorded",
@@ -29,6 +40,28 @@ __all__ = [
     "echo",
     "judge",
     "obedient_judge",
+    "play",
     "random_answers",
     "scripted",
 ]
+
+_MODULES = {
+    "behaviours": ("bad", "by_name", "echo", "random_answers", "scripted"),
+    "chat_request": ("ChatRequest",),
+    "faults": ("FAULTS", "Faults"),
+    "judges": ("judge", "obedient_judge"),
+    "mock_model": ("MockModel",),
+    "mock_process": ("MockProcess",),
+    "play_once": ("GlobalRandomnessWarning", "play"),
+    "records": ("Recorded",),
+    "reply": ("Call", "Reply"),
+}
+
+
+def __getattr__(name: str) -> object:
+    for module, names in _MODULES.items():
+        if name in names:
+            found: object = getattr(import_module(f"{__name__}.{module}"), name)
+            globals()[name] = found
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,136 @@
+"""`play`: one rollout in the process of a test, through the service that a server uses, without a server."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from taskapp_kit.client.portal import run
+from taskapp_kit.config import Settings, load
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.model import role_variable
+from taskapp_kit.contract.ports import SystemClock
+from taskapp_kit.contract.rollout import Rollout
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.declare.taskapp import TaskApp
+from taskapp_kit.model_access import model_access
+from taskapp_kit.run import global_random
+from taskapp_kit.score.judges import needed_roles
+from taskapp_kit.service import Service
+from taskapp_kit.testing.mock_model import MockModel
+
+if TYPE_CHECKING:
+    from taskapp_kit.testing.chat_request import ChatRequest
+
+Judge = Callable[["ChatRequest"], Any]
+MODEL_NAME = "mock"
+"""The model's name in requests to a `MockModel`, which knows any."""
+
+_reported: set[tuple[str, str]] = set()
+"""(app, environment) whose change of a global random state was reported."""
+
+
+class GlobalRandomnessWarning(UserWarning):
+    """An episode changed a random state that all episodes of a process share."""
+
+
+def play(
+    app: TaskApp | str | Path,
+    *,
+    seed: int | None = None,
+    split: str | None = None,
+    environment: str | None = None,
+    config: Mapping[str, Json] | None = None,
+    policy: str | Mapping[str, Json] | MockModel = "random",
+    action: Json = None,
+    ops: int | Sequence[Json] = (),
+    judges: Literal["skip"] | Judge | Mapping[str, Judge] | None = None,
+) -> Rollout:
+    """Plays and scores one episode, and stores nothing: `assert play(app, seed=3, policy="gold").reward == 1.0`.
+
+    app: the app, or where it is ("adder.py"). seed: drawn from the split when absent. config: `env.config`. policy: a
+    policy's name, the members of `policy.config`, or a running `MockModel`, which plays as a language model does.
+    action: what `constant` repeats, a `{"tool": {args}}` or words; it needs no `policy`. ops: as in a request, or a
+    number of turns. judges: "skip" asks none (their scores and the reward are None); one function, such as
+    `testing.judge(0.7)`, answers for every judge, a mapping has one for each role; absent, the models that the process
+    environment names are asked (TASKAPP_JUDGE_URL).
+
+    Warns with GlobalRandomnessWarning, once for each environment, when the episode changed a global random state. May
+    be called where an event loop runs. Raises RolloutFailed (something broke), RequestError (an argument does not fit
+    the app), DeclarationError, Unavailable (a model or package is missing), pydantic.ValidationError (no such request).
+    """
+    found = app if isinstance(app, TaskApp) else find_app(str(app))
+    spec = found.freeze()
+    request = RolloutRequest.model_validate(
+        {
+            "run_id": f"test-{uuid.uuid4().hex[:12]}",
+            "mode": "eval",
+            "ops": ["agent"] * ops if isinstance(ops, int) else list(ops),
+            "env": {"env_name": environment, "seed": seed, "config": {**(config or {}), **_split(split)}},
+            "policy": {"config": _policy_config(policy, action)},
+        }
+    )
+    before = global_random.states()
+    with _settings(found, judges) as settings:
+        rollout = run(_once(found, request, settings, skip_judges=judges == "skip"))
+    played = rollout.trajectory.environment
+    sentence = global_random.changed(before, played)
+    if sentence is not None and (spec.name, played) not in _reported:
+        _reported.add((spec.name, played))
+        warnings.warn(f"{sentence}.", GlobalRandomnessWarning, stacklevel=2)
+    return rollout
+
+
+async def _once(app: TaskApp, request: RolloutRequest, settings: Settings, *, skip_judges: bool) -> Rollout:
+    service = Service(
+        app,
+        exposure="local",
+        max_concurrent=1,
+        threads=1,
+        models=model_access(settings, "local", SystemClock()),
+        skip_judges=skip_judges,
+    )
+    try:
+        return await service.rollout(request)
+    finally:
+        await service.close()
+
+
+def _split(split: str | None) -> dict[str, Json]:
+    return {} if split is None else {"split": split}
+
+
+def _policy_config(policy: str | Mapping[str, Json] | MockModel, action: Json) -> dict[str, Json]:
+    if isinstance(policy, MockModel):
+        return {"inference_url": policy.url, "model": MODEL_NAME}
+    if isinstance(policy, Mapping):
+        return dict(policy)
+    if action is not None:
+        return {"policy": "constant" if policy == "random" else policy, "action": action}
+    return {"policy": policy}
+
+
+@contextlib.contextmanager
+def _settings(app: TaskApp, judges: Any) -> Iterator[Settings]:
+    """The process's settings, with a mock model in place of each role that `judges` answers for."""
+    settings = load()
+    if judges is None or judges == "skip":
+        yield settings
+        return
+    if isinstance(judges, Mapping):
+        answering = dict(judges)
+    else:
+        answering = {need.role: judges for need in needed_roles(app.freeze())}
+    with contextlib.ExitStack() as running:
+        variables = dict(settings.variables)
+        for role, judge in answering.items():
+            address = role_variable(role)
+            variables[address] = running.enter_context(MockModel(judge)).url
+            variables[address.removesuffix("URL") + "MODEL"] = MODEL_NAME
+        yield replace(settings, variables=variables)

@@ -1,0 +1,84 @@
+"""The pytest plugin, active wherever taskapp-kit is installed: fixtures for an author's own app. Loads pytest only.
+
+def test_it_pays(task_app):                 # pytest --taskapp adder.py, or `taskapp = "adder.py"` in its settings
+    assert play(task_app, policy="gold").scorecard.reward == 1.0
+
+def test_over_http(taskapp_served):         # .url and .key of a server on this machine
+    httpx.get(f"{taskapp_served.url}/health", headers={"X-API-Key": taskapp_served.key})
+
+def test_with_a_model(task_app, taskapp_mock_model):
+    play(task_app, policy=taskapp_mock_model)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from taskapp_kit.declare.taskapp import TaskApp
+    from taskapp_kit.testing.mock_model import MockModel
+
+HELP = "the task app of the fixtures `task_app` and `taskapp_served`: a path, module:attribute or name"
+
+
+@dataclass(frozen=True)
+class ServedTaskApp:
+    """A task app that is served on this machine. url: without a slash at its end. key: of `X-API-Key`."""
+
+    url: str
+    key: str = field(repr=False)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--taskapp APP`, and `taskapp = APP` in the settings file, relative to that file."""
+    parser.getgroup("taskapp").addoption("--taskapp", metavar="APP", help=HELP)
+    parser.addini("taskapp", HELP)
+
+
+@pytest.fixture(scope="session")
+def task_app(pytestconfig: pytest.Config) -> TaskApp:
+    """The app that `--taskapp`, else the setting `taskapp`, names."""
+    from taskapp_kit.declare.discovery import find_app
+
+    given = pytestconfig.getoption("--taskapp")
+    if given is not None:
+        return find_app(str(given))
+    configured = str(pytestconfig.getini("taskapp") or "")
+    if not configured:
+        pytest.fail(
+            "The fixture task_app needs an app. Run pytest --taskapp adder.py, "
+            'or put taskapp = "adder.py" into the settings of pytest.',
+            pytrace=False,
+        )
+    path, colon, attribute = configured.partition(":")
+    beside = pytestconfig.rootpath / path
+    return find_app(f"{beside}{colon}{attribute}" if beside.exists() else configured)
+
+
+@pytest.fixture(scope="session")
+def taskapp_served(task_app: TaskApp) -> Iterator[ServedTaskApp]:
+    """The app, served on a free port of this machine behind a key of its own; nothing is stored."""
+    import secrets
+    from dataclasses import replace
+
+    from taskapp_kit.asgi import build
+    from taskapp_kit.config import load
+    from taskapp_kit.serve.runner import BackgroundServer
+
+    key = secrets.token_urlsafe(24)
+    settings = replace(load({"environment_api_key": key}), store=None)
+    with BackgroundServer(build(task_app, settings, exposure="local")) as server:
+        yield ServedTaskApp(server.url, key)
+
+
+@pytest.fixture
+def taskapp_mock_model() -> Iterator[MockModel]:
+    """A model server on this machine that plays by chance; `MockModel` in a test of yours says what it answers."""
+    from taskapp_kit.testing.mock_model import MockModel
+
+    with MockModel() as model:
+        yield model

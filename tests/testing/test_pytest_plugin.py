@@ -1,0 +1,66 @@
+"""The pytest plugin as authors have it: a folder with an app and its tests, pytest in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ADDER = Path(__file__).parents[2] / "examples" / "adder.py"
+TESTS = """
+import httpx
+from taskapp_kit.testing import play
+
+def test_in_process(task_app):
+    assert play(task_app, seed=3, policy="gold").reward == 0.9625
+
+def test_served(taskapp_served):
+    assert httpx.get(f"{taskapp_served.url}/health").status_code == 401
+    answer = httpx.get(f"{taskapp_served.url}/health", headers={"X-API-Key": taskapp_served.key})
+    assert answer.json()["healthy"]
+    assert taskapp_served.key not in repr(taskapp_served)
+
+def test_model(task_app, taskapp_mock_model):
+    rollout = play(task_app, seed=3, policy=taskapp_mock_model)
+    assert len(taskapp_mock_model.requests) == len(rollout.trajectory.turns)
+"""
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    others = (f"-pno:{name}" for name in ("cacheprovider", "schemathesis", "hypothesispytest", "xdist"))  # slow to load
+    command = [sys.executable, "-P", "-m", "pytest", "-q", *others, *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "game.py").write_text(ADDER.read_text())
+    (tmp_path / "test_game.py").write_text(TESTS)
+    return tmp_path
+
+
+def test_the_fixtures_serve_the_app_of_the_command_line_or_the_settings(project: Path) -> None:
+    done = run(project, "--taskapp", "game.py")
+    assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout
+    (project / "pytest.ini").write_text("[pytest]\ntaskapp = game.py:app\n")
+    (project / "sub").mkdir()
+    done = run(project / "sub", "../test_game.py")
+    assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout
+
+
+def test_without_an_app_the_fixture_says_what_to_do(project: Path) -> None:
+    done = run(project, "-k", "in_process")
+    assert done.returncode == 1
+    assert "--taskapp" in done.stdout
+
+
+def test_the_plugin_loads_nothing_but_pytest() -> None:
+    code = (
+        "import sys, json, pytest, taskapp_kit\nbefore = set(sys.modules)\n"
+        "import taskapp_kit.testing.pytest_plugin\nprint(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == ["taskapp_kit.testing", "taskapp_kit.testing.pytest_plugin"]
