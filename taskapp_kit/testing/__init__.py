@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from taskapp_kit.testing.judges import judge, obedient_judge
     from taskapp_kit.testing.mock_model import MockModel
     from taskapp_kit.testing.mock_process import MockProcess
-    from taskapp_kit.testing.play_once import GlobalRandomnessWarning, play
+    from taskapp_kit.testing.play_once import GlobalRandomnessWarning, Rollout, play
     from taskapp_kit.testing.records import Recorded
     from taskapp_kit.testing.reply import Call, Reply
 
@@ -35,6 +35,7 @@ __all__ = [
     "MockProcess",
     "Recorded",
     "Reply",
+    "Rollout",
     "bad",
     "by_name",
     "echo",
@@ -52,7 +53,7 @@ _MODULES = {
     "judges": ("judge", "obedient_judge"),
     "mock_model": ("MockModel",),
     "mock_process": ("MockProcess",),
-    "play_once": ("GlobalRandomnessWarning", "play"),
+    "play_once": ("GlobalRandomnessWarning", "Rollout", "play"),
     "records": ("Recorded",),
     "reply": ("Call", "Reply"),
 }

@@ -28,6 +28,8 @@ from taskapp_kit.testing.mock_model import MockModel
 if TYPE_CHECKING:
     from taskapp_kit.testing.chat_request import ChatRequest
 
+__all__ = ["GlobalRandomnessWarning", "Rollout", "play"]
+
 Judge = Callable[["ChatRequest"], Any]
 MODEL_NAME = "mock"
 """The model's name in requests to a `MockModel`, which knows any."""

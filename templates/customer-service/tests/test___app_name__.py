@@ -1,55 +1,28 @@
-"""__app_title__: the desk by itself, then over HTTP, as a trainer calls it; the models are local servers."""
+"""__app_title__: the desk by itself, then as it is played and scored; the models are servers on this machine."""
 
 import json
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+import httpx
 import pytest
 from __app_name__ import SECOND_LOOK, Customer, Desk, Ticket, app
 from __app_name___shop import KINDS, facts, stock, tables, ticket
-from fastapi.testclient import TestClient
 
-from taskapp_kit import InvalidAction
-from taskapp_kit.testing import ChatRequest, Faults, MockModel
+from taskapp_kit import InvalidAction, RequestError, RolloutFailed
+from taskapp_kit.testing import ChatRequest, Faults, MockModel, play
 
-KEY = "a-key-for-these-tests"
 SEEDS = range(60)
 
 
 @pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
-    monkeypatch.setenv("ENVIRONMENT_API_KEY", KEY)
-    monkeypatch.setenv("TASKAPP_STORE", "none")
-    with TestClient(app.asgi(exposure="local"), headers={"X-API-Key": KEY}) as client:  # local: models on this machine
-        yield client
-
-
-@pytest.fixture
 def user_model(monkeypatch: pytest.MonkeyPatch) -> Iterator[MockModel]:
-    """The simulated user. Name it before `client`, for the server reads the variable when it is made."""
+    """The simulated user: `play` reads the variables as a server does."""
     with MockModel(["Hi, I have a wish.", "Right, that is what I meant.", "Many thanks. GOODBYE!"]) as model:
         monkeypatch.setenv("TASKAPP_USER_URL", model.url)
         monkeypatch.setenv("TASKAPP_USER_MODEL", "m")
         yield model
-
-
-def ask(client: TestClient, seed: int, policy: dict[str, Any], **config: Any) -> Any:
-    env = {"seed": seed, "config": config}
-    return client.post("/rollout", json={"run_id": "test", "mode": "eval", "env": env, "policy": policy, "ops": []})
-
-
-def rollout(client: TestClient, seed: int, policy: str, action: Any = None, **config: Any) -> dict[str, Any]:
-    policy_config = {} if action is None else {"action": action}
-    answer = ask(client, seed, {"policy_name": policy, "config": policy_config}, **config)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
-def with_model(client: TestClient, seed: int, model: MockModel) -> dict[str, Any]:
-    answer = ask(client, seed, {"config": {"inference_url": model.url, "model": "m"}})
-    assert answer.status_code == 200, answer.text
-    return answer.json()
 
 
 def seed_of(kind: str) -> int:
@@ -119,34 +92,33 @@ def test_the_scripted_customer_answers_questions_and_goes_when_all_is_told() -> 
     assert customer.scripted("That too. Anything else?") == "Thank you, goodbye."
 
 
-# Over HTTP.
+# Played and scored, and over HTTP.
 
 
-def test_a_key_is_required(client: TestClient) -> None:
-    client.headers["X-API-Key"] = "another"
-    assert ask(client, 0, {"policy_name": "gold", "config": {}}).status_code == 401
+def test_a_key_is_required(taskapp_served) -> None:
+    address = f"{taskapp_served.url}/task_info"
+    assert httpx.get(address, headers={"X-API-Key": "another"}).status_code == 401
 
 
-def test_the_same_seed_is_the_same_episode(client: TestClient) -> None:
-    assert rollout(client, 3, "random")["digest"] == rollout(client, 3, "random")["digest"]
-    assert rollout(client, 3, "gold")["digest"] != rollout(client, 4, "gold")["digest"]
-    test = rollout(client, 3, "gold", split="test")
-    assert test["digest"] != rollout(client, 3, "gold")["digest"]
+def test_the_same_seed_is_the_same_episode() -> None:
+    assert play(app, seed=3).digest == play(app, seed=3).digest
+    assert play(app, seed=3, policy="gold").digest != play(app, seed=4, policy="gold").digest
+    assert play(app, seed=3, policy="gold", split="test").digest != play(app, seed=3, policy="gold").digest
 
 
-def test_good_service_pays_and_idling_does_not(client: TestClient) -> None:
+def test_good_service_pays_and_idling_does_not() -> None:
     for seed in SEEDS:
-        answer = rollout(client, seed, "gold")
-        assert answer["reward"] == 1.0, (seed, ticket(seed)["kind"])
-        assert answer["status"] == "terminated"
+        rollout = play(app, seed=seed, policy="gold")
+        assert rollout.reward == 1.0, (seed, ticket(seed)["kind"])
+        assert rollout.trajectory.status == "terminated"
     for seed in map(seed_of, KINDS):
-        idle = rollout(client, seed, "noop")
-        assert (idle["reward"], idle["stop_reason"]) == (0.0, "max_steps")
-        assert rollout(client, seed, "constant", action="It is all done. Thank you!")["reward"] == 0.0
-    assert sum(rollout(client, seed, "random")["reward"] for seed in SEEDS) / len(SEEDS) <= 0.02
+        idle = play(app, seed=seed, policy="noop")
+        assert (idle.reward, idle.trajectory.stop_reason) == (0.0, "max_steps")
+        assert play(app, seed=seed, action="It is all done. Thank you!").reward == 0.0
+    assert sum(play(app, seed=seed).reward for seed in SEEDS) / len(SEEDS) <= 0.02
 
 
-def test_what_was_not_asked_for_costs_everything(client: TestClient) -> None:
+def test_what_was_not_asked_for_costs_everything() -> None:
     seed = seed_of("refund_late")
     (wish,) = ticket(seed)["wishes"]
     order = wish.call["add_note"]["order_id"]
@@ -157,8 +129,7 @@ def test_what_was_not_asked_for_costs_everything(client: TestClient) -> None:
     talk = {"type": "env", "tool": "reply", "args": {"words": "Thank you, it is done."}}
 
     def reward(*ops: dict[str, Any]) -> Any:
-        body = {"run_id": "test", "mode": "eval", "env": {"seed": seed}, "policy": {"policy_name": "noop"}}
-        return client.post("/rollout", json={**body, "ops": ops}).json()["reward"]
+        return play(app, seed=seed, policy="noop", ops=ops).reward
 
     assert reward(find, note, talk) == 1.0
     assert reward(find, note, note, talk) == 1.0  # said twice, it is still one fact
@@ -166,44 +137,45 @@ def test_what_was_not_asked_for_costs_everything(client: TestClient) -> None:
     assert reward(find, refund, talk) == 0.0
 
 
-def test_impatience_ends_it_and_config_is_checked(client: TestClient) -> None:
-    answer = rollout(client, 5, "constant", action="Is that so?", patience=3)
-    assert (answer["status"], answer["metrics"]["num_steps"]) == ("terminated", 3)
-    assert ask(client, 5, {"policy_name": "gold", "config": {}}, patience=0).status_code == 422
+def test_impatience_ends_it_and_config_is_checked() -> None:
+    trajectory = play(app, seed=5, action="Is that so?", config={"patience": 3}).trajectory
+    assert (trajectory.status, trajectory.length) == ("terminated", 3)
+    with pytest.raises(RequestError):
+        play(app, seed=5, policy="gold", config={"patience": 0})
 
 
-def test_what_the_customer_wants_is_private(client: TestClient) -> None:
-    told = client.get("/task_info", params={"seed": 5}).text
-    assert ticket(5)["email"] not in told
-    assert ticket(5)["wishes"][0].words not in told
+def test_what_the_customer_wants_is_private(taskapp_served) -> None:
+    address = f"{taskapp_served.url}/task_info?seed=5"
+    shown = httpx.get(address, headers={"X-API-Key": taskapp_served.key}).text
+    assert ticket(5)["email"] not in shown
+    assert ticket(5)["wishes"][0].words not in shown
 
 
 # With models: a simulated user, and one that plays by `@app.rollout`.
 
 
-def test_a_model_plays_the_customer_where_there_is_one(user_model: MockModel, client: TestClient) -> None:
-    answer = rollout(client, seed_of("cancel"), "gold")
-    assert answer["reward"] == 1.0
-    assert answer["metrics"]["details"]["calls_user"] == 3
-    assert answer["metrics"]["details"]["scripted_customer"] == 0
-    assert "Hi, I have a wish." in str(answer["trajectories"][0]["trace"]["initial_observation"])
-    told = user_model.requests[-1].body["messages"]
-    assert ticket(seed_of("cancel"))["wishes"][0].words in told[0]["content"]
-    assert [message["role"] for message in told[1:]] == ["user", "assistant", "user", "assistant", "user"]
+def test_a_model_plays_the_customer_where_there_is_one(user_model: MockModel) -> None:
+    rollout = play(app, seed=seed_of("cancel"), policy="gold")
+    assert rollout.reward == 1.0
+    assert rollout.trajectory.metrics["calls_user"] == 3
+    assert rollout.scorecard.metrics["scripted_customer"] == 0
+    assert "Hi, I have a wish." in str(rollout.trajectory.initial)
+    sent = user_model.requests[-1].body["messages"]
+    assert ticket(seed_of("cancel"))["wishes"][0].words in sent[0]["content"]
+    assert [message["role"] for message in sent[1:]] == ["user", "assistant", "user", "assistant", "user"]
 
 
-def test_a_customer_who_breaks_down_is_a_failure_and_no_zero(user_model: MockModel, client: TestClient) -> None:
+def test_a_customer_who_breaks_down_is_a_failure_and_no_zero(user_model: MockModel) -> None:
     user_model.faults = Faults(rate={"400": 1.0})
-    answer = ask(client, 3, {"policy_name": "gold", "config": {}})
-    assert answer.status_code == 500
-    assert answer.json()["detail"]["error"]["boundary"] == "environment"
-    assert "reward" not in answer.json()
+    with pytest.raises(RolloutFailed) as failed:
+        play(app, seed=3, policy="gold")
+    assert failed.value.failure.boundary == "environment"
 
 
-def test_without_a_model_the_customer_is_the_script(client: TestClient) -> None:
-    answer = rollout(client, 3, "gold")
-    assert answer["metrics"]["details"]["scripted_customer"] == 1
-    assert "calls_user" not in answer["metrics"]["details"]
+def test_without_a_model_the_customer_is_the_script() -> None:
+    rollout = play(app, seed=3, policy="gold")
+    assert rollout.scorecard.metrics["scripted_customer"] == 1
+    assert "calls_user" not in rollout.trajectory.metrics
 
 
 def clerk(seed: int) -> Any:
@@ -217,12 +189,12 @@ def clerk(seed: int) -> Any:
     return answer
 
 
-def test_a_model_that_acts_is_asked_for_a_second_look(client: TestClient) -> None:
+def test_a_model_that_acts_is_asked_for_a_second_look() -> None:
     seed = seed_of("cancel")
     with MockModel(clerk(seed)) as model:
-        answer = with_model(client, seed, model)
-    assert answer["reward"] == 1.0
-    assert answer["metrics"]["num_steps"] == 3  # find, cancel, reply: what was held back was no step
+        rollout = play(app, seed=seed, policy=model)
+    assert rollout.reward == 1.0
+    assert rollout.trajectory.length == 3  # find, cancel, reply: what was held back was no step
     seen = [request.body["messages"] for request in model.requests]
     assert len(seen) == 4
     assert seen[2][-1]["content"] == SECOND_LOOK
@@ -231,22 +203,21 @@ def test_a_model_that_acts_is_asked_for_a_second_look(client: TestClient) -> Non
     assert json.loads(seen[1][-1]["content"])["customers"]
 
 
-def test_both_models_in_one_rollout(user_model: MockModel, client: TestClient) -> None:
+def test_both_models_in_one_rollout(user_model: MockModel) -> None:
     seed = seed_of("not_theirs")
     with MockModel(clerk(seed)) as model:
-        answer = with_model(client, seed, model)
-    details = answer["metrics"]["details"]
-    assert answer["reward"] == 1.0
-    assert (details["calls_user"], details["scripted_customer"]) == (3, 0)
+        rollout = play(app, seed=seed, policy=model)
+    assert rollout.reward == 1.0
+    assert (rollout.trajectory.metrics["calls_user"], rollout.scorecard.metrics["scripted_customer"]) == (3, 0)
     assert len(model.requests) == 5  # find, the note twice (it is no change, so it is never held back), two replies
     assert model.requests[-1].body["messages"][-1]["content"] == "Customer: Right, that is what I meant."
     assert len(user_model.requests) == 3
 
 
-def test_a_model_that_acts_badly_is_told_why(client: TestClient) -> None:
+def test_a_model_that_acts_badly_reads_why() -> None:
     broken = {"content": None, "tool_calls": [{"name": "get_order", "arguments": '{"order_id": '}]}
     with MockModel([broken, {"fly": {"to": "Rome"}}, "", "Thank you."]) as model:
-        answer = with_model(client, seed_of("cancel"), model)
-    assert answer["status"] == "terminated"
-    assert answer["reward"] == 0.0
-    assert answer["metrics"]["details"]["invalid_actions"] == 3
+        rollout = play(app, seed=seed_of("cancel"), policy=model)
+    assert rollout.trajectory.status == "terminated"
+    assert rollout.reward == 0.0
+    assert rollout.trajectory.metrics["invalid_actions"] == 3

@@ -1,50 +1,20 @@
-"""__app_title__: the class by itself, then over HTTP, as a trainer calls it."""
+"""__app_title__: the class by itself, then as it is played and scored, then over HTTP."""
 
-from collections.abc import Iterator
-from typing import Any
-
+import httpx
 import pytest
 from __app_name__ import Safe, app
-from fastapi.testclient import TestClient
 
-from taskapp_kit import InvalidAction
+from taskapp_kit import InvalidAction, RequestError
+from taskapp_kit.testing import play
 
-KEY = "a-key-for-these-tests"
 SEEDS = range(20)
 
 
-@pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
-    monkeypatch.setenv("ENVIRONMENT_API_KEY", KEY)
-    monkeypatch.setenv("TASKAPP_STORE", "none")
-    with TestClient(app.asgi(), headers={"X-API-Key": KEY}) as client:
-        yield client
+def mean_reward(policy: str) -> float:
+    return sum(play(app, seed=seed, policy=policy).reward for seed in SEEDS) / len(SEEDS)
 
 
-def ask(client: TestClient, seed: int, policy: str, **config: Any) -> Any:
-    return client.post(
-        "/rollout",
-        json={
-            "run_id": "test",
-            "mode": "eval",
-            "env": {"seed": seed, "config": config},
-            "policy": {"policy_name": policy, "config": {}},
-            "ops": [],
-        },
-    )
-
-
-def rollout(client: TestClient, seed: int, policy: str, **config: Any) -> dict[str, Any]:
-    answer = ask(client, seed, policy, **config)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
-def mean_reward(client: TestClient, policy: str) -> float:
-    return sum(rollout(client, seed, policy)["reward"] for seed in SEEDS) / len(SEEDS)
-
-
-# The decorators change nothing: the class works without a server, so its rules are tested directly.
+# The decorators change nothing: the class works by itself, so its rules are tested directly.
 
 
 def test_the_secret_opens_the_safe() -> None:
@@ -73,42 +43,44 @@ def test_it_ends_when_the_pulls_are_used_up() -> None:
     assert safe.pull().terminated
 
 
-# Over HTTP.
+# Played and scored.
 
 
-def test_a_key_is_required(client: TestClient) -> None:
-    assert ask(client, 0, "gold").status_code == 200
-    client.headers["X-API-Key"] = "another"
-    assert ask(client, 0, "gold").status_code == 401
+def test_the_same_seed_is_the_same_episode() -> None:
+    assert play(app, seed=3).digest == play(app, seed=3).digest
+    assert play(app, seed=3).digest != play(app, seed=4).digest
 
 
-def test_the_same_seed_is_the_same_episode(client: TestClient) -> None:
-    assert rollout(client, 3, "random")["digest"] == rollout(client, 3, "random")["digest"]
-    assert rollout(client, 3, "random")["digest"] != rollout(client, 4, "random")["digest"]
+def test_good_play_pays_and_idling_does_not() -> None:
+    assert mean_reward("gold") > 0.8
+    assert mean_reward("random") < 0.35
+    assert mean_reward("noop") == 0.0
 
 
-def test_good_play_pays_and_idling_does_not(client: TestClient) -> None:
-    gold, chance = mean_reward(client, "gold"), mean_reward(client, "random")
-    assert gold > 0.8
-    assert chance < 0.35
-    assert mean_reward(client, "noop") == 0.0
+def test_limits_truncate_and_rules_terminate() -> None:
+    idle = play(app, seed=5, policy="noop").trajectory
+    assert (idle.status, idle.stop_reason, idle.length) == ("truncated", "max_steps", 60)
+    assert play(app, seed=5, policy="gold").trajectory.status == "terminated"
 
 
-def test_limits_truncate_and_rules_terminate(client: TestClient) -> None:
-    idle = rollout(client, 5, "noop")
-    assert (idle["status"], idle["stop_reason"], idle["metrics"]["num_steps"]) == ("truncated", "max_steps", 60)
-    assert rollout(client, 5, "gold")["status"] == "terminated"
+def test_config_is_the_constructor_and_is_checked() -> None:
+    assert "0 to 1" in play(app, seed=5, policy="gold", config={"positions": 2}).trajectory.initial
+    for config in ({"positions": 1}, {"position": 5}):
+        with pytest.raises(RequestError):
+            play(app, seed=5, policy="gold", config=config)
 
 
-def test_config_is_the_constructor_and_is_checked(client: TestClient) -> None:
-    assert "0 to 1" in str(rollout(client, 5, "gold", positions=2)["trajectories"][0]["trace"]["initial_observation"])
-    assert ask(client, 5, "gold", positions=1).status_code == 422
-    assert ask(client, 5, "gold", position=5).status_code == 422
+def test_the_numbers_add_up() -> None:
+    scores = play(app, seed=8, policy="gold").scorecard
+    assert scores.outcome_score > 0.75
+    assert scores.reward == pytest.approx(scores.outcome_score + 0.1 * scores.events_score)
+    assert scores.metrics["pulls"] >= 1
 
 
-def test_the_numbers_add_up(client: TestClient) -> None:
-    answer = rollout(client, 8, "gold")
-    scores = answer["metrics"]
-    assert scores["outcome_score"] > 0.75
-    assert answer["reward"] == pytest.approx(scores["outcome_score"] + 0.1 * scores["events_score"])
-    assert scores["details"]["pulls"] >= 1
+# Over HTTP, as a trainer asks.
+
+
+def test_a_key_is_required(taskapp_served) -> None:
+    address = f"{taskapp_served.url}/task_info"
+    assert httpx.get(address, headers={"X-API-Key": "another"}).status_code == 401
+    assert httpx.get(address, headers={"X-API-Key": taskapp_served.key}).status_code == 200
