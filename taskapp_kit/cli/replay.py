@@ -14,6 +14,7 @@ from taskapp_kit.cli.values import JSON_OBJECT, SEED
 from taskapp_kit.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
+    from taskapp_kit.config import Settings
     from taskapp_kit.contract.ports import Store
     from taskapp_kit.contract.wire import RolloutRequest
     from taskapp_kit.declare.taskapp import TaskApp
@@ -79,11 +80,12 @@ def command(
     named = app_option or app or reference
     if named is None:
         raise click.UsageError("Which app? Give APP; only an evaluation's directory can name it.")
-    export(load())
+    settings = load()
+    export(settings)
     only_authors_log()
     found = find_app(named)
     try:
-        compared = asyncio.run(_replayed(found, address, store, rollout_id, given, quiet=as_json))
+        compared = asyncio.run(_replayed(found, settings, address, store, rollout_id, given, quiet=as_json))
     except RequestError as error:
         raise _by_flag(error) from None
     differ = [one for one in compared if not one.same]
@@ -114,9 +116,18 @@ def _source(source: str) -> tuple[str, str | None]:
 
 
 async def _replayed(
-    app: TaskApp, source: str, target: str | None, rollout_id: str | None, given: dict[str, Any], *, quiet: bool
+    app: TaskApp,
+    settings: Settings,
+    source: str,
+    target: str | None,
+    rollout_id: str | None,
+    given: dict[str, Any],
+    *,
+    quiet: bool,
 ) -> list[Compared]:
+    from taskapp_kit.contract.ports import SystemClock
     from taskapp_kit.evaluate.replay import replay, stored_ids
+    from taskapp_kit.model_access import model_access
     from taskapp_kit.service import Service
     from taskapp_kit.store import open_store
 
@@ -124,7 +135,10 @@ async def _replayed(
     service = None
     try:
         kept_in = None if target in (None, "none") else open_store(str(target))
-        service = Service(app, store=kept_in, max_concurrent=1, exposure="local", threads=1, skip_judges=True)
+        models = model_access(settings, "local", SystemClock())
+        service = Service(
+            app, store=kept_in, max_concurrent=1, exposure="local", threads=1, models=models, skip_judges=True
+        )
         _not_the_same_place(stored_in, kept_in)
         ids = await stored_ids(stored_in, app.name) if rollout_id is None else [rollout_id]
         compared = []

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from taskapp_kit import RequestError, RolloutFailed, Step, TaskApp, action
-from taskapp_kit.contract.ports import View
+from taskapp_kit.contract.ports import PolicyStops, View
 from taskapp_kit.contract.trajectory import Answer, ToolCall
 from taskapp_kit.policy.local import PolicyError, ReplayPolicy, answer_from, policy_rng
 from tests.rollouts import app_from, play
@@ -232,6 +232,14 @@ def test_what_an_answer_may_be(value: Any, expected: Answer) -> None:
 def test_what_is_no_answer(value: Any) -> None:
     with pytest.raises(PolicyError, match=r"^it"):
         answer_from(value, "it")
+
+
+def test_replay_does_not_count_the_turns_that_the_caller_scripted() -> None:
+    policy = ReplayPolicy([Answer(output="a"), Answer(output="b")], stops="max_ops")
+    assert [policy.decide(View(turn, "", (), ())).output for turn in (1, 4)] == ["a", "b"]
+    with pytest.raises(PolicyStops) as stops:
+        policy.decide(View(5, "", (), ()))
+    assert stops.value.stop_reason == "max_ops"
 
 
 def test_replay_gives_the_answers_in_order_and_says_when_they_end() -> None:

@@ -1,0 +1,59 @@
+"""`TASKAPP_STORE_KEEP`: what is older than it says goes when the server starts; a store that cannot prune is refused."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from front_door import KEY, opened, request_body
+
+from taskapp_kit.config import Settings, from_environment
+from taskapp_kit.contract.ports import StoredRollout
+from taskapp_kit.errors import ConfigError, Unavailable
+from taskapp_kit.store.sqlite import SqliteStore
+
+
+class Aged(SqliteStore):
+    """Keeps each rollout as if it had begun `age_days` ago."""
+
+    age_days = 40.0
+
+    async def save(self, rollout: StoredRollout) -> None:
+        await super().save(replace(rollout, created_at=rollout.created_at - self.age_days * 86_400))
+
+
+@pytest.mark.parametrize(("keep", "left"), [(None, 3), ("30d", 0), ("50d", 3), ("2", 2)])
+def test_older_rollouts_go_when_the_server_starts(tmp_path: Path, keep: str | None, left: int) -> None:
+    with opened(store=Aged(tmp_path / "r.db")) as door:
+        for seed in range(3):
+            assert door.client.post("/rollout", json=request_body(seed=seed)).status_code == 200
+    settings = Settings(environment_api_key=KEY, store_keep=keep)
+    with opened(settings, store=SqliteStore(tmp_path / "r.db")) as door:
+        end = time.monotonic() + 20
+        while len(door.client.get("/rollouts").json()["rollouts"]) != left:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+
+@pytest.mark.parametrize("text", ["0", "0d", "d", "-3", "3h", "1.5d", "many", "٣"])
+def test_what_says_no_number_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        from_environment({"TASKAPP_STORE_KEEP": text})
+
+
+def test_what_says_one_is_read() -> None:
+    assert from_environment({"TASKAPP_STORE_KEEP": "30D"}).store_keep == "30d"
+    assert from_environment({"TASKAPP_STORE_KEEP": "100000"}).store_keep == "100000"
+
+
+def test_a_store_that_cannot_prune_does_not_start() -> None:
+    class Plugin:
+        save = load = blob = recent = close = None
+
+        def coordinator(self, clock: object) -> None:
+            return None
+
+    with pytest.raises(Unavailable), opened(Settings(store_keep="5"), store=Plugin()):  # type: ignore[arg-type]
+        pass
