@@ -84,8 +84,8 @@ def _seeds(plan: Plan, described: Any, cleaned: Callable[[str], str]) -> list[st
                 for name, some in list(known.items())[:MOST_SHOWN]
             ]
             more = f" and {len(wrong) - MOST_SHOWN} more" if len(wrong) > MOST_SHOWN else ""
-            told = ", ".join(map(str, wrong[:MOST_SHOWN]))
-            found.append(f"{place} has {told}{more}; the seeds are {', '.join(ways)}.")
+            first = ", ".join(map(str, wrong[:MOST_SHOWN]))
+            found.append(f"{place} has {first}{more}; the seeds are {', '.join(ways)}.")
     return found
 
 
@@ -116,8 +116,8 @@ def _shown(names: Collection[str], cleaned: Callable[[str], str]) -> str:
 
 def _table(described: Any, *places: str) -> Mapping[str, Any]:
     """The first object of these names in the task app's description."""
-    told = described if isinstance(described, Mapping) else {}
-    return next((told[place] for place in places if isinstance(told.get(place), Mapping)), {})
+    members = described if isinstance(described, Mapping) else {}
+    return next((members[place] for place in places if isinstance(members.get(place), Mapping)), {})
 
 
 def _names(listed: Sequence[Any] | Mapping[Any, Any] | Any) -> list[str]:

@@ -100,13 +100,13 @@ def follow(
     except JobTimeout:
         following.left(job, settings.needed_backend())
         raise
-    told = without_keys(last, settings.keys)
+    shown = without_keys(last, settings.keys)
     if as_json:
-        print_json(told)
+        print_json(shown)
     else:
-        following.report(told)
+        following.report(shown)
     if not succeeded(last):
-        raise JobError(following.cause_of(told))
+        raise JobError(following.cause_of(shown))
 
 
 @command.command(epilog=example(*CANCEL_EXAMPLES))
@@ -123,16 +123,16 @@ def cancel(job_id: str, env_files: tuple[str, ...], backend_url: str | None, as_
     from taskapp_kit.contract.redaction import without_keys
 
     settings = job_settings(env_files=env_files, backend_url=backend_url)
-    told = without_keys(read_status(_job(job_id, settings).cancel(), job_id), settings.keys)
-    name = clean(str(told["job_id"]))
+    job = without_keys(read_status(_job(job_id, settings).cancel(), job_id), settings.keys)
+    name = clean(str(job["job_id"]))
     if as_json:
-        print_json(told)
-    elif told["status"] in CANCELLED:
+        print_json(job)
+    elif job["status"] in CANCELLED:
         click.echo(f"Job {name} is cancelled.")
-    elif not over(told):
-        click.echo(f"Job {name} is {told['status']}; the backend was asked to cancel it.")
-    if over(told) and told["status"] not in CANCELLED:
-        raise JobError(f"Job {name} had ended before, as {told['status']}, and stays so.")
+    elif not over(job):
+        click.echo(f"Job {name} is {job['status']}; the backend was asked to cancel it.")
+    if over(job) and job["status"] not in CANCELLED:
+        raise JobError(f"Job {name} had ended before, as {job['status']}, and stays so.")
 
 
 def _job(job_id: str, settings: JobSettings) -> RLJob:

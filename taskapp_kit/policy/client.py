@@ -242,13 +242,13 @@ def _without_key(reply: ChatReply, key: str | None, place: str) -> ChatReply:
     """
     if key is None or len(key) < LEAST_HIDDEN:
         return reply
-    told = {"message": reply.message, "finish_reason": reply.finish_reason, "model": reply.model,
+    said = {"message": reply.message, "finish_reason": reply.finish_reason, "model": reply.model,
             "usage": reply.usage, "policy_version": reply.policy_version}  # fmt: skip
-    kept = without_keys(told, (key,))
-    if kept == told:
+    cleaned = without_keys(said, (key,))
+    if cleaned == said:
         return reply
     log.warning("the model at %s repeated the key that it was sent; it was taken out of the answer", place)
-    return replace(reply, **kept, token_ids=None, logprobs=None, prompt_token_ids=None)
+    return replace(reply, **cleaned, token_ids=None, logprobs=None, prompt_token_ids=None)
 
 
 def _failed(code: str, message: str, hint: str) -> ModelFailed:
