@@ -459,3 +459,12 @@ def test_the_description_is_the_environments_own() -> None:
     cart = str(from_gymnasium("CartPole-v1").__doc__)
     assert cart.startswith("This environment corresponds to")
     assert cart.splitlines()[-1].startswith("Observation: a value of Box(")
+
+
+def test_gymnasiums_time_limit_is_a_limit_and_without_one_the_default_holds() -> None:
+    app = TaskApp("a")
+    app.environment("limited")(from_gymnasium("CartPole-v1"))
+    app.environment("endless")(from_gymnasium("CliffWalking-v1"))
+    app.environment("declared", max_turns=None)(from_gymnasium("CliffWalking-v1"))
+    found = {name: spec.default_max_turns for name, spec in app.freeze().environments.items()}
+    assert found == {"limited": None, "endless": 1000, "declared": None}

@@ -172,3 +172,36 @@ def test_the_prompt_of_crafter_states_the_limit_that_holds(run: Run) -> None:
     shown = run("info", "crafter", "--prompt", "--config", '{"length": 50}').stdout
     assert "after 50 actions" in shown
     assert "10000" not in shown
+
+
+def test_the_default_limit_is_said_and_is_in_no_prompt(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "free.py").write_text(
+        """
+from taskapp_kit import Step, TaskApp, action
+
+app = TaskApp("free", version="1.0.0")
+
+
+@app.environment("free", splits={"train": range(10)})
+class Free:
+    '''Go on and on.'''
+
+    def reset(self, seed: int) -> str:
+        return "here"
+
+    @action(noop={})
+    def go(self) -> Step:
+        '''Go.'''
+        return Step("here")
+
+
+app.tasks("asked", prompt="{q}", train=[{"q": "Why?"}])
+"""
+    )
+    for name, wanted in (("free", (1000, True, 10)), ("asked", (1, False, None))):
+        told = json.loads(run("info", "free.py", "--env", name, "--json").stdout)["task_info"][name]["limits"]
+        assert (told["max_turns"], told["max_turns_by_default"], told["max_refusals"]) == wanted
+        shown = run("info", "free.py", "--env", name, width=120).stdout
+        assert ("1000 turns" in shown, "1 turn," in shown) == (name == "free", name == "asked")
+        prompt = run("info", "free.py", "--env", name, "--prompt").stdout
+        assert "ends at the latest" not in prompt

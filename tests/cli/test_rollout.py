@@ -309,3 +309,22 @@ def test_a_url_is_an_address_alone(run: Run, url: str) -> None:
 
 def test_store_belongs_to_local_rollouts(run: Run, adder_server: Served) -> None:
     assert run("rollout", adder_server.url, "--store", "sqlite:///x.db").exit_code == 2
+
+
+def test_limits_are_flags(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "silent.py").write_text(
+        WORDY.replace("@action\n", "@action(text=True)\n").replace("def wait(self)", "def wait(self, text: str)")
+        + """
+@app.policy
+def silent(observation: str) -> str:
+    return ""
+"""
+    )
+    told = run("rollout", "silent.py", "--policy", "silent", "--max-refusals", "3", "--json")
+    answer = json.loads(told.stdout)
+    assert (answer["stop_reason"], answer["metrics"]["num_steps"]) == ("max_refusals", 3)
+    assert run("rollout", "silent.py", "--policy", "silent", "--max-refusals", "0").exit_code == 2
+    with MockModel(behaviour="empty") as model:
+        asked = ("rollout", "silent.py", "--model", "m", "--inference-url", model.url, "--json")
+        answer = json.loads(run(*asked, "--max-rollout-tokens", "1").stdout)
+    assert (answer["stop_reason"], answer["metrics"]["num_steps"]) == ("max_rollout_tokens", 1)

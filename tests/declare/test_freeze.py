@@ -215,6 +215,17 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         "max_turns=True",
         "mend max_turns",
     ),
+    "max_refusals of zero": (env(RESET, GO, options=", max_refusals=0", marked=True), "max_refusals=0", "max_refusals"),
+    "max_turns of tasks": (
+        'app = TaskApp("a")\napp.tasks("q", prompt="{q}", train=[{"q": 1}], max_turns=0)  # !',
+        "max_turns=0",
+        "max_turns",
+    ),
+    "a metric named as one of the kit's": (
+        GOOD + "@app.metric  # !\ndef steps(trajectory): return 1.0",
+        "metric 'steps'",
+        "rename it",
+    ),
     "step timeout that is NaN": (
         env(RESET, GO, options=", step_timeout_seconds=math.nan", marked=True),
         "step_timeout_seconds=nan",
