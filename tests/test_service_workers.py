@@ -92,7 +92,7 @@ def test_a_worker_plays_what_a_thread_plays(hostile: TaskApp, workers: int, tmp_
 
 
 def test_whole_crafter_episodes_with_pictures_are_the_same_everywhere() -> None:
-    pytest.importorskip("crafter")
+    pytest.importorskip("crafter", reason="needs taskapp-kit[crafter]")
 
     async def work(service: Service) -> list[Rollout]:
         requests = [a_request("random", seed=seed, config={"image": seed % 2 == 0}) for seed in range(4)]

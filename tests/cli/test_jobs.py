@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.importorskip("nacl")
+pytest.importorskip("nacl", reason="needs taskapp-kit[jobs]")
 
 from taskapp_kit.asgi import build
 from taskapp_kit.backend.app import create_backend

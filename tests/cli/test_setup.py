@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("nacl")
+pytest.importorskip("nacl", reason="needs taskapp-kit[jobs]")
 
 from dotenv import dotenv_values
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("nacl")
+pytest.importorskip("nacl", reason="needs taskapp-kit[jobs]")
 
 from taskapp_kit.asgi import build
 from taskapp_kit.backend.app import create_backend

@@ -205,7 +205,7 @@ def test_https_where_plain_http_is_spoken() -> None:
     assert "TLS" in finding.found and "http:// instead of https://" in finding.do
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl (Debian: apt-get install openssl)")
 def test_a_certificate_that_nobody_signed(tmp_path: Path) -> None:
     subprocess.run(
         f"openssl {CERTIFICATE}".split(),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("modal")
+pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
 
 from control_plane import ControlPlane, unary  # type: ignore[import-not-found]
 from grpclib import GRPCError, Status

@@ -193,7 +193,7 @@ def test_pip_takes_it(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_build_tool_packs_the_same_files(tmp_path: Path) -> None:
     """But for what is private by its name (a template's .gitignore), the kit's own packing is hatchling's."""
-    pytest.importorskip("hatchling")
+    pytest.importorskip("hatchling", reason="needs hatchling, of taskapp-kit[dev]")
     done = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
         cwd=CHECKOUT,

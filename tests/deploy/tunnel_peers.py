@@ -149,7 +149,7 @@ def _certificate(folder: Path) -> Path:
     """A certificate that nobody trusts, and its key, in one file."""
     program = shutil.which("openssl")
     if program is None:
-        pytest.skip("openssl makes the certificate of the edge")
+        pytest.skip("needs openssl (Debian: apt-get install openssl)")
     key, certificate, both = (folder / name for name in ("edge.key", "edge.crt", "edge.pem"))
     subject = ["-subj", "/CN=edge", "-days", "3", "-nodes"]
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]

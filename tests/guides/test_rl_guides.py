@@ -212,7 +212,7 @@ def furnished(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    pytest.importorskip("nacl")
+    pytest.importorskip("nacl", reason="needs taskapp-kit[jobs]")
     top = tmp_path_factory.mktemp("guides")
     folder = top / "work"
     folder.mkdir()
@@ -350,7 +350,7 @@ def ran(place: Place) -> dict[str, Ran]:
 
 def modal_line(line: Line, place: Place) -> Ran:
     """Deploys to a control plane on loopback (see tests/deploy), where the task app on this machine answers for it."""
-    pytest.importorskip("modal")
+    pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
     sys.path.insert(0, str(ROOT / "tests" / "deploy"))
     from control_plane import ControlPlane  # type: ignore[import-not-found]
 

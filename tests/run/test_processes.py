@@ -655,7 +655,7 @@ async def test_a_child_whose_front_dies_while_it_starts_ends_by_itself() -> None
 
 
 async def test_the_pool_works_on_uvloop_too() -> None:
-    uvloop = pytest.importorskip("uvloop")
+    uvloop = pytest.importorskip("uvloop", reason="needs uvloop, of uvicorn[standard]")
 
     async def everything() -> None:
         async with pool(exclusive=1) as made:

@@ -109,7 +109,7 @@ class Careless:
 @pytest.mark.parametrize(("how", "named"), [("seed", "random"), ("draw", "random"), ("numpy", "numpy.random")])
 def test_a_change_of_a_global_random_state_is_reported_once(how: str, named: str, tmp_path: Path) -> None:
     if how == "numpy":
-        pytest.importorskip("numpy.random")
+        pytest.importorskip("numpy.random", reason="needs numpy, of taskapp-kit[crafter]")
     app = app_from(tmp_path, GLOBAL.replace('"careless"', f'"careless-{how}"'))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
