@@ -7,13 +7,17 @@ BIN := $(VENV)/bin
 TEST_PROCESSES ?= 4
 # What failed beside three others on a busy machine is tried once more, alone; a real fault fails again.
 ALONE = { echo "once more, alone: what failed" >&2; $(BIN)/pytest -m "not interop" --last-failed --last-failed-no-failures none; }
+STARTED := $(shell date +%s)
+# $(call stage,2,types): a heading with the stage, and the time so far
+stage = @seconds=$$(( $$(date +%s) - $(STARTED) )); printf '\n[%s of 4] %s (%d min %02d s so far)\n' '$(1)' '$(2)' $$((seconds / 60)) $$((seconds % 60))
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
-.PHONY: demo test check interop fuzz sentinels bench docs wheel clean help
+.PHONY: demo test suite check interop fuzz sentinels bench docs wheel clean help
 
 help:
 	@echo "make demo     play and score episodes over HTTP; leaves a GIF and a page in out/demo"
 	@echo "make test     lint, types and the test suite"
+	@echo "make suite    the test suite alone"
 	@echo "make interop  the tests against real foreign clients (builds their environments once)"
 	@echo "make fuzz     10 000 requests drawn from the OpenAPI document"
 	@echo "make sentinels  the suite again, everything it leaves searched for keys"
@@ -44,12 +48,19 @@ demo: $(VENV)/core
 	@$(BIN)/python examples/demo.py
 
 test: check
-	$(BIN)/pytest -m "not interop" -n $(TEST_PROCESSES) --dist loadfile --ignore tests/fuzz || $(ALONE)
+	$(call stage,3,requests drawn from the OpenAPI documents)
 	$(BIN)/pytest tests/fuzz
+	$(call stage,4,the test suite in $(TEST_PROCESSES) processes)
+	@$(MAKE) --no-print-directory suite
+
+suite: $(VENV)/dev
+	$(BIN)/pytest -m "not interop" -n $(TEST_PROCESSES) --dist loadfile --ignore tests/fuzz || $(ALONE)
 
 check: $(VENV)/dev
+	$(call stage,1,lint)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(call stage,2,types)
 	$(BIN)/mypy
 
 interop: $(VENV)/dev

@@ -1,8 +1,11 @@
-"""`--sentinels DIR`: all that the run writes and answers is kept in DIR and searched for keys at its end."""
+"""The summary of what was skipped, with what would run it; and `--sentinels DIR`, which stores all that the run writes
+and answers in DIR and searches it for keys at its end.
+"""
 
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 
@@ -31,3 +34,16 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report.sections = [(name, text.encode("utf-8", "replace").decode()) for name, text in report.sections]
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The last lines: how many tests were skipped, and what each of them needs."""
+    skipped = Counter(
+        report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else "no reason given"
+        for report in terminalreporter.stats.get("skipped", [])
+    )
+    if not skipped:
+        return
+    terminalreporter.write_line(f"\n{skipped.total()} skipped:")
+    for reason, count in skipped.most_common():
+        terminalreporter.write_line(f"{count:5}  {reason}")

@@ -32,7 +32,7 @@ LIMITS = SandboxLimits(
 
 
 pytestmark = pytest.mark.skipif(
-    not machines_can_be_made(), reason="the Sandboxes of these tests need root and bubblewrap"
+    not machines_can_be_made(), reason="needs root, and bubblewrap (Debian: apt-get install bubblewrap)"
 )
 
 

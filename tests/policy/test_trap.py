@@ -17,7 +17,7 @@ PROGRAM = Path(__file__).with_name("trap_program.py")
 def _impossible() -> str | None:
     for program in ("unshare", "ip"):
         if shutil.which(program) is None:
-            return f"there is no {program} here"
+            return f"needs {program} (Debian: apt-get install iproute2 util-linux)"
     tried = subprocess.run(
         ["unshare", "-n", "ip", "link", "set", "lo", "up"], check=False, capture_output=True, text=True
     )

@@ -12,7 +12,7 @@ import pytest
 
 from tests.sandbox.boxes import LEVELS
 
-NONE = pytest.param(0, marks=pytest.mark.skip("no level holds here: install bubblewrap, or be root"))
+NONE = pytest.param(0, marks=pytest.mark.skip("needs bubblewrap (Debian: apt-get install bubblewrap), or root"))
 
 
 @pytest.fixture(scope="session", autouse=True)

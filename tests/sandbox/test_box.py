@@ -161,7 +161,7 @@ def test_boxes_work_from_several_loops_and_threads_at_once(level: int) -> None:
     assert [int(number) for number, _ in said] == list(range(12))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has ids to give")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_each_open_box_has_a_user_id_of_its_own(level: int) -> None:
     wanted = range(61_050, 61_053)
     with box(level, user_ids=wanted) as one, box(level, user_ids=wanted) as two, box(level, user_ids=wanted) as three:
@@ -182,7 +182,7 @@ def test_an_id_of_somebody_is_never_taken(uid: int) -> None:
         uids.lease([uid])
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has ids to give")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_acting_as_a_user_is_this_threads_and_ends() -> None:
     def rights() -> str:
         lines = Path("/proc/thread-self/status").read_text().splitlines()
@@ -204,7 +204,7 @@ def test_acting_as_a_user_is_this_threads_and_ends() -> None:
     assert rights() == before
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has ids to give")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_ending_a_box_ends_no_other_process_that_looks_into_one() -> None:
     """Two servers on one machine: while one measures a box on its first thread, the other ends another box."""
     program = (
@@ -223,7 +223,7 @@ def test_ending_a_box_ends_no_other_process_that_looks_into_one() -> None:
         other.communicate()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has ids to give")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_what_a_killed_owner_left_under_an_id_is_ended() -> None:
     word = token()
     left = subprocess.Popen(["/bin/sleep", word], user=61_099, group=61_099, extra_groups=[])

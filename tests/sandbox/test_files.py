@@ -118,7 +118,7 @@ import socket
     assert [path.name for path in tmp_path.iterdir()] == ["secret"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has ids to give")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_file_of_somebody_else_is_not_read(tmp_path: Path) -> None:
     """A hard link that a weak level lets a box make to a file of the host."""
     folder = Folder(60_599)

@@ -126,13 +126,13 @@ def new_server() -> PostgresServer:
     folder = binaries()
     if folder is None:
         pytest.skip(
-            "no Postgres server on this machine: neither pg_config nor initdb (Debian: apt-get install postgresql)"
+            "needs a Postgres server (Debian: apt-get install postgresql)"
         )
     if os.geteuid() == 0:
         try:
             owner = pwd.getpwnam("postgres")
         except KeyError:
-            pytest.skip("Postgres does not run as root, and there is no user `postgres` on this machine")
+            pytest.skip("needs a user `postgres`, because Postgres does not run as root (Debian: apt-get install postgresql)")
     place = Path(tempfile.mkdtemp(prefix="taskapp-pg-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     if os.geteuid() == 0:

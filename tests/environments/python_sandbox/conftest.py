@@ -6,7 +6,7 @@ import pytest
 
 from tests.environments.python_sandbox.episodes import LEVELS
 
-NONE = pytest.param(0, marks=pytest.mark.skip("no level holds here: install bubblewrap, or be root"))
+NONE = pytest.param(0, marks=pytest.mark.skip("needs bubblewrap (Debian: apt-get install bubblewrap), or root"))
 
 
 @pytest.fixture(params=LEVELS or [NONE], ids=lambda level: f"level{level}")

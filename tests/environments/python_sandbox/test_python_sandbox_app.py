@@ -39,7 +39,7 @@ from tests.environments.python_sandbox.episodes import (
 ROOT = Path(__file__).resolve().parents[3]
 SPLIT, SEED, TASK = seed_of("mirror-digits")
 KEY = "a key of this test"
-needs_walls = pytest.mark.skipif(not LEVELS, reason="no level holds here: install bubblewrap, or be root")
+needs_walls = pytest.mark.skipif(not LEVELS, reason="needs bubblewrap (Debian: apt-get install bubblewrap), or root")
 
 
 def test_two_tools_and_a_private_row() -> None:
