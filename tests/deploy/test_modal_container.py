@@ -322,7 +322,9 @@ def test_restored_twice_from_one_picture_they_are_two(tmp_path: Path) -> None:
 # -- boxes ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not machines_can_be_made(), reason="needs root, and bubblewrap (Debian: apt-get install bubblewrap)")
+@pytest.mark.skipif(
+    not machines_can_be_made(), reason="needs root, and bubblewrap (Debian: apt-get install bubblewrap)"
+)
 def test_python_sandbox_judges_in_a_modal_sandbox(tmp_path: Path) -> None:
     plane = WithSandboxes({"slow-env": {"ENVIRONMENT_API_KEY"}})
     with ExitStack() as opened:

@@ -99,7 +99,9 @@ def as_other(command: list[str], **more: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, check=False, env=environ, cwd="/tmp", capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or 3 not in LEVELS, reason="needs root, and bubblewrap (Debian: apt-get install bubblewrap)")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or 3 not in LEVELS, reason="needs root, and bubblewrap (Debian: apt-get install bubblewrap)"
+)
 def test_without_root_bubblewrap_holds_by_a_user_namespace() -> None:
     python = reachable()
     assert python is not None
@@ -114,7 +116,9 @@ def test_without_root_bubblewrap_holds_by_a_user_namespace() -> None:
     assert all(report["walls"].values())
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or 3 not in LEVELS, reason="needs root, and bubblewrap (Debian: apt-get install bubblewrap)")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or 3 not in LEVELS, reason="needs root, and bubblewrap (Debian: apt-get install bubblewrap)"
+)
 def test_without_bubblewrap_the_next_level_is_taken_and_what_to_install_is_said() -> None:
     hide = f"mount --bind /dev/null {shutil.which('bwrap')} && exec {sys.executable} -c '{ASK}'"
     ran = as_other([shutil.which("unshare") or "", "--mount", "sh", "-c", hide])

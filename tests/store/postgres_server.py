@@ -125,14 +125,14 @@ def new_server() -> PostgresServer:
     """A server of its own, for tests that crash it: after a crash all files are flushed, and with few that is quick."""
     folder = binaries()
     if folder is None:
-        pytest.skip(
-            "needs a Postgres server (Debian: apt-get install postgresql)"
-        )
+        pytest.skip("needs a Postgres server (Debian: apt-get install postgresql)")
     if os.geteuid() == 0:
         try:
             owner = pwd.getpwnam("postgres")
         except KeyError:
-            pytest.skip("needs a user `postgres`, because Postgres does not run as root (Debian: apt-get install postgresql)")
+            pytest.skip(
+                "needs a user `postgres`, because Postgres does not run as root (Debian: apt-get install postgresql)"
+            )
     place = Path(tempfile.mkdtemp(prefix="taskapp-pg-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     if os.geteuid() == 0:

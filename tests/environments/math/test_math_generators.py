@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("reasoning_gym", reason="needs taskapp-kit[math]; one of its packages needs a C compiler (Debian: apt-get install gcc python3-dev)")
+pytest.importorskip(
+    "reasoning_gym",
+    reason="needs taskapp-kit[math]; one of its packages needs a C compiler (Debian: apt-get install gcc python3-dev)",
+)
 
 import sympy
 

@@ -17,7 +17,10 @@ from typing import Any
 import httpx
 import pytest
 
-pytest.importorskip("reasoning_gym", reason="needs taskapp-kit[math]; one of its packages needs a C compiler (Debian: apt-get install gcc python3-dev)")
+pytest.importorskip(
+    "reasoning_gym",
+    reason="needs taskapp-kit[math]; one of its packages needs a C compiler (Debian: apt-get install gcc python3-dev)",
+)
 
 from environments.math.generators import GENERATORS, problem
 from taskapp_kit import TaskApp
