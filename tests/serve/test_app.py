@@ -77,7 +77,7 @@ def test_openapi_describes_requests_answers_and_errors(door: Door) -> None:
     assert {"mode", "ops", "env"} <= set(document["components"]["schemas"]["RolloutRequest"]["properties"])
     assert operation["security"] and document["paths"]["/"]["get"]["security"] == []
     assert set(document["paths"]) == {
-        "/", "/health", "/info", "/task_info", "/rollout", "/rollouts/{rollout_id}", "/done", "/blobs/{sha256}",
+        "/", "/health", "/info", "/task_info", "/rollout", "/rollouts", "/rollouts/{rollout_id}", "/done", "/blobs/{sha256}",
         "/metrics", "/score_group",
     }  # fmt: skip
     _references_resolve(document, document)
