@@ -34,21 +34,29 @@ if TYPE_CHECKING:
 def command(ctx: click.Context, url: str, backend_url: str | None, env_files: tuple[str, ...], as_json: bool) -> None:
     """Check a running task app: its address, its key, its contract; and with --backend the backend and its key.
 
+    Where these are right, one rollout of at most five turns is played by a policy that needs no model; an app's judges
+    score it.
+
     The keys are ENVIRONMENT_API_KEY and SYNTH_API_KEY, from the environment or an env file. Exit status 1 when
     something is wrong.
     """
-    from taskapp_kit.client import check_backend, check_task_app
+    from taskapp_kit.client import check_backend, check_task_app, try_rollout
     from taskapp_kit.contract.redaction import without_keys
+    from taskapp_kit.declare.discovery import is_host_and_port
 
     if not is_url(url):
         raise Unavailable(
             "`taskapp check` looks at running task apps in this release, and so takes a URL.",
-            hint="Start the app (`taskapp serve APP`) and give its address; `taskapp info APP` checks declarations.",
+            hint=f"Did you mean http://{url}?"
+            if is_host_and_port(url)
+            else "Start the app (`taskapp serve APP`) and give its address; `taskapp info APP` checks declarations.",
         )
     settings = job_settings(env_files=env_files, backend_url=backend_url)
 
     async def look() -> list[Finding]:
         found = list(await check_task_app(url, settings.task_app_key))
+        if not failed(found):
+            found.append(await try_rollout(url, settings.task_app_key))
         if backend_url is not None:
             found += await check_backend(backend_url, settings.backend_key, url)
         return found

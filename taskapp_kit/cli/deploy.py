@@ -47,7 +47,7 @@ def command(
     from taskapp_kit.deploy import modal_run
 
     said = said_by(given)
-    plan = planned(app, said)
+    plan = planned(app, said, env_files=given["env_files"], dry_run=dry_run)
     if dry_run:
         if as_json:
             print_json(plan_json(plan))

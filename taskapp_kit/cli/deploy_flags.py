@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -115,12 +115,17 @@ def said_by(given: dict[str, Any]) -> ModalSettings:
     return ModalSettings(**said)
 
 
-def planned(app: str, said: ModalSettings) -> Plan:
-    """The plan; the app's own name is the default for Modal's. Raises DiscoveryError, ConfigError."""
+def planned(app: str, said: ModalSettings, *, env_files: Sequence[str] = (), dry_run: bool = False) -> Plan:
+    """The plan; the app's own name is the default for Modal's. Raises DiscoveryError, ConfigError.
+
+    env_files: where the Secret's values would come from; an address of a model in them that only this machine reaches is
+    a warning. dry_run: a store that was not chosen is a warning, too, and shown as `none`.
+    """
     import dataclasses
 
     from taskapp_kit.deploy.cargo import parse_target, resolve
     from taskapp_kit.deploy.modal_plan import make_plan
+    from taskapp_kit.deploy.modal_settings import STORE_CHOICES
     from taskapp_kit.deploy.needs import read_needs
     from taskapp_kit.errors import ConfigError
 
@@ -131,9 +136,27 @@ def planned(app: str, said: ModalSettings) -> Plan:
             f"{parsed.name} is an entry for Modal's own command, not a task app.",
             hint=f"Run `modal deploy {parsed.name}`, or give the app's own file here.",
         )
-    if said.app_name is None and read_needs(parsed, beside=here).settings.app_name is None:
+    declared = read_needs(parsed, beside=here).settings
+    if said.app_name is None and declared.app_name is None:
         said = dataclasses.replace(said, app_name=_own_name(parsed, here))
-    return make_plan(app, said, beside=here)
+    warnings = []
+    if dry_run and said.store is None and declared.store is None:
+        said = dataclasses.replace(said, store="none")
+        warnings.append(f"The plan is shown for --store none; a deploy asks for --store: {STORE_CHOICES}")
+    plan = make_plan(app, said, beside=here)
+    return dataclasses.replace(plan, warnings=(*warnings, *plan.warnings, *_unreachable(plan, env_files)))
+
+
+def _unreachable(plan: Plan, env_files: Sequence[str]) -> Iterator[str]:
+    """A warning for each model's address in the Secret's values that leads to the container itself."""
+    from taskapp_kit.config import load
+    from taskapp_kit.deploy.tunnel_plan import on_loopback
+
+    settings = load(env_files=env_files)
+    for name in (*plan.required_keys, *(plan.rehearsal.optional if plan.rehearsal is not None else ())):
+        url = settings.variable(name) if name.startswith("TASKAPP_") and name.endswith("_URL") else None
+        if url and on_loopback(url):
+            yield f"{name} is a loopback address: a container would look for the model in itself. Give one that it reaches."
 
 
 def _is_entry(path: Path) -> bool:

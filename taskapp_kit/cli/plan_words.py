@@ -45,6 +45,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "settings": plan.settings.said(),
         "secrets": list(plan.secret_names),
         "required_keys": list(plan.required_keys),
+        "optional_keys": list(plan.rehearsal.optional) if plan.rehearsal is not None else [],
         "image": image_steps(plan),
         "requirements": list(plan.requirements),
         "wheel": plan.wheel.name,
@@ -90,6 +91,8 @@ def show_plan(plan: Plan) -> None:
     if plan.left:
         facts.add_row("stays here", clean(_some(list(plan.left))))
     facts.add_row("secrets", ", ".join(plan.secret_names) + f" with {', '.join(plan.required_keys)}")
+    if plan.rehearsal is not None and plan.rehearsal.optional:
+        facts.add_row("models", f"the Secret may also hold {', '.join(plan.rehearsal.optional)}")
     facts.add_row("store", _store(plan))
     facts.add_row("containers", _containers(plan))
     facts.add_row(

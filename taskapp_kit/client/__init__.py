@@ -39,6 +39,7 @@ __all__ = [
     "read_events",
     "setup_environment_api_key",
     "setup_environment_api_key_async",
+    "try_rollout",
     "weights_note",
 ]
 
@@ -53,6 +54,7 @@ _WHERE = {
     "build_rl_payload": "payload",
     "check_backend": "checks",
     "check_task_app": "checks",
+    "try_rollout": "checks",
     "load_rl_config": "rl_config",
     "mint_environment_api_key": "environment_key",
     "read_events": "events",

@@ -3,7 +3,7 @@
     for finding in await check_task_app("http://127.0.0.1:8001", key):
         print(finding.part, finding.ok, finding.found, finding.do)
 
-Nothing is played and nothing is created. No finding holds a key, a part of one, or a server's raw words.
+Nothing is played and nothing is created, but by `try_rollout`. No finding holds a key, a part of one, or a server's raw words.
 """
 
 from __future__ import annotations
@@ -12,18 +12,24 @@ import asyncio
 import base64
 import binascii
 import json
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from taskapp_kit.client.backend import EXAMPLE, api_base
 from taskapp_kit.client.probing import Prober, Reply, name_of
+from taskapp_kit.client.task_app import TaskAppClient
 from taskapp_kit.client.transport import header_key, read_address
-from taskapp_kit.errors import ConfigError
+from taskapp_kit.errors import ConfigError, TaskAppError
 
-Part = Literal["backend", "task app", "key", "contract"]
+Part = Literal["backend", "task app", "key", "contract", "rollout"]
 
 SECONDS = 10.0
+ROLLOUT_SECONDS = 120.0
+"""How long the one rollout of `try_rollout` may take, its judges included."""
+CHEAP_POLICIES = ("noop", "random", "gold")
+"""What plays without a model, cheapest first."""
 TASK_APP_START = "Start it (taskapp serve APP), or check host and port."
 BACKEND_START = "Start it (taskapp backend serve), or check host and port."
 UNAUTHORISED = ("unauthorised", "unauthorized")
@@ -58,6 +64,40 @@ async def check_task_app(url: str, key: str | None, *, timeout_seconds: float = 
         return await _task_app(prober, sent)
     finally:
         await prober.aclose()
+
+
+async def try_rollout(url: str, key: str | None, *, timeout_seconds: float = ROLLOUT_SECONDS) -> Finding:
+    """One rollout of the first seed, five turns at most, by a policy that needs no model; judges score it as any other.
+
+    url, key: as `check_task_app` found them right. timeout_seconds: for the rollout.
+    """
+    async with TaskAppClient(url, key, timeout_seconds=timeout_seconds) as client:
+        policy = None
+        try:
+            described = await client.task_info()
+            inference, dataset = described.get("inference"), described.get("dataset")
+            offered = inference.get("policies") if isinstance(inference, dict) else None
+            policy = next((name for name in CHEAP_POLICIES if isinstance(offered, list) and name in offered), None)
+            if policy is None:
+                found = f"No rollout was tried: the task app offers none of {', '.join(CHEAP_POLICIES)}."
+                return Finding("rollout", True, found, "Play one with a model: taskapp rollout URL --model M.")
+            environment, seed = described.get("environment"), _first_seed(dataset if isinstance(dataset, dict) else {})
+            answer = await client.rollout(
+                {
+                    "run_id": f"check-{uuid.uuid4().hex[:12]}",
+                    "env": {"seed": seed, **({"env_name": environment} if isinstance(environment, str) else {})},
+                    "policy": {"config": {"policy": policy}},
+                    "ops": ["agent", "env"] * 5,
+                    "mode": "eval",
+                }
+            )
+        except TaskAppError as error:
+            words = f"HTTP {error.status} {name_of(error.code, key) or ''}".rstrip() if error.status else "no answer"
+            found = f"One rollout was tried with the policy {policy}, and failed: {words}." if policy else f"{words}."
+            return Finding("rollout", False, found, READ_LOG)
+    reward = answer.get("reward")
+    scored = f"reward {reward:g}" if isinstance(reward, int | float) else "no reward"
+    return Finding("rollout", True, f"One rollout was played: policy {policy}, seed {seed}, {scored}.")
 
 
 async def check_backend(

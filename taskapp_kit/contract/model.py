@@ -27,6 +27,12 @@ def role_variable(role: str) -> str:
     return f"TASKAPP_{role.upper().replace('-', '_')}_URL"
 
 
+def role_variables(role: str) -> tuple[str, str, str]:
+    """All variables of the model with this role: the address, the model's name, the key."""
+    start = role_variable(role).removesuffix("URL")
+    return f"{start}URL", f"{start}MODEL", f"{start}KEY"
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where a model is asked, and as what.

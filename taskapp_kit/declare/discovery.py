@@ -8,6 +8,7 @@ import importlib
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from taskapp_kit.errors import DiscoveryError, TaskappError
 
 DISTRIBUTION = "taskapp-kit"
 PLUGIN_GROUP = "taskapp_kit.apps"
+_HOST_AND_PORT = re.compile(r"[\w.-]+:\d+(/\S*)?", re.ASCII)  # an attribute never begins with a digit
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,11 @@ class Bundled:
 def find_app(reference: str) -> TaskApp:
     """The app that `reference` names. Raises DiscoveryError: there is no such thing, or its file failed to import."""
     path_text, colon, attribute = reference.rpartition(":")
+    if is_host_and_port(reference):
+        raise DiscoveryError(
+            f"{reference} looks like the address of a server, and a URL begins with http:// or https://.",
+            hint=f"Did you mean http://{reference}?",
+        )
     if colon and not path_text.endswith((":", "/")) and len(path_text) > 1:
         target = Path(path_text)
         if target.exists():
@@ -70,6 +77,11 @@ def find_app(reference: str) -> TaskApp:
         f"there is no app {reference!r}: no such file, no bundled app and no plugin of that name. Known: {', '.join(known)}.",
         hint=f"Did you mean {close[0]!r}?" if close else "Give a path (adder.py), path:attribute, or module:attribute.",
     )
+
+
+def is_host_and_port(reference: str) -> bool:
+    """Whether a reference is the address of a server without its `http://`."""
+    return _HOST_AND_PORT.fullmatch(reference) is not None and not Path(reference).exists()
 
 
 def bundled_root(kind: Literal["environments", "templates"]) -> Path:

@@ -216,10 +216,13 @@ def _advice(module: str, needs: Needs, unknown: tuple[str, ...], inside: str | N
     package = next(iter(packages.providers_of(module)), module)
     if packages.normal(module) in unknown or packages.normal(package) in unknown:
         return (
-            "which is declared, and is not installed here, so the app cannot be tried.",
+            "which is declared, but this machine does not have it, so the app cannot be tried.",
             f"Install it (pip install {package}), or set rehearse = false under [tool.taskapp.modal].",
         )
-    return "which would not be installed in the container.", needs.where_to_declare(package)
+    declares = "this file declares (`# /// script`)"
+    if needs.source is not None and not needs.block:
+        declares = f"{needs.source.name} declares"
+    return f"which is not among what {declares}.", needs.where_to_declare(package)
 
 
 def _own_modules(tree: cargo.Tree) -> frozenset[str]:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from taskapp_kit.child_python import python_command
 from taskapp_kit.config import child_environment
 from taskapp_kit.declare.places import shown_path
+from taskapp_kit.deploy.cargo import KIT_DIR
 from taskapp_kit.errors import DiscoveryError, TaskappError
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class Rehearsal:
     """What was learnt of an app.
 
     name, version: its own. files: absolute paths that it names. opened: absolute paths below its folder that it opened
-    for reading and does not name. roles: variables that judges with a weight need, to the judge's name. policy: a
+    for reading and does not name. roles: variables that judges with a weight need, to the judge's name. optional: the
+    other variables of the models that its judges may ask. policy: a
     `policy.config` that can be tried at once. environment, seed: one episode to try it on.
     """
 
@@ -53,6 +55,7 @@ class Rehearsal:
     files: tuple[str, ...] = ()
     opened: tuple[str, ...] = ()
     roles: Mapping[str, str] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()
     policy: Mapping[str, str] = field(default_factory=dict)
     environment: str = ""
     seed: int = 0
@@ -155,10 +158,11 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
         told = _told(app)
     except TaskappError as error:
         cause = error.__cause__
-        if isinstance(cause, ModuleNotFoundError) and cause.name:
+        missing = _missing(error)
+        if cause is not None and missing is not None:
             return {
-                "error": f"{_place(cause)} imports {cause.name}",
-                "module": cause.name.partition(".")[0],
+                "error": f"{_place(cause)} imports {missing}",
+                "module": missing.partition(".")[0],
                 "hint": "",
             }
         return {"error": error.message, "hint": error.hint, "module": ""}
@@ -174,12 +178,23 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     return dataclasses.asdict(dataclasses.replace(told, opened=tuple(sorted(opened - known))))
 
 
+def _missing(error: BaseException) -> str | None:
+    """The module that could not be imported, also where the kit has said so in a sentence of its own."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ModuleNotFoundError) and cause.name:
+            return cause.name
+        cause = cause.__cause__
+    return None
+
+
 def _place(error: BaseException) -> str:
-    """`file:line` of the import statement that failed."""
+    """`file:line` of the statement outside the kit that failed."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename != __file__ and "importlib" not in frame.filename
+        if "importlib" not in frame.filename
+        and (not Path(frame.filename).is_relative_to(KIT_DIR) or "_bundled" in frame.filename)
     ]
     return f"{shown_path(frames[-1].filename)}:{frames[-1].lineno}" if frames else "The app"
 
@@ -213,7 +228,7 @@ def _left_behind(folder: Path, travelling: set[str]) -> list[str]:
 
 
 def _told(app: TaskApp) -> Rehearsal:
-    from taskapp_kit.contract.model import role_variable
+    from taskapp_kit.contract.model import role_variable, role_variables
     from taskapp_kit.policy.choose import offered, policies_of
     from taskapp_kit.score.judges import needed_roles
 
@@ -224,12 +239,15 @@ def _told(app: TaskApp) -> Rehearsal:
         if environment.tasks is not None:
             files += [os.path.normpath(path) for path in environment.tasks.files if path.resolve() not in named]
     first = spec.default_environment
+    needs = needed_roles(spec)
+    roles = {role_variable(need.role): need.judge for need in needs if need.must}
     policies = policies_of(offered(spec, exposure="public", gold=None), first)
     return Rehearsal(
         name=spec.name,
         version=spec.version,
         files=tuple(sorted(set(files))),
-        roles={role_variable(need.role): need.judge for need in needed_roles(spec) if need.must},
+        roles=roles,
+        optional=tuple(variable for need in needs for variable in role_variables(need.role) if variable not in roles),
         policy=_policy(policies, words=first.text_action is not None),
         environment=first.name,
         seed=0 if first.tasks is not None else first.splits[first.split_names[0]][0],

@@ -28,6 +28,7 @@ from taskapp_kit.cli.deploy_steps import look_at
 from taskapp_kit.config import Settings
 from taskapp_kit.deploy.modal_plan import make_plan
 from taskapp_kit.deploy.modal_settings import ModalSettings
+from tests.cli.conftest import Run
 
 KEY = "canary-door-key-" + "5c" * 24
 VENDOR = "canary-vendor-key-77b2"
@@ -284,8 +285,37 @@ def test_the_plan_as_json(own: Path) -> None:
     assert told["cost_usd"]["idle_month"] == 0 and told["cost_usd"]["prices"]
 
 
+def test_a_dry_run_needs_no_store_and_names_what_a_deploy_asks_for(own: Path) -> None:
+    (own / "pyproject.toml").unlink()
+    done = taskapp(ControlPlane({}), own, "deploy", "capitals.py", "--dry-run", MODAL_SERVER_URL="http://127.0.0.1:9")
+    assert done.code == 0, done.err
+    assert "--store" in done.out
+
+
+def test_a_models_address_that_a_container_cannot_reach_is_a_warning(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from taskapp_kit import Step, TaskApp, action\n"
+        "app = TaskApp('mine', version='1')\n"
+        "@app.environment('mine', splits={'train': range(3)}, max_steps=3)\n"
+        "class Mine:\n"
+        "    def reset(self, seed: int) -> str:\n        return 'start'\n"
+        "    @action\n"
+        "    def go(self) -> Step:\n"
+        "        'Go.'\n        return Step(observation='end', reward=1.0, terminated=True)\n"
+        "@app.judge(weight=1)\n"
+        "def kind(answer_text: str) -> str:\n    'Is it kind?'\n    return answer_text\n"
+    )
+    (tmp_path / "keys.env").write_text("TASKAPP_JUDGE_URL=http://127.0.0.1:9/v1\nTASKAPP_JUDGE_KEY=canary-77\n")
+    done = run("deploy", "mine.py", "--dry-run", "--json", "--env-file", "keys.env")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert any("TASKAPP_JUDGE_URL" in warning for warning in told["warnings"])
+    assert {"TASKAPP_JUDGE_MODEL", "TASKAPP_JUDGE_KEY"} <= {*told["required_keys"], *told["optional_keys"]}
+    assert "canary-77" not in done.output
+
+
 def test_a_deploy_without_a_choice_of_store_says_what_each_means(own: Path) -> None:
     (own / "pyproject.toml").unlink()
-    done = taskapp(ControlPlane({}), own, "deploy", "capitals.py", "--dry-run")
+    done = taskapp(ControlPlane({}), own, "deploy", "capitals.py")
     assert done.code == 2
     assert "postgres-secret keeps every rollout" in done.err and "none keeps nothing" in done.err

@@ -268,6 +268,20 @@ def test_check_tells_each_part(run: Run, both: Both) -> None:
     safe(done.stdout)
 
 
+def test_check_plays_one_rollout_of_a_cheap_policy(run: Run, both: Both) -> None:
+    done = run("check", both.task_app, "--json", **both.variables())
+    last = json.loads(done.stdout)["findings"][-1]
+    assert (last["part"], last["ok"]) == ("rollout", True)
+    assert "policy " in last["found"] and "reward" in last["found"]
+
+
+@pytest.mark.parametrize("command", ["check", "rollout", "info", "eval"])
+def test_an_address_without_its_scheme_is_completed(run: Run, command: str) -> None:
+    done = run(command, "127.0.0.1:8001")
+    assert done.exit_code in (1, 2)
+    assert "http://127.0.0.1:8001" in done.stderr
+
+
 def test_check_says_which_part_is_wrong_and_what_to_do(run: Run, both: Both) -> None:
     done = run("check", both.task_app, width=200, **both.variables(ENVIRONMENT_API_KEY="another-0123456789"))
     assert done.exit_code == 1

@@ -90,11 +90,28 @@ def test_a_missing_import_is_found_here_with_where_to_declare_it(folder: Path) -
     with pytest.raises(DiscoveryError) as caught:
         plan(folder)
     told = str(caught.value)
-    assert "mine.py:2 imports numpy, which would not be installed in the container." in told
+    assert "mine.py:2 imports numpy, which is not among what" in told
     assert 'dependencies = ["numpy"]' in told
     assert caught.value.exit_status == 1  # type: ignore[attr-defined]
     write(folder, head='# /// script\n# dependencies = ["numpy"]\n# ///\nimport numpy\n')
     assert any(line.startswith("numpy==") for line in plan(folder).requirements)
+
+
+def test_an_import_that_the_kit_makes_for_the_author_is_reported_at_the_authors_line(folder: Path) -> None:
+    write(folder, tail='from taskapp_kit.adapters.gymnasium import from_gymnasium\nfrom_gymnasium("FrozenLake-v1")\n')
+    line = (folder / "mine.py").read_text().splitlines().index('from_gymnasium("FrozenLake-v1")') + 1
+    with pytest.raises(DiscoveryError) as caught:
+        plan(folder)
+    assert f"mine.py:{line} imports gymnasium" in str(caught.value)
+    assert "# /// script" in str(caught.value) and "installed" not in caught.value.message
+
+
+def test_the_variables_of_every_role_are_listed(folder: Path) -> None:
+    write(folder, tail=JUDGED)
+    made = plan(folder)
+    assert made.rehearsal is not None
+    listed = {*made.required_keys, *made.rehearsal.optional}
+    assert {"TASKAPP_JUDGE_URL", "TASKAPP_JUDGE_MODEL", "TASKAPP_JUDGE_KEY"} <= listed
 
 
 def test_what_an_import_needs_in_turn_is_found_too(folder: Path) -> None:
@@ -118,7 +135,7 @@ def test_an_import_inside_a_function_is_warned_of(folder: Path) -> None:
 def test_what_is_declared_and_not_installed_here_cannot_be_tried(folder: Path) -> None:
     head = '# /// script\n# dependencies = ["no-such-package-here"]\n# ///\nimport no_such_package_here\n'
     write(folder, head=head)
-    with pytest.raises(DiscoveryError, match="declared, and is not installed here") as caught:
+    with pytest.raises(DiscoveryError, match="no_such_package_here") as caught:
         plan(folder)
     assert "rehearse = false" in caught.value.hint
     made = plan(folder, rehearse=False)
