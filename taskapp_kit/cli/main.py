@@ -64,7 +64,8 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except TaskappError as error:
-            complain(error)
+            name = ctx.invoked_subcommand
+            complain(error, self.get_command(ctx, name) if name is not None else None)
             ctx.exit(exit_status(error))
 
 

@@ -11,10 +11,7 @@ if TYPE_CHECKING:
     from taskapp_kit.deploy.modal_plan import Plan
 
 SHOWN_FILES = 12
-LOST = (
-    "nothing is kept. Lost with each answer: the viewer's view of it, rescoring, replay, and /rollouts/{id} once "
-    "its day is over."
-)
+LOST = "nothing is kept. Lost with each answer: its replay, and /rollouts/{id} once its day is over."
 
 
 def plan_cost(plan: Plan) -> Cost:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import textwrap
 import unicodedata
@@ -96,9 +97,33 @@ def print_json(value: Any) -> None:
     click.echo(orjson.dumps(value, default=as_object, option=orjson.OPT_INDENT_2).decode())
 
 
-def complain(error: TaskappError) -> None:
-    """The error as one paragraph on stderr."""
-    click.echo(f"Error: {clean(str(error))}", err=True)
+FLAGS = {
+    "safety.max_time_s": "--max-time-seconds",
+    "safety.max_refusals": "--max-refusals",
+    "safety.max_rollout_tokens": "--max-rollout-tokens",
+    "policy.config.action": "--action",
+    "policy.config.inference_url": "--inference-url",
+    "policy.config.output_mode": "--output-mode",
+    "policy.config.policy": "--policy",
+    "policy.config.model": "--model",
+    "env.config": "--config",
+    "env.seed": "--seed",
+}
+"""Fields of a rollout's request, and the flags that commands have for them."""
+
+
+def complain(error: TaskappError, command: click.Command | None = None) -> None:
+    """The error as one paragraph on stderr. command: what ran; fields of a request that it has flags for are named so."""
+    click.echo(f"Error: {with_flags(clean(str(error)), command)}", err=True)
+
+
+def with_flags(text: str, command: click.Command | None) -> str:
+    """A sentence about a request as a command's user writes it: `--max-time-seconds` for `safety.max_time_s`."""
+    flags = {flag for param in (command.params if command is not None else ()) for flag in param.opts}
+    for field, flag in FLAGS.items():
+        if flag in flags:
+            text = re.sub(rf"(?<![\w.]){re.escape(field)}(?![\w.]*\w)", flag, text)
+    return text
 
 
 def exit_status(error: TaskappError) -> int:

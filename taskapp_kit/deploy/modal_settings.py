@@ -22,8 +22,7 @@ DOOR_KEY, STORE_KEY = "ENVIRONMENT_API_KEY", "TASKAPP_STORE"
 
 STORE_CHOICES = (
     "postgres-secret keeps every rollout in the Postgres database whose address is TASKAPP_STORE in the Secret; "
-    "none keeps nothing: an answer is all there is of a rollout, and it can be neither viewed, rescored nor asked for "
-    "later."
+    "none keeps nothing: an answer is all there is of a rollout, and it can be neither replayed nor asked for later."
 )
 
 

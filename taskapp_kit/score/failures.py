@@ -40,9 +40,7 @@ def failed(what: str, error: BaseException) -> ScoringFailed:
     error_id = uuid.uuid4().hex[:12]
     message = f"{what} {sentence(error)}, so the rollout has no reward"
     log.error("%s (error_id %s)", message, error_id, exc_info=error)
-    return ScoringFailed(
-        Failure("scoring", "criterion_failed", message, "Mend the function; what was played is kept.", error_id)
-    )
+    return ScoringFailed(Failure("scoring", "criterion_failed", message, "Fix the function.", error_id))
 
 
 def finished(value: Any) -> Any:

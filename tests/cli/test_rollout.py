@@ -11,7 +11,9 @@ from taskapp_kit.contract.wire import RolloutResponse
 from taskapp_kit.store import open_store
 from taskapp_kit.testing import MockModel
 
-from .conftest import ADDER, CAPITALS, Run, Served
+from .conftest import ADDER, CAPITALS, ROOT, Run, Served
+
+HOSTILE = str(ROOT / "tests" / "hostile_app.py")
 
 
 def test_steps_scorecard_reward_and_digest_are_shown(run: Run) -> None:
@@ -328,3 +330,23 @@ def silent(observation: str) -> str:
         asked = ("rollout", "silent.py", "--model", "m", "--inference-url", model.url, "--json")
         answer = json.loads(run(*asked, "--max-rollout-tokens", "1").stdout)
     assert (answer["stop_reason"], answer["metrics"]["num_steps"]) == ("max_rollout_tokens", 1)
+
+
+def test_a_sentence_of_a_command_names_its_flags_and_not_a_requests_fields(run: Run) -> None:
+    done = run("rollout", ADDER, "--policy", "constant", "--action", '{"nothing_of_this_name": {}}')
+    assert done.exit_code == 2
+    assert "--action" in done.stderr and "policy.config" not in done.stderr
+    slow = run(
+        "rollout",
+        HOSTILE,
+        "--env",
+        "shared",
+        "--policy",
+        "noop",
+        "--config",
+        '{"slow": 0.3}',
+        "--max-time-seconds",
+        "0.5",
+    )
+    assert slow.exit_code == 1
+    assert "--max-time-seconds" in slow.stderr and "safety." not in slow.stderr
