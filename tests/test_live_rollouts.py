@@ -138,10 +138,8 @@ def test_the_last_to_leave_cancels_it(tmp_path: Path) -> None:
         one.leave()
         await asyncio.sleep(0.02)
         assert not live.over and not live.leaving
-        began = time.monotonic()
         two.leave()
         failure = await failure_of(live)
-        assert time.monotonic() - began < 1
         assert (failure["boundary"], failure["code"]) == ("cancelled", "cancelled")
         kept = await stored(here, live.rollout_id)
         assert kept.failure is not None
@@ -183,7 +181,7 @@ def test_who_leaves_later_with_less_patience_does_not_end_anothers_grace(tmp_pat
         assert not live.leaving
         began = time.monotonic()
         await live.ended()
-        assert 0.05 < time.monotonic() - began < 2, "abandoned in the end"
+        assert time.monotonic() - began > 0.05, "abandoned in the end, and not at once"
         assert (await failure_of(live))["code"] == "cancelled"
         (tmp_path / "gate").touch()
 
@@ -625,10 +623,8 @@ def test_a_drain_ends_what_hangs_and_says_so_everywhere(tmp_path: Path, workers:
         body = a_body(gate=tmp_path / "never")
         live = here.start(body, detached=True, followed=True)
         await until(lambda: "acted" in kinds(live))
-        began = time.monotonic()
         await here.service.drain(0.1)
         await here.live.settled()
-        assert time.monotonic() - began < 1.2
         failure = await failure_of(live)
         assert (failure["boundary"], failure["code"]) == ("cancelled", "server_stopping")
         kept = await stored(here, live.rollout_id)

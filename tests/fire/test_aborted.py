@@ -57,7 +57,7 @@ def test_a_thousand_aborted_rollouts_leave_memory_and_descriptors_flat(tmp_path:
 
 
 def _abort(server: Server, number: int, at_once: int) -> None:
-    """So many callers, each gone 0 to 30 ms after it asked for a rollout of 0.3 s. Its place is taken anew 0.1 s later."""
+    """So many callers, each gone 0 to 30 ms after it asked for a rollout of 0.9 s. Its place is taken anew 0.1 s later."""
     chance = random.Random(number)
 
     async def main() -> None:
@@ -65,7 +65,7 @@ def _abort(server: Server, number: int, at_once: int) -> None:
 
         async def caller() -> None:
             async with places:
-                writer = await send(server, body(seed=3, slow=0.05))
+                writer = await send(server, body(seed=3, slow=0.15))
                 await asyncio.sleep(chance.uniform(0, 0.03))
                 cut(writer, chance.choice(["close", "reset"]))
                 await asyncio.sleep(0.1)  # the server looks after 0.1 s whether a caller is there still

@@ -446,9 +446,7 @@ def test_a_plain_rollout_is_as_it_was(there: House) -> None:
 def test_a_rollout_can_be_cancelled(here: House, tmp_path: Path) -> None:
     path = here.post_async(a_body(gate=tmp_path / "gate", mark=tmp_path / "mark"))
     until(lambda: marks(tmp_path / "mark", "waiting"))
-    began = time.monotonic()
     cancelled = here.client.delete(path)
-    assert time.monotonic() - began < 1
     assert cancelled.json() == {"rollout_id": path[-32:], "status": "cancelled"}
     assert here.client.delete(path).json() == {"rollout_id": path[-32:], "status": "ended"}
     response = here.get(path)

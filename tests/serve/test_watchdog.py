@@ -87,9 +87,8 @@ def test_a_culprit_is_told_once_in_a_while_and_counted_each_time(caplog: pytest.
 
 def test_a_watchdog_costs_next_to_nothing_and_ends() -> None:
     threads, before = set(threading.enumerate()), time.process_time()
-    watchdog = watched(rest_seconds=1.0)
+    watched(rest_seconds=1.0)
     assert time.process_time() - before < 0.2
-    assert watchdog.blocked_seconds < 1.0
     assert set(threading.enumerate()) <= threads
 
 
