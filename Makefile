@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 # which the processes could not tell apart.
 TEST_PROCESSES ?= 4
 # What failed beside three others on a busy machine is tried once more, alone; a real fault fails again.
-ALONE = { echo "once more, alone: what failed" >&2; $(BIN)/pytest -m "not interop" --last-failed --last-failed-no-failures none; }
+# Only where tests failed (status 1): after a run that broke off, the last failures are those of an earlier run.
+ALONE = { status=$$?; [ $$status -eq 1 ] || exit $$status; echo "once more, alone: what failed" >&2; $(BIN)/pytest -m "not interop" --last-failed --last-failed-no-failures none; }
 STARTED := $(shell date +%s)
 # $(call stage,2,types): a heading with the stage, and the time so far
 stage = @seconds=$$(( $$(date +%s) - $(STARTED) )); printf '\n[%s of 4] %s (%d min %02d s so far)\n' '$(1)' '$(2)' $$((seconds / 60)) $$((seconds % 60))

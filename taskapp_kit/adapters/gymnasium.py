@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, Literal
 
@@ -82,7 +82,7 @@ def from_gymnasium(
             description=description,
             tool=tool,
             noop=noop,
-            configurable=dict(configurable or {}),
+            configurable=configurable or {},
             reset_options=reset_options,
         )
     except DeclarationError as error:
@@ -120,11 +120,14 @@ class _Author:
         description: str,
         tool: str,
         noop: Any,
-        configurable: dict[str, Any],
+        configurable: Mapping[str, Any],
         reset_options: Mapping[str, Any] | None,
     ) -> type[GymnasiumEnvironment]:
         """The class."""
         make = self._maker()
+        if not isinstance(configurable, Mapping):
+            raise self._wrong(f"has configurable={configurable!r}", "a mapping from option to default",
+                              'write configurable={"option": default}')  # fmt: skip
         defaults = {name: value[1] if isinstance(value, tuple) else value for name, value in configurable.items()}
         probe = self._probe(make, defaults)
         space, spec, can_draw = probe.action_space, probe.spec, self._can_draw(probe)
@@ -185,9 +188,11 @@ class _Author:
                 "a registered id",
                 "gymnasium.pprint_registry() lists them",
             ) from error
-        except (TypeError, ValueError, gymnasium.error.Error) as error:
+        except Exception as error:  # an environment refuses options in many ways: a KeyError, an AssertionError
+            said = _first_line(error)
+            named = said if isinstance(error, (TypeError, ValueError, gymnasium.error.Error)) else repr(error)
             raise self._wrong(
-                f"cannot make {self.name}: {_first_line(error)}",
+                f"cannot make {self.name}: {named}",
                 "options that it takes",
                 self._meant("change the options"),
             ) from error
@@ -222,10 +227,11 @@ class _Author:
         if count is None:
             raise self._wrong(f"names actions, but those of {self.name} are {space}", "a Discrete space",
                               "leave actions= out")  # fmt: skip
-        if isinstance(actions, str) or len(set(actions)) != len(actions) or len(actions) != count:
-            raise self._wrong(f"has actions={list(actions)!r}, and {self.name} has {count} actions",
+        names = [] if isinstance(actions, str) or not isinstance(actions, Iterable) else list(map(str, actions))
+        if len(set(names)) != len(names) or len(names) != count:
+            raise self._wrong(f"has actions={actions!r}, and {self.name} has {count} actions",
                               f"{count} different names, in the order of the values", "mend actions=")  # fmt: skip
-        return {str(name): int(space.start) + index for index, name in enumerate(actions)}
+        return {name: int(space.start) + index for index, name in enumerate(names)}
 
     def _also(self, describe: Callable[..., Any] | None) -> tuple[str, ...]:
         """What `describe` takes besides the observation."""
@@ -246,7 +252,7 @@ class _Author:
                               "name its further parameters `info` and `env`")  # fmt: skip
         return names[1:]
 
-    def _constructor(self, configurable: dict[str, Any], can_draw: bool) -> FunctionType:
+    def _constructor(self, configurable: Mapping[str, Any], can_draw: bool) -> FunctionType:
         """`__init__(self, *, <configurable>, image=False)`: what env.config may hold."""
         fields: dict[str, tuple[Any, Any]] = {}
         for name, value in configurable.items():

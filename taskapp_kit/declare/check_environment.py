@@ -12,7 +12,7 @@ from taskapp_kit.declare.check_functions import readable_names
 from taskapp_kit.declare.docstrings import docstring
 from taskapp_kit.declare.marks import ATTRIBUTE, PROBLEMS
 from taskapp_kit.declare.places import did_you_mean, line_of
-from taskapp_kit.declare.problems import Problems, check_name, is_number
+from taskapp_kit.declare.problems import Problems, check_name, check_splits, is_number
 from taskapp_kit.declare.signature import Arguments, SignatureProblem, needed_names, parameters_of
 from taskapp_kit.declare.specs import DEFAULT_MAX_TURNS, EnvironmentSpec
 from taskapp_kit.declare.taskapp import NOT_GIVEN, Declared, TaskApp
@@ -38,7 +38,8 @@ def check_environment(app: TaskApp, declared: Declared, problems: Problems) -> E
         problems.extend(of_adapter)
         return None
     config = _config(cls, place, problems)
-    tasks = app.task_source(declared) if options["tasks"] is not None else None
+    given = options["tasks"] is not None and check_splits("tasks=", options["tasks"], place, problems)
+    tasks = app.task_source(declared) if given else None
     reset_parameters = _reset(cls, place, problems, rows=tasks is not None)
     actions = check_actions(cls, place, problems)
     splits = _splits(declared, place, problems)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from taskapp_kit.declare.places import did_you_mean
@@ -41,6 +41,15 @@ def check_keywords(
         problems.add(place, f"{shown} was given {keyword!r}, which it does not take",
                      f"any of {', '.join(known)}" if known else "no keywords",
                      did_you_mean(keyword, known, "remove it"))  # fmt: skip
+
+
+def check_splits(shown: str, splits: Any, place: str, problems: Problems) -> bool:
+    """Whether `splits`, shown as "splits=", maps names to rows; None does."""
+    if splits is None or isinstance(splits, Mapping):
+        return True
+    problems.add(place, f"{shown}{splits!r}", "a mapping from each split's name to its rows",
+                 f"write {shown}{{\"train\": …}}")  # fmt: skip
+    return False
 
 
 def is_number(value: Any) -> bool:

@@ -15,7 +15,7 @@ from taskapp_kit.declare.check_environment import check_limit
 from taskapp_kit.declare.marks import action
 from taskapp_kit.declare.places import did_you_mean, line_of
 from taskapp_kit.declare.private import private_fields
-from taskapp_kit.declare.problems import Problems, check_name
+from taskapp_kit.declare.problems import Problems, check_name, check_splits
 from taskapp_kit.declare.signature import Arguments
 from taskapp_kit.declare.specs import MAX_REFUSALS, EnvironmentSpec
 from taskapp_kit.declare.taskapp import Declared, TaskApp
@@ -28,19 +28,24 @@ def check_questions(app: TaskApp, declared: Declared, problems: Problems) -> Env
     options, place = declared.options, declared.place
     before = len(problems)
     check_name(declared, problems)
-    _misspelt_options(app, declared, problems)
+    check_limit("max_turns", options["max_turns"], place, problems)
+    if not check_splits("splits=", options["tasks"], place, problems):
+        return None
     source = app.task_source(declared)
-    if not options["tasks"]:
+    misspelt = _keywords(app, declared, problems)
+    source = replace(source, sources={name: rows for name, rows in source.sources.items() if name not in misspelt})
+    if not source.sources and not misspelt:
         problems.add(place, f"tasks {declared.name!r} has no split", "at least one, e.g. train=[…]",
                      "add train=[...] or train=\"train.jsonl\"")  # fmt: skip
     rows_problems = source.check()
     problems.extend(rows_problems)
     prompt = options["prompt"]
     if not isinstance(prompt, str) and not callable(prompt):
-        problems.add(place, f"tasks {declared.name!r} have prompt={prompt!r}", "a str or fn(row) -> str", "mend it")
+        found = "no prompt" if prompt is None else f"prompt={prompt!r}"
+        problems.add(place, f"tasks {declared.name!r} have {found}", "a str or fn(row) -> str",
+                     'give prompt="…{field}…"')  # fmt: skip
     elif (not isinstance(prompt, str) or _names_fit(declared, source, prompt, problems)) and not rows_problems:
         _try_prompt(declared, source, prompt, problems)
-    check_limit("max_turns", options["max_turns"], place, problems)
     if len(problems) > before:
         return None
     one_answer = options["max_turns"] == 1
@@ -63,23 +68,29 @@ def check_questions(app: TaskApp, declared: Declared, problems: Problems) -> Env
     )
 
 
-def _misspelt_options(app: TaskApp, declared: Declared, problems: Problems) -> None:
-    """A keyword that resembles an option, and whose value can be no rows, is that option misspelt and no split."""
+def _keywords(app: TaskApp, declared: Declared, problems: Problems) -> set[str]:
+    """The keywords that are no splits: each resembles an option, and its value cannot be rows. Reports them.
+
+    A keyword that names a split of `splits=`, too, is a problem.
+    """
     known = [
         item.name for item in inspect.signature(TaskApp.tasks).parameters.values() if item.kind is item.KEYWORD_ONLY
     ]
-    splits = declared.options["tasks"]
-    for keyword in declared.options["keywords"]:
-        value = splits[keyword]
+    misspelt = set()
+    for keyword, value in declared.options["keywords"].items():
+        if keyword in (declared.options["tasks"] or {}):
+            problems.add(declared.place, f"split {keyword!r} of tasks {declared.name!r} stands in splits= and beside it",
+                         "each split once", "remove one of them")  # fmt: skip
         if isinstance(value, (str, Path)):
             rows = (app.file.parent / value).is_file()
         else:
-            rows = isinstance(value, Iterable) or callable(value)
+            rows = not isinstance(value, type) and (isinstance(value, Iterable) or callable(value))
         meant = did_you_mean(keyword, known, "")
         if meant and not rows:
-            del splits[keyword]
+            misspelt.add(keyword)
             problems.add(declared.place, f"app.tasks was given {keyword}={value!r}, which is no rows of a split",
                          f"rows for each split, or an option: {', '.join(known)}", meant)  # fmt: skip
+    return misspelt
 
 
 def question_class(name: str, source: TaskSource, prompt: str | Callable[[Any], str]) -> type:

@@ -173,7 +173,7 @@ class TaskApp:
         name: str,
         *,
         row: type | None = None,
-        prompt: str | Callable[[Any], str],
+        prompt: str | Callable[[Any], str] | None = None,
         rows: Rows | None = None,
         splits: Mapping[str, Rows] | None = None,
         max_turns: int | None = 1,
@@ -186,7 +186,7 @@ class TaskApp:
         What is no words is judged as the empty text. max_turns: with more than one an answer that is refused may be
         given again; the first that is accepted ends the episode.
 
-        prompt: a format string over the row's public fields, or `fn(row) -> str`. Each further keyword is a split:
+        prompt: a format string over the row's public fields, or `fn(row) -> str`; needed. Each further keyword is a split:
         a list of rows, a JSONL path beside the author's file, or a callable. rows: one such source for all splits, each
         of which is then a range of its row numbers, from 0: `rows="q.jsonl", train=range(40), test=range(40, 50)`; a
         seed counts within its split. splits: splits in a mapping, for names that are options here.
@@ -198,8 +198,8 @@ class TaskApp:
             "max_turns": max_turns,
             "version": version,
             "tags": _tags(tags),
-            "tasks": {**(splits or {}), **further},
-            "keywords": tuple(further),
+            "tasks": splits,
+            "keywords": further,
         }
         self._declare(Declared("tasks", name, None, options, calling_line(1)))
 
@@ -438,7 +438,7 @@ class TaskApp:
             app=self.name,
             place=declared.place,
             row=cast("type | None", declared.options["row"]),
-            sources=dict(declared.options["tasks"]),
+            sources={**(declared.options["tasks"] or {}), **declared.options.get("keywords", {})},
             folder=self.file.parent,
             shared=declared.options.get("rows"),
         )

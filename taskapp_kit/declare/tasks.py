@@ -156,7 +156,8 @@ class TaskSource:
         try:
             rows = list(source() if callable(source) else source)
         except Exception as error:
-            found = f"raised {type(error).__name__}: {error}" if callable(source) else f"are {source!r}"
+            said = str(error).split("\n", 1)[0]
+            found = f"raised {type(error).__name__}: {said}" if callable(source) else f"are {source!r}"
             expected = "a list of rows, a JSONL path, or a callable that gives rows"
             raise DeclarationError(
                 self.app, [Problem(self.place, f"the rows {found}", expected, "mend them")]

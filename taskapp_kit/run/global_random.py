@@ -15,7 +15,9 @@ def states() -> dict[str, int]:
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         state = numpy_random.get_state(legacy=False)
-        found["numpy.random"] = hash((state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"]))
+        parts = state["state"]  # its members are those of the generator: `key` and `pos` of the default one
+        known = [(name, part.tobytes() if hasattr(part, "tobytes") else part) for name, part in sorted(parts.items())]
+        found["numpy.random"] = hash((*known, state["has_gauss"]))
     return found
 
 

@@ -19,6 +19,7 @@ from taskapp_kit.contract.rollout import Rollout
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.declare.taskapp import TaskApp
+from taskapp_kit.errors import ConfigError
 from taskapp_kit.model_access import model_access
 from taskapp_kit.run import global_random
 from taskapp_kit.score.judges import needed_roles
@@ -49,7 +50,7 @@ def play(
     split: str | None = None,
     environment: str | None = None,
     config: Mapping[str, Json] | None = None,
-    policy: str | Mapping[str, Json] | MockModel = "random",
+    policy: str | Mapping[str, Json] | MockModel | None = None,
     action: Json = None,
     ops: int | Sequence[Json] = (),
     judges: Literal["skip"] | Judge | Mapping[str, Judge] | None = None,
@@ -57,15 +58,16 @@ def play(
     """Plays and scores one episode, and stores nothing: `assert play(app, seed=3, policy="gold").reward == 1.0`.
 
     app: the app, or where it is ("adder.py"). seed: drawn from the split when absent. config: `env.config`. policy: a
-    policy's name, the members of `policy.config`, or a running `MockModel`, which plays as a language model does.
-    action: what `constant` repeats, a `{"tool": {args}}` or words; it needs no `policy`. ops: as in a request, or a
-    number of turns. judges: "skip" asks none (their scores and the reward are None); one function, such as
-    `testing.judge(0.7)`, answers for every judge, a mapping has one for each role; absent, the models that the process
-    environment names are asked (TASKAPP_JUDGE_URL).
+    policy's name, the members of `policy.config`, or a running `MockModel`, which plays as a language model does;
+    "random" when absent. action: what the policy `constant` repeats, a `{"tool": {args}}` or words; no other policy goes
+    with it. ops: as in a request, or a number of turns, from 1. judges: "skip" asks none (their scores and the reward are
+    None); one function, such as `testing.judge(0.7)`, answers for every judge, a mapping has one for each role; absent,
+    the models that the process environment names are asked (TASKAPP_JUDGE_URL).
 
     Warns with GlobalRandomnessWarning, once for each environment, when the episode changed a global random state. May
     be called where an event loop runs. Raises RolloutFailed (something broke), RequestError (an argument does not fit
-    the app), DeclarationError, Unavailable (a model or package is missing), pydantic.ValidationError (no such request).
+    the app), ConfigError (arguments that cannot be used, or not together), DeclarationError, Unavailable (a model or
+    package is missing), pydantic.ValidationError (no such request).
     """
     found = app if isinstance(app, TaskApp) else find_app(str(app))
     spec = found.freeze()
@@ -73,11 +75,12 @@ def play(
         {
             "run_id": f"test-{uuid.uuid4().hex[:12]}",
             "mode": "eval",
-            "ops": ["agent"] * ops if isinstance(ops, int) else list(ops),
+            "ops": _ops(ops),
             "env": {"env_name": environment, "seed": seed, "config": {**(config or {}), **_split(split)}},
             "policy": {"config": _policy_config(policy, action)},
         }
     )
+    _check_judges(judges)
     before = global_random.states()
     with _settings(found, judges) as settings:
         rollout = run(_once(found, request, settings, skip_judges=judges == "skip"))
@@ -95,6 +98,7 @@ async def _once(app: TaskApp, request: RolloutRequest, settings: Settings, *, sk
         exposure="local",
         max_concurrent=1,
         threads=1,
+        max_calls=settings.max_calls_per_answer,
         models=model_access(settings, "local", SystemClock()),
         skip_judges=skip_judges,
     )
@@ -108,14 +112,37 @@ def _split(split: str | None) -> dict[str, Json]:
     return {} if split is None else {"split": split}
 
 
-def _policy_config(policy: str | Mapping[str, Json] | MockModel, action: Json) -> dict[str, Json]:
+def _ops(ops: int | Sequence[Json]) -> list[Json]:
+    if not isinstance(ops, int):
+        return list(ops)
+    if ops < 1:
+        raise ConfigError(f"play was given ops={ops}.", hint="Give a number of turns from 1, or leave ops= out.")
+    return ["agent"] * ops
+
+
+def _policy_config(policy: str | Mapping[str, Json] | MockModel | None, action: Json) -> dict[str, Json]:
+    if action is not None:
+        if policy not in (None, "constant"):
+            raise ConfigError(
+                "play was given action= and another policy than 'constant', which alone repeats an action.",
+                hint="Leave out policy= or action=.",
+            )
+        return {"policy": "constant", "action": action}
     if isinstance(policy, MockModel):
         return {"inference_url": policy.url, "model": MODEL_NAME}
     if isinstance(policy, Mapping):
         return dict(policy)
-    if action is not None:
-        return {"policy": "constant" if policy == "random" else policy, "action": action}
-    return {"policy": policy}
+    return {"policy": "random" if policy is None else policy}
+
+
+def _check_judges(judges: Any) -> None:
+    """Raises ConfigError: `judges` is none of what `play` takes."""
+    functions = list(judges.values()) if isinstance(judges, Mapping) else [judges]
+    if judges is not None and judges != "skip" and not all(callable(function) for function in functions):
+        raise ConfigError(
+            f"play was given judges={judges!r}.",
+            hint='Give "skip", a function such as testing.judge(0.7), or a mapping from role to function.',
+        )
 
 
 @contextlib.contextmanager

@@ -55,7 +55,8 @@ def task_app(pytestconfig: pytest.Config) -> TaskApp:
             pytrace=False,
         )
     path, colon, attribute = configured.partition(":")
-    beside = pytestconfig.rootpath / path
+    settings_file = pytestconfig.inipath
+    beside = (pytestconfig.rootpath if settings_file is None else settings_file.parent) / path
     return find_app(f"{beside}{colon}{attribute}" if beside.exists() else configured)
 
 

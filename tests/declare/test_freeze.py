@@ -404,7 +404,7 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "prompt that is no prompt": (
         'app = TaskApp("a")\napp.tasks("t", prompt=3, train=[{"q": 1}])  # !',
         "have prompt=3",
-        "mend it",
+        "give prompt=",
     ),
     "tasks without a split": ('app = TaskApp("a")\napp.tasks("t", prompt="x")  # !', "has no split", "add train="),
     "tasks without rows": (

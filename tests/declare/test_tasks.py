@@ -161,8 +161,36 @@ def test_a_misspelt_option_is_no_split_and_an_options_name_may_be_one(tmp_path: 
     with pytest.raises(DeclarationError) as caught:
         app.freeze()
     assert [problem.fix for problem in caught.value.problems] == ["did you mean 'version'?", "did you mean 'tags'?"]
+    with pytest.raises(DeclarationError) as again:
+        app.freeze()
+    assert again.value.problems == caught.value.problems
     good = app_from(tmp_path, text.replace('versoin=2, tgas="x", ', ""), name="good.py")
     assert play(good, "constant", action="x", config={"split": "tags"}, seed=0).trajectory.initial == "2"
+
+
+@pytest.mark.parametrize(
+    ("keywords", "found"),
+    [
+        ('promt="{n}", train=[{"n": 1}]', ["promt", "no prompt"]),
+        ('rwo=Row, prompt="{n}", train=[{"n": 1}]', ["rwo"]),
+        ('prompt="{n}", train=[{"n": 1}], splits={"train": [{"n": 2}]}', ["split 'train'"]),
+        ('prompt="{n}", splits=[{"n": 1}]', ["splits=["]),
+    ],
+)
+def test_a_mistake_in_the_keywords_of_tasks_is_a_problem(keywords: str, found: list[str], tmp_path: Path) -> None:
+    text = f'app = TaskApp("a")\nclass Row(BaseModel):\n    n: int\napp.tasks("t", {keywords})\n'
+    with pytest.raises(DeclarationError) as caught:
+        app_from(tmp_path, text).freeze()
+    assert len(caught.value.problems) == len(found)
+    assert all(part in problem.found for part, problem in zip(found, caught.value.problems, strict=True))
+
+
+def test_rows_of_an_environment_that_are_no_mapping_are_a_problem() -> None:
+    app = TaskApp("a")
+    app.environment("e", tasks=[{"n": 1}])(type("Odd", (), {}))  # type: ignore[call-overload]
+    with pytest.raises(DeclarationError) as caught:
+        app.freeze()
+    assert "tasks=[" in caught.value.problems[0].found
 
 
 @pytest.mark.parametrize(

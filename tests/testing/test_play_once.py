@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from taskapp_kit import DeclarationError, RequestError, RolloutFailed, TaskApp, Unavailable
-from taskapp_kit.testing import GlobalRandomnessWarning, MockModel, judge, play
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.run import global_random
+from taskapp_kit.testing import Call, GlobalRandomnessWarning, MockModel, Reply, judge, play
 from tests.rollouts import app_from
 
 ADDER = Path(__file__).parents[2] / "examples" / "adder.py"
@@ -76,6 +78,31 @@ def test_what_breaks_is_raised_and_nothing_is_stored(tmp_path: Path, monkeypatch
     ]
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"judges": 0.7},
+        {"judges": "skp"},
+        {"judges": {"judge": 0.7}},
+        {"action": "x", "policy": "gold"},
+        {"action": "x", "policy": {"policy": "constant"}},
+        {"ops": 0},
+        {"ops": -1},
+    ],
+)
+def test_arguments_that_cannot_be_used_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        play(CAPITALS, seed=1, **{"policy": "gold", **arguments})
+
+
+def test_the_limit_of_calls_in_an_answer_is_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASKAPP_MAX_CALLS_PER_ANSWER", "1")
+    twice = Reply(calls=[Call.of("add", {"amount": 2}), Call.of("add", {"amount": 2})])
+    with MockModel(lambda request: twice) as model:
+        rollout = play(ADDER, seed=3, policy=model, ops=1)
+    assert [step.refused is None for step in rollout.trajectory.steps] == [True, False]
+
+
 def test_it_may_be_called_where_a_loop_runs() -> None:
     async def inside() -> Any:
         return play(ADDER, seed=3, policy="gold").reward
@@ -117,3 +144,16 @@ def test_a_change_of_a_global_random_state_is_reported_once(how: str, named: str
         with pytest.raises(GlobalRandomnessWarning, match=f"'careless-{how}' .* of {named},"):
             play(app, seed=1, config={"how": how})
         play(app, seed=2, config={"how": how})
+
+
+def test_the_state_of_another_numpy_generator_is_compared_too() -> None:
+    numpy_random = pytest.importorskip("numpy.random", reason="needs numpy, of taskapp-kit[crafter]")
+    generator = numpy_random.get_bit_generator()
+    try:
+        numpy_random.set_bit_generator(numpy_random.PCG64(3))
+        before = global_random.states()
+        assert global_random.changed(before, "still") is None
+        numpy_random.random()
+        assert global_random.changed(before, "drawn") is not None
+    finally:
+        numpy_random.set_bit_generator(generator)

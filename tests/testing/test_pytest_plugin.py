@@ -47,8 +47,9 @@ def test_the_fixtures_serve_the_app_of_the_command_line_or_the_settings(project:
     assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout
     (project / "pytest.ini").write_text("[pytest]\ntaskapp = game.py:app\n")
     (project / "sub").mkdir()
-    done = run(project / "sub", "../test_game.py")
-    assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout
+    for arguments in ([], ["-c", "../pytest.ini", "--rootdir", "."]):
+        done = run(project / "sub", *arguments, "../test_game.py")
+        assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout
 
 
 def test_without_an_app_the_fixture_says_what_to_do(project: Path) -> None:
