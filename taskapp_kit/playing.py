@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taskapp_kit.contract.content import Json, images
-from taskapp_kit.contract.events import Answered, Event, Failed, Scored, Started, fold
+from taskapp_kit.contract.events import Answered, Event, Failed, Scored, Started, answer_to_json, fold
 from taskapp_kit.contract.model import AsksModels, ModelPort, RemotePolicy
 from taskapp_kit.contract.ports import Clock, LocalPolicy
 from taskapp_kit.contract.scorecard import JudgeRecord, Scorecard
@@ -150,16 +150,20 @@ def _missing_tokens(planned: Planned, events: list[Event]) -> list[str]:
     request = planned.request
     if planned.plan.policy != MODEL:
         return []
-    answers = [event.answer for event in events if isinstance(event, Answered) and "attempts" in event.answer.details]
+    calls: list[dict[str, Json]] = []
+    for event in events:
+        if isinstance(event, Answered) and "attempts" in event.answer.details:
+            calls += event.answer.details.get("earlier_calls", [])
+            calls.append(answer_to_json(event.answer))
     logprobs = request.record.logprobs
     ids = wants_token_ids(request.policy.config, record_logprobs=logprobs, mode=request.mode)
     missing = {
-        "token ids of the prompt": ids and sum(answer.prompt_token_ids is None for answer in answers),
-        "token ids": ids and sum(answer.token_ids is None for answer in answers),
-        "log-probabilities": logprobs and sum(answer.logprobs is None for answer in answers),
+        "token ids of the prompt": ids and sum(call.get("prompt_token_ids") is None for call in calls),
+        "token ids": ids and sum(call.get("token_ids") is None for call in calls),
+        "log-probabilities": logprobs and sum(call.get("logprobs") is None for call in calls),
     }
     return [
-        f"{what} were asked for, and the model's endpoint sent none with {count} of {len(answers)} answers"
+        f"{what} were asked for, and the model's endpoint sent none with {count} of {len(calls)} answers"
         for what, count in missing.items()
         if count
     ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
@@ -317,23 +319,34 @@ class Deaf(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers["Content-Length"]))
         call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"amount": 3}'}}
         message = {"role": "assistant", "content": None, "tool_calls": [call]}
-        body = orjson.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]})
+        choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+        body = orjson.dumps({"choices": [{**choice, **self.tokens()}]})
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
+    def tokens(self) -> dict[str, Any]:
+        """The members of the choice that are for training."""
+        return {}
+
     def log_message(self, format: str, *arguments: Any) -> None:
         """Nothing: pytest's output stays readable."""
 
 
-@pytest.fixture(scope="module")
-def deaf() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Deaf) as server:
+@contextmanager
+def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}/v1"
         server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def deaf() -> Iterator[str]:
+    with listening(Deaf) as url:
+        yield url
 
 
 @pytest.mark.parametrize(("which", "workers"), [("plain", 0), ("plain", 1), ("looped", 0)])
@@ -360,12 +373,45 @@ def test_tokens_that_were_asked_for_and_did_not_come_are_a_warning(
         assert warned(deaf, mode="eval", record={}) == []
 
 
+THINKS_FIRST = """
+@app.rollout
+async def play(env, model, task):
+    while not env.done:
+        messages = [{"role": "user", "content": env.observation}]
+        await model.chat(messages)
+        await model.chat(messages, tools=env.tools)
+        await env.step("add", {"amount": 3})
+"""
+
+
+def test_tokens_that_did_not_come_with_an_earlier_call_of_a_step_are_a_warning(tmp_path: Path) -> None:
+    answers = itertools.count()
+
+    class EverySecond(Deaf):
+        def tokens(self) -> dict[str, Any]:
+            if next(answers) % 2 == 0:
+                return {}
+            return {
+                "prompt_token_ids": [1],
+                "token_ids": [2],
+                "logprobs": {"content": [{"token": "2", "logprob": -1.0}]},
+            }
+
+    with listening(EverySecond) as url:
+        rollout = one(app_from(tmp_path, APP + THINKS_FIRST), asked(url, record={"logprobs": True}))
+    assert rollout.trajectory.length == 2
+    assert len(rollout.warnings) == 3 and all(" 2 of 4 " in told for told in rollout.warnings)
+
+
 def test_unknown_members_of_policy_config_are_warnings(plain: TaskApp) -> None:
     with MockModel(ADDS) as model:
         rollout = one(plain, asked(model.url, policy={"temprature": 0.5, "max_tokens": 99, "zzz": [1]}))
     assert len(rollout.warnings) == 2
     assert "policy.config.temprature" in rollout.warnings[0] and "'temperature'" in rollout.warnings[0]
     assert "policy.config.zzz" in rollout.warnings[1] and "mean" not in rollout.warnings[1]
+
+    rollout = one(plain, a_request("noop", policy_config={"max-tokens": 5, "noop": 1}, ops=["env"], seed=3))
+    assert "policy.config.max-tokens" in rollout.warnings[0] and "'max_tokens'" in rollout.warnings[0]
 
     many = {**{f"name_{number}": 1 for number in range(2000)}, "no word " * 20: 1}
     rollout = one(plain, a_request("noop", policy_config={**many, "noop": 1}, ops=["env"], seed=3))

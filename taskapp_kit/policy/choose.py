@@ -86,17 +86,18 @@ def policies_of(app: AppSpec, environment: EnvironmentSpec) -> dict[str, str | N
 def unknown_config(config: Mapping[str, Json]) -> list[str]:
     """A warning for each member of `policy.config` that has no effect, with the name that may be meant.
 
-    At most `MOST_UNKNOWN_NAMED` are named, and only short words; the others are counted.
+    At most `MOST_UNKNOWN_NAMED` are named, and only short words (with hyphens, too); the others are counted.
     """
     unknown = [name for name in config if name not in KNOWN_CONFIG]
-    named = [name for name in unknown if name.isidentifier() and len(name) <= LONGEST_UNKNOWN_NAME]
+    named = [name for name in unknown if len(name) <= LONGEST_UNKNOWN_NAME and name.replace("-", "_").isidentifier()]
     warnings = []
     for name in named[:MOST_UNKNOWN_NAMED]:
         close = difflib.get_close_matches(name, sorted(KNOWN_CONFIG), n=1)
         meant = f"; did you mean {close[0]!r}?" if close else ""
         warnings.append(f"policy.config.{name} is not known here and was ignored{meant}")
     if more := len(unknown) - len(warnings):
-        warnings.append(f"{more} more of the members of policy.config are not known here and were ignored")
+        count = f"{more} more" if warnings else f"{more}"
+        warnings.append(f"{count} of the members of policy.config are not known here and were ignored")
     return warnings
 
 
