@@ -76,13 +76,17 @@ class Tally:
         self._seconds.add(result.seconds, result.seed)
         if result.failed:
             self._failures[result.boundary or "", result.code or ""] += 1
-            self._digest.update(f"{result.seed} {result.boundary} {result.code}\n".encode())
+            line = pictured = f"{result.seed} {result.boundary} {result.code}\n"
+        else:
+            line = f"{result.seed} {result.digest} {result.reward!r}\n"
+            pictured = f"{result.seed} {result.observation_digest} {result.reward!r}\n"
+            if result.observation_digest is None:
+                self._observation_digest = None
+        self._digest.update(line.encode())
+        if self._observation_digest is not None:
+            self._observation_digest.update(pictured.encode())
+        if result.failed:
             return
-        self._digest.update(f"{result.seed} {result.digest} {result.reward!r}\n".encode())
-        if result.observation_digest is None:
-            self._observation_digest = None
-        elif self._observation_digest is not None:
-            self._observation_digest.update(f"{result.seed} {result.observation_digest}\n".encode())
         self._reasons[result.stop_reason or ""] += 1
         self._without_action += nothing_accepted(result.length, result.metrics)
         for name, column in self._columns.items():

@@ -88,3 +88,20 @@ def test_the_observation_digest_is_apart_and_null_when_a_rollout_has_none() -> N
     assert one[0] == other[0] == partly[0]
     assert one[1] != other[1]
     assert partly[1] is None
+
+
+def test_the_observation_digest_differs_wherever_the_digest_does() -> None:
+    def summary(*results: Result) -> str:
+        tally = Tally()
+        for result in results:
+            tally.add(result)
+        told: str = tally.to_json(len(results))["observation_digest"]
+        return told
+
+    def failed(boundary: str) -> Result:
+        return Result("failed", "r1", seed=1, boundary=boundary, code="broken")
+
+    shown = scored(0, 1.0, observation_digest="a")
+    assert summary(shown) == summary(shown)
+    assert len({summary(shown, failed("environment")), summary(shown, failed("policy")), summary(shown)}) == 3
+    assert summary(shown) != summary(scored(0, 0.5, observation_digest="a")), "another reward"
