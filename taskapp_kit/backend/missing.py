@@ -94,8 +94,11 @@ def _env_config(plan: Plan, described: Any, cleaned: Callable[[str], str]) -> li
     members = schema.get("properties")
     if not isinstance(members, Mapping) or schema.get("additionalProperties") is not False:
         return []
+    named = _names(members)
+    if len(named) < len(members):  # some are names that we do not take: what is asked for may be one of them
+        return []
     rows = _table(described, "taskset", "dataset").get("kind") == "rows"
-    taken = [*_names(members), *EVERY_APP, *(ROWS if rows else ())]
+    taken = [*named, *EVERY_APP, *(ROWS if rows else ())]
     return [
         _unknown("rollout.env_config", name, "members", taken, cleaned)
         for name in list(plan.env_config)[:MOST_SHOWN]

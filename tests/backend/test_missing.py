@@ -145,6 +145,15 @@ def test_a_task_app_that_lists_nothing_is_asked_for_rollouts() -> None:
     assert status["status"] == "succeeded", status
 
 
+def test_members_whose_names_are_not_taken_are_no_reason_to_refuse() -> None:
+    for names in (["level", "x" * 200], [f"member_{number}" for number in range(1001)]):
+        scripted = ScriptedApp()
+        scripted.info["config_schema"] = {"properties": {name: {} for name in names}, "additionalProperties": False}
+        with serving(scripted.app()) as url, backend() as back:
+            status = back.ended(back.submit(url, a_config(rollout={"env_config": {names[0]: 3}})))
+        assert status["status"] == "succeeded", status
+
+
 class Starting(ScriptedApp):
     """Does not answer /task_info the first time."""
 
