@@ -21,12 +21,13 @@ def build(
     store: Store | None = None,
     clock: Clock | None = None,
     coordinator: Coordinator | None = None,
+    skip_judges: bool = False,
 ) -> FastAPI:
     """The FastAPI app of a task app. Raises DeclarationError, ConfigError, Unavailable, StoreError.
 
     settings: from the process environment when absent. store: opened from `settings.store` when absent; nothing is kept
     when that is absent too (`taskapp serve` has a default of its own). coordinator: where tickets of rollouts are kept
-    that are repeated or fetched later; the store's when absent, else this process's memory.
+    that are repeated or fetched later; the store's when absent, else this process's memory. skip_judges: see Service.
     """
     settings = settings or from_environment()
     if store is None and settings.store not in (None, "none"):
@@ -49,5 +50,6 @@ def build(
         gold=settings.gold,
         max_calls=settings.max_calls_per_answer,
         models=model_access(settings, exposure, clock or SystemClock(), is_door_key=is_door_key),
+        skip_judges=skip_judges,
     )
     return create(service, settings, exposure=exposure, coordinator=coordinator)

@@ -62,17 +62,24 @@ def task_app(pytestconfig: pytest.Config) -> TaskApp:
 
 @pytest.fixture(scope="session")
 def taskapp_served(task_app: TaskApp) -> Iterator[ServedTaskApp]:
-    """The app, served on a free port of this machine behind a key of its own; nothing is stored."""
+    """The app, served on a free port of this machine behind a key of its own; nothing is stored.
+
+    Where a judge with weight > 0 has no model (TASKAPP_JUDGE_URL), judges are skipped: their scores and rewards are null.
+    """
     import secrets
     from dataclasses import replace
 
     from taskapp_kit.asgi import build
     from taskapp_kit.config import load
+    from taskapp_kit.model_access import role_endpoint
+    from taskapp_kit.score.judges import needed_roles
     from taskapp_kit.serve.runner import BackgroundServer
 
     key = secrets.token_urlsafe(24)
     settings = replace(load({"environment_api_key": key}), store=None)
-    with BackgroundServer(build(task_app, settings, exposure="local")) as server:
+    needs = needed_roles(task_app.freeze())
+    skip = any(need.must and role_endpoint(settings, need.role) is None for need in needs)
+    with BackgroundServer(build(task_app, settings, exposure="local", skip_judges=skip)) as server:
         yield ServedTaskApp(server.url, key)
 
 

@@ -52,6 +52,35 @@ def test_the_fixtures_serve_the_app_of_the_command_line_or_the_settings(project:
         assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout
 
 
+JUDGED = """
+from taskapp_kit import TaskApp
+app = TaskApp("judged")
+app.tasks("judged", prompt="{q}", train=[{"q": "Hello?"}])
+@app.judge
+def polite(answer_text):
+    'Is it polite?'
+    return answer_text
+"""
+JUDGED_TEST = """
+import httpx
+
+def test_served(taskapp_served):
+    policy = {"config": {"policy": "constant", "action": "Hi"}}
+    body = {"run_id": "r", "mode": "eval", "env": {"seed": 0}, "policy": policy, "ops": []}
+    headers = {"X-API-Key": taskapp_served.key}
+    answer = httpx.post(f"{taskapp_served.url}/rollout", json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["metrics"]["outcome_score"] is None
+"""
+
+
+def test_an_app_whose_judge_has_no_model_is_served_without_judges(tmp_path: Path) -> None:
+    (tmp_path / "judged.py").write_text(JUDGED)
+    (tmp_path / "test_judged.py").write_text(JUDGED_TEST)
+    done = run(tmp_path, "--taskapp", "judged.py")
+    assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout
+
+
 def test_without_an_app_the_fixture_says_what_to_do(project: Path) -> None:
     done = run(project, "-k", "in_process")
     assert done.returncode == 1
