@@ -96,14 +96,18 @@ class LiveRollouts:
 
         with_events: those of one that is over are wanted too. Raises StoreError.
         """
-        live = self._by_id.get(rollout_id) or self._broken.get(rollout_id)
-        found = None if live is not None else await self._coordinator.look(rollout_id)
-        live = live or self._by_id.get(rollout_id)
+        found = None if rollout_id in self._by_id else await self._coordinator.look(rollout_id)
+        live = self._by_id.get(rollout_id)
         if live is not None:
             return live if caller.may_see(live.key_label) else None
+        if found is not None and not self._is_for(found.ticket, caller):
+            return None
+        broken = rollout_id in self._broken and found is not None and found.state == "running"
+        if found is None or found.state == "lost" or broken:  # it may be stored all the same, only never settled
+            live = await self._stored(rollout_id, caller, with_events=with_events) or self._broken.get(rollout_id)
+            if live is not None:
+                return live if caller.may_see(live.key_label) else None
         if found is None:
-            return await self._stored(rollout_id, caller, with_events=with_events)
-        if not self._is_for(found.ticket, caller):
             return None
         live = self._made(detached=True)
         live.admit(found.ticket)

@@ -18,6 +18,8 @@ import httpx
 import pytest
 from front_door import KEY, RESETS, Door, error_of, opened, request_body
 
+from taskapp_kit.contract.ports import StoredRollout
+from taskapp_kit.errors import StoreError
 from taskapp_kit.store.postgres import PostgresStore
 from taskapp_kit.store.sqlite import SqliteStore
 from tests.store.postgres_server import new_server
@@ -92,6 +94,42 @@ def test_a_rollout_that_the_store_refuses_is_no_failing_store(tmp_path: Path) ->
     with opened(store=Refuses(tmp_path / "rollouts.db")) as door:
         assert error_of(door.client.post("/rollout", json=request_body()))["code"] == "store_failed"
         assert status_of(door) == "healthy"
+
+
+def test_a_rollout_that_could_be_kept_only_later_is_found(tmp_path: Path) -> None:
+    class FailsOnce(SqliteStore):
+        failed = False
+
+        async def save(self, rollout: StoredRollout) -> None:
+            if not self.failed:
+                self.failed = True
+                raise StoreError("the disk is full.")
+            await super().save(rollout)
+
+    with opened(store=FailsOnce(tmp_path / "rollouts.db")) as door:
+        body = request_body()
+        taken = door.client.post("/rollout", json=body, headers={"Prefer": "respond-async", "Idempotency-Key": "k"})
+        path = taken.headers["location"]
+        codes = [202]
+        until(lambda: codes.append(door.client.get(path).status_code) or codes[-1] in (200, 500))
+        assert codes[-1] == 500, "until the write is tried again"
+        until(lambda: status_of(door) == "healthy")
+        assert door.client.get(path).status_code == 200
+        (row,) = door.client.get("/rollouts").json()["rollouts"]
+        assert path.endswith(row["id"])
+
+
+def test_a_kept_rollout_whose_server_died_before_its_ticket_was_settled_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.db"
+    with opened(store=SqliteStore(path)) as door:
+        answer = door.client.post("/rollout", json=request_body(), headers={"Idempotency-Key": "k"})
+    file = sqlite3.connect(path)
+    file.execute("UPDATE tickets SET settled_at = NULL, answer = NULL, answer_encoding = NULL, lease_until = 0")
+    file.commit()
+    file.close()
+    with opened(store=SqliteStore(path)) as door:
+        found = door.client.get(f"/rollouts/{answer.json()['rollout_id']}")
+        assert found.status_code == 200, found.text
 
 
 def test_a_locked_database_is_waited_for(tmp_path: Path) -> None:
