@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.events import fold, from_json
 from taskapp_kit.contract.model import ModelPort
-from taskapp_kit.contract.ports import Store, StoredRollout
+from taskapp_kit.contract.ports import RolloutQuery, RolloutSummaryRow, Store, StoredRollout
 from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.declare.instances import read_config
 from taskapp_kit.declare.specs import AppSpec
@@ -24,8 +24,6 @@ log = logging.getLogger("taskapp_kit.service")
 
 MOST_MEMBERS = 64
 """Rollouts in one group."""
-LOOKED_THROUGH = 2_000
-"""A group that is asked for by its id is looked for among so many of the newest rollouts."""
 _SAME = {
     "app": "app",
     "environment": "environment",
@@ -98,22 +96,25 @@ async def load_group(
     store: Store | None,
     *,
     sees: Callable[[StoredRollout], bool],
+    listed: Callable[[RolloutQuery], Awaitable[Sequence[RolloutSummaryRow]]],
     rollout_ids: Sequence[str] | None = None,
     group_id: str | None = None,
 ) -> Group:
-    """The stored rollouts of a group: by their ids, or all newest ones that carry `group_id`.
+    """The stored rollouts of a group: by their ids, or all that carry `group_id`.
 
-    sees: whether a rollout is one of this app that the caller may see; others are as if they were not there.
+    sees: whether a rollout is one of this app that the caller may see; others are as if they were not there. listed:
+    gives those of them that fit a query, newest first.
     Raises Unavailable without a store or a group judge; RequestError for ids that are not there, rollouts that failed,
     fewer than two, and rollouts that are not of one environment, split, seed, config and declarations: it says which.
     """
     if store is None:
         raise Unavailable("/score_group needs a store, and this server keeps none.", hint="Serve with --store PATH.")
-    ids = await _ids_of(store, group_id, sees) if rollout_ids is None else list(rollout_ids)
+    ids = await _ids_of(group_id, listed) if rollout_ids is None else list(rollout_ids)
     if len(set(ids)) < len(ids):
         raise _wrong("rollout_ids names a rollout twice.", "duplicate_rollout")
     if not 2 <= len(ids) <= MOST_MEMBERS:
-        raise _wrong(f"the group has {len(ids)} rollouts; it needs 2 to {MOST_MEMBERS}.", "bad_group")
+        count = str(len(ids)) if len(ids) <= MOST_MEMBERS else f"more than {MOST_MEMBERS}"
+        raise _wrong(f"the group has {count} rollouts; it needs 2 to {MOST_MEMBERS}.", "bad_group")
     stored = [await store.load(name) for name in ids]
     missing = [name for name, found in zip(ids, stored, strict=True) if found is None or not sees(found)]
     if missing:
@@ -140,14 +141,14 @@ async def load_group(
     return Group(spec, ids, trajectories, instance.task, arguments, groups.pop() if len(groups) == 1 else None)
 
 
-async def _ids_of(store: Store, group_id: str | None, sees: Callable[[StoredRollout], bool]) -> list[str]:
-    newest = await store.recent(LOOKED_THROUGH)
-    found = [item.rollout_id for item in newest if item.group_id == group_id and sees(item)]
+async def _ids_of(
+    group_id: str | None, listed: Callable[[RolloutQuery], Awaitable[Sequence[RolloutSummaryRow]]]
+) -> list[str]:
+    """The group's ids, the oldest first; one more than may be in a group at most."""
+    found = await listed(RolloutQuery(group_id=group_id, limit=MOST_MEMBERS + 1))
     if not found:
-        raise _wrong(
-            f"none of the newest {LOOKED_THROUGH} rollouts has this group_id.", "no_such_group", field="group_id"
-        )
-    return found[::-1]
+        raise _wrong("there is no stored rollout with this group_id.", "no_such_group", field="group_id")
+    return [row.rollout_id for row in reversed(found)]
 
 
 def _one_identity(members: Sequence[StoredRollout]) -> None:

@@ -386,7 +386,12 @@ class Service:
         Takes a place, as a rollout does. Raises RequestError, Unavailable, Saturated, RolloutFailed, StoreError.
         """
         group = await load_group(
-            self.planner, self.store, sees=partial(self._may_see, caller), rollout_ids=rollout_ids, group_id=group_id
+            self.planner,
+            self.store,
+            sees=partial(self._may_see, caller),
+            listed=partial(self.listed, caller=caller),
+            rollout_ids=rollout_ids,
+            group_id=group_id,
         )
         self.places.take(caller)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,23 @@ class World:
         return [await self.keep({"add": {"amount": n}}, **{"seed": 4, "group_id": "g", **given}) for n in (1, 3, 2)]
 
 
+def test_a_group_is_found_however_many_rollouts_are_newer(tmp_path: Path) -> None:
+    async def run() -> None:
+        world = World(tmp_path)
+        names = await world.three()
+        kept = await world.store.load(names[0])
+        assert kept is not None
+        newer = [
+            replace(kept, rollout_id=f"{n:032x}", group_id=None, created_at=float(n), blobs={}) for n in range(10, 2020)
+        ]
+        await asyncio.gather(*map(world.store.save, newer))
+        group = await load_group(world.planner, world.store, sees=everything, listed=world.store.query, group_id="g")
+        assert group.rollout_ids == names
+        await world.store.close()
+
+    asyncio.run(run())
+
+
 def by_count(body: dict[str, Json]) -> str:
     return json.dumps({name: {"reason": f"{text}", "score": int(text) / 3} for name, text in numbers(body).items()})
 
@@ -132,7 +150,7 @@ def test_stored_rollouts_are_ranked(world: World) -> None:
         names = await world.three()
         for asked in ({"rollout_ids": names}, {"group_id": "g"}):
             models = Models(by_count)
-            group = await load_group(world.planner, world.store, sees=everything, **asked)  # type: ignore[arg-type]
+            group = await load_group(world.planner, world.store, sees=everything, listed=world.store.query, **asked)  # type: ignore[arg-type]
             answer = group.score(models)
             assert [(item["rollout_id"], item["rank"]) for item in answer["scores"]] == [
                 (names[0], 3), (names[1], 1), (names[2], 2),
@@ -157,7 +175,9 @@ def test_rows_are_read_again_and_private_values_stay_here(world: World) -> None:
 
     async def run() -> None:
         names = [await world.keep(text, env_name="rows", seed=0) for text in ("Wind.", "Fog.")]
-        group = await load_group(world.planner, world.store, sees=everything, rollout_ids=names)
+        group = await load_group(
+            world.planner, world.store, sees=everything, listed=world.store.query, rollout_ids=names
+        )
         assert group.task.answer == "rain-secret"
         told = group.score(Models(answer))
         assert told["group_id"] is None
@@ -170,7 +190,9 @@ def test_rows_are_read_again_and_private_values_stay_here(world: World) -> None:
 def test_what_cannot_be_one_group_is_refused_and_it_says_why(world: World) -> None:
     async def refused(code: str, words: str, names: list[str] | None = None, **given: Any) -> None:
         with pytest.raises(RequestError) as caught:
-            await load_group(world.planner, world.store, sees=everything, rollout_ids=names, **given)
+            await load_group(
+                world.planner, world.store, sees=everything, listed=world.store.query, rollout_ids=names, **given
+            )
         assert (caught.value.code, words in caught.value.message) == (code, True), caught.value.message
 
     async def run() -> None:
@@ -185,7 +207,7 @@ def test_what_cannot_be_one_group_is_refused_and_it_says_why(world: World) -> No
         await refused("no_such_rollout", "f" * 32, [one, "f" * 32])
         await refused("duplicate_rollout", "twice", [one, one])
         await refused("bad_group", "has 1 rollouts", [one])
-        await refused("bad_group", "has 65 rollouts", [f"{n:032x}" for n in range(65)])
+        await refused("bad_group", "has more than 64 rollouts", [f"{n:032x}" for n in range(65)])
         await refused("no_such_group", "group_id", group_id="nobody's")
         old = await _copy(world, one, spec_hash="0" * 64, rollout_id="a" * 32)
         await refused("not_one_group", "spec hash", [one, old])
@@ -196,9 +218,11 @@ def test_what_cannot_be_one_group_is_refused_and_it_says_why(world: World) -> No
         await refused("rollout_failed", "failed", [one, failed])
         other = await world.keep(act, seed=4, env_name="plain")
         with pytest.raises(Unavailable, match="has no group judge"):
-            await load_group(world.planner, world.store, sees=everything, rollout_ids=[plain, other])
+            await load_group(
+                world.planner, world.store, sees=everything, listed=world.store.query, rollout_ids=[plain, other]
+            )
         with pytest.raises(Unavailable, match="needs a store"):
-            await load_group(world.planner, None, sees=everything, rollout_ids=[one, two])
+            await load_group(world.planner, None, sees=everything, listed=world.store.query, rollout_ids=[one, two])
         await world.store.close()
 
     asyncio.run(run())
@@ -214,7 +238,9 @@ async def _copy(world: World, name: str, **changed: Any) -> str:
 
 def test_a_judge_without_a_verdict_fails_and_scores_nobody(world: World) -> None:
     async def run() -> None:
-        group = await load_group(world.planner, world.store, sees=everything, rollout_ids=await world.three())
+        group = await load_group(
+            world.planner, world.store, sees=everything, listed=world.store.query, rollout_ids=await world.three()
+        )
         with pytest.raises(RolloutFailed, match="gave no verdict") as caught:
             group.score(Models(["All are equally good."]))
         assert caught.value.boundary == "scoring"
@@ -233,7 +259,10 @@ class Wired(Service):
     async def score_group(
         self, *, rollout_ids: list[str] | None = None, group_id: str | None = None, caller: Caller = ANYONE
     ) -> dict[str, Json]:
-        group = await load_group(self.planner, self.store, sees=everything, rollout_ids=rollout_ids, group_id=group_id)
+        group = await load_group(
+            self.planner, self.store, sees=everything, listed=partial(self.listed, caller=ANYONE),
+            rollout_ids=rollout_ids, group_id=group_id,
+        )  # fmt: skip
         return await self.lanes.run(partial(group.score, self.scripted), seconds=60.0, stop=lambda _: None)
 
 
