@@ -65,4 +65,6 @@ class Retention:
                     log.info("pruned rollouts=%d", removed)
             except StoreError as error:
                 log.warning("old rollouts were not removed: %s", error)
+            except Exception:  # a plugin's own fault
+                log.exception("old rollouts were not removed")
             await asyncio.sleep(PRUNE_SECONDS)

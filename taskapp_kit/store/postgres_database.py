@@ -37,6 +37,12 @@ RETRY_SECONDS = 10.0
 OPENING = 0x7461736B_61707001
 """The advisory lock under which the tables are made: servers that start at once take turns."""
 
+_FIRST_SCHEMA = """
+SELECT nspname FROM unnest(string_to_array(current_setting('search_path'), ',')) WITH ORDINALITY AS path (name, place)
+JOIN pg_namespace ON nspname = replace(trim(BOTH ' "' FROM name), '$user', current_user) ORDER BY place LIMIT 1
+"""
+"""Of the user's search_path the first schema that exists, whether or not the user may use it."""
+
 _OPTIONS = frozenset(option.keyword.decode() for option in pq.Conninfo.get_defaults()) - {"password"}
 _DEFAULTS: dict[str, Any] = {
     "connect_timeout": CONNECT_SECONDS,
@@ -197,6 +203,9 @@ class PostgresDatabase(SqlDatabase):
         """The SQL after which this user can open the store; empty when that cannot be found out."""
         with suppress(*self.faults), self.writer.connect() as connection, connection.begin():
             user, schema = connection.exec_driver_sql("SELECT current_user, current_schema()").one()
+            if schema is None:  # it has no USAGE on those of its search_path
+                there = connection.exec_driver_sql(_FIRST_SCHEMA).scalar()
+                return "" if there is None else f"GRANT USAGE, CREATE ON SCHEMA {_named(there)} TO {_named(user)};"
             readable: dict[str, bool] = dict(
                 connection.exec_driver_sql(
                     "SELECT relname, has_table_privilege(oid, 'SELECT') FROM pg_class WHERE relnamespace = %s::regnamespace "

@@ -82,8 +82,8 @@ def is_lost(fault: Exception) -> bool:
 
 
 def is_forbidden(fault: Exception) -> bool:
-    """Whether the user lacks a privilege."""
-    return _state(getattr(fault, "orig", None) or fault) == "42501"
+    """Whether the user lacks a privilege. To one without USAGE on a schema it is as if there were none (3F000)."""
+    return _state(getattr(fault, "orig", None) or fault) in ("42501", "3F000")
 
 
 def is_locked(fault: Exception) -> bool:

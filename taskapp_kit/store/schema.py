@@ -86,7 +86,8 @@ ROLLOUTS = Table(
     Index("rollouts_by_time", "created_at"),
     Index("rollouts_by_environment", "environment", "created_at"),
     Index("rollouts_by_run", "run_id"),
-    Index("rollouts_by_key_label", "app", "key_label", "created_at"),
+    Index("rollouts_by_app", "app", "created_at", "rollout_id"),
+    Index("rollouts_by_key_label", "app", "key_label", "created_at", "rollout_id"),
 )
 Index(
     "rollouts_by_group",
@@ -148,12 +149,11 @@ def observation_digest(connection: Connection) -> None:
 
 
 def listing(connection: Connection) -> None:
-    """What lists show and look for: `rollouts.tokens`, `rollouts.cost`, whose rollouts; `tickets.app`."""
+    """What lists show and look for: `rollouts.tokens`, `rollouts.cost`, `tickets.app`, and the indexes of lists."""
     for column in (ROLLOUTS.c.tokens, ROLLOUTS.c.cost, TICKETS.c.app):
         _add_column(connection, column)
-    next(index for index in ROLLOUTS.indexes if index.name == "rollouts_by_key_label").create(
-        connection, checkfirst=True
-    )
+    for index in sorted(ROLLOUTS.indexes, key=lambda index: str(index.name)):
+        index.create(connection, checkfirst=True)
 
 
 def _add_column(connection: Connection, column: Column[Any]) -> None:

@@ -14,7 +14,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Select, Table, bindparam, delete, func, select, true, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Delete,
+    Select,
+    Table,
+    bindparam,
+    delete,
+    except_,
+    func,
+    select,
+    true,
+    tuple_,
+)
 from sqlalchemy.exc import SQLAlchemyError
 
 from taskapp_kit.contract.ports import Clock, RolloutQuery, RolloutSummaryRow, StoredRollout
@@ -54,10 +67,14 @@ PRUNED_AT_ONCE = 200
 
 def _found_by(wanted: RolloutQuery) -> Select[Any]:
     statement = _SUMMARY.limit(wanted.limit)
+    of_few = wanted.run_id is not None or wanted.group_id is not None
     for name in _EQUAL:
         value = getattr(wanted, name)
         if value is not None:
-            statement = statement.where(ROLLOUTS.c[_COLUMN_OF.get(name, name)] == value)
+            column: ColumnElement[Any] = ROLLOUTS.c[_COLUMN_OF.get(name, name)]
+            if of_few and name not in ("run_id", "group_id"):
+                column = column.concat("")  # no index has it: SQLite would else walk all rollouts of a key label
+            statement = statement.where(column == value)
     if wanted.reward_above is not None:
         statement = statement.where(ROLLOUTS.c.reward > wanted.reward_above)
     if wanted.reward_below is not None:
@@ -214,14 +231,19 @@ class SqlStore:
 
     def _prune_blobs(self) -> int:
         """Removes the pictures that no rollout lists any more; no rollout that shows one is kept meanwhile."""
-        listed = self._database.listed_pictures()
-        used = select(listed.c.value).select_from(ROLLOUTS).join(listed, true()).where(ROLLOUTS.c.blob_hashes != "[]")
+        removal = self._blob_removal()
 
         def remove(connection: Connection) -> int:
             self._database.hold_pictures(connection)
-            return connection.execute(delete(BLOBS).where(BLOBS.c.sha256.not_in(used))).rowcount
+            return connection.execute(removal).rowcount
 
         return self._changed(remove)
+
+    def _blob_removal(self) -> Delete:
+        listed = self._database.listed_pictures()
+        used = select(listed.c.value).select_from(ROLLOUTS).join(listed, true()).where(ROLLOUTS.c.blob_hashes != "[]")
+        # Not NOT IN: once it expects many hashes, Postgres would compare each picture with each of them.
+        return delete(BLOBS).where(BLOBS.c.sha256.in_(except_(select(BLOBS.c.sha256), used)))
 
     def _changed(self, work: Callable[[Connection], int]) -> int:
         """What `work` makes in a transaction of its own. Raises StoreError."""

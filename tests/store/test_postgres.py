@@ -121,6 +121,33 @@ def test_a_user_who_may_not_make_tables_is_told_and_may_use_those_that_are_there
     with_store(guest, use)
 
 
+def test_a_user_who_may_not_use_the_schema_is_given_the_sql(postgres: PostgresServer) -> None:
+    address = postgres.database()
+    name = name_of(address)
+    postgres.execute(f"CREATE ROLE guest_{name} LOGIN PASSWORD '{PASSWORD}'")
+    postgres.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC", name)
+    guest = address.replace("tester", f"guest_{name}")
+    with pytest.raises(StoreError) as refused:
+        PostgresStore(guest)
+    _, _, sql = refused.value.hint.partition(" run: ")
+    assert sql == f'GRANT USAGE, CREATE ON SCHEMA "public" TO "guest_{name}";'
+    postgres.execute(sql, name)
+    PostgresStore(guest)._finish()
+
+
+def test_unlisted_pictures_are_found_without_comparing_each_with_each(postgres: PostgresServer) -> None:
+    async def use(store: PostgresStore) -> None:
+        removal = store._blob_removal().compile(
+            dialect=store._database.writer.dialect, compile_kwargs={"literal_binds": True}
+        )
+        with store._database.writer.connect() as connection, connection.begin():
+            connection.exec_driver_sql("SET LOCAL work_mem = '64kB'")
+            plan = "\n".join(connection.exec_driver_sql(f"EXPLAIN {removal}").scalars())
+        assert "SubPlan" not in plan, plan
+
+    with_store(postgres.database(), use)
+
+
 def test_a_user_who_may_make_tables_after_the_sql_of_the_refusal(postgres: PostgresServer) -> None:
     address = postgres.database()
     name = name_of(address)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import sqlite3
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
+from sqlalchemy.dialects import sqlite
 from stored_samples import any_rollout, episode, pictured, png, rollout
 
 from taskapp_kit.contract.content import Image
 from taskapp_kit.contract.ports import RolloutQuery, Store, StoredRollout, SystemClock, Ticket
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store import open_store
-from taskapp_kit.store.sql_store import SqlStore
+from taskapp_kit.store.sql_store import SqlStore, _found_by
+from taskapp_kit.store.sqlite import SqliteStore
 
 
 def opened(address: str) -> SqlStore:
@@ -220,6 +225,29 @@ def test_pruning_removes_the_old_of_one_app_and_pictures_that_nobody_shows(addre
         await store.close()
 
     asyncio.run(use())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "index"),
+    [
+        (RolloutQuery(app="adder"), "rollouts_by_app"),
+        (RolloutQuery(app="adder", before=(1.0, "r")), "rollouts_by_app"),
+        (RolloutQuery(app="adder", key_label="a"), "rollouts_by_key_label"),
+        (RolloutQuery(app="adder", key_label="a", before=(1.0, "r")), "rollouts_by_key_label"),
+        (RolloutQuery(app="adder", key_label="a", run_id="run"), "rollouts_by_run"),
+        (RolloutQuery(app="adder", key_label="a", group_id="g"), "rollouts_by_group"),
+    ],
+)
+def test_a_page_reads_an_index_and_sorts_no_more_than_a_run_or_a_group(
+    tmp_path: Path, wanted: RolloutQuery, index: str
+) -> None:
+    SqliteStore(tmp_path / "r.db")._finish()
+    statement = _found_by(wanted).compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True})
+    with closing(sqlite3.connect(tmp_path / "r.db")) as file:
+        plan = [str(row[3]) for row in file.execute(f"EXPLAIN QUERY PLAN {statement}")]
+    assert f"USING INDEX {index} " in plan[0]
+    few = wanted.run_id is not None or wanted.group_id is not None
+    assert few or len(plan) == 1, plan
 
 
 def test_saving_pictures_goes_on_while_others_are_pruned(shared_address: str) -> None:
