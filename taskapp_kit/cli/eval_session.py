@@ -71,7 +71,10 @@ class Kept:
 
 
 class Session:
-    """One run of the command: opens the player and the directory, plays, sums up, closes."""
+    """One run of the command: opens the player and the directory, plays, sums up, closes.
+
+    warnings: sentences about the app that `run` adds, one for each environment.
+    """
 
     def __init__(self, asked: Asked, settings: Settings, note: str) -> None:
         self.display = Display(quiet=asked.as_json)
@@ -81,6 +84,7 @@ class Session:
         self._note = note
         self._kept: Kept | None = None
         self._app_reference: str | None = None
+        self.warnings: list[str] = []
         self.without_app = is_url(asked.app) and asked.local is None
 
     async def run(self) -> dict[str, Any]:
@@ -90,6 +94,7 @@ class Session:
             return await self._evaluate(player)
         finally:
             self.display.close()
+            self.warnings += player.warnings.values()
             await player.close()
 
     def _player(self) -> Here | There:

@@ -25,6 +25,7 @@ from taskapp_kit.errors import ConfigError, Failure, JobTimeout, RolloutFailed, 
 from taskapp_kit.evaluate.plan import Plan
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
+from taskapp_kit.run import global_random
 from taskapp_kit.version import __version__, git_commit
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Player(Protocol):
 class Here:
     """An app in this process, or in worker processes of it.
 
-    store: opens the place where whole rollouts are kept, None keeps none. concurrency: rollouts at once. workers:
+    warnings: what was found of the app while it was played, by environment. store: opens the place where whole rollouts are kept, None keeps none. concurrency: rollouts at once. workers:
     processes that play them, 0 for threads. skip_judges: no judge is asked. Raises DeclarationError.
     """
 
@@ -117,6 +118,8 @@ class Here:
         self._max_time_seconds = max_time_seconds
         self._skip_judges = skip_judges
         self._service: Service | None = None
+        self._alone = concurrency == 1 and workers == 0
+        self.warnings: dict[str, str] = {}
 
     async def about(self, environment: str | None) -> About:
         """See Player."""
@@ -183,8 +186,12 @@ class Here:
         await self._service.start()
 
     async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> Result:
-        """See Player."""
+        """See Player. Where rollouts are played one at a time in this process, a global random state that one of them
+        changed becomes a warning.
+        """
         assert self._service is not None, "open() comes first"
+        environment = find_environment(self.spec, request.env.env_name).name
+        before = global_random.states() if self._alone and environment not in self.warnings else None
         began = time.monotonic()
         try:
             course = await self._service.admit(request)
@@ -197,6 +204,10 @@ class Here:
                 rollout_id=failed.rollout_id,
                 seconds=time.monotonic() - began,
             )
+        finally:
+            sentence = None if before is None else global_random.changed(before, environment)
+            if sentence is not None:
+                self.warnings[environment] = sentence
 
     async def close(self) -> None:
         """See Player."""
@@ -205,7 +216,10 @@ class Here:
 
 
 class There:
-    """A task app at its address. spec: of the same app here, whose aggregates are computed; None computes none."""
+    """A task app at its address. spec: of the same app here, whose aggregates are computed; None computes none.
+
+    warnings: always empty; see Here.
+    """
 
     def __init__(
         self, url: str, key: str | None, *, max_time_seconds: float = 3600.0, spec: AppSpec | None = None
@@ -214,6 +228,7 @@ class There:
         self._key = key
         self._client = TaskAppClient(url, key, timeout_seconds=max_time_seconds + PATIENCE_SECONDS)
         self.spec = spec
+        self.warnings: dict[str, str] = {}
 
     async def about(self, environment: str | None) -> About:
         """See Player. Raises ConfigError, too: the app here is another one."""

@@ -90,6 +90,37 @@ def test_failures_are_apart_and_make_the_status_1(run: Run, tmp_path: Path) -> N
     assert (tmp_path / "r1" / "results.jsonl").read_bytes().count(b"\n") == 24
 
 
+CARELESS = """
+import random
+from taskapp_kit import Step, TaskApp, action
+app = TaskApp("careless")
+@app.environment("careless")
+class Careless:
+    '''Seeds the generator that every episode of the process shares.'''
+    def reset(self, seed: int) -> str:
+        random.seed(seed)
+        return str(random.random())
+    @action
+    def go(self) -> Step:
+        '''Go.'''
+        return Step("", terminated=True)
+"""
+
+
+def test_one_at_a_time_a_change_of_a_global_random_state_is_reported_once(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "careless.py").write_text(CARELESS)
+    asked = ("eval", "careless.py", "--policy", "random", "--seeds", "0-4", "--store", "none")
+    told = run(*asked, "--concurrency", "1")
+    assert told.exit_code == 0, told.stderr
+    assert told.stderr.count("Warning:") == 1
+    assert re.search(r"Warning: .*'careless'.* random,", " ".join(told.stderr.split()))
+    as_json = run(*asked, "--concurrency", "1", "--json")
+    assert json.loads(as_json.stdout)["rollouts"]["done"] == 5
+    assert as_json.stderr.count("Warning:") == 1
+    assert "Warning" not in run(*asked, "--concurrency", "2").stderr  # other episodes would be blamed on this one
+    assert "Warning" not in run("eval", *GOLD, "--concurrency", "1").stderr
+
+
 def test_author_metrics_stand_in_the_table(run: Run, tmp_path: Path) -> None:
     (tmp_path / "counted.py").write_text(
         Path(ADDER).read_text()
