@@ -180,7 +180,7 @@ def _print(summary: dict[str, Any], session: Session, *, as_json: bool) -> int:
             f"Warning: in {idle} of {summary['rollouts']['done']} rollouts every action was refused or unusable; "
             "`taskapp rollout` with one of their seeds shows why."
         )
-    told += [f"Warning: {clean(warning)}." for warning in session.warnings]
+    told += [f"Warning: {clean(warning)}" for warning in session.warnings]
     if problem:
         told.append(f"The aggregates could not be computed: {clean(problem)}")
     errors = console(stderr=True)

@@ -86,7 +86,7 @@ def command(
 
 
 def _local(app: TaskApp, settings: Settings, wanted: str | None) -> dict[str, Any]:
-    from taskapp_kit.cli.policies import example_policy
+    from taskapp_kit.contract.example_policy import example_policy
     from taskapp_kit.contract.model import role_variable
     from taskapp_kit.declare.discovery import bundled_file, missing_extra
     from taskapp_kit.declare.instances import find_environment
@@ -109,11 +109,13 @@ def _local(app: TaskApp, settings: Settings, wanted: str | None) -> dict[str, An
     for environment in chosen:
         split = environment.split_names[0]
         row = environment.tasks.rows(split)[0] if environment.tasks is not None else None
-        seed = 0 if environment.tasks is not None else environment.splits[split][0]
-        tasks[environment.name] = told.task(environment, split, seed, row)
+        tasks[environment.name] = told.task(environment, split, environment.first_seed, row)
         policies = policies_of(spec, environment)
         unavailable[environment.name] = {name: why for name, why in policies.items() if why is not None}
-        first = first or {"seed": seed, "policy": example_policy(policies, words=environment.text_action is not None)}
+        first = first or {
+            "seed": environment.first_seed,
+            "policy": example_policy(policies, words=environment.text_action is not None),
+        }
     asked = [
         f"judges {', '.join(need.judges)} ask the model of role {need.role!r}, and {role_variable(need.role)} is not set"
         for need in needed_roles(spec)

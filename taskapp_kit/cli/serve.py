@@ -218,7 +218,7 @@ def _banner(app: TaskApp, url: str, settings: Settings, *, minted: str | None, l
     """What is served, where, how it is scored, how to ask it; a minted key, once."""
     from taskapp_kit.cli.curl import curl_lines
     from taskapp_kit.cli.description import reward_words, split_words
-    from taskapp_kit.cli.policies import example_policy
+    from taskapp_kit.contract.example_policy import example_policy
     from taskapp_kit.policy.choose import offered, policies_of
     from taskapp_kit.serve.task_info import Description
 
@@ -248,10 +248,9 @@ def _banner(app: TaskApp, url: str, settings: Settings, *, minted: str | None, l
     if minted is not None:
         out.print(f"export ENVIRONMENT_API_KEY={minted}", soft_wrap=True)
     first = spec.default_environment
-    seed = 0 if first.tasks is not None else first.splits[first.split_names[0]][0]
     shown = url if local else url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     for line in curl_lines(
-        shown, None, seed, example_policy(policies_of(spec, first), words=first.text_action is not None)
+        shown, None, first.first_seed, example_policy(policies_of(spec, first), words=first.text_action is not None)
     ):
         out.print(line, soft_wrap=True)
     out.print("\nCtrl-C stops it.", style="dim")

@@ -21,6 +21,7 @@ from taskapp_kit.client.backend import EXAMPLE, api_base
 from taskapp_kit.client.probing import Prober, Reply, name_of
 from taskapp_kit.client.task_app import TaskAppClient
 from taskapp_kit.client.transport import header_key, read_address
+from taskapp_kit.contract.example_policy import example_policy
 from taskapp_kit.errors import ConfigError, TaskAppError
 
 Part = Literal["backend", "task app", "key", "contract", "rollout"]
@@ -28,8 +29,8 @@ Part = Literal["backend", "task app", "key", "contract", "rollout"]
 SECONDS = 10.0
 ROLLOUT_SECONDS = 120.0
 """How long the one rollout of `try_rollout` may take, its judges included."""
-CHEAP_POLICIES = ("noop", "random", "gold")
-"""What plays without a model, cheapest first."""
+TRIED_TURNS = 5
+"""The one rollout ends after so many turns: a server's time is not the asker's."""
 TASK_APP_START = "Start it (taskapp serve APP), or check host and port."
 BACKEND_START = "Start it (taskapp backend serve), or check host and port."
 UNAUTHORISED = ("unauthorised", "unauthorized")
@@ -77,17 +78,19 @@ async def try_rollout(url: str, key: str | None, *, timeout_seconds: float = ROL
             described = await client.task_info()
             inference, dataset = described.get("inference"), described.get("dataset")
             offered = inference.get("policies") if isinstance(inference, dict) else None
-            policy = next((name for name in CHEAP_POLICIES if isinstance(offered, list) and name in offered), None)
-            if policy is None:
-                found = f"No rollout was tried: the task app offers none of {', '.join(CHEAP_POLICIES)}."
+            names = [name for name in offered if isinstance(name, str)] if isinstance(offered, list) else []
+            config = example_policy(dict.fromkeys(names), words=_takes_words(described))
+            if not config:
+                found = "No rollout was tried: the task app offers no policy that can act without a model."
                 return Finding("rollout", True, found, "Play one with a model: taskapp rollout URL --model M.")
+            policy = name_of(config["policy"], key)
             environment, seed = described.get("environment"), _first_seed(dataset if isinstance(dataset, dict) else {})
             answer = await client.rollout(
                 {
                     "run_id": f"check-{uuid.uuid4().hex[:12]}",
                     "env": {"seed": seed, **({"env_name": environment} if isinstance(environment, str) else {})},
-                    "policy": {"config": {"policy": policy}},
-                    "ops": ["agent", "env"] * 5,
+                    "policy": {"config": config},
+                    "ops": ["agent"] * TRIED_TURNS,
                     "mode": "eval",
                 }
             )
@@ -225,6 +228,13 @@ def _dataset(dataset: Mapping[str, Any], key: str | None) -> Finding:
         found = "GET /task_info names no data set with splits." if not name else f"Data set {name} names no splits."
         return Finding("contract", True, found, "Metrics of a job cannot be told by split: advertise id and splits.")
     return Finding("contract", True, f"Data set {name}: splits {', '.join(splits)}.")
+
+
+def _takes_words(described: Mapping[str, Any]) -> bool:
+    """Whether a tool of the environment takes plain words, as `/task_info` describes it."""
+    space = described.get("action_space")
+    tools = space.get("tools") if isinstance(space, dict) else None
+    return any(isinstance(tool, dict) and tool.get("text") is True for tool in tools) if isinstance(tools, list) else False
 
 
 def _first_seed(dataset: Mapping[str, Any]) -> int:

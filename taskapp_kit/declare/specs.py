@@ -88,6 +88,11 @@ class EnvironmentSpec:
         return self.tasks.splits if self.tasks is not None else tuple(self.splits)
 
     @property
+    def first_seed(self) -> int:
+        """The first seed of the default split."""
+        return 0 if self.tasks is not None else self.splits[self.split_names[0]][0]
+
+    @property
     def most_turns(self) -> int | None:
         """The turns after which an episode is over at the latest, by declaration or default; None without such a limit."""
         return 1 if self.one_answer else self.max_turns or self.default_max_turns

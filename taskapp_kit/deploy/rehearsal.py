@@ -228,6 +228,7 @@ def _left_behind(folder: Path, travelling: set[str]) -> list[str]:
 
 
 def _told(app: TaskApp) -> Rehearsal:
+    from taskapp_kit.contract.example_policy import example_policy
     from taskapp_kit.contract.model import role_variable, role_variables
     from taskapp_kit.policy.choose import offered, policies_of
     from taskapp_kit.score.judges import needed_roles
@@ -248,21 +249,10 @@ def _told(app: TaskApp) -> Rehearsal:
         files=tuple(sorted(set(files))),
         roles=roles,
         optional=tuple(variable for need in needs for variable in role_variables(need.role) if variable not in roles),
-        policy=_policy(policies, words=first.text_action is not None),
+        policy=example_policy(policies, words=first.text_action is not None),
         environment=first.name,
-        seed=0 if first.tasks is not None else first.splits[first.split_names[0]][0],
+        seed=first.first_seed,
     )
-
-
-def _policy(policies: Mapping[str, str | None], *, words: bool) -> dict[str, str]:
-    """A `policy.config` for one rollout; empty when nothing can play without a model."""
-    usable = [name for name, why in policies.items() if why is None and name not in ("constant", "replay", "gold")]
-    for name in ("random", "noop", *usable):
-        if name in usable:
-            return {"policy": name}
-    if not words:
-        return {"policy": "gold"} if policies.get("gold", "") is None else {}
-    return {"policy": "constant", "action": "hello"}
 
 
 def main() -> None:

@@ -94,8 +94,10 @@ class Player(Protocol):
 class Here:
     """An app in this process, or in worker processes of it.
 
-    warnings: what was found of the app while it was played, by environment. store: opens the place where whole rollouts are kept, None keeps none. concurrency: rollouts at once. workers:
+    store: opens the place where whole rollouts are kept, None keeps none. concurrency: rollouts at once. workers:
     processes that play them, 0 for threads. skip_judges: no judge is asked. Raises DeclarationError.
+
+    warnings: environment to a sentence about it that was learnt by playing.
     """
 
     def __init__(
@@ -207,7 +209,7 @@ class Here:
         finally:
             sentence = None if before is None else global_random.changed(before, environment)
             if sentence is not None:
-                self.warnings[environment] = sentence
+                self.warnings[environment] = f"{sentence}; {global_random.REMEDY}."
 
     async def close(self) -> None:
         """See Player."""
@@ -218,7 +220,7 @@ class Here:
 class There:
     """A task app at its address. spec: of the same app here, whose aggregates are computed; None computes none.
 
-    warnings: always empty; see Here.
+    warnings: empty; see Here.
     """
 
     def __init__(

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 import sys
+from contextlib import suppress
+
+REMEDY = "draw from context.rng, or from a generator that reset makes of the seed"
+"""What an author does about a change."""
+
+
+def load() -> None:
+    """Imports the generators that are installed, so that `states` has them before an environment imports them."""
+    with suppress(ImportError):
+        importlib.import_module("numpy.random")
 
 
 def states() -> dict[str, int]:
@@ -32,6 +43,5 @@ def changed(before: dict[str, int], environment: str) -> str | None:
         return None
     return (
         f"an episode of environment {environment!r} changed the global state of {' and '.join(names)}, which all episodes "
-        "of a process share, so the same seed gives another episode when others run beside it; draw from context.rng, "
-        "or from a generator that reset makes of the seed"
+        "of a process share, so the same seed gives another episode when others run beside it"
     )

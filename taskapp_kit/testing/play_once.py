@@ -88,7 +88,7 @@ def play(
     sentence = global_random.changed(before, played)
     if sentence is not None and (spec.name, played) not in _reported:
         _reported.add((spec.name, played))
-        warnings.warn(f"{sentence}.", GlobalRandomnessWarning, stacklevel=2)
+        warnings.warn(f"{sentence}; {global_random.REMEDY}.", GlobalRandomnessWarning, stacklevel=2)
     return rollout
 
 

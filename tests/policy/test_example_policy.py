@@ -1,10 +1,13 @@
 from __future__ import annotations
 
-from taskapp_kit.cli.policies import example_policy
+from pathlib import Path
+
+from taskapp_kit.contract.example_policy import example_policy
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.policy.choose import policies_of
 
-from .conftest import ADDER, CAPITALS
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ADDER, CAPITALS = str(EXAMPLES / "adder.py"), str(EXAMPLES / "capitals.py")
 
 
 def test_each_policy_is_there_or_says_why_not() -> None:
@@ -25,3 +28,9 @@ def test_where_no_action_takes_words_the_gold_policy_is_the_example() -> None:
     random_is_out = {"gold": None, "random": "no bounds", "constant": None, "replay": None}
     assert example_policy(random_is_out, words=False) == {"policy": "gold"}
     assert example_policy(random_is_out, words=True) == {"policy": "constant", "action": "hello"}
+
+
+def test_without_a_policy_that_can_act_there_is_no_example() -> None:
+    nothing = {"random": "no bounds", "noop": "none is marked", "constant": None, "replay": None}
+    assert example_policy(nothing, words=False) == {}
+    assert example_policy({**nothing, "noop": None}, words=False) == {"policy": "noop"}
