@@ -1,4 +1,4 @@
-"""`taskapp check`: whether a task app and a backend can be used, and what to do about what is wrong."""
+"""`taskapp check`: whether an app, a running task app or a backend can be used, and what to do about what is wrong."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import click
 from taskapp_kit.cli.job_settings import job_settings
 from taskapp_kit.cli.terminal import clean, console, example, print_json, table
 from taskapp_kit.cli.values import is_url
-from taskapp_kit.errors import Unavailable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,52 +21,70 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog=example(
+        "taskapp check adder.py",
         "taskapp check http://127.0.0.1:8001",
         "taskapp check https://my-app.modal.run --backend http://127.0.0.1:8500 --env-file .env",
     )
 )
-@click.argument("url")
+@click.argument("app", metavar="APP|URL")
 @click.option("--backend", "--backend-url", "backend_url", metavar="U", help="A backend that is to use it, too.")
-@click.option("--env-file", "env_files", multiple=True, metavar="F", help="Read keys from this file; a later one wins.")
+@click.option(
+    "--env-file",
+    "env_files",
+    multiple=True,
+    metavar="F",
+    help="Read keys and settings from this file; a later one wins.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.pass_context
-def command(ctx: click.Context, url: str, backend_url: str | None, env_files: tuple[str, ...], as_json: bool) -> None:
-    """Check a running task app: its address, its key, its contract; and with --backend the backend and its key.
+def command(ctx: click.Context, app: str, backend_url: str | None, env_files: tuple[str, ...], as_json: bool) -> None:
+    """Check an app, or a running task app at its URL; and with --backend a backend and its key.
 
-    Where these are right, one rollout of at most five turns is played by a policy that needs no model; an app's judges
-    score it.
+    Of an APP: every problem of its declarations; where there is none, one rollout in each environment by a policy that
+    needs no model, in this process, one after the other. Nothing is stored, and no judge is asked. A rollout that fails,
+    and one that changes a global random state, is wrong.
+
+    At a URL: address, key and contract; where these are right, one rollout of at most five turns, which the app's judges
+    score.
 
     The keys are ENVIRONMENT_API_KEY and SYNTH_API_KEY, from the environment or an env file. Exit status 1 when
     something is wrong.
     """
-    from taskapp_kit.client import check_backend, check_task_app, try_rollout
+    from taskapp_kit.client import check_backend
     from taskapp_kit.contract.redaction import without_keys
-    from taskapp_kit.declare.discovery import is_host_and_port
 
-    if not is_url(url):
-        raise Unavailable(
-            "`taskapp check` looks at running task apps in this release, and so takes a URL.",
-            hint=f"Did you mean http://{url}?"
-            if is_host_and_port(url)
-            else "Start the app (`taskapp serve APP`) and give its address; `taskapp info APP` checks declarations.",
-        )
     settings = job_settings(env_files=env_files, backend_url=backend_url)
-
-    async def look() -> list[Finding]:
-        found = list(await check_task_app(url, settings.task_app_key))
-        if not failed(found):
-            found.append(await try_rollout(url, settings.task_app_key))
-        if backend_url is not None:
-            found += await check_backend(backend_url, settings.backend_key, url)
-        return found
-
-    findings = asyncio.run(look())
+    if is_url(app):
+        findings = asyncio.run(_running(app, settings.task_app_key))
+    else:
+        findings = _declared(app, env_files)
+    if backend_url is not None:
+        served = app if is_url(app) else None
+        findings += asyncio.run(check_backend(backend_url, settings.backend_key, served))
     if as_json:
         told = without_keys([asdict(finding) for finding in findings], settings.keys)
         print_json({"ok": not failed(findings), "findings": told})
     else:
         show(findings, console(), settings.keys)
     ctx.exit(1 if failed(findings) else 0)
+
+
+async def _running(url: str, key: str | None) -> list[Finding]:
+    from taskapp_kit.client import check_task_app, try_rollout
+
+    found = await check_task_app(url, key)
+    return found if failed(found) else [*found, await try_rollout(url, key)]
+
+
+def _declared(app: str, env_files: Sequence[str]) -> list[Finding]:
+    from taskapp_kit.cli.failure import only_authors_log
+    from taskapp_kit.config import export, load
+    from taskapp_kit.declare.discovery import find_app
+    from taskapp_kit.testing.checks import check_app
+
+    only_authors_log()
+    export(load(env_files=env_files))
+    return list(check_app(find_app(app)))
 
 
 def failed(findings: Sequence[Finding]) -> bool:

@@ -90,7 +90,7 @@ async def try_rollout(url: str, key: str | None, *, timeout_seconds: float = ROL
                     "run_id": f"check-{uuid.uuid4().hex[:12]}",
                     "env": {"seed": seed, **({"env_name": environment} if isinstance(environment, str) else {})},
                     "policy": {"config": config},
-                    "ops": ["agent"] * TRIED_TURNS,
+                    "ops": ["agent", "env"] * TRIED_TURNS,
                     "mode": "eval",
                 }
             )
@@ -234,7 +234,9 @@ def _takes_words(described: Mapping[str, Any]) -> bool:
     """Whether a tool of the environment takes plain words, as `/task_info` describes it."""
     space = described.get("action_space")
     tools = space.get("tools") if isinstance(space, dict) else None
-    return any(isinstance(tool, dict) and tool.get("text") is True for tool in tools) if isinstance(tools, list) else False
+    return (
+        any(isinstance(tool, dict) and tool.get("text") is True for tool in tools) if isinstance(tools, list) else False
+    )
 
 
 def _first_seed(dataset: Mapping[str, Any]) -> int:

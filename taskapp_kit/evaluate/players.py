@@ -193,7 +193,7 @@ class Here:
         """
         assert self._service is not None, "open() comes first"
         environment = find_environment(self.spec, request.env.env_name).name
-        before = global_random.states() if self._alone and environment not in self.warnings else None
+        watch = global_random.Watch() if self._alone and environment not in self.warnings else None
         began = time.monotonic()
         try:
             course = await self._service.admit(request)
@@ -207,7 +207,7 @@ class Here:
                 seconds=time.monotonic() - began,
             )
         finally:
-            sentence = None if before is None else global_random.changed(before, environment)
+            sentence = None if watch is None else watch.changed(environment)
             if sentence is not None:
                 self.warnings[environment] = f"{sentence}; {global_random.REMEDY}."
 

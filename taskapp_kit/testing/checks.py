@@ -1,7 +1,7 @@
 """What `taskapp check APP` finds: the declarations of an app, then one rollout in each of its environments.
 
-    for finding in check_app(find_app("adder.py")):
-        print(finding.part, finding.ok, finding.found, finding.do)
+for finding in check_app(find_app("adder.py")):
+    print(finding.part, finding.ok, finding.found, finding.do)
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from taskapp_kit.policy.choose import policies_of
 from taskapp_kit.run import global_random
 from taskapp_kit.testing.play_once import GlobalRandomnessWarning, play
 
+PLAYED = "each is played once in this process, nothing is stored, and no judge is asked"
+TRY_AGAIN = "`taskapp rollout` with that environment and seed says more."
 MOST_TURNS = 1000
 """A rollout of a check ends after so many turns, in an environment that declares no limit too."""
 
@@ -33,49 +35,53 @@ def check_app(app: TaskApp) -> Iterator[Finding]:
         spec = app.freeze()
     except DeclarationError as error:
         for problem in error.problems:
-            yield Finding("app", False, _sentence(f"{problem.place}: {problem.found}; expected {problem.expected}"), problem.fix)
+            found = f"{problem.place}: {problem.found}; expected {problem.expected}."
+            yield Finding("task app", False, found, problem.fix)
         return
     count = "1 environment" if len(spec.environments) == 1 else f"{len(spec.environments)} environments"
-    yield Finding(
-        "app", True, f"{spec.name} {spec.version} declares {count}; one rollout is played in each, here, and not stored."
-    )
+    yield Finding("task app", True, f"{spec.name} {spec.version} declares {count}; {PLAYED}.")
     for warning in spec.warnings:
-        yield Finding("app", True, _sentence(warning))
-    global_random.load()
+        yield Finding("task app", True, f"{_capital(warning).rstrip('.')}.")
     for environment in spec.environments.values():
         yield from _try(app, spec, environment)
 
 
 def _try(app: TaskApp, spec: AppSpec, environment: EnvironmentSpec) -> Iterator[Finding]:
     """One rollout, and whether it changed a random state that rollouts share."""
-    name, seed = environment.name, environment.first_seed
+    name = environment.name
     policy = example_policy(policies_of(spec, environment), words=environment.text_action is not None)
     if not policy:
         found = f"Environment {name}: no rollout was tried, because without a model no policy can act there."
         yield Finding("rollout", True, found, "Give its actions bounds or @action(sample=fn), and random plays it.")
         return
+    for _ in range(
+        2
+    ):  # a second time where something was imported: then the first does not show whether the episode draws
+        global_random.draw()
+        watch = global_random.Watch()
+        tried = _rollout(app, environment, policy)
+        if not watch.imported:
+            break
+    yield tried
+    change = watch.changed(name)
+    if change is not None:
+        yield Finding("rollout", False, f"{_capital(change)}.", f"{_capital(global_random.REMEDY)}.")
+
+
+def _rollout(app: TaskApp, environment: EnvironmentSpec, policy: dict[str, str]) -> Finding:
+    name, seed = environment.name, environment.first_seed
     asked = f"Environment {name}: policy {policy['policy']}, seed {seed}"
-    before = global_random.states()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", GlobalRandomnessWarning)  # it becomes a finding below
+            warnings.simplefilter("ignore", GlobalRandomnessWarning)  # it becomes a finding of its own
             rollout = play(app, environment=name, seed=seed, policy=policy, ops=MOST_TURNS, judges="skip")
     except RolloutFailed as error:
-        failed = f"{asked}: failed at boundary {error.boundary} ({error.failure.code}): {error.message}"
+        failed = f"{asked}: failed at boundary {error.boundary} ({error.failure.code}): {error.message.rstrip('.')}."
         do = f"{error.hint} `taskapp rollout` with --env {name} --seed {seed} shows where.".strip()
-        yield Finding("rollout", False, _sentence(failed), do)
+        return Finding("rollout", False, failed, do)
     except TaskappError as error:
-        yield Finding("rollout", False, _sentence(f"{asked}: not played: {error.message}"), error.hint or TRY_AGAIN)
-    else:
-        yield Finding("rollout", True, f"{asked}: {_outcome(rollout)}.")
-        for warning in rollout.warnings:
-            yield Finding("rollout", True, _sentence(f"Environment {name}: {warning}"))
-    change = global_random.changed(before, name)
-    if change is not None:
-        yield Finding("rollout", False, _sentence(change), _sentence(global_random.REMEDY))
-
-
-TRY_AGAIN = "`taskapp rollout` with that environment and seed says more."
+        return Finding("rollout", False, f"{asked}: not played: {error.message.rstrip('.')}.", error.hint or TRY_AGAIN)
+    return Finding("rollout", True, f"{asked}: {'; '.join([_outcome(rollout), *rollout.warnings])}.")
 
 
 def _outcome(rollout: Rollout) -> str:
@@ -85,5 +91,5 @@ def _outcome(rollout: Rollout) -> str:
     return f"{rollout.numbers.status} ({rollout.trajectory.stop_reason}) after {count}, {reward}"
 
 
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}".rstrip(".") + "."
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]

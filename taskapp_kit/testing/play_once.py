@@ -64,10 +64,10 @@ def play(
     None); one function, such as `testing.judge(0.7)`, answers for every judge, a mapping has one for each role; absent,
     the models that the process environment names are asked (TASKAPP_JUDGE_URL).
 
-    Warns with GlobalRandomnessWarning, once for each environment, when the episode changed a global random state. May
-    be called where an event loop runs. Raises RolloutFailed (something broke), RequestError (an argument does not fit
-    the app), ConfigError (arguments that cannot be used, or not together), DeclarationError, Unavailable (a model or
-    package is missing), pydantic.ValidationError (no such request).
+    Warns with GlobalRandomnessWarning, once for each environment, when the episode changed a global random state (not
+    while something was imported, which may draw, too). May be called where an event loop runs. Raises RolloutFailed
+    (something broke), RequestError (an argument does not fit the app), ConfigError (arguments that cannot be used, or not
+    together), DeclarationError, Unavailable (a model or package is missing), pydantic.ValidationError (no such request).
     """
     found = app if isinstance(app, TaskApp) else find_app(str(app))
     spec = found.freeze()
@@ -81,11 +81,11 @@ def play(
         }
     )
     _check_judges(judges)
-    before = global_random.states()
+    watch = global_random.Watch()
     with _settings(found, judges) as settings:
         rollout = run(_once(found, request, settings, skip_judges=judges == "skip"))
     played = rollout.trajectory.environment
-    sentence = global_random.changed(before, played)
+    sentence = watch.changed(played)
     if sentence is not None and (spec.name, played) not in _reported:
         _reported.add((spec.name, played))
         warnings.warn(f"{sentence}; {global_random.REMEDY}.", GlobalRandomnessWarning, stacklevel=2)

@@ -296,9 +296,3 @@ def test_check_as_json(run: Run, both: Both) -> None:
     told = json.loads(done.stdout)
     assert told["ok"] is False
     assert [(finding["part"], finding["ok"]) for finding in told["findings"]][-1] == ("task app", False)
-
-
-def test_check_of_an_app_says_what_to_do(run: Run) -> None:
-    done = run("check", "adder.py")
-    assert done.exit_code == 1
-    assert "taskapp serve" in done.stderr

@@ -19,7 +19,7 @@ from aiohttp import web
 from listening import drop, listening
 
 from taskapp_kit.asgi import build
-from taskapp_kit.client.checks import Finding, check_backend, check_task_app
+from taskapp_kit.client.checks import Finding, check_backend, check_task_app, try_rollout
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.serve.runner import BackgroundServer
@@ -60,8 +60,8 @@ def only(findings: list[Finding], part: str) -> Finding:
 
 
 @contextmanager
-def adder(key: str | None = KEY) -> Iterator[str]:
-    app = find_app(str(ROOT / "examples" / "adder.py"))
+def adder(key: str | None = KEY, example: str = "adder.py") -> Iterator[str]:
+    app = find_app(str(ROOT / "examples" / example))
     with BackgroundServer(build(app, settings=Settings(environment_api_key=key))) as server:
         yield server.url
 
@@ -127,6 +127,14 @@ REDIRECT = answer(307, headers={"Location": "http://elsewhere.example/path?token
 
 
 # a real task app
+
+
+@pytest.mark.parametrize(("example", "policy"), [("adder.py", "random"), ("capitals.py", "constant")])
+def test_one_rollout_is_played_by_whichever_policy_can_act_without_a_model(example: str, policy: str) -> None:
+    with adder(example=example) as url:
+        finding = asyncio.run(try_rollout(url, KEY))
+    assert (finding.part, finding.ok) == ("rollout", True)
+    assert f"policy {policy}," in finding.found and "reward" in finding.found
 
 
 def test_a_real_task_app_is_right_in_every_part() -> None:

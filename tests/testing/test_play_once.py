@@ -151,9 +151,9 @@ def test_the_state_of_another_numpy_generator_is_compared_too() -> None:
     generator = numpy_random.get_bit_generator()
     try:
         numpy_random.set_bit_generator(numpy_random.PCG64(3))
-        before = global_random.states()
-        assert global_random.changed(before, "still") is None
+        watch = global_random.Watch()
+        assert watch.changed("still") is None
         numpy_random.random()
-        assert global_random.changed(before, "drawn") is not None
+        assert watch.changed("drawn") is not None
     finally:
         numpy_random.set_bit_generator(generator)

@@ -1,0 +1,66 @@
+"""`taskapp check APP`: the table, the JSON and the exit status; at a URL see test_train.py and tests/client."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from .conftest import ADDER, Run
+
+CARELESS = """
+import random
+from taskapp_kit import Step, TaskApp, action
+app = TaskApp("careless")
+@app.environment("careless")
+class Careless:
+    '''Seeds what every episode shares.'''
+    def reset(self, seed: int) -> str:
+        random.seed(seed)
+        return "ready"
+    @action
+    def go(self) -> Step:
+        '''Go.'''
+        return Step("gone", terminated=True)
+"""
+
+
+def test_an_app_is_checked_here_and_nothing_is_left_behind(run: Run, tmp_path: Path) -> None:
+    told = run("check", ADDER)
+    assert told.exit_code == 0, told.output
+    assert re.search(r"^task app +ok +adder 1\.0\.0", told.stdout, re.MULTILINE)
+    assert re.search(r"^rollout +ok +Environment adder: policy random, seed 0", told.stdout, re.MULTILINE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_finding_that_is_wrong_makes_the_status_1(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "careless.py").write_text(CARELESS)
+    told = run("check", "careless.py")
+    assert told.exit_code == 1
+    assert re.search(r"^rollout +WRONG", told.stdout, re.MULTILINE)
+    assert "→ Draw from context.rng" in told.stdout
+    again = json.loads(run("check", "careless.py:app", "--json").stdout)
+    assert again["ok"] is False
+    assert [(item["part"], item["ok"]) for item in again["findings"]] == [
+        ("task app", True), ("rollout", True), ("rollout", False),
+    ]  # fmt: skip
+
+
+def test_mistakes_in_the_declarations_are_listed(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "careless.py").write_text(CARELESS.replace("def go(self)", "def go(self, where)"))
+    told = run("check", "careless.py", "--json")
+    assert told.exit_code == 1
+    (problem,) = json.loads(told.stdout)["findings"]
+    assert problem["part"] == "task app" and "careless.py:11" in problem["found"] and problem["do"]
+
+
+def test_an_app_that_is_not_there_is_a_mistake_of_the_command_line(run: Run) -> None:
+    told = run("check", "nothing.py")
+    assert told.exit_code == 2
+    assert "nothing.py" in told.stderr
+
+
+def test_bundled_apps_are_checked_by_name(run: Run) -> None:
+    told = run("check", "python_sandbox", "--json")
+    findings = json.loads(told.stdout)["findings"]
+    assert findings[0]["ok"] and findings[0]["found"].startswith("python_sandbox")
