@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from taskapp_kit.contract.peer import Peer
 from taskapp_kit.course import Caller, Course
 from taskapp_kit.errors import Failure, Saturated
 
@@ -31,7 +32,7 @@ class Places:
         self._hung = hung
         self._taken = 0
         self._of_label: Counter[str | None] = Counter()
-        self._unread: dict[str | None, Counter[str]] = {}  # answers that are being sent: by key label, rollout
+        self._unread: dict[str | None, dict[str, set[Peer]]] = {}  # whom answers are sent to: by key label, rollout
         self._under_way: dict[str, Course] = {}
         self._closed = False
         self._empty: asyncio.Event | None = None
@@ -82,21 +83,28 @@ class Places:
             self._empty.set()
 
     @contextmanager
-    def unread(self, key_label: str | None, rollout_id: str) -> Iterator[None]:
-        """While its answer is sent, a rollout counts as under way for the key that reads it: once, however many do."""
+    def unread(self, key_label: str | None, rollout_id: str, peer: Peer) -> Iterator[None]:
+        """While its answer is sent, a rollout counts as under way for the key that reads it: once, however many do.
+
+        It does until one of them has all of it: a caller who comes back after a lost connection need not wait until the
+        server notices that loss.
+        """
         if not rollout_id:
             yield
             return
-        own = self._unread.setdefault(key_label, Counter())
-        own[rollout_id] += 1
+        own = self._unread.setdefault(key_label, {})
+        readers = own.setdefault(rollout_id, set())
+        readers.add(peer)
         try:
             yield
+            if not peer.gone:
+                readers.clear()
         finally:
-            own[rollout_id] -= 1
-            if not own[rollout_id]:
+            readers.discard(peer)
+            if not readers and own.get(rollout_id) is readers:
                 del own[rollout_id]
-            if not own:
-                self._unread.pop(key_label, None)
+            if not own and self._unread.get(key_label) is own:
+                del self._unread[key_label]
 
     def _own(self, key_label: str | None) -> int:
         unread = self._unread.get(key_label, ())

@@ -9,15 +9,16 @@ PEER = "taskapp_kit.peer"
 """Where the scope holds the connection's Peer; absent under a server that is not the kit's."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Peer:
-    """One for each connection; the key check and answers write it, the server reads it.
+    """One for each connection; the key check and answers write it, the server reads it, and sets `gone`.
 
-    keyed: a request on this connection presented a valid key. unsent: what an answer under way keeps in memory until it
-    is sent; readers of the same object share it. unsent_bytes: its size.
+    keyed: a request on this connection presented a valid key. gone: the connection is over. unsent: what an answer under
+    way keeps in memory until it is sent; readers of the same object share it. unsent_bytes: its size.
     """
 
     keyed: bool = False
+    gone: bool = False
     unsent: object = None
     unsent_bytes: int = 0
 

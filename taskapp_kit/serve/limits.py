@@ -1,7 +1,7 @@
 """uvicorn's HTTP protocol with bounds: on heads, queued requests, idle time, early answers and answers nobody reads.
 
 What it uses of uvicorn: the parser callbacks, `on_response_complete`, `send_400_response`, `handle_websocket_upgrade`,
-`app`, `scope` and `transport` of `HttpToolsProtocol`.
+`app`, `scope`, `cycle.response_started` and `transport` of `HttpToolsProtocol`.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class LingeringTransport:
     def write(self, data: bytes) -> None:
         """Leaves at the end of this turn, when a slice is full, or before anything that ends the connection."""
         if not self._pending:
-            self._loop.call_soon(self._leave)
+            self._loop.call_soon(self.flush)
         self._pending.append(data)
         self._pending_bytes += len(data)
         if self._pending_bytes >= SLICE_BYTES:
-            self._leave()
+            self.flush()
 
     def is_closing(self) -> bool:
         """Nothing more can be written."""
@@ -72,7 +72,7 @@ class LingeringTransport:
         """Closes after what was written. When it lingers: ends our side, and drops for a while what still arrives."""
         if self.is_closing():
             return
-        self._leave()
+        self.flush()
         if not self.lingers:
             self._transport.close()
             return
@@ -87,7 +87,8 @@ class LingeringTransport:
         if self._discarded > DISCARD_BYTES and not self._transport.is_closing():
             self._transport.pause_reading()
 
-    def _leave(self) -> None:
+    def flush(self) -> None:
+        """What was written leaves now."""
         if self._pending:
             data = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
             self._pending.clear()
@@ -114,6 +115,7 @@ class BoundedHttp(HttpToolsProtocol):
         self.app = self._run
         self._in_head = True
         self._head_bytes = 0
+        self._message_ended = False  # in what is being fed to the parser
         self._unanswered = 0
         self._arriving: Scope | None = None  # of the request whose body has not arrived to its end
         self._deadline = math.inf
@@ -131,7 +133,9 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """A caller is gone."""
+        self.peer.gone = True
         self._connections.closed(self)
+        self.app = self._application  # else it would refer to itself, and stay until the collector comes, its body too
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
@@ -153,15 +157,16 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The head is whole."""
+        super().on_headers_complete()  # raises for an address that is none: there is no request then
         self._in_head = False
         self._arriving = self.scope  # type: ignore[assignment]
         self._unanswered += 1
         self._deadline = math.inf  # routes time the body, rollouts have deadlines
-        super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         """The body is whole."""
         self._arriving = None
+        self._message_ended = True
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -177,8 +182,9 @@ class BoundedHttp(HttpToolsProtocol):
         if self.transport.discarding:
             self.transport.discard(data)
             return
+        self._message_ended = False
         super().data_received(data)
-        if self._in_head:
+        if self._in_head and not self._message_ended:  # else most of it may be the body of the request before
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._close_with(TOO_LARGE)
@@ -187,15 +193,20 @@ class BoundedHttp(HttpToolsProtocol):
         """What was sent is no HTTP, or too many requests at once."""
         if self._unanswered > MAX_QUEUED:
             self._connections.end(self, QUEUED)
-        elif self._unanswered:  # never into the middle of another answer
-            self.transport.close()
-        else:
+        elif self._answerable():
             self.transport.lingers = True
             super().send_400_response(msg)
+        else:
+            self.transport.close()
+
+    def eof_received(self) -> None:
+        """The caller sends no more, which counts as hanging up; what was written before that still leaves."""
+        self.transport.flush()
 
     def handle_websocket_upgrade(self) -> None:
         """Another protocol takes over the connection."""
         self._connections.closed(self)
+        self.app = self._application  # as in connection_lost, which is the other protocol's from now on
         super().handle_websocket_upgrade()
 
     # -- what Connections calls ------------------------------------------------------------------------------------
@@ -235,10 +246,16 @@ class BoundedHttp(HttpToolsProtocol):
     def _close_with(self, answer: bytes) -> None:
         if self.transport.is_closing():
             return
-        if not self._unanswered:  # never into the middle of another answer
+        if self._answerable():
             self.transport.write(answer)
             self.transport.lingers = True
         self.transport.close()
+
+    def _answerable(self) -> bool:
+        """An answer to what is arriving would not stand within, or before, the answer to an earlier request."""
+        if self._arriving is None:
+            return not self._unanswered
+        return self._unanswered == 1 and not self.cycle.response_started
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application, its answers sent in slices; one that comes before its request had arrived closes."""

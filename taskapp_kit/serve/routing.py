@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from taskapp_kit.config import Settings
+from taskapp_kit.contract.peer import peer_of
 from taskapp_kit.declare.taskapp import Exposure
 from taskapp_kit.errors import StoreError
 from taskapp_kit.live_rollouts import LiveRollouts
@@ -133,7 +134,7 @@ def _runner(spec: RouteSpec, hall: Hall) -> ASGIApp:
                 hall.measures.store_failed()
             answer = error_answer(error, where=where)
         hall.measures.answered(spec.method, where, answer.status)
-        with hall.service.places.unread(scope.get(LABEL), answer.rollout_id):
+        with hall.service.places.unread(scope.get(LABEL), answer.rollout_id, peer_of(scope)):
             await answer(scope, receive, send)
 
     return run

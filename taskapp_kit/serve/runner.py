@@ -143,7 +143,7 @@ def _options(grace_seconds: int, limits: ConnectionLimits | None) -> dict[str, A
     return {
         "http": partial(BoundedHttp, connections),
         "callback_notify": connections.look,
-        "timeout_notify": 0,  # uvicorn's main loop asks once a second whether it is time
+        "timeout_notify": -math.inf,  # each time uvicorn looks, once a second, even when the machine's clock was set back
         "log_config": None,
         "access_log": False,
         "server_header": False,

@@ -311,4 +311,8 @@ def test_a_rollout_counts_for_its_key_until_its_answer_is_read(tmp_path: Path) -
         rollout_id, _ = played(server, key=one)
         with unread(server, rollout_id, "Accept: text/event-stream", key=one):
             assert ask().status_code == 429
+            httpx.get(f"{server.url}/rollouts/{rollout_id}", headers={"X-API-Key": one}, timeout=60)
+            assert ask().status_code == 200, "who comes back and reads it all has it, whatever hangs still"
+        with unread(server, rollout_id, key=one):
+            assert ask().status_code == 429
         until(lambda: ask().status_code == 200, 10, "a reader that hung up counts no more")

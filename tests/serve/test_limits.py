@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 import time
@@ -18,22 +19,29 @@ from starlette.types import Receive, Scope, Send
 from taskapp_kit.contract.peer import peer_of
 from taskapp_kit.serve.answer import Answer, json_answer
 from taskapp_kit.serve.connections import ConnectionLimits
+from taskapp_kit.serve.limits import BoundedHttp
 from taskapp_kit.serve.runner import BackgroundServer
 
 SEEN: list[list[tuple[bytes, bytes]]] = []
 GATE = threading.Event()
+HELD = threading.Event()
 LONG = bytes(range(256)) * 20_000
 QUICK = ConnectionLimits(max_connections=6, head_seconds=1.0, idle_seconds=1.0)
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """Keeps the headers, and reads the body but at /early. /key: as a valid key does; /long: 5 MB; /gate: waits."""
+    """Keeps the headers, and reads the body but at /early. /key: as a valid key does; /long: 5 MB; /gate: waits; /hold: so
+    does the event loop.
+    """
     if scope["type"] == "http":
         path = scope["path"]
         while path != "/early" and (await receive()).get("more_body"):
             pass
         SEEN.append(list(scope["headers"]))
         peer_of(scope).keyed |= path == "/key"
+        if path == "/hold":
+            HELD.set()
+            GATE.wait(10)
         while path == "/gate" and not GATE.is_set():
             await asyncio.sleep(0.01)
         await (Answer(200, LONG) if path == "/long" else json_answer({"path": path}))(scope, receive, send)
@@ -105,6 +113,52 @@ def test_trailers_never_become_headers(server: BackgroundServer) -> None:
     assert not [name for name, _ in headers if name in (b"x-api-key", b"x-other")]
 
 
+def test_the_body_before_a_head_is_none_of_its_bytes(server: BackgroundServer) -> None:
+    """They arrive together when the server was busy meanwhile."""
+    GATE.clear()
+    HELD.clear()
+    body = 250_000 * b"x"
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with connect(server, get("/")) as connection, connect(server) as other:
+        assert read_answer(connection).startswith(b"HTTP/1.1 200")
+        other.sendall(get("/hold"))
+        assert HELD.wait(10)
+        connection.sendall(head + body + head[:20])
+        GATE.set()
+        assert read_answer(connection).startswith(b"HTTP/1.1 200")
+        connection.sendall(head[20:] + body)
+        assert read_answer(connection).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET http:// HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"CONNECT x:99999 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"\0\r\n\r\n",
+    ],
+    ids=["no address", "no port", "no chunk", "no method"],
+)
+def test_what_is_no_http_is_told_so(server: BackgroundServer, sent: bytes) -> None:
+    with connect(server, sent) as connection:
+        assert ends(connection).startswith(b"HTTP/1.1 400")
+
+
+def test_what_is_no_http_is_not_told_so_before_an_earlier_answer(server: BackgroundServer) -> None:
+    GATE.clear()
+    with connect(server, get("/gate") + b"\0\r\n\r\n") as connection:
+        assert ends(connection) == b""
+    GATE.set()
+
+
+def test_what_was_written_leaves_though_the_caller_sends_no_more(server: BackgroundServer) -> None:
+    with connect(server) as connection:
+        connection.sendall(get("/"))
+        connection.shutdown(socket.SHUT_WR)
+        assert ends(connection).startswith(b"HTTP/1.1 200")
+
+
 def test_two_requests_in_one_packet_are_two_requests(server: BackgroundServer) -> None:
     SEEN.clear()
     with socket.create_connection((server.host, server.port), timeout=5) as connection:
@@ -123,6 +177,13 @@ def test_two_requests_in_one_packet_are_two_requests(server: BackgroundServer) -
 def test_no_state_of_a_connection_lasts(strict: BackgroundServer, sent: bytes, status: bytes) -> None:
     with connect(strict, sent) as connection:
         assert ends(connection)[9:12] == status
+
+
+def test_nor_does_one_when_the_clock_was_set_back(strict: BackgroundServer) -> None:
+    strict._server.last_notified = time.time() + 3600
+    with connect(strict) as connection:
+        assert ends(connection) == b""
+    strict._server.last_notified = 0.0
 
 
 @pytest.mark.parametrize("more", [b"\r\n", b"G"], ids=["an empty line", "a letter"])
@@ -158,6 +219,32 @@ def test_the_same_answer_after_the_body_came_does_not(server: BackgroundServer) 
         for _ in range(2):
             connection.sendall(b"POST /early HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
             assert b"connection: close" not in read_answer(connection)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [get("/", "Connection: close"), b"POST /early HTTP/1.1\r\nContent-Length: 99\r\n\r\n{", get("/long")],
+    ids=["closed", "answered early", "not read"],
+)
+def test_what_a_connection_held_is_free_without_the_collector(server: BackgroundServer, sent: bytes) -> None:
+    """A server's collector comes seldom, and a body may be large."""
+
+    def held() -> int:
+        return sum(isinstance(thing, BoundedHttp) for thing in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = held()
+        for _ in range(5):
+            with connect(server, sent) as connection:
+                assert connection.recv(12) == b"HTTP/1.1 200"
+        end = time.monotonic() + 10
+        while held() > before and time.monotonic() < end:
+            time.sleep(0.05)
+        assert held() <= before
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("wrong", [None, "a-wrong-key"])
