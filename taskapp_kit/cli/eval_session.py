@@ -214,7 +214,7 @@ class Session:
         seeds = str(plan.seeds) if len(str(plan.seeds)) <= 60 else f"{str(plan.seeds)[:59]}…"
         count = f"{len(plan)} rollout{'' if len(plan) == 1 else 's'}"
         self.display.say(
-            clean(f"{name}, policy {plan.policy_name}{note}, seeds {seeds}: {count}, kept in {directory.path}")
+            clean(f"{name}, policy {plan.policy_name}{note}, seeds {seeds}: {count}; results go to {directory.path}")
         )
         if not directory.done:
             return

@@ -30,7 +30,7 @@ def print_summary(summary: Mapping[str, Any], path: Path) -> None:
     seconds = summary["timing"]["rollout_seconds"]
     if seconds["mean"] is not None:
         facts.add_row("seconds", f"{seconds['mean']:.3g} a rollout, {seconds['total']:.4g} in all")
-    facts.add_row("kept in", clean(str(path)))
+    facts.add_row("stored in", clean(str(path)))
     out.print(facts)
     _print_columns("criterion", summary["criteria"])
     _print_metrics(summary["metrics"])

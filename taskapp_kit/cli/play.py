@@ -80,7 +80,7 @@ def command(
         show_traceback(failed.__cause__)
         raise failure_told(failed) from failed
     terminal.last(rollout.trajectory.turns[-1].steps if rollout.trajectory.turns else [])
-    print_result(response_body(rollout), width=width, full=full)
+    print_result(response_body(rollout, inline_image_bytes=sys.maxsize), width=width, full=full)
 
 
 class _Terminal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -202,7 +203,7 @@ def _local(
                 error.message, code=error.code, hint=f"Give another --policy (`taskapp info {app}` lists them)."
             ) from error
         raise
-    return response_body(played)
+    return response_body(played, inline_image_bytes=sys.maxsize)
 
 
 async def _play(

@@ -22,7 +22,7 @@ INLINE_IMAGE_BYTES = 2 * 1024 * 1024
 class _Pictures:
     """How many bytes of pictures may still stand in the answer."""
 
-    left: int = INLINE_IMAGE_BYTES
+    left: int
 
     def address(self, image: Image) -> str:
         if len(image.png) > self.left:
@@ -31,13 +31,17 @@ class _Pictures:
         return image.data_url()
 
 
-def response_body(rollout: Rollout) -> dict[str, Any]:
-    """The answer, ready for JSON. It fits `wire.RolloutResponse`; the front entrance checks that before it answers."""
+def response_body(rollout: Rollout, *, inline_image_bytes: int = INLINE_IMAGE_BYTES) -> dict[str, Any]:
+    """The answer, ready for JSON. It fits `wire.RolloutResponse`; the front entrance checks that before it answers.
+
+    inline_image_bytes: pictures stand in it as data up to so many PNG bytes; give sys.maxsize where nothing serves
+    `/blobs/{hash}`.
+    """
     request, trajectory, card = rollout.request, rollout.trajectory, rollout.scorecard
     config = request.policy.config
     url = inference_url(config, request.inference_url)
     cid = correlation_id(config, url, request.trace_correlation_id)
-    pictures = _Pictures()
+    pictures = _Pictures(inline_image_bytes)
     events = rollout.events if request.record.return_trace else []
     initial = wire_observation(trajectory.initial, pictures)
     trace = {
@@ -157,7 +161,7 @@ def wire_observation(observation: Content, pictures: _Pictures | None = None) ->
         return {"text": ""}
     if isinstance(observation, dict):
         return observation
-    room = pictures or _Pictures()
+    room = pictures or _Pictures(INLINE_IMAGE_BYTES)
     return {
         "content": [
             {"type": "image_url", "image_url": {"url": room.address(block)}}

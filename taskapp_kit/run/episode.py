@@ -83,6 +83,8 @@ class Episode:
         self._counts = {"invalid_actions": 0.0, "coerced_arguments": 0.0}
         self._metrics: dict[str, float] = {}
         self._tools: dict[str, Tool] = {}
+        self._doing = ""
+        """Where the author's code runs, in words: a failure's sentence names the step and the action."""
 
     def events(self) -> Answers:
         """The events, in order, from `started` to `ended`. The environment is closed whatever happens."""
@@ -99,6 +101,7 @@ class Episode:
                 yield from self._stoppable(stage)
             except _Over as over:
                 status, stop_reason = over.status, over.stop_reason
+                self._doing = "in final_state"
                 final_state = self._timed(stage.final_state)
         except (GeneratorExit, ConfigRefused):  # nobody reads on; the caller's env.config is wrong
             raise
@@ -134,8 +137,10 @@ class Episode:
     def _play(self, stage: Stage) -> Answers:
         plan, clock = self.plan, self.clock
         began = clock.monotonic()
+        self._doing = "before the first step"
         observation = stage.reset()
         tools = stage.tools()
+        self._doing = ""
         seconds = clock.monotonic() - began
         self.environment_seconds += seconds
         self._tools = {tool.name: tool for tool in tools}
@@ -282,13 +287,16 @@ class Episode:
         except BadArguments as error:
             return self._refused(index, call, f"{call.tool} was not done: {error}.", 0.0)
         began = self.clock.monotonic()
+        self._doing = f"at step {index} (from 0), action {call.tool!r}"
         try:
             step, observation = stage.act(action, arguments)
         except InvalidAction as error:
+            self._doing = ""
             said = str(error).encode(errors="replace").decode()  # a lone surrogate could not be recorded
             refused = self._refused(index, call, said, self._since(began))
             refused.terminated = bool(error.end)
             return refused
+        self._doing = ""
         seconds = self._since(began)
         if coerced:
             self._counts["coerced_arguments"] += coerced
@@ -331,14 +339,15 @@ class Episode:
 
     def _close(self, stage: Stage) -> Failed | None:
         try:
+            self._doing = "in close"
             self._timed(stage.close)
         except BaseException as error:
-            return self._failure(error, "close")
+            return self._failure(error)
         finally:
             self.control.closed.set()
         return None
 
-    def _failure(self, error: BaseException, where: str = "") -> Failed:
+    def _failure(self, error: BaseException) -> Failed:
         """What is told of an exception: its boundary and the kit's sentence; the traceback goes to the log."""
         cause: BaseException | None = error
         if isinstance(error, PolicyFailed):
@@ -350,8 +359,8 @@ class Episode:
         else:
             if isinstance(error, EnvironmentLeft) and error.__cause__ is not None:
                 cause = error = error.__cause__
-            named = f"{self.plan.environment.cls.__name__}{'.' + where if where else ''}"
-            failure = Failure("environment", "environment_raised", f"environment {named} raised {type(error).__name__}")
+            message = f"environment {self.plan.environment.cls.__name__} raised {type(error).__name__} {self._doing}"
+            failure = Failure("environment", "environment_raised", message.rstrip())
         failure.error_id = failure.error_id or uuid.uuid4().hex[:12]
         if self.control.cause is None:
             self.control.cause = cause

@@ -27,8 +27,8 @@ def test_the_table_says_what_many_rollouts_come_to(run: Run, tmp_path: Path) -> 
     assert re.search(r"^rollouts +40 \(40 terminated\), seeds 0-19, 2 of each", told.stdout, re.MULTILINE)
     assert re.search(rf"^reward +{mean} +reward = 1 · outcome_score", told.stdout, re.MULTILINE)
     assert re.search(r"^reached +1 +0 +40", told.stdout, re.MULTILINE)
-    assert re.search(r"^kept in +r1", told.stdout, re.MULTILINE)
-    assert "adder 1.0.0, policy gold, seeds 0-19: 40 rollouts, kept in r1" in told.stderr
+    assert re.search(r"^stored in +r1", told.stdout, re.MULTILINE)
+    assert "adder 1.0.0, policy gold, seeds 0-19: 40 rollouts; results go to r1" in told.stderr
     assert sorted(path.name for path in (tmp_path / "r1").iterdir()) == [
         "config.json", "results.jsonl", "rollouts.db", "summary.json",
     ]  # fmt: skip
