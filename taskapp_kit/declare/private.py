@@ -6,8 +6,9 @@ import dataclasses
 import inspect
 import types
 import typing
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, TypeVar
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Generic, TypeVar
 
 from taskapp_kit.declare.places import calling_line
 from taskapp_kit.errors import DeclarationError, Problem
@@ -30,33 +31,64 @@ Private = Annotated[T, PRIVATE]
 _WRAPPERS = (Annotated, typing.Required, typing.NotRequired)
 
 
-def private_fields(row: type | None) -> frozenset[str]:
+def private_fields(row: Any) -> frozenset[str]:
     """The names of a row model's private fields: those with the mark anywhere in their annotation.
 
-    `Private[str] | None` is private as a whole. Models inside the row have private fields of their own.
+    `Private[str] | None` is private as a whole; a mark in an alias, and in what fills a generic model, counts too. Models
+    inside the row have private fields of their own.
     """
-    if not isinstance(row, type):
+    if not isinstance(typing.get_origin(row) or row, type):
         return frozenset()
-    return frozenset(name for name, annotation in _annotations(row).items() if _marked(annotation))
+    return frozenset(name for name, annotation in _annotations(row).items() if _marked(annotation, []))
 
 
-def _annotations(kind: type) -> dict[str, Any]:
-    """Field to annotation, marks included; of a pydantic model as pydantic resolved them, type variables too."""
+def _annotations(kind: Any) -> dict[str, Any]:
+    """Field to annotation, marks included, type variables filled in; kind: a class, or a generic one with its arguments."""
     fields = getattr(kind, "model_fields", None)
-    if isinstance(fields, Mapping):
+    if isinstance(fields, Mapping):  # as pydantic resolved them
         return {
             name: Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
             for name, info in fields.items()
         }
-    return typing.get_type_hints(kind, include_extras=True)
+    cls: Any = typing.get_origin(kind) or kind
+    found = typing.get_type_hints(cls, include_extras=True)
+    for base in cls.__dict__.get("__orig_bases__", cls.__bases__):
+        if isinstance(typing.get_origin(base) or base, type) and typing.get_origin(base) is not Generic:
+            for name, hint in _annotations(base).items():  # both: a subclass says `T`, its base what T is
+                found[name] = typing.Union[found.get(name, hint), hint]  # noqa: UP007  of any forms
+    values = dict(zip(getattr(cls, "__parameters__", ()), typing.get_args(kind), strict=False))
+    return {name: _filled(hint, values) for name, hint in found.items()} if values else found
 
 
-def _marked(annotation: Any) -> bool:
+def _filled(hint: Any, values: Mapping[Any, Any]) -> Any:
+    """The annotation with the values of type variables in their place."""
+    if isinstance(hint, TypeVar):
+        return values.get(hint, hint)
+    parameters = getattr(hint, "__parameters__", ())
+    if typing.get_origin(hint) is None or not any(parameter in values for parameter in parameters):
+        return hint
+    return hint[tuple(values.get(parameter, parameter) for parameter in parameters)]
+
+
+def _meant(annotation: Any) -> Any:
+    """What an alias (`type X = …`, also with arguments) or a NewType stands for; any other annotation itself."""
+    alias = typing.get_origin(annotation) or annotation
+    if hasattr(alias, "__value__"):
+        values = dict(zip(alias.__type_params__, typing.get_args(annotation), strict=False))
+        return _filled(alias.__value__, values)
+    return getattr(annotation, "__supertype__", annotation)
+
+
+def _marked(annotation: Any, seen: list[Any]) -> bool:
+    """seen: aliases on the way here; one may hold itself."""
     if isinstance(annotation, PrivateMark):
         return True
+    meant = _meant(annotation)
+    if meant is not annotation:
+        return annotation not in seen and _marked(meant, [*seen, annotation])
     if typing.get_origin(annotation) is typing.Literal:
         return False
-    return any(_marked(part) for part in typing.get_args(annotation))
+    return any(_marked(part, seen) for part in typing.get_args(annotation))
 
 
 class PublicRows:
@@ -69,25 +101,25 @@ class PublicRows:
     def __init__(self, app: str, place: str) -> None:
         self._app = app
         self._place = place
-        self._shapes: dict[type, _Shape] = {}
+        self._shapes: dict[tuple[Any, ...], _Shape] = {}
 
     def of(self, row: Any, annotation: Any = None) -> Any:
-        """The row without its private fields; the row itself when it has none. annotation: of rows that are dicts."""
+        """The row without its private fields; the row itself when it has none. annotation: what the row may be."""
         return self._public(row, _alternatives(annotation))
 
     def _public(self, value: Any, declared: list[Any]) -> Any:
         kind = type(value)
         if isinstance(value, Mapping):
             return self._mapping(value, declared)
-        if isinstance(value, (list, tuple, set, frozenset)):
+        if isinstance(value, (list, tuple, set, frozenset, deque)):
             return self._items(value, declared)
         if hasattr(kind, "model_fields") or hasattr(kind, "__dataclass_fields__"):
-            return self._model(value)
+            return self._model(value, declared)
         return value
 
     def _mapping(self, value: Mapping[Any, Any], declared: list[Any]) -> Any:
         """A dict has the private fields of every TypedDict that it may be."""
-        kinds = [kind for kind in declared if hasattr(kind, "__required_keys__")]
+        kinds = [kind for kind in declared if hasattr(typing.get_origin(kind) or kind, "__required_keys__")]
         hidden = frozenset().union(*map(private_fields, kinds))
         members = {name: note for kind in kinds for name, note in _annotations(kind).items()}
         inner = _inner(declared)
@@ -97,7 +129,7 @@ class PublicRows:
             if name not in hidden
         }
         if hidden:
-            return _PublicDict(shown, {name: self._withheld(name, kinds[0].__name__, shown) for name in hidden})
+            return _PublicDict(shown, {name: self._withheld(name, _name(kinds[0]), shown) for name in hidden})
         return shown if any(shown[name] is not value[name] for name in value) else value
 
     def _items(self, value: Any, declared: list[Any]) -> Any:
@@ -113,9 +145,18 @@ class PublicRows:
             return value
         return kind(*shown) if hasattr(kind, "_fields") else kind(shown)
 
-    def _model(self, value: Any) -> Any:
-        """A pydantic model or a dataclass."""
-        shape = self._shapes.get(type(value)) or self._shape(type(value))
+    def _model(self, value: Any, declared: list[Any]) -> Any:
+        """A pydantic model or a dataclass. Only an annotation says what fills a generic dataclass."""
+        kind = type(value)
+        kinds = [
+            one
+            for one in declared
+            if isinstance(typing.get_origin(one), type) and isinstance(value, typing.get_origin(one))
+        ]
+        key = (kind, *map(repr, kinds))
+        shape = self._shapes.get(key)
+        if shape is None:
+            shape = self._shapes[key] = self._shape(kind, kinds)
         fields = {name: getattr(value, name) for name in shape.public if hasattr(value, name)}
         shown = {name: self._public(item, shape.public[name]) for name, item in fields.items()}
         if not shape.hidden and all(shown[name] is fields[name] for name in fields):
@@ -131,14 +172,18 @@ class PublicRows:
                 object.__setattr__(made, name, item)  # frozen ones, too
         return made
 
-    def _shape(self, kind: type) -> _Shape:
-        hidden, annotations = private_fields(kind), _annotations(kind)
+    def _shape(self, kind: type, kinds: Sequence[Any]) -> _Shape:
+        hidden = frozenset().union(*map(private_fields, (kind, *kinds)))
+        annotations = [_annotations(one) for one in (kind, *kinds)]
         names = getattr(kind, "model_fields", None) or [field.name for field in dataclasses.fields(kind)]
-        public = {name: _alternatives(annotations.get(name)) for name in names if name not in hidden}
+        public = {
+            name: [found for one in annotations for found in _alternatives(one.get(name))]
+            for name in names
+            if name not in hidden
+        }
         # a private attribute of pydantic's may have been computed from a private field
         kept_back = hidden | set(getattr(kind, "__private_attributes__", {}))
-        shape = self._shapes[kind] = _Shape(hidden, public, self._view(kind, kept_back, public))
-        return shape
+        return _Shape(hidden, public, self._view(kind, kept_back, public))
 
     def _view(self, kind: type, hidden: Iterable[str], public: Iterable[str]) -> type:
         """The class of rows without the fields: a subclass that looks like it, where reading one of them raises."""
@@ -218,7 +263,9 @@ class _PublicDict(dict[str, Any]):
 
 def _alternatives(annotation: Any) -> list[Any]:
     """What a value with this annotation may be: unions and marks taken apart."""
-    annotation = getattr(annotation, "__value__", annotation)  # `type X = …`
+    meant = _meant(annotation)
+    if meant is not annotation:
+        return _alternatives(meant)
     origin = typing.get_origin(annotation)
     if origin in _WRAPPERS:
         return _alternatives(typing.get_args(annotation)[0])
@@ -230,6 +277,10 @@ def _alternatives(annotation: Any) -> list[Any]:
 def _inner(declared: list[Any]) -> list[Any]:
     """What the items of a container may be."""
     return [found for outer in declared for part in typing.get_args(outer) for found in _alternatives(part)]
+
+
+def _name(kind: Any) -> str:
+    return str((typing.get_origin(kind) or kind).__name__)
 
 
 def _generated(function: Any) -> bool:

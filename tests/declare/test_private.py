@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import deque
 from pathlib import Path
-from typing import Annotated, Any, Generic, NamedTuple, NotRequired, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, NewType, NotRequired, TypeVar
 
 import pydantic.dataclasses
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, computed_field
-from typing_extensions import TypedDict
+from typing_extensions import TypeAliasType, TypedDict
 
 from taskapp_kit import DeclarationError, Private, TaskApp
 from taskapp_kit.declare.tasks import TaskSource
@@ -104,7 +105,57 @@ class Pair(NamedTuple):
     answer: Private[str]
 
 
+Answer = TypeAliasType("Answer", Private[str])
+Answers = TypeAliasType("Answers", list[Answer])
+Filled = TypeAliasType("Filled", dict[str, T], type_params=(T,))
+Key = NewType("Key", Private[str])  # type: ignore[valid-newtype]  # a NewType of what Annotated makes is one to pydantic
+
+
+class Aliased(BaseModel):
+    question: str = "q"
+    one: Answer = SECRET
+    several: Answers = [SECRET]
+    filled: Filled[Private[str]] = {"k": SECRET}
+    key: Key = SECRET
+    queue: deque[Inner] = deque([Inner()])
+
+
+class AliasedKeys(TypedDict):
+    question: str
+    answer: Answer
+
+
+AliasedRow = TypeAliasType("AliasedRow", AliasedKeys)
+
+
+@dataclasses.dataclass
+class OpenPlain(Generic[T]):
+    value: T
+    question: str = "q"
+
+
+@dataclasses.dataclass
+class ClosedPlain(OpenPlain[Private[str]]):
+    pass
+
+
+@dataclasses.dataclass
+class HoldsPlain:
+    open: OpenPlain[str]
+    closed: OpenPlain[Private[str]]
+
+
+class OpenKeys(TypedDict, Generic[T]):
+    question: str
+    value: T
+
+
+class ClosedKeys(OpenKeys[Private[str]]):
+    pass
+
+
 INNER = {"shown": "s"}
+OPEN = {"value": SECRET, "question": "q"}
 SHOWN: list[tuple[Any, Any, Any]] = [
     (Model, Model(), {"Q": "q", "inner": INNER, "several": [INNER, None], "named": {"a": INNER}, "pair": [1, INNER]}),
     (Model | Base, Model(several=[], note="n"), {"Q": "q", "inner": INNER, "several": [], "named": {"a": INNER},
@@ -116,6 +167,14 @@ SHOWN: list[tuple[Any, Any, Any]] = [
     (Holder, Holder(), {"one": {"question": "q"}, "many": [{"question": "q"}]}),
     (Boxes, Boxes(), {"closed": {}, "open": {"value": INNER}}),
     (Base, Derived(), {"question": "q"}),
+    (Aliased, Aliased(), {"question": "q", "queue": [INNER]}),
+    (AliasedRow, {"question": "q", "answer": SECRET}, {"question": "q"}),
+    (OpenPlain[Private[str]], OPEN, {"question": "q"}),
+    (OpenPlain[Private[str] | None], OPEN, {"question": "q"}),
+    (ClosedPlain, OPEN, {"question": "q"}),
+    (HoldsPlain, {"open": {"value": "o"}, "closed": OPEN}, {"open": {"value": "o", "question": "q"}}),
+    (OpenKeys[Private[str]], OPEN, {"question": "q"}),
+    (ClosedKeys, OPEN, {"question": "q"}),
     (None, Derived(), {"question": "q"}),
     (None, {"rows": [Inner()]}, {"rows": [INNER]}),
 ]  # fmt: skip
