@@ -11,7 +11,7 @@ from taskapp_kit.contract.events import Event
 from taskapp_kit.contract.model import Endpoint
 from taskapp_kit.contract.ports import StoredRollout
 from taskapp_kit.contract.rollout import Story
-from taskapp_kit.contract.trajectory import Answer
+from taskapp_kit.contract.trajectory import Recording
 from taskapp_kit.errors import Failure
 from taskapp_kit.outcome import Outcome
 from taskapp_kit.planning import Planned
@@ -45,7 +45,7 @@ ANYONE = Caller(admin=True)
 class Course:
     """One rollout, from its admission to its end.
 
-    answers: what a replay answers. endpoint: of the model that decides, None where none does. own: a policy in this
+    recording: what a replay plays. endpoint: of the model that decides, None where none does. own: a policy in this
     process acts in place of the named one. created_at: unix seconds. began: on the service's monotonic clock. seconds:
     its deadline, counted from there. stopped: why the server ended it, when it did.
     """
@@ -56,7 +56,7 @@ class Course:
     created_at: float
     began: float
     seconds: float
-    answers: Sequence[Answer] | None = None
+    recording: Recording | None = None
     endpoint: Endpoint | None = None
     own: bool = False
     task: asyncio.Task[object] | None = None

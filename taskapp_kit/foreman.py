@@ -18,8 +18,8 @@ import orjson
 
 from taskapp_kit.child_python import python_command
 from taskapp_kit.config import child_environment
-from taskapp_kit.contract.events import EncodedEvents, Event, answer_to_json, from_json, joined
-from taskapp_kit.contract.trajectory import Answer
+from taskapp_kit.contract.events import EncodedEvents, Event, from_json, joined, recording_to_json
+from taskapp_kit.contract.trajectory import Recording
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.course import Listener
 from taskapp_kit.declare.discovery import reference_of
@@ -152,7 +152,7 @@ class Foreman:
         told: Told,
         *,
         ask: Ask,
-        answers: Sequence[Answer] | None,
+        recording: Recording | None,
         rollout_id: str,
         created_at: float,
         versions: dict[str, str | None],
@@ -171,7 +171,7 @@ class Foreman:
         spec = planned.plan.environment
         job: Frame = {
             "request": _settled(planned),
-            "answers": None if answers is None else [answer_to_json(answer) for answer in answers],
+            "recording": None if recording is None else recording_to_json(recording),
             "rollout_id": rollout_id,
             "created_at": created_at,
             "versions": versions,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -19,7 +18,7 @@ from taskapp_kit.contract.addresses import (
 from taskapp_kit.contract.model import RemotePolicy
 from taskapp_kit.contract.ports import LocalPolicy, View
 from taskapp_kit.contract.scorecard import Blend
-from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER, Answer
+from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER, Answer, Recording
 from taskapp_kit.contract.wire import NO_CONTROL_CHARACTERS, RolloutRequest
 from taskapp_kit.declare.instances import Instance, find_environment, find_instance, read_config, seed_of_index
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
@@ -76,9 +75,9 @@ class Planner:
         self._draw = random.SystemRandom()
 
     def plan(
-        self, request: RolloutRequest, *, own: LocalPolicy | None = None, answers: Sequence[Answer] | None = None
+        self, request: RolloutRequest, *, own: LocalPolicy | None = None, recording: Recording | None = None
     ) -> Planned:
-        """The plan of a request. own: acts in any case. answers: of the stored rollout, for `replay`.
+        """The plan of a request. own: acts in any case. recording: of the stored rollout, for `replay`.
 
         Raises RequestError naming the field, Unavailable for a part that is not here.
         """
@@ -99,7 +98,7 @@ class Planner:
         program = read_ops(request.ops)
         config = request.policy.config
         decided = program is None or "agent" in program  # else every action is the caller's own
-        policy = own or (self._policy(request, spec, instance, answers) if decided else Nobody())
+        policy = own or (self._policy(request, spec, instance, recording) if decided else Nobody())
         plan = EpisodePlan(
             environment=spec,
             split=instance.split,
@@ -146,7 +145,7 @@ class Planner:
         return chosen_name(self.spec, spec.name, config, request.policy.policy_name, url)
 
     def _policy(
-        self, request: RolloutRequest, spec: EnvironmentSpec, instance: Instance, answers: Sequence[Answer] | None
+        self, request: RolloutRequest, spec: EnvironmentSpec, instance: Instance, recording: Recording | None
     ) -> LocalPolicy | RemotePolicy:
         name = self.policy_name(request)
         if name == MODEL:
@@ -158,7 +157,7 @@ class Planner:
             request.policy.config,
             split=instance.split,
             seed=instance.seed,
-            answers=answers,
+            recording=recording,
         )
 
 

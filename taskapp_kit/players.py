@@ -159,7 +159,7 @@ class Players:
                 course.planned,
                 told,
                 ask=self._models.of_rollout(course.endpoint, course.seconds),
-                answers=course.answers,
+                recording=course.recording,
                 rollout_id=course.rollout_id,
                 created_at=course.created_at,
                 versions=self._versions,

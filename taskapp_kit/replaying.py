@@ -9,11 +9,14 @@ from typing import Any
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.events import Answered, from_json
 from taskapp_kit.contract.ports import StoredRollout
-from taskapp_kit.contract.trajectory import Answer
+from taskapp_kit.contract.trajectory import Recording
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.instances import find_environment, read_config
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import FieldProblem, RequestError
+
+DECLARED_LIMITS = ("environment", "max_turns", "max_steps")
+"""Stop reasons that the environment gives again by itself; the others came with the request, and end a replay too."""
 
 
 def as_stored(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> RolloutRequest:
@@ -31,6 +34,10 @@ def as_stored(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> R
             code="replay_differs",
             hint="Leave these fields out: a replay takes them from the stored rollout.",
         )  # fmt: skip
+    safety = request.safety
+    if stored.stop_reason == "max_ops":  # it may have ended within an answer
+        reached = next(int(event["value"]) for event in stored.events if event.get("kind") == "limited")
+        safety = safety.model_copy(update={"max_ops": min(safety.max_ops, reached)})
     config: dict[str, Any] = {**request.env.config, **stored.config, "split": stored.split}
     policy = {**request.policy.config, **({"sample": stored.policy["sample"]} if "sample" in stored.policy else {})}
     return request.model_copy(
@@ -39,6 +46,7 @@ def as_stored(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> R
                 update={"env_name": stored.environment, "seed": stored.seed, "config": config}
             ),
             "policy": request.policy.model_copy(update={"config": policy}),
+            "safety": safety,
         }
     )
 
@@ -68,10 +76,12 @@ def _differing(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> 
         yield problem(("policy", "config", "sample"), sample, stored.policy.get("sample", 0))
 
 
-def recorded_answers(stored: StoredRollout) -> list[Answer]:
-    """What the policy of a stored rollout answered, in order, without the actions that its caller scripted."""
+def recording_of(stored: StoredRollout) -> Recording:
+    """What the policy of a stored rollout answered, and the limit that ended it, unless the environment declares it."""
     told = (from_json(event) for event in stored.events if event.get("kind") == "answered")
-    return [event.answer for event in told if isinstance(event, Answered) and not event.scripted]
+    answers = [event.answer for event in told if isinstance(event, Answered) and not event.scripted]
+    by_request = stored.status == "truncated" and stored.stop_reason not in DECLARED_LIMITS
+    return Recording(answers, stored.stop_reason if by_request else None)
 
 
 def _short(value: Json) -> str:

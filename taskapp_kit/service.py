@@ -30,7 +30,7 @@ from taskapp_kit.contract.ports import (
 )
 from taskapp_kit.contract.rollout import Rollout
 from taskapp_kit.contract.scorecard import RolloutSummary
-from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER, Answer
+from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER, Recording
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.course import ANYONE, Caller, Course, Finished, Listener, Watcher
 from taskapp_kit.declare.instances import Instance
@@ -52,7 +52,7 @@ from taskapp_kit.places import Places
 from taskapp_kit.planning import Nobody, Planner
 from taskapp_kit.players import Players
 from taskapp_kit.policy.choose import MODEL, offered
-from taskapp_kit.replaying import as_stored, recorded_answers
+from taskapp_kit.replaying import as_stored, recording_of
 from taskapp_kit.run.episode import Episode
 from taskapp_kit.run.lanes import LaneHung, Lanes
 from taskapp_kit.run.plan import Control
@@ -199,11 +199,11 @@ class Service:
         self.places.take(caller)
         try:
             began, created_at = self.clock.monotonic(), self.clock.now()
-            answers = None
+            recording = None
             if policy is None:
-                request, answers = await self._replayed(request, caller)
+                request, recording = await self._replayed(request, caller)
             self.places.check_open()
-            planned = self.planner.plan(request, own=policy, answers=answers)
+            planned = self.planner.plan(request, own=policy, recording=recording)
             if self._skip_judges:
                 planned.skip_judges = True
                 planned.warnings += skipped_warning(self.spec, planned.plan.environment.name)
@@ -220,7 +220,7 @@ class Service:
             created_at,
             began,
             seconds=min(request.safety.max_time_s, self.max_time_seconds),
-            answers=answers,
+            recording=recording,
             endpoint=endpoint,
             own=policy is not None,
         )
@@ -292,10 +292,8 @@ class Service:
         """Takes nothing new and waits for what runs; what still runs after the grace is cancelled, told and kept so."""
         await self.places.drain(grace_seconds)
 
-    async def _replayed(
-        self, request: RolloutRequest, caller: Caller
-    ) -> tuple[RolloutRequest, Sequence[Answer] | None]:
-        """When `replay` is asked for: the request for the stored episode, and its answers. Else the request and None.
+    async def _replayed(self, request: RolloutRequest, caller: Caller) -> tuple[RolloutRequest, Recording | None]:
+        """When `replay` is asked for: the request for the stored episode, and what is played in it. Else the request and None.
 
         Raises RequestError, Unavailable.
         """
@@ -317,7 +315,7 @@ class Service:
         if stored is None:
             message = f"there is no stored rollout {wanted[:80]!r}."
             raise RequestError(message, fields=(FieldProblem(loc, message),), code="no_such_rollout")
-        return as_stored(request, stored, self.spec), recorded_answers(stored)
+        return as_stored(request, stored, self.spec), recording_of(stored)
 
     def _may_see(self, caller: Caller, stored: StoredRollout) -> bool:
         return stored.app == self.spec.name and caller.may_see(stored.key_label)

@@ -1,7 +1,7 @@
 """The program of a worker process: `taskapp_kit.worker REFERENCE FOLDERS FD`; `foreman.py` starts it.
 
 REFERENCE is what `find_app` finds the app by, FOLDERS what the front's `sys.path` has (joined by `os.pathsep`), FD the
-socket. A job is one rollout; its frame holds the request (split and seed settled), `answers` for a replay, `rollout_id`,
+socket. A job is one rollout; its frame holds the request (split and seed settled), `recording` for a replay, `rollout_id`,
 `created_at`, `versions`, whether the answer is to be `written`, whether each event is to be told `live`, whether judges
 are skipped (`skip_judges`), and `max_calls`, how many calls of one answer are done.
 
@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 from taskapp_kit.contract.content import images
-from taskapp_kit.contract.events import Event, Observed, answer_from_json, encode_one
+from taskapp_kit.contract.events import Event, Observed, encode_one, recording_from_json
 from taskapp_kit.contract.rollout import Story
 from taskapp_kit.errors import RequestError
 from taskapp_kit.run.frames import Frame, Job, serve_jobs
@@ -111,12 +111,12 @@ class Worker:
 
         frame = job.frame
         request = RolloutRequest.model_validate(frame["request"])
-        answers = frame["answers"]
+        recording = frame["recording"]
         control = Control()
         telling = Telling(job, control, live=frame["live"])
         try:
             planned = Planner(self.spec, self.folder, max_calls=frame["max_calls"]).plan(
-                request, answers=None if answers is None else [answer_from_json(answer) for answer in answers]
+                request, recording=None if recording is None else recording_from_json(recording)
             )
             planned.skip_judges = frame["skip_judges"]
             port = JobPort(job)

@@ -21,6 +21,7 @@ from taskapp_kit.contract.ports import SystemClock
 from taskapp_kit.contract.response import answer_bytes, response_body
 from taskapp_kit.contract.rollout import Rollout
 from taskapp_kit.contract.wire import RolloutRequest, RolloutResponse
+from taskapp_kit.evaluate.replay import replay
 from taskapp_kit.model_access import model_access
 from taskapp_kit.service import Service
 from taskapp_kit.store import open_store
@@ -427,10 +428,6 @@ def quiz(tmp_path_factory: pytest.TempPathFactory) -> TaskApp:
     return app_from(tmp_path_factory.mktemp("quiz"), APP + QUIZ)
 
 
-def flood(calls: int) -> dict[str, Any]:
-    return {"content": None, "tool_calls": [{"name": "add", "arguments": {"amount": 1}}] * calls}
-
-
 def test_an_answer_with_too_many_calls_is_cut_and_goes_back_cut(tmp_path: Path) -> None:
     app = app_from(tmp_path, APP.replace("max_steps=8", "max_steps=80").replace("self.total >= 6", "self.total >= 66"))
     with MockModel([flood(3000), {"add": {"amount": 2}}]) as model:
@@ -499,6 +496,103 @@ def test_a_bound_of_tokens_truncates_before_the_next_call(
         assert (trajectory.length, rollout.ops_executed) == (turns, 2 * turns)
         assert rollout.scorecard.reward == 0.0
         assert [event.value for event in rollout.events if isinstance(event, Limited)] == [limit]
+
+
+CAUTIOUS = """
+app = TaskApp("cautious")
+
+
+@app.environment("talk", max_steps=30)
+class Talk:
+    '''Asks a model where it can.'''
+
+    def reset(self, context: Any) -> str:
+        self.user = context.model("user")
+        return "begin"
+
+    @action(noop={})
+    def go(self) -> Step:
+        '''Go on.'''
+        ACT
+        return Step("on", reward=1.0)
+
+    def final_state(self) -> Any:
+        STATE
+        return {}
+
+    def close(self) -> None:
+        CLOSE
+
+
+LOOP
+"""
+ASKS = 'self.user.ask([{"role": "user", "content": "hello"}])'
+LOOPS = """@app.rollout
+async def play(env, model):
+    while True:
+        try:
+            await model.chat([{"role": "user", "content": "hello"}])
+        except Exception as error:
+            HANDLED
+        await env.step("go", {})"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "code",
+    [{"STATE": ASKS}, {"CLOSE": ASKS}, {"ACT": f"try: {ASKS}\n        except Exception: pass"},
+     *({"LOOP": LOOPS, "HANDLED": handled} for handled in ("pass", "continue", "raise ValueError from error"))],
+    ids=repr,
+)  # fmt: skip
+def test_authors_code_cannot_hold_the_end_by_a_bound_of_tokens(
+    tmp_path: Path, code: dict[str, str], workers: int
+) -> None:
+    text = CAUTIOUS
+    for name, default in {"LOOP": "", "HANDLED": "", "ACT": "", "STATE": "", "CLOSE": "pass"}.items():
+        text = text.replace(name, code.get(name, default))
+    with MockModel([{"go": {}}] * 9) as model:
+        variables = {"TASKAPP_USER_URL": model.url, "TASKAPP_USER_MODEL": "m"}
+        request = asked(model.url, safety={"max_rollout_tokens": 1})
+        rollout = one(app_from(tmp_path, text), request, workers=workers, variables=variables)
+        assert model.records.answers == 1
+    assert (rollout.trajectory.status, rollout.trajectory.stop_reason) == ("truncated", "max_rollout_tokens")
+    assert len([sentence for sentence in rollout.warnings if "final_state" in sentence]) == ("STATE" in code)
+
+
+def flood(calls: int) -> dict[str, Any]:
+    return {"content": None, "tool_calls": [{"name": "add", "arguments": {"amount": 1}}] * calls}
+
+
+LIMITS: dict[str, tuple[Any, dict[str, int]]] = {
+    "max_refusals": ({"jump": {}}, {"max_refusals": 3}),
+    "max_rollout_tokens": ({"add": {"amount": 0}}, {"max_rollout_tokens": 1}),
+    "max_ops": ({"add": {"amount": 0}}, {"max_ops": 4}),
+    "max_ops within an answer": (flood(3), {"max_ops": 6}),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_replay_ends_where_a_limit_of_the_request_ended_the_rollout(
+    plain: TaskApp, tmp_path: Path, workers: int
+) -> None:
+    async def work(service: Service) -> list[tuple[Rollout, Rollout, Any]]:
+        found = []
+        for answer, safety in LIMITS.values():
+            with MockModel([answer] * 9) as model:
+                first = await service.rollout(asked(model.url, safety=safety))
+            again = await service.rollout(a_request("replay", policy_config={"rollout_id": first.rollout_id}))
+            assert service.store is not None
+            stored = await service.store.load(first.rollout_id)
+            assert stored is not None
+            found.append((first, again, await replay(service, service.store, stored, a_request(None))))
+        return found
+
+    played = serving(plain, work, workers=workers, store=open_store(str(tmp_path / "kept.db")))
+    for (name, (_, safety)), (first, again, compared) in zip(LIMITS.items(), played, strict=True):
+        assert first.trajectory.stop_reason == again.trajectory.stop_reason == name.split()[0], name
+        assert first.digest == again.digest, name
+        assert compared.same, (name, compared.difference, compared.problem)
+        assert [event.value for event in first.events if isinstance(event, Limited)] == [*safety.values()]
 
 
 def test_second_models_count_and_judges_do_not(quiz: TaskApp) -> None:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import orjson
 
 from taskapp_kit.contract.content import Content, Image, Json
-from taskapp_kit.contract.trajectory import Answer, PlayedStep, Status, ToolCall, Trajectory, Turn
+from taskapp_kit.contract.trajectory import Answer, PlayedStep, Recording, Status, ToolCall, Trajectory, Turn
 from taskapp_kit.errors import Boundary
 
 SCHEMA_VERSION = 1
@@ -199,6 +199,16 @@ def answer_to_json(answer: Answer) -> dict[str, Json]:
 def answer_from_json(body: dict[str, Any]) -> Answer:
     """The inverse of `answer_to_json`."""
     return Answer(**{**body, "tool_calls": [ToolCall(**call) for call in body.get("tool_calls", [])]})
+
+
+def recording_to_json(recording: Recording) -> dict[str, Json]:
+    """A recording, for another process."""
+    return {"answers": [answer_to_json(answer) for answer in recording.answers], "stops": recording.stops}
+
+
+def recording_from_json(body: dict[str, Any]) -> Recording:
+    """The inverse of `recording_to_json`."""
+    return Recording([answer_from_json(answer) for answer in body["answers"]], body["stops"])
 
 
 class EncodedEvents(Sequence[dict[str, Json]]):

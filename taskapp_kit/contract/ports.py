@@ -47,8 +47,10 @@ class View:
     initial: Content = None
 
 
-class PolicyStops(Exception):
+class PolicyStops(BaseException):
     """Raised where a policy or a model would be asked, to end the episode there: no failure. It is truncated, and scored.
+
+    No Exception: an author's `except Exception` around a model's call, or a library that asks again, must not hold it.
 
     stop_reason: the word that the trajectory carries, e.g. `left`. value: of the limit that was reached, None without
     one; the event then has the number of turns.

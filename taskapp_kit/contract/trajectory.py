@@ -7,7 +7,7 @@ with the steps it led to; a `Trajectory` is the whole, the fold of an episode's 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -101,6 +101,17 @@ class Answer:
     prompt_token_ids: list[int] | None = None
     problem: str | None = None
     details: dict[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What the policy of a stored rollout answered, in order. stops: the stop reason after the last answer.
+
+    None: the environment ended it by itself, or a limit that it declares.
+    """
+
+    answers: Sequence[Answer]
+    stops: str | None = None
 
 
 @dataclass(slots=True)

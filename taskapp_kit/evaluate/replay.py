@@ -14,13 +14,11 @@ from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.errors import RolloutFailed, Unavailable
 from taskapp_kit.group_scoring import load_trajectory
 from taskapp_kit.policy.local import ReplayPolicy
-from taskapp_kit.replaying import as_stored, recorded_answers
+from taskapp_kit.replaying import as_stored, recording_of
 from taskapp_kit.service import Service
 
 PAGE = 500
 """Rollouts that are listed at a time."""
-DECLARED_LIMITS = ("environment", "max_turns", "max_steps")
-"""Stop reasons that the environment gives again by itself; the others came with the request, and end a replay too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +77,7 @@ async def replay(service: Service, store: Store, stored: StoredRollout, asked: R
     """
     was = await load_trajectory(store, stored)
     request = as_stored(asked, stored, service.spec).model_copy(update={"ops": _ops(stored, was)})
-    stops = stored.stop_reason if stored.status == "truncated" and stored.stop_reason not in DECLARED_LIMITS else None
-    policy = ReplayPolicy(recorded_answers(stored), stops=stops)
+    policy = ReplayPolicy(recording_of(stored))
     told: list[Event] = []
     problem = digest = observation_digest = None
     try:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.ports import LocalPolicy
-from taskapp_kit.contract.trajectory import Answer
+from taskapp_kit.contract.trajectory import Recording
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.declare.taskapp import Exposure
 from taskapp_kit.errors import FieldProblem, RequestError
@@ -140,9 +140,9 @@ def make_policy(
     *,
     split: str,
     seed: int,
-    answers: Sequence[Answer] | None = None,
+    recording: Recording | None = None,
 ) -> LocalPolicy:
-    """The policy for one rollout. answers: those of the stored rollout, for `replay`. Raises RequestError."""
+    """The policy for one rollout. recording: of the stored rollout, for `replay`. Raises RequestError."""
     sample = _sample(config)
 
     def rng() -> random.Random:  # made by those who draw: hashing and seeding cost more than a small step
@@ -156,7 +156,7 @@ def make_policy(
     if name == "noop":
         return noop_policy(environment)
     if name == "replay":
-        return ReplayPolicy(answers or ())
+        return ReplayPolicy(recording or Recording([]))
     try:
         return constant_policy(environment, config)
     except PolicyError as error:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from taskapp_kit.contract.content import Json, NotJson, plain, without_images
 from taskapp_kit.contract.identity import derived_rng
 from taskapp_kit.contract.ports import PolicyStops, Tool, View
-from taskapp_kit.contract.trajectory import Answer, ToolCall
+from taskapp_kit.contract.trajectory import Answer, Recording, ToolCall
 from taskapp_kit.declare.places import without_folder
 from taskapp_kit.declare.specs import EnvironmentSpec, PolicySpec
 from taskapp_kit.errors import FieldProblem, RequestError, TaskappError
@@ -159,18 +159,14 @@ def _never_words(environment: EnvironmentSpec, answer: Answer) -> str | None:
 
 
 class ReplayPolicy:
-    """The answers of a stored rollout, in order.
-
-    stops: ends the episode after the last one, with this stop reason; without it PolicyError is raised when the episode
-    goes on.
-    """
+    """The answers of a stored rollout, in order; then its stop. Without one PolicyError is raised when the episode goes on."""
 
     name = "replay"
 
-    def __init__(self, answers: Sequence[Answer], *, stops: str | None = None) -> None:
-        self._answers = list(answers)
+    def __init__(self, recording: Recording) -> None:
+        self._answers = recording.answers
         self._given = 0
-        self._stops = stops
+        self._stops = recording.stops
 
     def decide(self, view: View) -> Answer:
         """The next stored answer. Turns that the caller scripted are not counted."""

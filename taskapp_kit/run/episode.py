@@ -101,8 +101,7 @@ class Episode:
                 yield from self._stoppable(stage)
             except _Over as over:
                 status, stop_reason = over.status, over.stop_reason
-                self._doing = "in final_state"
-                final_state = self._timed(stage.final_state)
+                final_state = self._final_state(stage)
         except (GeneratorExit, ConfigRefused):  # nobody reads on; the caller's env.config is wrong
             raise
         except BaseException as error:
@@ -337,10 +336,20 @@ class Episode:
         finally:
             self._since(began)
 
+    def _final_state(self, stage: Stage) -> Content:
+        self._doing = "in final_state"
+        try:
+            return self._timed(stage.final_state)
+        except PolicyStops as stops:
+            self.warnings.append(f"final_state asked a model beyond {stops.stop_reason}, so there is no end state.")
+            return None
+
     def _close(self, stage: Stage) -> Failed | None:
         try:
             self._doing = "in close"
             self._timed(stage.close)
+        except PolicyStops:
+            pass  # close asked a model beyond a limit: the episode is over all the same
         except BaseException as error:
             return self._failure(error)
         finally:

@@ -12,7 +12,7 @@ import pytest
 
 from taskapp_kit import RequestError, RolloutFailed, Step, TaskApp, action
 from taskapp_kit.contract.ports import PolicyStops, View
-from taskapp_kit.contract.trajectory import Answer, ToolCall
+from taskapp_kit.contract.trajectory import Answer, Recording, ToolCall
 from taskapp_kit.policy.local import PolicyError, ReplayPolicy, answer_from, policy_rng
 from tests.rollouts import app_from, play
 
@@ -235,7 +235,7 @@ def test_what_is_no_answer(value: Any) -> None:
 
 
 def test_replay_does_not_count_the_turns_that_the_caller_scripted() -> None:
-    policy = ReplayPolicy([Answer(output="a"), Answer(output="b")], stops="max_ops")
+    policy = ReplayPolicy(Recording([Answer(output="a"), Answer(output="b")], "max_ops"))
     assert [policy.decide(View(turn, "", (), ())).output for turn in (1, 4)] == ["a", "b"]
     with pytest.raises(PolicyStops) as stops:
         policy.decide(View(5, "", (), ()))
@@ -243,7 +243,7 @@ def test_replay_does_not_count_the_turns_that_the_caller_scripted() -> None:
 
 
 def test_replay_gives_the_answers_in_order_and_says_when_they_end() -> None:
-    policy = ReplayPolicy([Answer(output="a"), Answer(output="b")])
+    policy = ReplayPolicy(Recording([Answer(output="a"), Answer(output="b")]))
     view = View(0, "", (), ())
     assert policy.decide(view).output == "a"
     view.turn = 1
