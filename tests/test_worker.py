@@ -54,7 +54,7 @@ def a_job(config: dict[str, Any], **more: Any) -> dict[str, Any]:
         "ops": [],
         "mode": "rl",
     }
-    job = {"request": request, "answers": None, "rollout_id": "id", "created_at": 1.0, "versions": {"kit": "k"}}
+    job = {"request": request, "recording": None, "rollout_id": "id", "created_at": 1.0, "versions": {"kit": "k"}}
     return {**job, "written": False, "live": False, "skip_judges": False, "max_calls": 64, **more}
 
 
