@@ -9,6 +9,8 @@ TEST_PROCESSES ?= 4
 # Only where tests failed (status 1): after a run that broke off, the last failures are those of an earlier run.
 ALONE = { status=$$?; [ $$status -eq 1 ] || exit $$status; echo "once more, alone: what failed" >&2; $(BIN)/pytest -m "not interop" --last-failed --last-failed-no-failures none; }
 STARTED := $(shell date +%s)
+# The tests start some hundreds of Python processes, each of which would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 # $(call stage,2,types): a heading with the stage, and the time so far
 stage = @seconds=$$(( $$(date +%s) - $(STARTED) )); printf '\n[%s of 4] %s (%d min %02d s so far)\n' '$(1)' '$(2)' $$((seconds / 60)) $$((seconds % 60))
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
