@@ -333,7 +333,8 @@ def test_python_sandbox_judges_in_a_modal_sandbox(tmp_path: Path) -> None:
         deploy(plane, tmp_path / "source", "python_sandbox")
         container = tmp_path / "container"
         container.mkdir()
-        opened.enter_context(plane.container(container, {"ENVIRONMENT_API_KEY": KEY, "OPENAI_API_KEY": VENDOR_KEY}))
+        environment = {"ENVIRONMENT_API_KEY": KEY, "OPENAI_API_KEY": VENDOR_KEY, "TASKAPP_GOLD": "on"}
+        opened.enter_context(plane.container(container, environment))
         health = json.loads(plane.http("GET", "/health", headers=HEADERS, timeout=90).body)
         assert (health["sandbox"]["level"], health["sandbox"]["name"]) == (4, "remote, Modal Sandbox"), health
         assert health["sandbox"]["walls"]["tcp_out"] is True

@@ -405,7 +405,7 @@ def test_nothing_that_lies_there_is_a_key_or_a_body(dicts: Dicts, client: Any) -
     assert [name.partition("/")[0] for name in names] == ["holder", "key", "part", "ticket"]
     (stored,) = [value for key, value in dicts.named["two"].items() if b"ticket/" in key]
     told = json.loads(modal._serialization.deserialize(stored, None))
-    assert set(told["ticket"]) == {"rollout_id", "fingerprint", "created_at", "key", "key_label"}
+    assert set(told["ticket"]) == {"rollout_id", "fingerprint", "created_at", "key", "key_label", "app"}
 
 
 # -- drawn histories ------------------------------------------------------------------------------------------------

@@ -40,7 +40,6 @@ def test_twice_the_load(tmp_path: Path, workers: str) -> None:
         assert (told.status, told.error["code"]) == (503, "saturated")
         assert int(told.headers["retry-after"]) >= 1
         assert "rollout_id" not in told.error, "it never began"
-        assert told.seconds < min(answer.seconds for _, answer in good), "a refusal waits for no rollout"
     assert len(good) > PLACES * 3, "the places were used"
     assert len(refused) > PLACES, "there were more callers than places"
     assert p99 < HEALTH_SECONDS

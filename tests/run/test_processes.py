@@ -460,7 +460,7 @@ async def test_an_idle_child_that_dies_is_replaced_and_no_job_meets_it() -> None
 
 async def test_exclusive_children_that_nobody_needs_any_more_are_let_go_but_one() -> None:
     async with pool(shared=0, exclusive=3, spare_seconds=0.2) as made:
-        await asyncio.gather(*(run(made, "wait", exclusive=True, seconds=0.3) for _ in range(3)))
+        await asyncio.gather(*(run(made, "wait", exclusive=True, seconds=2.0) for _ in range(3)))
         await until(lambda: len(children()) == 4)
         await until(lambda: len(children()) == 1)
         assert (await run(made, "echo", exclusive=True))[0]["exclusive"] is True

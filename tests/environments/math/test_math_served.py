@@ -251,8 +251,8 @@ def test_files_that_do_not_fit_are_told_of(tmp_path: Path, monkeypatch: pytest.M
 def test_a_folder_gives_its_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = tmp_path / "rows"
     rows.mkdir()
-    for name in ("train", "test"):
-        (rows / f"{name}.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n')
+    for number, name in enumerate(("train", "test")):
+        (rows / f"{name}.jsonl").write_text(f'{{"question": "1+{number}?", "answer": "{1 + number}"}}\n')
     spec = own_copy(tmp_path / "app", rows, monkeypatch).freeze()
     assert spec.environments["rows"].split_names == ("train", "test")
     assert spec.default_environment.name == "math"

@@ -147,7 +147,7 @@ def test_hidden_tests_that_a_box_can_read_are_refused(level: int) -> None:
 def test_private_fields_stay_here() -> None:
     secret = [TASK.reference, *TASK.wrong, "hidden_tests", "also_right", "1234567890123"]
     with (
-        BackgroundServer(build(app, Settings(environment_api_key=KEY))) as server,
+        BackgroundServer(build(app, Settings(environment_api_key=KEY, gold=True))) as server,
         httpx.Client(base_url=server.url, headers={"X-API-Key": KEY}, timeout=60) as client,
     ):
         asked = body([run("print(1)"), submit("def mirror_digits(number):\n    return 1\n")], seed=SEED, split=SPLIT)
