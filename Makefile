@@ -8,6 +8,8 @@ TEST_PROCESSES ?= 4
 # What failed beside three others on a busy machine is tried once more, alone; a real fault fails again.
 # Only where tests failed (status 1): after a run that broke off, the last failures are those of an earlier run.
 ALONE = { status=$$?; [ $$status -eq 1 ] || exit $$status; echo "once more, alone: what failed" >&2; $(BIN)/pytest -m "not interop" --last-failed --last-failed-no-failures none; }
+# make suite TESTS="tests/store tests/cli": a part of it
+TESTS ?=
 STARTED := $(shell date +%s)
 # The tests start some hundreds of Python processes, each of which would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
