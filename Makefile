@@ -59,7 +59,7 @@ test: check
 	@$(MAKE) --no-print-directory suite
 
 suite: $(VENV)/dev
-	$(BIN)/pytest -m "not interop" -n $(TEST_PROCESSES) --dist loadfile --ignore tests/fuzz || $(ALONE)
+	$(BIN)/pytest -m "not interop" -n $(TEST_PROCESSES) --dist loadfile --ignore tests/fuzz $(TESTS) || $(ALONE)
 
 check: $(VENV)/dev
 	$(call stage,1,lint)
