@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import httpx
 import pytest
 
 import taskapp_kit
+from taskapp_kit.declare.discovery import bundled_root
 from tests.cli.conftest import Served, serving
 from tests.sandbox.boxes import holding
 
@@ -20,29 +22,37 @@ SHADOWS = (
 )  # fmt: skip
 """Files of these names say when they are imported, and offer nothing of what the standard modules have."""
 MARKS = "open(__file__ + '.imported', 'w').close()\n"
-KEY = "a-key-of-this-test-0123456789"
 
 APP = """
-import json, random
+import json, os, random
 from pathlib import Path
 import beside
 from taskapp_kit import Step, TaskApp, action
 
 app = TaskApp("shadowed", version="1.0.0")
 
+if os.environ.get("ENVIRONMENT_API_KEY"):
+    Path(__file__).with_name("imported-with-the-key").touch()
+
 def environ_of(pid):
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes().decode()
+        return Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
     except PermissionError:
         return "refused"
+    except OSError:
+        return "ended"
+
+def keys_of_all():
+    environs = [environ_of(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [line for environ in environs for line in environ.split("\\0") if line.startswith("ENVIRONMENT_API_KEY")]
 
 def declare(name, **more):
     @app.environment(name, splits={"train": range(9)}, max_steps=3, **more)
     class Here:
         def reset(self, seed: int) -> str:
-            import os, queue, secrets
+            import queue, secrets
             queue.Queue(), secrets.token_hex(4), random.random()
-            return json.dumps({"parent": environ_of(os.getppid()), "beside": beside.VALUE})
+            return json.dumps({"parent": environ_of(os.getppid()), "keys": keys_of_all(), "beside": beside.VALUE})
 
         @action
         def go(self) -> Step:
@@ -156,16 +166,19 @@ def test_a_box_of_any_level_imports_none_of_the_host(folder: Path) -> None:
 
 
 def test_python_is_started_in_one_place() -> None:
-    """No other module of the kit names the interpreter; boxes have one of their own."""
+    """No other module of the kit, of an environment or a template names the interpreter; boxes have one of their own."""
     package = Path(taskapp_kit.__file__).parent
+    folders = (package, bundled_root("environments"), bundled_root("templates"))
     named = {
-        path.relative_to(package).as_posix()
-        for path in package.rglob("*.py")
-        if "_bundled" not in path.parts
+        path.relative_to(package.parent).as_posix()
+        for folder in folders
+        for path in folder.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr == "executable"
     }
-    assert named == {"child_python.py", "sandbox/interpreter.py", "sandbox/remote_inside.py"}
+    assert named == {
+        f"taskapp_kit/{file}" for file in ("child_python.py", "sandbox/interpreter.py", "sandbox/remote_inside.py")
+    }
 
 
 WITHOUT_TRACING = """
@@ -179,23 +192,20 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc shows environments on Linux only")
-def test_an_environment_in_a_worker_cannot_read_the_servers_key(folder: Path) -> None:
-    with serving(
-        folder,
-        "app.py",
-        "--store",
-        "none",
-        "--workers",
-        "1",
-        start=("-P", "-c", WITHOUT_TRACING),
-        ENVIRONMENT_API_KEY=KEY,
-    ) as served:
-        served.key = KEY
+@pytest.mark.parametrize("reload", [(), ("--reload",)])
+def test_no_process_of_a_server_shows_its_key_to_an_environment_in_a_worker(
+    folder: Path, reload: tuple[str, ...]
+) -> None:
+    key = uuid.uuid4().hex
+    flags = ("--store", "none", "--workers", "1", *reload)
+    with serving(folder, "app.py", *flags, start=("-P", "-c", WITHOUT_TRACING), ENVIRONMENT_API_KEY=key) as served:
+        served.key = key
         for environment in ("shared", "alone"):
             answer = rollout(served, environment)
             assert answer.status_code == 200, answer.text
-            assert KEY not in answer.text
+            assert key not in answer.text
             assert "refused" in answer.text
+    assert not (folder / "imported-with-the-key").exists()
 
 
 def test_a_file_named_like_a_standard_module_is_named_where_its_import_fails(folder: Path) -> None:

@@ -20,6 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
+from taskapp_kit.child_python import python_command
+
 from .equality import Reply
 
 PROGRAM = Path(__file__).with_name("comparing.py")
@@ -128,7 +130,7 @@ class _Process:
         self.used = 0
         self._ready = False
         self._process = subprocess.Popen(  # noqa: S603 (our own program, no shell)
-            [sys.executable, "-I", "-W", "ignore", str(PROGRAM)],
+            python_command(PROGRAM),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env={name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}, cwd="/",
         )  # fmt: skip

@@ -148,13 +148,18 @@ def planned(app: str, said: ModalSettings, *, env_files: Sequence[str] = (), dry
 
 
 def _unreachable(plan: Plan, env_files: Sequence[str]) -> Iterator[str]:
-    """A warning for each model's address in the Secret's values that leads to the container itself."""
+    """A warning for each model's address that leads to the container itself; of any role, where not all are known."""
     from taskapp_kit.config import load
+    from taskapp_kit.contract.model import role_variable
     from taskapp_kit.deploy.tunnel_plan import on_loopback
 
     settings = load(env_files=env_files)
-    for name in (*plan.required_keys, *(plan.rehearsal.optional if plan.rehearsal is not None else ())):
-        url = settings.variable(name) if name.startswith("TASKAPP_") and name.endswith("_URL") else None
+    known = (
+        None if plan.rehearsal is None or plan.rehearsal.context else {*plan.required_keys, *plan.rehearsal.optional}
+    )
+    start, end = role_variable("{role}").split("{ROLE}")
+    for name in sorted(settings.variables if known is None else known):
+        url = settings.variable(name) if name.startswith(start) and name.endswith(end) else None
         if url and on_loopback(url):
             yield f"{name} is a loopback address: a container would look for the model in itself. Give one that it reaches."
 

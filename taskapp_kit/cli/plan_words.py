@@ -43,6 +43,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "secrets": list(plan.secret_names),
         "required_keys": list(plan.required_keys),
         "optional_keys": list(plan.rehearsal.optional) if plan.rehearsal is not None else [],
+        "undeclared_roles": _undeclared_roles(plan),
         "image": image_steps(plan),
         "requirements": list(plan.requirements),
         "wheel": plan.wheel.name,
@@ -88,8 +89,8 @@ def show_plan(plan: Plan) -> None:
     if plan.left:
         facts.add_row("stays here", clean(_some(list(plan.left))))
     facts.add_row("secrets", ", ".join(plan.secret_names) + f" with {', '.join(plan.required_keys)}")
-    if plan.rehearsal is not None and plan.rehearsal.optional:
-        facts.add_row("models", f"the Secret may also hold {', '.join(plan.rehearsal.optional)}")
+    for index, words in enumerate(_model_words(plan)):
+        facts.add_row("" if index else "models", words)
     facts.add_row("store", _store(plan))
     facts.add_row("containers", _containers(plan))
     facts.add_row(
@@ -111,6 +112,30 @@ def show_plan(plan: Plan) -> None:
     out.print(facts)
     for warning in plan.warnings:
         out.print(f"Warning: {clean(warning)}", soft_wrap=True)
+
+
+def _model_words(plan: Plan) -> list[str]:
+    """Variables of models that the Secret may hold besides those that it must."""
+    optional = plan.rehearsal.optional if plan.rehearsal is not None else ()
+    known = [f"the Secret may also hold {', '.join(optional)}"] if optional else []
+    unknown = _undeclared_roles(plan)
+    return [*known, unknown] if unknown else known
+
+
+def _undeclared_roles(plan: Plan) -> str:
+    """The rule for roles that only an environment's code names; empty where no environment can ask a model.
+
+    Without a rehearsal nothing is known of the app, its judges' roles neither.
+    """
+    from taskapp_kit.contract.model import role_variables
+
+    if plan.rehearsal is not None and not plan.rehearsal.context:
+        return ""
+    address, name, key = role_variables("{role}")
+    return (
+        "a role that an environment asks with context.model(ROLE) is not known before it plays: the Secret then needs "
+        f"{address}, and may hold {name} and {key}; name them in required_keys to have them checked"
+    )
 
 
 def _files(plan: Plan) -> str:

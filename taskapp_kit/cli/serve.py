@@ -126,7 +126,7 @@ def command(
 
 def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, reload: bool, log_level: str) -> None:
     from taskapp_kit.asgi import build
-    from taskapp_kit.config import export, hand_over, keep_from_authors
+    from taskapp_kit.config import export, hand_over, hidden_from_authors, keep_from_authors
     from taskapp_kit.declare.discovery import find_app
     from taskapp_kit.serve.connections import limits_of
     from taskapp_kit.serve.runner import run
@@ -135,8 +135,9 @@ def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, rel
     export(settings)
     if not reload:
         keep_from_authors()
-    found = find_app(app)
-    found.freeze()
+    with hidden_from_authors():
+        found = find_app(app)
+        found.freeze()
 
     def announce(url: str) -> None:
         _banner(found, url, settings, minted=minted, local=local)
@@ -157,6 +158,7 @@ def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, rel
         )
         return
     hand_over(settings, **{HANDED_APP: app, HANDED_EXPOSURE: exposure, HANDED_LEVEL: log_level})
+    _hide_handed_keys()
     run(
         "taskapp_kit.cli.serve:reload_factory",
         host=settings.host,
@@ -169,6 +171,22 @@ def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, rel
         announce=announce,
         limits=limits_of(settings),
     )
+
+
+def _hide_handed_keys() -> None:
+    """Closes this process, which holds the keys for the child that serves, to processes that run an author's code.
+
+    The resource tracker of `multiprocessing` starts with the child, inherits the environment and can be read by every
+    process of the user, so it is started here, without the keys.
+    """
+    from multiprocessing import resource_tracker
+
+    from taskapp_kit.child_python import hide_memory
+    from taskapp_kit.config import hidden_from_authors
+
+    with hidden_from_authors():
+        resource_tracker.ensure_running()
+    hide_memory()
 
 
 def reload_factory() -> FastAPI:

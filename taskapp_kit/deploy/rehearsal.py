@@ -46,8 +46,9 @@ class Rehearsal:
 
     name, version: its own. files: absolute paths that it names. opened: absolute paths below its folder that it opened
     for reading and does not name. roles: variables that judges with a weight need, to the judge's name. optional: the
-    other variables of the models that its judges may ask. policy: a
-    `policy.config` that can be tried at once. environment, seed: one episode to try it on.
+    other variables of the models that its judges may ask. context: an environment's `reset` takes `context`, so that it may
+    ask the models of further roles (`context.model`), which are known only when it plays. policy: a `policy.config` that
+    can be tried at once. environment, seed: one episode to try it on.
     """
 
     name: str = ""
@@ -56,6 +57,7 @@ class Rehearsal:
     opened: tuple[str, ...] = ()
     roles: Mapping[str, str] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
+    context: bool = False
     policy: Mapping[str, str] = field(default_factory=dict)
     environment: str = ""
     seed: int = 0
@@ -249,6 +251,7 @@ def _told(app: TaskApp) -> Rehearsal:
         files=tuple(sorted(set(files))),
         roles=roles,
         optional=tuple(variable for need in needs for variable in role_variables(need.role) if variable not in roles),
+        context=any("context" in environment.reset_parameters for environment in spec.environments.values()),
         policy=example_policy(policies, words=first.text_action is not None),
         environment=first.name,
         seed=first.first_seed,

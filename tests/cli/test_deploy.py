@@ -314,6 +314,29 @@ def test_a_models_address_that_a_container_cannot_reach_is_a_warning(run: Run, t
     assert "canary-77" not in done.output
 
 
+def test_the_address_of_a_simulated_users_model_is_looked_at_where_an_environment_may_ask_one(
+    run: Run, tmp_path: Path
+) -> None:
+    source = (
+        "from taskapp_kit import Step, TaskApp, action\n"
+        "app = TaskApp('mine', version='1')\n"
+        "@app.environment('mine', splits={'train': range(3)}, max_steps=3)\n"
+        "class Mine:\n"
+        "    def reset(self, seed: int, context) -> str:\n        self.user = context.model('user')\n        return 'start'\n"
+        "    @action\n"
+        "    def go(self) -> Step:\n"
+        "        'Go.'\n        return Step(observation='end', reward=1.0, terminated=True)\n"
+    )
+    (tmp_path / "keys.env").write_text("TASKAPP_USER_URL=http://localhost:9/v1\n")
+    for written, warned in ((source, True), (source.replace(", context)", ")"), False)):
+        (tmp_path / "mine.py").write_text(written)
+        plan = run("deploy", "mine.py", "--dry-run", "--json", "--env-file", "keys.env")
+        assert plan.exit_code == 0, plan.output
+        assert any("TASKAPP_USER_URL" in warning for warning in json.loads(plan.stdout)["warnings"]) is warned
+        shown = run("deploy", "mine.py", "--dry-run", width=200)
+        assert ("TASKAPP_{ROLE}_URL" in shown.stdout) is warned
+
+
 def test_a_deploy_without_a_choice_of_store_says_what_each_means(own: Path) -> None:
     (own / "pyproject.toml").unlink()
     done = taskapp(ControlPlane({}), own, "deploy", "capitals.py")

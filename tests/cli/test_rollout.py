@@ -4,14 +4,16 @@ import asyncio
 import json
 import re
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from taskapp_kit.contract.wire import RolloutResponse
 from taskapp_kit.store import open_store
 from taskapp_kit.testing import MockModel
 
-from .conftest import ADDER, CAPITALS, ROOT, Run, Served
+from .conftest import ADDER, CAPITALS, ROOT, Run, Served, serving
 
 HOSTILE = str(ROOT / "tests" / "hostile_app.py")
 
@@ -350,3 +352,49 @@ def test_a_sentence_of_a_command_names_its_flags_and_not_a_requests_fields(run: 
     )
     assert slow.exit_code == 1
     assert "--max-time-seconds" in slow.stderr and "safety." not in slow.stderr
+
+
+SEER = """
+import numpy
+from taskapp_kit import Image, Step, TaskApp, Text, action
+
+app = TaskApp("seer", version="1.0.0")
+
+@app.environment("seer", splits={"train": range(3)}, max_steps=2)
+class Seer:
+    def reset(self, seed: int) -> list:
+        return [Text("see"), Image(numpy.full((3, 3, 3), seed + 7, numpy.uint8))]
+
+    @action
+    def look(self) -> Step:
+        'Look.'
+        return Step([Text("see"), Image(numpy.full((3, 3, 3), 99, numpy.uint8))], reward=1.0)
+"""
+
+
+def test_pictures_that_stored_messages_name_are_served_by_a_server_with_that_store(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "seer.py").write_text(SEER)
+    store = f"sqlite:///{tmp_path}/rollouts.db"
+    with MockModel() as model:
+        asked = ("rollout", "seer.py", "--seed", "0", "--model", "m", "--inference-url", model.url, "--store", store)
+        done = run(*asked, "--json")
+    assert done.exit_code == 0, done.stderr
+
+    async def messages() -> list[Any]:
+        opened = open_store(store)
+        try:
+            stored = await opened.load(json.loads(done.stdout)["rollout_id"])
+        finally:
+            await opened.close()
+        assert stored is not None
+        return [
+            message for event in stored.events if event["kind"] == "answered" for message in event["answer"]["messages"]
+        ]
+
+    contents = [message["content"] for message in asyncio.run(messages()) if isinstance(message.get("content"), list)]
+    named = {part["image_url"]["url"] for content in contents for part in content if part["type"] == "image_url"}
+    assert len(named) == 2
+    with serving(tmp_path, "seer.py", "--store", store) as served:
+        for address in named:
+            answer = httpx.get(f"{served.url}{address}", headers={"X-API-Key": str(served.key)})
+            assert (answer.status_code, answer.headers["content-type"]) == (200, "image/png")

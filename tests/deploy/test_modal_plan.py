@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from taskapp_kit.cli.plan_words import plan_json
 from taskapp_kit.deploy.modal_plan import make_plan
 from taskapp_kit.deploy.modal_settings import ModalSettings
 from taskapp_kit.errors import ConfigError, DiscoveryError
@@ -112,6 +113,19 @@ def test_the_variables_of_every_role_are_listed(folder: Path) -> None:
     assert made.rehearsal is not None
     listed = {*made.required_keys, *made.rehearsal.optional}
     assert {"TASKAPP_JUDGE_URL", "TASKAPP_JUDGE_MODEL", "TASKAPP_JUDGE_KEY"} <= listed
+
+
+def test_an_environment_that_takes_a_context_may_ask_models_of_further_roles(folder: Path) -> None:
+    write(folder)
+    plain = plan(folder)
+    assert plain.rehearsal is not None and not plain.rehearsal.context
+    assert plan_json(plain)["undeclared_roles"] == ""
+    (folder / "mine.py").write_text((folder / "mine.py").read_text().replace("seed: int)", "seed: int, context)"))
+    asking = plan(folder)
+    assert asking.rehearsal is not None and asking.rehearsal.context
+    for part in ("URL", "MODEL", "KEY"):
+        assert f"TASKAPP_{{ROLE}}_{part}" in plan_json(asking)["undeclared_roles"]
+    assert "TASKAPP_{ROLE}_URL" in plan_json(plan(folder, rehearse=False))["undeclared_roles"]
 
 
 def test_what_an_import_needs_in_turn_is_found_too(folder: Path) -> None:
