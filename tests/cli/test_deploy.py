@@ -29,6 +29,7 @@ from taskapp_kit.config import Settings
 from taskapp_kit.deploy.modal_plan import make_plan
 from taskapp_kit.deploy.modal_settings import ModalSettings
 from tests.cli.conftest import Run
+from tests.test_child_python import MARKS, SHADOWS, imported
 
 KEY = "canary-door-key-" + "5c" * 24
 VENDOR = "canary-vendor-key-77b2"
@@ -83,6 +84,15 @@ def test_from_nothing_to_an_app_that_answers(own: Path, served: str) -> None:
     for canary in (KEY, VENDOR, STAYS):
         assert canary.encode() not in rest
     assert STAYS not in str(made)
+
+
+def test_a_deploy_imports_nothing_by_the_name_of_a_standard_module(own: Path, served: str) -> None:
+    for name in SHADOWS:
+        (own / f"{name}.py").write_text(MARKS)
+    with ControlPlane({}, web_url=served).running() as plane:
+        done = create(plane, own)
+        assert done.code == 0, done.output
+    assert imported(own) == []
 
 
 def test_a_key_is_made_once_and_kept_for_its_owners_eyes_and_what_is_there_stays(own: Path, served: str) -> None:

@@ -110,9 +110,9 @@ def environment(plane: ControlPlane, home: Path, **more: str) -> dict[str, str]:
 
 
 def run(plane: ControlPlane, folder: Path, *command: str, **more: str) -> Deploy:
-    """Runs `python -m COMMAND` in `folder`."""
+    """Runs `python COMMAND` in `folder`."""
     finished = subprocess.run(
-        [sys.executable, "-m", *command],
+        [sys.executable, *command],
         cwd=folder,
         env=environment(plane, folder, **more),
         capture_output=True,
@@ -124,11 +124,12 @@ def run(plane: ControlPlane, folder: Path, *command: str, **more: str) -> Deploy
 
 
 def modal_deploy(plane: ControlPlane, folder: Path, **more: str) -> Deploy:
-    return run(plane, folder, "modal", "deploy", "modal_app.py", **more)
+    return run(plane, folder, "-m", "modal", "deploy", "modal_app.py", **more)
 
 
 def taskapp(plane: ControlPlane, folder: Path, *arguments: str, **more: str) -> Deploy:
-    return run(plane, folder, "taskapp_kit", *arguments, **more)
+    """`taskapp ARGUMENTS`; like the installed script, it has no working directory on its path."""
+    return run(plane, folder, "-P", "-m", "taskapp_kit", *arguments, **more)
 
 
 def copy_kit(folder: Path) -> None:
