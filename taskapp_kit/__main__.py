@@ -2,7 +2,8 @@
 
 from taskapp_kit.child_python import leave_working_directory
 
-leave_working_directory()  # before the imports below, which a file there could shadow
+# before the imports below, which a file there could shadow; those of the package came first: `python -P -m` has no such gap
+leave_working_directory()
 
 from taskapp_kit.cli.main import main  # noqa: E402
 

@@ -1,6 +1,6 @@
 """What an account on Modal has: the app of a name, Secrets and their keys' names, an address. And a Secret is made.
 
-Modal's client works in a process of its own, `python -m taskapp_kit.deploy.modal_account`, with one question and one
+Modal's client works in a process of its own, `taskapp_kit.deploy.modal_account`, with one question and one
 answer as JSON over pipes. A key's value goes to it over the pipe: never on a command line, never in a file.
 """
 
