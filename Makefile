@@ -10,6 +10,7 @@ TEST_PROCESSES ?= 4
 ALONE = { status=$$?; [ $$status -eq 1 ] || exit $$status; echo "once more, alone: what failed" >&2; $(BIN)/pytest -m "not interop" --last-failed --last-failed-no-failures none; }
 # make suite TESTS="tests/store tests/cli": a part of it
 TESTS ?=
+GOLDEN ?=
 STARTED := $(shell date +%s)
 # The tests start some hundreds of Python processes, each of which would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -17,13 +18,14 @@ unexport PYTHONDONTWRITEBYTECODE
 stage = @seconds=$$(( $$(date +%s) - $(STARTED) )); printf '\n[%s of 4] %s (%d min %02d s so far)\n' '$(1)' '$(2)' $$((seconds / 60)) $$((seconds % 60))
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
-.PHONY: demo test suite check interop fuzz sentinels bench docs wheel clean help
+.PHONY: demo test suite check interop golden fuzz sentinels bench docs wheel clean help
 
 help:
 	@echo "make demo     play and score episodes over HTTP; leaves a GIF and a page in out/demo"
 	@echo "make test     lint, types and the test suite"
 	@echo "make suite    the test suite alone"
 	@echo "make interop  the tests against real foreign clients (builds their environments once)"
+	@echo "make golden   200 rollouts of every environment, compared with committed hashes of what they were"
 	@echo "make fuzz     10 000 requests drawn from the OpenAPI document"
 	@echo "make sentinels  the suite again, everything it leaves searched for keys"
 	@echo "make bench    measure, and write docs/performance.md"
@@ -70,6 +72,10 @@ check: $(VENV)/dev
 
 interop: $(VENV)/dev
 	$(BIN)/pytest -m interop
+
+# make golden GOLDEN="--only 'adder.*' --write DIR": a part of it, and the whole texts; --help has the rest
+golden: $(VENV)/dev
+	$(BIN)/python tests/golden $(GOLDEN)
 
 fuzz: $(VENV)/dev
 	FUZZ_CASES=10000 $(BIN)/pytest tests/fuzz -s
