@@ -32,7 +32,7 @@ def exactly(value: Any) -> Any:
     return [exactly(item) for item in value] if isinstance(value, list) else (type(value), repr(value))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(any_rollout("r1"))
 def test_what_is_not_refused_comes_back_equal(made: StoredRollout) -> None:
     back = from_row(to_row(made).values)
@@ -258,7 +258,7 @@ def kept_and_read(shown: list[Any]) -> tuple[StoredRollout, list[Any]]:
     return from_row(to_row(made).values), told
 
 
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 @given(st.lists(observations(), min_size=1, max_size=3))
 def test_an_authors_observation_comes_back_from_the_store_as_json_has_it(shown: list[dict[str, Any]]) -> None:
     back, told = kept_and_read(shown)

@@ -77,7 +77,7 @@ def status_of(sent: Any, answering: Answering) -> int:
     return plan.status
 
 
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 @given(st.sampled_from(places(WHOLE)), JSON, st.booleans())
 def test_whatever_is_sent_is_answered_or_refused(place: tuple[Any, ...], new: Any, tools: bool) -> None:
     answering = Answering()

@@ -78,7 +78,7 @@ def nested(inner: Any) -> Any:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 @given(st.recursive(LEAVES, nested, max_leaves=8), st.integers(0, 2**32))
 def test_whatever_the_schema_the_value_fits(schema: Any, seed: int) -> None:
     assert draw(schema, random.Random(seed)) == draw(schema, random.Random(seed))
