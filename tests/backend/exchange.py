@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from starlette.routing import Route
 
 from taskapp_kit.backend.app import create_backend
 from taskapp_kit.serve.runner import BackgroundServer
+from tests.waiting import until
 
 KEY = "sk-sentinel-of-the-organisation"
 OTHER_KEY = "sk-sentinel-of-somebody-else"
@@ -155,15 +155,8 @@ def ended(http: httpx.Client, job_id: str) -> dict[str, Any]:
         found.update(http.get(f"/rl/jobs/{job_id}").json())
         return found["status"] in ("succeeded", "failed", "cancelled")
 
-    until(over)
+    until(over, WAIT_SECONDS)
     return found
-
-
-def until(true: Callable[[], bool], seconds: float = WAIT_SECONDS) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
 
 
 @contextmanager

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from exchange import Answer, Gate, ScriptedApp, a_config, backend, client, episode, serving, until
+from exchange import Answer, Gate, ScriptedApp, a_config, backend, client, episode, serving
 
 from taskapp_kit.backend.bells import KEPT, Bell, Bells, Page
 from taskapp_kit.errors import StoreError
+from tests.waiting import until
 
 
 def test_those_who_look_from_the_same_event_on_read_once() -> None:

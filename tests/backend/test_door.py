@@ -13,10 +13,11 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
-from exchange import Gate, ScriptedApp, a_config, a_job, backend, client, episode, serving, until
+from exchange import Gate, ScriptedApp, a_config, a_job, backend, client, episode, serving
 from starlette.routing import Route
 
 from taskapp_kit.backend.app import create_backend
+from tests.waiting import until
 
 KEY = "Vq7ZtWxK-Mjh4/Lp+XnRwYs"
 OTHER = "Gz3HvTqN-Bkf8/Dy+UoEiJa"

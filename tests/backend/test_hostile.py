@@ -167,12 +167,12 @@ def test_a_summary_of_the_largest_iteration_is_quick() -> None:
 
 
 def test_looking_at_a_job_does_not_count_its_rollouts_or_read_its_document(tmp_path: Path) -> None:
-    """So that a status, a list or a stream is as quick after 10^5 rollouts and events as after one."""
+    """So that a status, a list or a stream is as quick after many rollouts and events as after one."""
 
     async def use(records: Records) -> None:
-        await records.add(a_row(), {"config": {"data": {"seeds": list(range(100_000))}}})
-        rows = [("rl_1", "train", 1, n, 0, 0, "terminated", 1.0, "", None, "", "", 0.1, 1.0) for n in range(100_000)]
-        events = [("rl_1", n, 1.0, "rl.train.step", "info", "m" * 200, "{}") for n in range(1, 100_001)]
+        await records.add(a_row(), {"config": {"data": {"seeds": list(range(2_000))}}})
+        rows = [("rl_1", "train", 1, n, 0, 0, "terminated", 1.0, "", None, "", "", 0.1, 1.0) for n in range(2_000)]
+        events = [("rl_1", n, 1.0, "rl.train.step", "info", "m" * 200, "{}") for n in range(1, 2_001)]
 
         def fill(connection: Any) -> None:
             driver = connection.connection.dbapi_connection
@@ -190,12 +190,12 @@ def test_looking_at_a_job_does_not_count_its_rollouts_or_read_its_document(tmp_p
         traced = await records._place.transact(plans, writes=False)
         await records.job("rl_1")
         await records.jobs("org", limit=10)
-        await records.followed("rl_1", since_seq=99_990, limit=500)
+        await records.followed("rl_1", since_seq=1_990, limit=500)
         await records.write("rl_1", Event("a", "b"))
         assert any("backend_jobs" in line for line in traced)
         assert not [line for line in traced if "backend_rollouts" in line or "document" in line]
-        over, told = await records.followed("rl_1", since_seq=99_999, limit=500)
-        assert (over, [one.seq for one in told]) == (False, [100_000, 100_001])
+        over, told = await records.followed("rl_1", since_seq=1_999, limit=500)
+        assert (over, [one.seq for one in told]) == (False, [2_000, 2_001])
         assert len(await records.last_events("rl_1", ["rl.train.step"], 500)) == 500
 
     with_records(use, tmp_path / "jobs.db")

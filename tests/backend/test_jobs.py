@@ -20,7 +20,6 @@ from exchange import (
     client,
     episode,
     serving,
-    until,
 )
 from sqlalchemy import select
 
@@ -29,6 +28,7 @@ from taskapp_kit.backend.engine import Event, JobDocument, Ledger, Outcome, Poin
 from taskapp_kit.backend.rollouts import RolloutsEngine
 from taskapp_kit.backend.tables import JOBS
 from taskapp_kit.errors import StoreError
+from tests.waiting import until
 
 
 class Held(ScriptedApp):

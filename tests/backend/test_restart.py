@@ -15,13 +15,14 @@ from typing import Any
 
 import httpx
 import pytest
-from exchange import KEY, a_config, a_job, client, ended, until
+from exchange import KEY, a_config, a_job, client, ended
 
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.serve.runner import BackgroundServer
 from tests.live_app import app as live_app
 from tests.live_app import marks
+from tests.waiting import until
 
 APP_KEY = "sentinel-key-of-the-live-app"
 ITERATIONS, GROUPS, SAMPLES, EVALUATIONS = 6, 2, 2, 3

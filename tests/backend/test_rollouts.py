@@ -6,9 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from exchange import APP_KEY, Answer, Gate, ScriptedApp, a_config, backend, episode, failure, serving, until
+from exchange import APP_KEY, Answer, Gate, ScriptedApp, a_config, backend, episode, failure, serving
 
 from taskapp_kit.backend.engine import REPEATED
+from tests.waiting import until
 
 
 def played(

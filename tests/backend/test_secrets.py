@@ -14,10 +14,11 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
-from exchange import ScriptedApp, a_config, a_job, episode, failure, serving, until
+from exchange import ScriptedApp, a_config, a_job, episode, failure, serving
 from nacl.public import PublicKey, SealedBox
 
 from tests.sentinels import Key, Search
+from tests.waiting import until
 
 LETTERS = "".join(set(string.ascii_letters) - set("abcdefABCDEF"))
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from exchange import until
+
+from tests.waiting import until
 
 
 def run(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -5,8 +5,6 @@ import json
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -15,6 +13,7 @@ import pytest
 from taskapp_kit.config import Settings
 from taskapp_kit.serve import key_file
 from taskapp_kit.serve.keys import KeyHolder, Keys
+from tests.waiting import until
 
 from .conftest import ADDER, Run, clean_environ, serving
 
@@ -23,13 +22,6 @@ PLAIN = "Pl4in-text-in-the-file-0192"
 
 def pieces(text: str, key: str) -> list[str]:
     return [key[i : i + 6] for i in range(len(key) - 5) if key[i : i + 6] in text]
-
-
-def until(condition: Callable[[], bool], seconds: float = 6.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "did not happen in time"
-        time.sleep(0.05)
 
 
 def test_mint_prints_the_key_once_and_keeps_only_its_digest(run: Run, tmp_path: Path) -> None:
