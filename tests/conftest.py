@@ -4,6 +4,7 @@ and answers in DIR and searches it for keys at its end.
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections import Counter
 from collections.abc import Generator
@@ -26,6 +27,20 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.sentinel_run import SentinelRun
 
         config.pluginmanager.register(SentinelRun(config.option.sentinels.absolute(), config))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected lives until the end, so the garbage collector walks through none of it, now or in the tests.
+
+    It took a third of a collection's time.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

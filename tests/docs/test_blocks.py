@@ -89,11 +89,11 @@ def blocks(page: Path) -> list[Block]:
 
 
 def markdown_files() -> list[Path]:
-    return [
-        path
-        for path in sorted(ROOT.rglob("*.md"))
-        if not any(part.startswith(".") or part in SKIPPED_FOLDERS for part in path.relative_to(ROOT).parts)
-    ]
+    found: list[Path] = []
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in SKIPPED_FOLDERS]
+        found += [Path(folder, name) for name in names if name.endswith(".md") and not name.startswith(".")]
+    return sorted(found)
 
 
 def free_port() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import random
 import subprocess
@@ -13,12 +14,11 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip(
-    "reasoning_gym",
-    reason="needs taskapp-kit[math]; one of its packages needs a C compiler (Debian: apt-get install gcc python3-dev)",
-)
-
-import sympy
+if importlib.util.find_spec("reasoning_gym") is None:  # not imported here: it takes two seconds of each process
+    pytest.skip(
+        "needs taskapp-kit[math]; one of its packages needs a C compiler (Debian: apt-get install gcc python3-dev)",
+        allow_module_level=True,
+    )
 
 from environments.math import generators
 from environments.math.equality import Antiderivative, Number, Roots, compare
@@ -99,6 +99,8 @@ def test_difficulty_shows() -> None:
 
 
 def test_every_real_root_is_in_the_reference() -> None:
+    import sympy
+
     for seed in range(60):
         made = problem("polynomial_equations", "medium", seed)
         assert isinstance(made.reference, Roots)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import shutil
@@ -17,10 +18,11 @@ from typing import Any
 import httpx
 import pytest
 
-pytest.importorskip(
-    "reasoning_gym",
-    reason="needs taskapp-kit[math]; one of its packages needs a C compiler (Debian: apt-get install gcc python3-dev)",
-)
+if importlib.util.find_spec("reasoning_gym") is None:  # not imported here: it takes two seconds of each process
+    pytest.skip(
+        "needs taskapp-kit[math]; one of its packages needs a C compiler (Debian: apt-get install gcc python3-dev)",
+        allow_module_level=True,
+    )
 
 from environments.math.generators import GENERATORS, problem
 from taskapp_kit import TaskApp
