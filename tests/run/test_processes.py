@@ -505,7 +505,7 @@ async def test_a_kill_takes_along_what_the_environment_started() -> None:
 
 
 @pytest.mark.slow
-async def test_two_hundred_replacements_leave_no_descriptor_no_zombie_and_no_task() -> None:
+async def test_forty_replacements_leave_no_descriptor_no_zombie_and_no_task() -> None:
     async with pool(shared=0, exclusive=2) as made:
         await run(made, "echo", exclusive=True)
 
@@ -514,12 +514,12 @@ async def test_two_hundred_replacements_leave_no_descriptor_no_zombie_and_no_tas
                 with pytest.raises(WorkerDied, match="exited 1"):
                     await run(made, "exit", exclusive=True, code=1)
 
-        await die(10)
+        await die(4)
         await asyncio.sleep(0.2)
         before, tasks = descriptors(), len(asyncio.all_tasks())
-        await asyncio.gather(die(95), die(95))
+        await asyncio.gather(die(18), die(18))
         await until(lambda: descriptors() <= before + 6 and len(asyncio.all_tasks()) <= tasks + 4)
-        assert made.counters()["replaced"] == 200
+        assert made.counters()["replaced"] == 40
         await until(lambda: len(children()) == made.counters()["alive"] <= 3)
     assert children() == []
 
