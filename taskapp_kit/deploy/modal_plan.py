@@ -26,6 +26,8 @@ SOURCE_ROOT = "/root"
 """Modal's working directory, which is on the container's import path."""
 ALWAYS_THERE = frozenset({cargo.KIT_DIR.name, "modal", "modal_proto", "modal_version", "grpclib", "synchronicity"})
 """Modules that a container has besides what is installed: the kit's wheel, Modal's own client."""
+Known = tuple[frozenset[str], tuple[str, ...]]
+"""What `packages.modules_of` returns. It reads every installed package, so a plan asks once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +113,18 @@ def make_plan(target: str, said: ModalSettings, *, beside: str | Path, rehearsal
     if parsed.kind == "bundled" and parsed.name in packages.known_extras():
         extras.add(parsed.name)
     lines = packages.requirements(extras, (*needs.dependencies, *(settings.extra_packages or ())))
+    known = packages.modules_of(lines)
     warnings: list[str] = []
     told = rehearsal
     data = list(settings.data_files or ())
     if settings.rehearse and told is None:
-        told, more = _rehearsed(parsed, needs, lines, tree, data, folder=folder)
+        told, more = _rehearsed(parsed, needs, known, tree, data, folder=folder)
         warnings += more
     if told is not None and tree is not None:
         data += _named_files(told, tree)
     trees = cargo.trees(parsed, beside=folder, data_files=data)
     if trees:
-        warnings += _lazy_imports(trees[0], needs, lines)
+        warnings += _lazy_imports(trees[0], needs, known)
     return Plan(
         target=target,
         address=cargo.container_address(parsed, Path(SOURCE_ROOT)),
@@ -153,14 +156,14 @@ def folder_of(beside: str | Path) -> Path:
 def _rehearsed(
     parsed: cargo.Target,
     needs: Needs,
-    lines: tuple[str, ...],
+    known: Known,
     tree: cargo.Tree | None,
     data: list[str],
     *,
     folder: Path,
 ) -> tuple[Rehearsal, list[str]]:
     """What the import told, and what to warn of. Raises DiscoveryError, ConfigError."""
-    modules, unknown = packages.modules_of(lines)
+    modules, unknown = known
     own = _own_modules(tree) if tree is not None else frozenset()
     attribute = f":{parsed.attribute}" if parsed.attribute else ""
     address = f"{folder / parsed.name}{attribute}" if parsed.kind == "file" else f"{parsed.name}{attribute}"
@@ -243,15 +246,15 @@ def _relative(path: str, folder: Path) -> str:
     return path
 
 
-def _lazy_imports(tree: cargo.Tree, needs: Needs, lines: tuple[str, ...]) -> Iterator[str]:
+def _lazy_imports(tree: cargo.Tree, needs: Needs, known: Known) -> Iterator[str]:
     """A warning for each module that is imported only when a function runs, and would not be there."""
-    modules, unknown = packages.modules_of(lines)
-    known = modules | _own_modules(tree) | ALWAYS_THERE | sys.stdlib_module_names | set(unknown)
+    modules, unknown = known
+    there = modules | _own_modules(tree) | ALWAYS_THERE | sys.stdlib_module_names | set(unknown)
     for file in tree.files:
         if not file.endswith(".py"):
             continue
         for module, line in cargo.lazy_imports(tree.local_dir / file):
-            if module not in known and packages.normal(module) not in known:
+            if module not in there and packages.normal(module) not in there:
                 yield (
                     f"{file}:{line} imports {module} when a function runs; the container would not have it. "
                     f"{needs.where_to_declare(next(iter(packages.providers_of(module)), module))}"

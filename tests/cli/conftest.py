@@ -39,14 +39,16 @@ def _loggers_as_they_were() -> Iterator[None]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Runs `taskapp ARGS` in an empty directory, `width` columns wide; stdout and stderr apart."""
+    """Runs `taskapp ARGS` in an empty directory, or in `folder`, `width` columns wide; stdout and stderr apart."""
     from taskapp_kit.cli.main import main
 
-    def once(*args: str, width: int = 100, stdin: str | None = None, **variables: str) -> Result:
+    def once(
+        *args: str, width: int = 100, stdin: str | None = None, folder: Path = tmp_path, **variables: str
+    ) -> Result:
         environ: dict[str, str | None] = dict.fromkeys(SETTINGS)
         environ |= {"COLUMNS": str(width), **variables}
         before = Path.cwd()
-        os.chdir(tmp_path)
+        os.chdir(folder)
         try:
             return CliRunner().invoke(main, list(args), input=stdin, env=environ, prog_name="taskapp")
         finally:

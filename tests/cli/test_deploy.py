@@ -26,7 +26,7 @@ from modal_proto import api_pb2
 
 from taskapp_kit.cli.deploy_steps import look_at
 from taskapp_kit.config import Settings
-from taskapp_kit.deploy.modal_plan import make_plan
+from taskapp_kit.deploy.modal_plan import Plan, make_plan
 from taskapp_kit.deploy.modal_settings import ModalSettings
 from tests.cli.conftest import Run
 from tests.test_child_python import MARKS, SHADOWS, imported
@@ -107,7 +107,7 @@ def test_a_key_is_made_once_and_kept_for_its_owners_eyes_and_what_is_there_stays
         assert f"ENVIRONMENT_API_KEY={key}" in kept and "OPENAI_API_KEY=x" in kept
         assert stat.S_IMODE((own / ".env").stat().st_mode) == 0o600
 
-        second = create(plane, own, "--no-wait", "--json")  # replaces the app of ours
+        second = create(plane, own, "--no-wait", "--no-rehearsal", "--json")  # replaces the app of ours
         assert second.code == 0, second.output
         assert json.loads(second.out) == {"app_name": "capitals", "url": served, "environment": ""}
         assert "exists and stays as it is" in second.err
@@ -115,7 +115,7 @@ def test_a_key_is_made_once_and_kept_for_its_owners_eyes_and_what_is_there_stays
 
         plane.apps["capitals"] = {}  # as if somebody else had deployed it since
         (own / "more.env").write_text("OPENAI_API_KEY=y\n")
-        update = ("--update-secret", "--env-file", "more.env", "--take-over")
+        update = ("--update-secret", "--env-file", "more.env", "--take-over", "--no-rehearsal")
         third = taskapp(plane, own, "deploy", "capitals.py", "--no-wait", *update)
         assert third.code == 0, third.output
         assert "taskapp-kit" in plane.apps["capitals"]
@@ -126,14 +126,19 @@ def test_a_key_is_made_once_and_kept_for_its_owners_eyes_and_what_is_there_stays
         assert len(plane.published) == 3
 
 
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    folder = write_own(tmp_path_factory.mktemp("planned"))
+    return make_plan("capitals.py", ModalSettings(app_name="capitals", store="none"), beside=folder)
+
+
 @pytest.mark.parametrize(
     ("key", "words"), [("another-key", "not the one in the Secret"), (None, "its key is not known here")]
 )
 def test_a_wrong_key_here_is_told_and_no_rollout_tried(
-    own: Path, served: str, capsys: pytest.CaptureFixture[str], key: str | None, words: str
+    planned: Plan, served: str, capsys: pytest.CaptureFixture[str], key: str | None, words: str
 ) -> None:
-    plan = make_plan("capitals.py", ModalSettings(app_name="capitals"), beside=own)
-    assert look_at(plan, served, key) is None
+    assert look_at(planned, served, key) is None
     told = capsys.readouterr().err
     assert words in told and "no rollout was tried" in told
     assert key is None or key not in told
@@ -141,7 +146,7 @@ def test_a_wrong_key_here_is_told_and_no_rollout_tried(
 
 def test_a_secret_that_another_makes_meanwhile_is_not_called_ours(own: Path) -> None:
     with Raced({}).running() as plane:
-        done = create(plane, own, "--no-wait")
+        done = create(plane, own, "--no-wait", "--no-rehearsal")
     assert (done.code, plane.published) == (1, [])
     assert "The Secret 'capitals-env' was made by somebody else meanwhile" in done.err
     assert "made ENVIRONMENT_API_KEY" not in done.err
@@ -180,7 +185,7 @@ def test_a_deploy_that_is_stopped_stops_modals_and_leaves_nothing(own: Path, num
     (own / "tmp").mkdir()
     with Slow({"capitals-env": {"ENVIRONMENT_API_KEY"}}).running() as plane, (own / "log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "taskapp_kit", "deploy", "capitals.py", "--no-wait"],
+            [sys.executable, "-m", "taskapp_kit", "deploy", "capitals.py", "--no-wait", "--no-rehearsal"],
             cwd=own,
             env=environment(plane, own, TMPDIR=str(own / "tmp")),
             stdout=log,
@@ -229,7 +234,7 @@ def test_what_cannot_be_deployed_is_told_in_one_sentence(
     words: str,
 ) -> None:
     with ControlPlane(secrets, apps=apps).running() as plane:
-        done = taskapp(plane, own, "deploy", "capitals.py", "--no-wait", *arguments)
+        done = taskapp(plane, own, "deploy", "capitals.py", "--no-wait", "--no-rehearsal", *arguments)
     assert (done.code, plane.published) == (status, []), done.output
     assert words in done.err
     assert "Traceback" not in done.output
@@ -240,8 +245,10 @@ def test_what_cannot_be_deployed_is_told_in_one_sentence(
 def test_nobody_signed_in_is_one_sentence(own: Path) -> None:
     with ControlPlane({}).running() as plane:
         plane.authenticated = False
-        refused = taskapp(plane, own, "deploy", "capitals.py")
-        signed_out = taskapp(plane, own, "deploy", "capitals.py", MODAL_TOKEN_ID="", MODAL_TOKEN_SECRET="")
+        refused = taskapp(plane, own, "deploy", "capitals.py", "--no-rehearsal")
+        signed_out = taskapp(
+            plane, own, "deploy", "capitals.py", "--no-rehearsal", MODAL_TOKEN_ID="", MODAL_TOKEN_SECRET=""
+        )
     for done in (refused, signed_out):
         assert done.code == 1
         assert done.err.strip().endswith(
@@ -271,35 +278,35 @@ def test_a_dry_run_shows_the_plan_and_asks_nobody(own: Path) -> None:
         assert canary not in done.output
 
 
-def test_modals_entry_is_not_taken_for_the_app(own: Path) -> None:
-    done = taskapp(ControlPlane({}), own, "deploy", "modal_app.py", "--dry-run")
-    assert done.code == 2
-    assert "Run `modal deploy modal_app.py`" in done.err
+def test_modals_entry_is_not_taken_for_the_app(run: Run, own: Path) -> None:
+    done = run("deploy", "modal_app.py", "--dry-run", folder=own, width=200)
+    assert done.exit_code == 2
+    assert "Run `modal deploy modal_app.py`" in done.stderr
 
 
-def test_a_folder_with_an_app_file_goes_under_the_folders_name(own: Path) -> None:
+def test_a_folder_with_an_app_file_goes_under_the_folders_name(run: Run, own: Path) -> None:
     (own / "your-task-id").mkdir()
     for name, new in (("capitals.py", "app.py"), ("train.jsonl", "train.jsonl")):
         (own / name).rename(own / "your-task-id" / new)
-    done = taskapp(ControlPlane({}), own, "deploy", "your-task-id", "--dry-run", "--json")
-    told = json.loads(done.out)
+    done = run("deploy", "your-task-id", "--dry-run", "--json", folder=own, width=200)
+    told = json.loads(done.stdout)
     assert (told["app_name"], told["target"]) == ("your-task-id", "your-task-id/app.py")
     assert {file["path"] for file in told["files"]} == {"/root/task_app/app.py", "/root/task_app/train.jsonl"}
 
 
-def test_the_plan_as_json(own: Path) -> None:
-    done = taskapp(ControlPlane({}), own, "deploy", "capitals.py", "--dry-run", "--json")
-    told = json.loads(done.out)
+def test_the_plan_as_json(run: Run, own: Path) -> None:
+    done = run("deploy", "capitals.py", "--dry-run", "--json", folder=own, width=200)
+    told = json.loads(done.stdout)
     assert told["settings"]["store"] == "none" and told["required_keys"] == ["ENVIRONMENT_API_KEY"]
     assert {Path(file["path"]).name for file in told["files"]} == {"capitals.py", "train.jsonl"}
     assert told["cost_usd"]["idle_month"] == 0 and told["cost_usd"]["prices"]
 
 
-def test_a_dry_run_needs_no_store_and_names_what_a_deploy_asks_for(own: Path) -> None:
+def test_a_dry_run_needs_no_store_and_names_what_a_deploy_asks_for(run: Run, own: Path) -> None:
     (own / "pyproject.toml").unlink()
-    done = taskapp(ControlPlane({}), own, "deploy", "capitals.py", "--dry-run", MODAL_SERVER_URL="http://127.0.0.1:9")
-    assert done.code == 0, done.err
-    assert "--store" in done.out
+    done = run("deploy", "capitals.py", "--dry-run", "--no-rehearsal", folder=own, width=200)
+    assert done.exit_code == 0, done.stderr
+    assert "--store" in done.stdout
 
 
 def test_a_models_address_that_a_container_cannot_reach_is_a_warning(run: Run, tmp_path: Path) -> None:
@@ -347,8 +354,8 @@ def test_the_address_of_a_simulated_users_model_is_looked_at_where_an_environmen
         assert ("TASKAPP_{ROLE}_URL" in shown.stdout) is warned
 
 
-def test_a_deploy_without_a_choice_of_store_says_what_each_means(own: Path) -> None:
+def test_a_deploy_without_a_choice_of_store_says_what_each_means(run: Run, own: Path) -> None:
     (own / "pyproject.toml").unlink()
-    done = taskapp(ControlPlane({}), own, "deploy", "capitals.py")
-    assert done.code == 2
-    assert "postgres-secret keeps every rollout" in done.err and "none keeps nothing" in done.err
+    done = run("deploy", "capitals.py", "--no-rehearsal", folder=own, width=200)
+    assert done.exit_code == 2
+    assert "postgres-secret keeps every rollout" in done.stderr and "none keeps nothing" in done.stderr
