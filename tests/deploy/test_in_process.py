@@ -637,7 +637,7 @@ def test_start_and_stop_again_and_again_leaves_nothing() -> None:
 
     one = here()
     before = held()
-    for _ in range(20):
+    for _ in range(6):
         with one:
             pass
     assert held() == before

@@ -236,19 +236,19 @@ def test_a_dict_that_is_down_fails_what_needs_it_and_nothing_else(containers: Tw
 
 
 @pytest.mark.slow
-def test_a_container_that_is_killed_loses_what_it_played_to_the_other(tmp_path: Path) -> None:
-    with two_containers(tmp_path) as two:
-        accepted = rollout(two.one, 600, 1.0, die=True, Prefer="respond-async", Idempotency_Key="k-600")
-        assert accepted.status == 202
-        place = accepted.headers["location"]
-        assert two.two.http("GET", place, headers=HEADERS).status == 202
-        deadline = time.monotonic() + 3 * LEASE_SECONDS
-        while (found := two.two.http("GET", place, headers=HEADERS)).status == 202:
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
-        assert found.status == 503 and b"server_died" in found.body
-        assert two.played(600) == 1
-        assert rollout(two.two, 601, Idempotency_Key="k-601").status == 200
+def test_a_container_that_is_killed_loses_what_it_played_to_the_other(containers: Two) -> None:
+    """The last test that uses these containers: one of them is gone after it."""
+    accepted = rollout(containers.one, 600, 1.0, die=True, Prefer="respond-async", Idempotency_Key="k-600")
+    assert accepted.status == 202
+    place = accepted.headers["location"]
+    assert containers.two.http("GET", place, headers=HEADERS).status == 202
+    deadline = time.monotonic() + 3 * LEASE_SECONDS
+    while (found := containers.two.http("GET", place, headers=HEADERS)).status == 202:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    assert found.status == 503 and b"server_died" in found.body
+    assert containers.played(600) == 1
+    assert rollout(containers.two, 601, Idempotency_Key="k-601").status == 200
 
 
 # -- a memory snapshot ----------------------------------------------------------------------------------------------
