@@ -223,8 +223,7 @@ def test_workers_play_and_the_server_survives_what_crashes_in_them(tmp_path: Pat
             for environment in ("shared", "alone"):
                 answer = rollout(environment, breaks=breaks)
                 assert (answer.status_code, answer.json()["detail"]["error"]["code"]) == (status, code)
-            assert rollout("shared").status_code == 200
-        assert rollout("alone").status_code == 200  # and between them each break was told from a living process
+                assert rollout(environment).status_code == 200
         health = httpx.get(served.url + "/health", headers=headers).json()
         assert health["healthy"] is True
         assert health["workers"]["alive"] >= 2
@@ -239,4 +238,4 @@ def test_workers_play_and_the_server_survives_what_crashes_in_them(tmp_path: Pat
     assert "sentinel-private" not in (tmp_path / "out.txt").read_text()
     with sqlite3.connect(tmp_path / "kept.db") as kept:
         rows = kept.execute("SELECT status, count(*) FROM rollouts GROUP BY status").fetchall()
-    assert dict(rows) == {"failed": 8, "truncated": 9}
+    assert dict(rows) == {"failed": 8, "truncated": 13}
