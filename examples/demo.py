@@ -29,7 +29,7 @@ from rich.table import Table
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.serve.runner import BackgroundServer
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
 FIRST_SEED = 1_000_000
 """The first seed of Crafter's test split."""

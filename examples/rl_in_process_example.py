@@ -7,7 +7,7 @@ then:  BACKEND_BASE_URL=http://127.0.0.1:8500 SYNTH_API_KEY=… python examples/
 from pathlib import Path
 
 from taskapp_kit.client import weights_note
-from taskapp_kit.deploy.in_process_job import run_in_process_job
+from taskapp_kit.deploy.local.in_process_job import run_in_process_job
 
 HERE = Path(__file__).parent
 

@@ -6,9 +6,9 @@ What is promised is listed in `__all__`; importing it loads the declarations onl
 from taskapp_kit.contract.content import Image, Text
 from taskapp_kit.contract.scorecard import Blend, RolloutSummary
 from taskapp_kit.contract.trajectory import PlayedStep, Step, Trajectory
+from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.marks import action
-from taskapp_kit.declare.private import Private
-from taskapp_kit.declare.taskapp import TaskApp
+from taskapp_kit.declare.private_fields import Private
 from taskapp_kit.errors import (
     DeclarationError,
     InvalidAction,

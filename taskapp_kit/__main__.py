@@ -1,6 +1,6 @@
 """`python -m taskapp_kit` is the `taskapp` command."""
 
-from taskapp_kit.child_python import leave_working_directory
+from taskapp_kit.system.child_python import leave_working_directory
 
 # before the imports below, which a file there could shadow; those of the package came first: `python -P -m` has no such gap
 leave_working_directory()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from taskapp_kit.config import Settings, from_environment
-from taskapp_kit.contract.ports import Clock, Coordinator, Store, SystemClock
-from taskapp_kit.declare.taskapp import Exposure, TaskApp
-from taskapp_kit.model_access import model_access
+from taskapp_kit.contract.protocols import Clock, Coordinator, Store, SystemClock
+from taskapp_kit.declare.app import Exposure, TaskApp
+from taskapp_kit.rollout.models.access import model_access
+from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.app import create
 from taskapp_kit.serve.keys import Keys
-from taskapp_kit.service import Service
 
 
 def build(

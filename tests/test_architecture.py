@@ -281,7 +281,7 @@ def test_importing_the_kit_loads_the_declarations_only() -> None:
 
 
 def test_the_service_needs_no_front_entrance_and_no_database() -> None:
-    loaded = loaded_by("import taskapp_kit.service")
+    loaded = loaded_by("import taskapp_kit.rollout.service")
     assert not loaded & (set(OPTIONAL) - {"pydantic", "dotenv"})
     rooms = {name.split(".")[1] for name in loaded if name.startswith("taskapp_kit.")}
     assert not rooms & {"serve", "asgi", "store", "cli", "deploy"}

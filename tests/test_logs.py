@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 
 from taskapp_kit import TaskApp, logs
 from taskapp_kit.config import Settings, child_environment, tell_children, told_by_parent
-from taskapp_kit.course import Caller
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.logs import Told
-from taskapp_kit.rollout_log import log_ended
-from taskapp_kit.service import Service
+from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.service import Service
+from taskapp_kit.serve.telemetry.rollout_log import log_ended
+from tests.cli.conftest import ROOT, serving
 
-from .cli.conftest import ROOT, serving
 from .rollouts import a_request, app_from
 
 KEY = "sentinel-Key-5d1c90"

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from taskapp_kit.child_python import python_command
+from taskapp_kit.system.child_python import python_command
 
 from .equality import Reply
 

@@ -31,7 +31,7 @@ from taskapp_kit.adapters.spaces import (
 )
 from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.declare.marks import PROBLEMS, action
-from taskapp_kit.declare.places import did_you_mean, shown_path
+from taskapp_kit.declare.source_location import did_you_mean, shown_path
 from taskapp_kit.errors import DeclarationError, Problem, Unavailable
 
 

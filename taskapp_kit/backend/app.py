@@ -12,17 +12,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from taskapp_kit.backend.access import Access
-from taskapp_kit.backend.addresses import TaskAppAddresses
-from taskapp_kit.backend.answers import error_answer
-from taskapp_kit.backend.bearer import BearerKeys, KeyCheck
+from taskapp_kit.backend.auth import BearerKeys, KeyCheck
+from taskapp_kit.backend.data_files import Place, key_path, store_path
 from taskapp_kit.backend.engine import Engine
-from taskapp_kit.backend.files import Place, key_path, store_path
 from taskapp_kit.backend.jobs import Jobs
-from taskapp_kit.backend.key_box import KeyBox
-from taskapp_kit.backend.records import Records
-from taskapp_kit.backend.rollouts import RolloutsEngine
+from taskapp_kit.backend.response import error_answer
+from taskapp_kit.backend.rollouts_engine import RolloutsEngine
 from taskapp_kit.backend.routes import DEFAULT_TRAINER, Hall
+from taskapp_kit.backend.sealed_keys import KeyBox
+from taskapp_kit.backend.store import Records
+from taskapp_kit.backend.task_app_access import Access
+from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
 from taskapp_kit.errors import TaskappError, Unavailable
 from taskapp_kit.version import __version__
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from taskapp_kit.backend.access import Access, OpenedTaskApp, is_starting
-from taskapp_kit.backend.bells import Bells
 from taskapp_kit.backend.engine import Engine, Event, JobDocument, Outcome, Phase, Played, Point
-from taskapp_kit.backend.records import Records
-from taskapp_kit.backend.tables import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, Job
+from taskapp_kit.backend.notifier import Bells
+from taskapp_kit.backend.schema import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, Job
+from taskapp_kit.backend.store import Records
+from taskapp_kit.backend.task_app_access import Access, OpenedTaskApp, is_starting
 from taskapp_kit.errors import (
     ConfigError,
     IdempotencyKeyReused,

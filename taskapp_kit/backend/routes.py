@@ -12,16 +12,16 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from taskapp_kit.backend.access import Access
-from taskapp_kit.backend.answers import Refusal, json_answer
-from taskapp_kit.backend.bearer import ORG
-from taskapp_kit.backend.bodies import read_object
-from taskapp_kit.backend.event_stream import HEADERS, frames
+from taskapp_kit.backend.auth import ORG
+from taskapp_kit.backend.body import read_object
+from taskapp_kit.backend.job_event_stream import HEADERS, frames
+from taskapp_kit.backend.job_requests import fingerprint, read_submission
+from taskapp_kit.backend.job_views import PHASES, events_view, job_view, moment, point_view, timeline_view
 from taskapp_kit.backend.jobs import Jobs, new_job_id
-from taskapp_kit.backend.key_box import ALGORITHM, MAX_CIPHERTEXT, KeyBox
-from taskapp_kit.backend.submissions import fingerprint, read_submission
-from taskapp_kit.backend.tables import ENDED, QUEUED, RUNNING, Job
-from taskapp_kit.backend.views import PHASES, events_view, job_view, moment, point_view, timeline_view
+from taskapp_kit.backend.response import Refusal, json_answer
+from taskapp_kit.backend.schema import ENDED, QUEUED, RUNNING, Job
+from taskapp_kit.backend.sealed_keys import ALGORITHM, MAX_CIPHERTEXT, KeyBox
+from taskapp_kit.backend.task_app_access import Access
 from taskapp_kit.errors import FieldProblem, RequestError, Unavailable
 from taskapp_kit.version import __version__
 

@@ -11,7 +11,7 @@ from taskapp_kit.cli.terminal import clean, complain, console, example, table
 from taskapp_kit.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
-    from taskapp_kit.backend.bearer import BearerKeys
+    from taskapp_kit.backend.auth import BearerKeys
     from taskapp_kit.config import Settings
 
 DEFAULT_STORE = "sqlite:///.taskapp/backend.db"
@@ -78,7 +78,7 @@ def serve(
     from taskapp_kit.backend.app import create_backend
     from taskapp_kit.config import load
     from taskapp_kit.serve.connections import limits_of
-    from taskapp_kit.serve.runner import bound_to_this_machine, log_to_stderr, run
+    from taskapp_kit.serve.uvicorn_server import bound_to_this_machine, log_to_stderr, run
 
     form: Any = log_format
     settings = load({}, env_files=env_files)
@@ -115,7 +115,7 @@ def serve(
 
 def _keys(settings: Settings, host: str, *, local: bool) -> tuple[BearerKeys, str | None]:
     """The keys that open the backend, and the one that was made for it. Raises ConfigError."""
-    from taskapp_kit.backend.bearer import BearerKeys
+    from taskapp_kit.backend.auth import BearerKeys
 
     given = [key for key in (settings.variable(KEY) or "").split(",") if key.strip()]
     if given:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from taskapp_kit.cli.job_settings import job_settings
+from taskapp_kit.cli.job_options import job_settings
+from taskapp_kit.cli.option_types import is_url
 from taskapp_kit.cli.terminal import clean, console, example, print_json, table
-from taskapp_kit.cli.values import is_url
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,7 +51,7 @@ def command(ctx: click.Context, app: str, backend_url: str | None, env_files: tu
     something is wrong.
     """
     from taskapp_kit.client import check_backend
-    from taskapp_kit.contract.redaction import without_keys
+    from taskapp_kit.net.redact import without_keys
 
     settings = job_settings(env_files=env_files, backend_url=backend_url)
     if is_url(app):
@@ -77,10 +77,10 @@ async def _running(url: str, key: str | None) -> list[Finding]:
 
 
 def _declared(app: str, env_files: Sequence[str]) -> list[Finding]:
-    from taskapp_kit.cli.failure import only_authors_log
+    from taskapp_kit.cli.failure_output import only_authors_log
     from taskapp_kit.config import export, load
     from taskapp_kit.declare.discovery import find_app
-    from taskapp_kit.testing.checks import check_app
+    from taskapp_kit.testing.app_checks import check_app
 
     only_authors_log()
     export(load(env_files=env_files))
@@ -97,7 +97,7 @@ def show(findings: Sequence[Finding], out: Console, keys: Sequence[str | None]) 
 
     A check keeps the key out that it asks with; here the other one is, too.
     """
-    from taskapp_kit.contract.redaction import without_keys
+    from taskapp_kit.net.redact import without_keys
 
     rows = table("part", "", "found")
     for finding in findings:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from taskapp_kit.cli.deploy_flags import deploy_options, planned, said_by
+from taskapp_kit.cli.deploy_options import deploy_options, planned, said_by
 from taskapp_kit.cli.deploy_steps import after, end_on_signals, ready, tell_line
 from taskapp_kit.cli.terminal import example, print_json
 
@@ -43,8 +43,8 @@ def command(
     What the app needs is read from its # /// script block or pyproject.toml, with [tool.taskapp.modal]; flags win. The
     app is imported here first, with only what would be installed there. Keys reach it through a named Secret alone.
     """
-    from taskapp_kit.cli.plan_words import plan_json, show_plan
-    from taskapp_kit.deploy import modal_run
+    from taskapp_kit.cli.deploy_output import plan_json, show_plan
+    from taskapp_kit.deploy.modal import run as modal_run
 
     said = said_by(given)
     plan = planned(app, said, env_files=given["env_files"], dry_run=dry_run)

@@ -11,7 +11,7 @@ import click
 from taskapp_kit.errors import ConfigError
 
 if TYPE_CHECKING:
-    from taskapp_kit.deploy.modal_plan import Plan
+    from taskapp_kit.deploy.modal.plan import Plan
 
 DOOR, STORE = "ENVIRONMENT_API_KEY", "TASKAPP_STORE"
 STAYS = (

@@ -10,9 +10,9 @@ import click
 from taskapp_kit.cli.terminal import clean, print_json
 
 if TYPE_CHECKING:
-    from taskapp_kit.deploy.modal_account import Account
-    from taskapp_kit.deploy.modal_plan import Plan
-    from taskapp_kit.deploy.modal_run import How
+    from taskapp_kit.deploy.modal.account import Account
+    from taskapp_kit.deploy.modal.plan import Plan
+    from taskapp_kit.deploy.modal.run import How
 
 
 def ready(plan: Plan, how: How, given: dict[str, Any]) -> str | None:
@@ -21,8 +21,8 @@ def ready(plan: Plan, how: How, given: dict[str, Any]) -> str | None:
     Raises ModalRefused, ConfigError, Unavailable.
     """
     from taskapp_kit.config import load
-    from taskapp_kit.deploy import modal_account
-    from taskapp_kit.deploy.modal_container import why_not_shared
+    from taskapp_kit.deploy.modal import account as modal_account
+    from taskapp_kit.deploy.modal.container import why_not_shared
 
     modal_account.require_client()
     apart = why_not_shared(
@@ -46,7 +46,7 @@ def ready(plan: Plan, how: How, given: dict[str, Any]) -> str | None:
 def _secrets(plan: Plan, how: How, given: dict[str, Any], found: Account) -> None:
     """Makes or updates the app's own Secret where it was asked for. Raises ModalRefused: a Secret or key is missing."""
     from taskapp_kit.cli.deploy_secret import DOOR, values_for
-    from taskapp_kit.deploy.modal_account import ModalRefused, make_secret
+    from taskapp_kit.deploy.modal.account import ModalRefused, make_secret
 
     own, lacking = plan.secret_names[-1], set(found.lacking)
     for name in found.missing:
@@ -86,8 +86,8 @@ def _secrets(plan: Plan, how: How, given: dict[str, Any], found: Account) -> Non
 
 def after(plan: Plan, how: How, key: str | None, *, wait: bool, as_json: bool) -> None:
     """Says where the app is, when it answers there, and what to do next. Raises ModalRefused."""
-    from taskapp_kit.deploy import modal_account
-    from taskapp_kit.deploy.modal_settings import WEB_FUNCTION
+    from taskapp_kit.deploy.modal import account as modal_account
+    from taskapp_kit.deploy.modal.settings import WEB_FUNCTION
 
     url = modal_account.address(plan.app_name, WEB_FUNCTION, environment=how.environment)
     told: dict[str, Any] = {"app_name": plan.app_name, "url": url, "environment": how.environment}
@@ -104,8 +104,8 @@ def after(plan: Plan, how: How, key: str | None, *, wait: bool, as_json: bool) -
 
 def look_at(plan: Plan, url: str, key: str | None) -> dict[str, Any] | None:
     """Waits for /health, then plays one short rollout; told on stderr. None without the key. Raises ModalRefused."""
-    from taskapp_kit.client.portal import run
-    from taskapp_kit.deploy import modal_check
+    from taskapp_kit.client.blocking_portal import run
+    from taskapp_kit.deploy.modal import check as modal_check
 
     click.echo(f"Waiting for {clean(url)}/health ...", err=True)
     seconds = float(plan.settings.startup_timeout_seconds or 0) + 60.0

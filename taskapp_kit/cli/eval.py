@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from taskapp_kit.cli.eval_session import FIRST_SEEDS, Asked, Session
+from taskapp_kit.cli.option_types import ACTION, JSON_OBJECT, JUDGES, is_url
 from taskapp_kit.cli.terminal import clean, complain, console, example, exit_status, print_json
-from taskapp_kit.cli.values import ACTION, JSON_OBJECT, JUDGES, is_url
 from taskapp_kit.errors import EvaluationStopped, TaskAppError, TaskappError
-from taskapp_kit.evaluate.gone import MAX_CONSECUTIVE_FAILURES
+from taskapp_kit.evaluate.consecutive_failures import MAX_CONSECUTIVE_FAILURES
 
 DEADLINE_SECONDS = 3600.0
 
@@ -114,7 +114,7 @@ def command(
     """
     import asyncio
 
-    from taskapp_kit.cli.model_choice import chosen_policy
+    from taskapp_kit.cli.policy_options import chosen_policy
     from taskapp_kit.config import load
 
     settings = load({"store": store, "cache": cache}, env_files=env_files)
@@ -156,7 +156,7 @@ def command(
 
 def _print(summary: dict[str, Any], session: Session, *, as_json: bool) -> int:
     """The exit status."""
-    from taskapp_kit.cli.evaluation import print_summary
+    from taskapp_kit.cli.eval_output import print_summary
 
     assert session.path is not None, "it was written there"
     if as_json:

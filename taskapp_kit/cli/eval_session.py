@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskapp_kit.cli.progress import Display
+from taskapp_kit.cli.eval_progress import Display
+from taskapp_kit.cli.option_types import is_url
 from taskapp_kit.cli.terminal import clean
-from taskapp_kit.cli.values import is_url
 from taskapp_kit.errors import DiscoveryError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from taskapp_kit.config import Settings
-    from taskapp_kit.contract.ports import Store
-    from taskapp_kit.declare.taskapp import TaskApp
+    from taskapp_kit.contract.protocols import Store
+    from taskapp_kit.declare.app import TaskApp
     from taskapp_kit.evaluate.directory import Directory
     from taskapp_kit.evaluate.plan import Plan
-    from taskapp_kit.evaluate.players import About, Here, There
+    from taskapp_kit.evaluate.runners import About, Here, There
     from taskapp_kit.evaluate.seeds import Seeds
 
 FIRST_SEEDS = 10
@@ -98,10 +98,10 @@ class Session:
             await player.close()
 
     def _player(self) -> Here | There:
-        from taskapp_kit.cli.failure import only_authors_log
+        from taskapp_kit.cli.failure_output import only_authors_log
         from taskapp_kit.config import export
         from taskapp_kit.declare.discovery import find_app
-        from taskapp_kit.evaluate.players import Here, There
+        from taskapp_kit.evaluate.runners import Here, There
 
         asked = self._asked
         only_authors_log()

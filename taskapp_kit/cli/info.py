@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from taskapp_kit.cli.option_types import JSON_OBJECT, SEED, is_url
 from taskapp_kit.cli.terminal import clean, console, example, print_json
-from taskapp_kit.cli.values import JSON_OBJECT, SEED, is_url
 
 if TYPE_CHECKING:
     from taskapp_kit.config import Settings
-    from taskapp_kit.declare.taskapp import TaskApp
-    from taskapp_kit.policy.asking import OutputMode
+    from taskapp_kit.declare.app import TaskApp
+    from taskapp_kit.rollout.policy.options import OutputMode
 
 
 @click.command(epilog=example("taskapp info crafter", "taskapp info adder.py --prompt --seed 3"))
@@ -67,8 +67,8 @@ def command(
     if as_json:
         print_json(found)
         return
+    from taskapp_kit.cli.app_output import print_description
     from taskapp_kit.cli.curl import curl_lines
-    from taskapp_kit.cli.description import print_description
 
     print_description(found["info"], found["task_info"], found["unavailable_policies"])
     out = console()
@@ -86,14 +86,14 @@ def command(
 
 
 def _local(app: TaskApp, settings: Settings, wanted: str | None) -> dict[str, Any]:
+    from taskapp_kit.contract.chat import role_variable
     from taskapp_kit.contract.example_policy import example_policy
-    from taskapp_kit.contract.model import role_variable
     from taskapp_kit.declare.discovery import bundled_file, missing_extra
-    from taskapp_kit.declare.instances import find_environment
-    from taskapp_kit.policy.choose import policies_of
-    from taskapp_kit.sandboxed import sandbox_in_use
-    from taskapp_kit.score.judges import needed_roles
-    from taskapp_kit.serve.task_info import Description
+    from taskapp_kit.declare.episode_selection import find_environment
+    from taskapp_kit.rollout.describe import Description
+    from taskapp_kit.rollout.policy.select import policies_of
+    from taskapp_kit.rollout.sandbox_level import sandbox_in_use
+    from taskapp_kit.rollout.score.judges import needed_roles
 
     spec = app.freeze()
     told = Description(
@@ -136,7 +136,7 @@ def _local(app: TaskApp, settings: Settings, wanted: str | None) -> dict[str, An
 
 
 def _remote(url: str, key: str | None, wanted: str | None) -> dict[str, Any]:
-    from taskapp_kit.cli.remote import Remote, RemoteError
+    from taskapp_kit.cli.remote_task_app import Remote, RemoteError
 
     server = Remote(url, key)
     info = server.get("/info")
@@ -176,15 +176,15 @@ def _prompt(
 ) -> None:
     import asyncio
 
-    from taskapp_kit.cli.failure import failure_told, only_authors_log, show_traceback
-    from taskapp_kit.contract.ports import SystemClock, View
+    from taskapp_kit.cli.failure_output import failure_told, only_authors_log, show_traceback
+    from taskapp_kit.contract.protocols import SystemClock, View
     from taskapp_kit.contract.wire import RolloutRequest
-    from taskapp_kit.declare.instances import find_environment, read_config
+    from taskapp_kit.declare.episode_selection import find_environment, read_config
     from taskapp_kit.errors import RolloutFailed
-    from taskapp_kit.model_access import model_access
-    from taskapp_kit.policy.asking import read_asking
-    from taskapp_kit.policy.prompt import prompt_of
-    from taskapp_kit.service import Service
+    from taskapp_kit.rollout.models.access import model_access
+    from taskapp_kit.rollout.policy.chat.prompt import prompt_of
+    from taskapp_kit.rollout.policy.options import read_asking
+    from taskapp_kit.rollout.service import Service
 
     spec = app.freeze()
     environment = find_environment(spec, wanted)

@@ -17,7 +17,7 @@ def command(name: str, template: str) -> None:
 
     NAME begins with a letter and holds letters, digits, '-' and '_'. The directory must not exist, or be empty.
     """
-    from taskapp_kit.cli.template import app_file, find_template, identifier, instantiate
+    from taskapp_kit.cli.templates import app_file, find_template, identifier, instantiate
 
     identifier(name)
     chosen = find_template(template)

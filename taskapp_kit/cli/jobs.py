@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskapp_kit.cli.job_settings import (
+from taskapp_kit.cli.job_options import (
     backend_option,
     env_files_option,
     job_settings,
@@ -19,7 +19,7 @@ from taskapp_kit.cli.terminal import clean, console, example, number, one_line, 
 from taskapp_kit.errors import JobError, JobTimeout
 
 if TYPE_CHECKING:
-    from taskapp_kit.cli.job_settings import JobSettings
+    from taskapp_kit.cli.job_options import JobSettings
     from taskapp_kit.client import RLJob
 
 LIST_EXAMPLES = ("taskapp jobs list", "taskapp jobs list --status running --json")
@@ -48,7 +48,7 @@ def command() -> None:
 @_as_json
 def list_(status: str | None, limit: int, env_files: tuple[str, ...], backend_url: str | None, as_json: bool) -> None:
     """List jobs, the newest first."""
-    from taskapp_kit.contract.redaction import without_keys
+    from taskapp_kit.net.redact import without_keys
 
     settings = job_settings(env_files=env_files, backend_url=backend_url)
     jobs = without_keys(asyncio.run(_listed(settings, limit, status)), settings.keys)
@@ -79,9 +79,9 @@ def follow(
 
     Exit status 0 is a job that succeeded, 1 one that did not. Ctrl-C stops following; the job goes on.
     """
-    from taskapp_kit.cli import follow as following
+    from taskapp_kit.cli import job_progress as following
     from taskapp_kit.client.job_status import succeeded
-    from taskapp_kit.contract.redaction import without_keys
+    from taskapp_kit.net.redact import without_keys
 
     settings = job_settings(env_files=env_files, backend_url=backend_url)
     job = _job(job_id, settings)
@@ -120,7 +120,7 @@ def cancel(job_id: str, env_files: tuple[str, ...], backend_url: str | None, as_
     Exit status 0 is a job that is cancelled or about to be, 1 one that had ended otherwise before.
     """
     from taskapp_kit.client.job_status import CANCELLED, over, read_status
-    from taskapp_kit.contract.redaction import without_keys
+    from taskapp_kit.net.redact import without_keys
 
     settings = job_settings(env_files=env_files, backend_url=backend_url)
     job = without_keys(read_status(_job(job_id, settings).cancel(), job_id), settings.keys)
@@ -150,7 +150,7 @@ async def _listed(settings: JobSettings, limit: int, status: str | None) -> list
 
 
 def _show(jobs: list[dict[str, Any]]) -> None:
-    from taskapp_kit.cli.follow import progress_of
+    from taskapp_kit.cli.job_progress import progress_of
     from taskapp_kit.client.job_status import weights_note
 
     if not jobs:

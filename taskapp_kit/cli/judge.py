@@ -12,11 +12,11 @@ from taskapp_kit.errors import ConfigError, Unavailable
 
 if TYPE_CHECKING:
     from taskapp_kit.config import Settings
-    from taskapp_kit.contract.ports import Store
+    from taskapp_kit.contract.protocols import Store
     from taskapp_kit.contract.trajectory import Trajectory
+    from taskapp_kit.declare.app import TaskApp
     from taskapp_kit.declare.specs import AppSpec, JudgeSpec
-    from taskapp_kit.declare.taskapp import TaskApp
-    from taskapp_kit.score.calibration import Case, CaseResult
+    from taskapp_kit.rollout.score.calibration import Case, CaseResult
 
 KNOWN = {
     "judge",
@@ -89,10 +89,10 @@ def calibrate(
     """
     import asyncio
 
-    from taskapp_kit.cli.failure import only_authors_log
+    from taskapp_kit.cli.failure_output import only_authors_log
     from taskapp_kit.config import export, load
     from taskapp_kit.declare.discovery import find_app
-    from taskapp_kit.score.calibration import report
+    from taskapp_kit.rollout.score.calibration import report
 
     settings = load({"store": store}, env_files=env_files)
     export(settings)
@@ -137,10 +137,10 @@ async def _ask(
     """Every case asked, in the file's order. Raises ConfigError for a bad line, Unavailable without a model."""
     import asyncio
 
-    from taskapp_kit.contract.model import role_variable
-    from taskapp_kit.contract.ports import SystemClock
-    from taskapp_kit.model_access import ThreadPort, model_access
-    from taskapp_kit.score.calibration import ask_about
+    from taskapp_kit.contract.chat import role_variable
+    from taskapp_kit.contract.protocols import SystemClock
+    from taskapp_kit.rollout.models.access import ThreadPort, model_access
+    from taskapp_kit.rollout.score.calibration import ask_about
 
     store: Store | None = None
     if settings.store not in (None, "none"):
@@ -173,7 +173,7 @@ class _Reader:
     def __init__(self, app: TaskApp, spec: AppSpec, store: Store | None) -> None:
         from dataclasses import replace
 
-        from taskapp_kit.planning import Planner
+        from taskapp_kit.rollout.request import Planner
 
         self._spec = spec
         self._unscored = replace(spec, criteria=(), judges=(), metrics=(), aggregates=(), reward=None)
@@ -202,7 +202,7 @@ class _Reader:
         return cases
 
     async def _case(self, told: dict[str, Any]) -> Case:
-        from taskapp_kit.score.calibration import Case
+        from taskapp_kit.rollout.score.calibration import Case
 
         unknown = sorted(set(told) - KNOWN)
         if unknown:
@@ -254,10 +254,10 @@ class _Reader:
     async def _played(self, answer: Any, told: dict[str, Any]) -> Trajectory:
         import asyncio
 
-        from taskapp_kit.contract.ports import SystemClock
+        from taskapp_kit.contract.protocols import SystemClock
         from taskapp_kit.contract.wire import RolloutRequest
-        from taskapp_kit.playing import play
-        from taskapp_kit.run.plan import Control
+        from taskapp_kit.rollout.episode.plan import Control
+        from taskapp_kit.rollout.play_and_score import play
 
         config = {**told.get("config", {}), **({"split": told["split"]} if "split" in told else {})}
         body = {
@@ -274,7 +274,7 @@ class _Reader:
         return played.trajectory
 
     async def _stored(self, rollout_id: Any, _: dict[str, Any]) -> Trajectory:
-        from taskapp_kit.group_scoring import load_trajectory
+        from taskapp_kit.rollout.groups import load_trajectory
 
         if self._store is None:
             raise self._wrong("names a rollout_id, and there is no store (--store URL)")

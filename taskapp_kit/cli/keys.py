@@ -144,7 +144,7 @@ def upload(backend_url: str | None, env_files: tuple[str, ...], minting: bool, f
     from pathlib import Path
 
     from taskapp_kit.cli import env_file
-    from taskapp_kit.cli.job_settings import ENVIRONMENT_KEY, job_settings
+    from taskapp_kit.cli.job_options import ENVIRONMENT_KEY, job_settings
     from taskapp_kit.client import mint_environment_api_key, setup_environment_api_key
 
     settings = job_settings(env_files=env_files, backend_url=backend_url)

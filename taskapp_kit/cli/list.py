@@ -13,7 +13,7 @@ def command(as_json: bool) -> None:
     """List the bundled apps, the installed plugins and the templates."""
     from importlib.metadata import entry_points
 
-    from taskapp_kit.cli.template import templates
+    from taskapp_kit.cli.templates import templates
     from taskapp_kit.declare.discovery import PLUGIN_GROUP, bundled_apps, missing_extra
 
     found: dict[str, list[dict[str, str | None]]] = {

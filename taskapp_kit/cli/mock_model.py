@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from taskapp_kit.cli.option_types import ValueKind
 from taskapp_kit.cli.terminal import complain, console, example, print_json
-from taskapp_kit.cli.values import ValueKind
 from taskapp_kit.errors import ConfigError
 
 if TYPE_CHECKING:

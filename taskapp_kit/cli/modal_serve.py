@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from taskapp_kit.cli.deploy_flags import deploy_options, planned, said_by
+from taskapp_kit.cli.deploy_options import deploy_options, planned, said_by
 from taskapp_kit.cli.deploy_steps import end_on_signals, look_at, ready, tell_line
 from taskapp_kit.cli.terminal import clean, complain, example
 
@@ -19,7 +19,7 @@ def command(app: str, modal_environment: str | None, **given: Any) -> None:
 
     As `deploy`, but under an address of its own that ends in -dev, and nothing is left when the command ends.
     """
-    from taskapp_kit.deploy import modal_run
+    from taskapp_kit.deploy.modal import run as modal_run
     from taskapp_kit.errors import TaskappError
 
     said = said_by(given)

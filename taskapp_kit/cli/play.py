@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from taskapp_kit.cli.option_types import FULL, JSON_OBJECT, JUDGES, SEED, WIDTH
 from taskapp_kit.cli.terminal import clean, console, example, flowing, number
-from taskapp_kit.cli.values import FULL, JSON_OBJECT, JUDGES, SEED, WIDTH
 
 if TYPE_CHECKING:
-    from taskapp_kit.contract.ports import Tool, View
+    from taskapp_kit.contract.protocols import Tool, View
     from taskapp_kit.contract.trajectory import Answer
     from taskapp_kit.declare.specs import EnvironmentSpec
 
@@ -44,15 +44,15 @@ def command(
     Type a tool and its arguments (add {"amount": 2}, or add 2); where there is one tool its arguments are enough (2),
     and a list takes words (move_left do do). `help` shows the tools, `quit` leaves. Lines may also come from a pipe.
     """
-    from taskapp_kit.cli.failure import failure_told, only_authors_log, show_traceback
-    from taskapp_kit.cli.person import DAY_SECONDS, play
-    from taskapp_kit.cli.report import print_result
+    from taskapp_kit.cli.failure_output import failure_told, only_authors_log, show_traceback
+    from taskapp_kit.cli.interactive import DAY_SECONDS, play
+    from taskapp_kit.cli.rollout_output import print_result
     from taskapp_kit.config import export, load
-    from taskapp_kit.contract.response import response_body
     from taskapp_kit.contract.wire import RolloutRequest
     from taskapp_kit.declare.discovery import find_app
-    from taskapp_kit.declare.instances import find_environment
+    from taskapp_kit.declare.episode_selection import find_environment
     from taskapp_kit.errors import RolloutFailed
+    from taskapp_kit.rollout.response import response_body
 
     settings = load(env_files=env_files)
     export(settings)
@@ -100,8 +100,8 @@ class _Terminal:
 
     def turn(self, view: View) -> Answer | None:
         """The person's answer; None when the person leaves."""
-        from taskapp_kit.cli.answers import NotUnderstood, read_line
-        from taskapp_kit.cli.report import observation_words
+        from taskapp_kit.cli.rollout_output import observation_words
+        from taskapp_kit.cli.typed_actions import NotUnderstood, read_line
 
         if view.turn == 0:
             self._out.print(clean(observation_words(view.observation)), soft_wrap=not self._wraps)
@@ -128,7 +128,7 @@ class _Terminal:
 
     def last(self, results: Any) -> None:
         """The steps of the turn that just ended; one that was shown is not shown again."""
-        from taskapp_kit.cli.report import observation_words
+        from taskapp_kit.cli.rollout_output import observation_words
 
         for step in results:
             if step.index < self._shown:
@@ -142,7 +142,7 @@ class _Terminal:
 
     def _check(self, answer: Answer) -> None:
         """A slip of the fingers is told here, and costs no step. Raises NotUnderstood."""
-        from taskapp_kit.cli.answers import NotUnderstood
+        from taskapp_kit.cli.typed_actions import NotUnderstood
         from taskapp_kit.declare.signature import BadArguments
 
         for call in answer.tool_calls:
@@ -168,7 +168,7 @@ class _Terminal:
         return line.strip()
 
     def _tools(self, tools: Any) -> None:
-        from taskapp_kit.cli.schema_words import members
+        from taskapp_kit.cli.schema_text import members
 
         for tool in tools:
             self._out.print(_signature(tool, members(tool.parameters)), style="bold")

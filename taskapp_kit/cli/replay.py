@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from taskapp_kit.cli.option_types import JSON_OBJECT, SEED
 from taskapp_kit.cli.terminal import clean, console, example, one_line, print_json
-from taskapp_kit.cli.values import JSON_OBJECT, SEED
 from taskapp_kit.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
     from taskapp_kit.config import Settings
-    from taskapp_kit.contract.ports import Store
+    from taskapp_kit.contract.protocols import Store
     from taskapp_kit.contract.wire import RolloutRequest
-    from taskapp_kit.declare.taskapp import TaskApp
+    from taskapp_kit.declare.app import TaskApp
     from taskapp_kit.evaluate.replay import Compared
 
 ROLLOUT_ID = re.compile(r"[0-9a-f]{32}")
@@ -66,7 +66,7 @@ def command(
     """
     import asyncio
 
-    from taskapp_kit.cli.failure import only_authors_log
+    from taskapp_kit.cli.failure_output import only_authors_log
     from taskapp_kit.config import export, load
     from taskapp_kit.declare.discovery import find_app
 
@@ -125,10 +125,10 @@ async def _replayed(
     *,
     quiet: bool,
 ) -> list[Compared]:
-    from taskapp_kit.contract.ports import SystemClock
+    from taskapp_kit.contract.protocols import SystemClock
     from taskapp_kit.evaluate.replay import replay, stored_ids
-    from taskapp_kit.model_access import model_access
-    from taskapp_kit.service import Service
+    from taskapp_kit.rollout.models.access import model_access
+    from taskapp_kit.rollout.service import Service
     from taskapp_kit.store import open_store
 
     stored_in = open_store(source, create=False)

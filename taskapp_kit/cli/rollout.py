@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskapp_kit.cli.failure import failure_told, only_authors_log, show_traceback
-from taskapp_kit.cli.model_choice import chosen_policy
+from taskapp_kit.cli.failure_output import failure_told, only_authors_log, show_traceback
+from taskapp_kit.cli.option_types import ACTION, FULL, JSON_OBJECT, JUDGES, SEED, WIDTH, is_url
+from taskapp_kit.cli.policy_options import chosen_policy
 from taskapp_kit.cli.terminal import console, example, print_json
-from taskapp_kit.cli.values import ACTION, FULL, JSON_OBJECT, JUDGES, SEED, WIDTH, is_url
 from taskapp_kit.errors import RequestError, RolloutFailed
-from taskapp_kit.private_files import write_private
+from taskapp_kit.system.private_files import write_private
 
 if TYPE_CHECKING:
-    from taskapp_kit.cli.conversation import RolloutLines
+    from taskapp_kit.cli.conversation_output import RolloutLines
     from taskapp_kit.config import Settings
     from taskapp_kit.contract.wire import RolloutRequest
 
@@ -112,8 +112,8 @@ def command(
     With --inference-url a language model plays; with --model alone one that models.toml names. Otherwise, without
     --policy, the random policy plays; with --action the constant one.
     """
-    from taskapp_kit.cli.conversation import RolloutLines
-    from taskapp_kit.cli.report import print_result, print_steps
+    from taskapp_kit.cli.conversation_output import RolloutLines
+    from taskapp_kit.cli.rollout_output import print_result, print_steps
     from taskapp_kit.config import load
 
     settings = load({"store": store, "cache": cache}, env_files=env_files)
@@ -163,7 +163,7 @@ def _writable(out: Path | None) -> None:
 def _remote(url: str, key: str | None, body: dict[str, Any], seconds: float) -> dict[str, Any]:
     from pydantic import ValidationError
 
-    from taskapp_kit.cli.remote import Remote, RemoteError
+    from taskapp_kit.cli.remote_task_app import Remote, RemoteError
     from taskapp_kit.contract.wire import RolloutResponse
 
     answer = Remote(url, key).rollout(body, timeout_seconds=seconds + 30.0)
@@ -184,9 +184,9 @@ def _local(
     import asyncio
 
     from taskapp_kit.config import export
-    from taskapp_kit.contract.response import response_body
     from taskapp_kit.contract.wire import RolloutRequest
     from taskapp_kit.declare.discovery import find_app
+    from taskapp_kit.rollout.response import response_body
 
     export(settings)
     only_authors_log()
@@ -209,10 +209,10 @@ def _local(
 async def _play(
     app: Any, request: RolloutRequest, settings: Settings, lines: RolloutLines | None, *, skip_judges: bool
 ) -> Any:
-    from taskapp_kit.contract.ports import SystemClock
-    from taskapp_kit.model_access import model_access
-    from taskapp_kit.score.judges import check_judges
-    from taskapp_kit.service import Service
+    from taskapp_kit.contract.protocols import SystemClock
+    from taskapp_kit.rollout.models.access import model_access
+    from taskapp_kit.rollout.score.judges import check_judges
+    from taskapp_kit.rollout.service import Service
 
     models = model_access(settings, "local", SystemClock())
     if not skip_judges:

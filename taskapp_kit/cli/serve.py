@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from taskapp_kit.config import Settings
-    from taskapp_kit.declare.taskapp import TaskApp
+    from taskapp_kit.declare.app import TaskApp
 
 DEFAULT_STORE = "sqlite:///.taskapp/rollouts.db"
 HANDED_APP, HANDED_EXPOSURE, HANDED_LEVEL = "TASKAPP_SERVED_APP", "TASKAPP_SERVED_EXPOSURE", "TASKAPP_SERVED_LOG_LEVEL"
@@ -109,7 +109,7 @@ def command(
     if show_config:
         _show(settings)
         return
-    from taskapp_kit.serve.runner import bound_to_this_machine, log_to_stderr
+    from taskapp_kit.serve.uvicorn_server import bound_to_this_machine, log_to_stderr
 
     local = bound_to_this_machine(settings.host)
     settings, minted = _with_key(settings, local=local)
@@ -129,7 +129,7 @@ def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, rel
     from taskapp_kit.config import export, hand_over, hidden_from_authors, keep_from_authors
     from taskapp_kit.declare.discovery import find_app
     from taskapp_kit.serve.connections import limits_of
-    from taskapp_kit.serve.runner import run
+    from taskapp_kit.serve.uvicorn_server import run
 
     exposure: Any = "local" if local else "public"
     export(settings)
@@ -181,8 +181,8 @@ def _hide_handed_keys() -> None:
     """
     from multiprocessing import resource_tracker
 
-    from taskapp_kit.child_python import hide_memory
     from taskapp_kit.config import hidden_from_authors
+    from taskapp_kit.system.child_python import hide_memory
 
     with hidden_from_authors():
         resource_tracker.ensure_running()
@@ -197,7 +197,7 @@ def reload_factory() -> FastAPI:
     from taskapp_kit.asgi import build
     from taskapp_kit.config import from_environment, keep_from_authors
     from taskapp_kit.declare.discovery import find_app
-    from taskapp_kit.serve.runner import log_to_stderr
+    from taskapp_kit.serve.uvicorn_server import log_to_stderr
 
     settings = from_environment()
     keep_from_authors()
@@ -234,11 +234,11 @@ def _show(settings: Settings) -> None:
 
 def _banner(app: TaskApp, url: str, settings: Settings, *, minted: str | None, local: bool) -> None:
     """What is served, where, how it is scored, how to ask it; a minted key, once."""
+    from taskapp_kit.cli.app_output import reward_words, split_words
     from taskapp_kit.cli.curl import curl_lines
-    from taskapp_kit.cli.description import reward_words, split_words
     from taskapp_kit.contract.example_policy import example_policy
-    from taskapp_kit.policy.choose import offered, policies_of
-    from taskapp_kit.serve.task_info import Description
+    from taskapp_kit.rollout.describe import Description
+    from taskapp_kit.rollout.policy.select import offered, policies_of
 
     spec = offered(app.freeze(), exposure="local" if local else "public", gold=settings.gold)
     told = Description(

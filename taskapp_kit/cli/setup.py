@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from taskapp_kit.cli.job_settings import (
+from taskapp_kit.cli.job_options import (
     BACKEND_VARIABLES,
     ENVIRONMENT_KEY,
     LOCAL_BACKEND,
@@ -66,7 +66,7 @@ def command(
     missing SYNTH_API_KEY, too. Nothing leaves this machine without --upload-key or --discover.
     """
     from taskapp_kit.cli import env_file
-    from taskapp_kit.deploy.tunnel_plan import on_loopback
+    from taskapp_kit.deploy.tunnel.plan import on_loopback
 
     sources = [*([str(path)] if path.expanduser().is_file() else []), *env_files]
     known = job_settings(env_files=sources, backend_url=backend_url, task_app_url=task_url)
@@ -115,7 +115,7 @@ def _asked_for_key(ours: bool) -> str:
 
 def _address(told: str | None) -> str | None:
     """Raises ConfigError for one that no later command could use (or that holds a password)."""
-    from taskapp_kit.client.transport import read_address
+    from taskapp_kit.net.http import read_address
 
     return read_address(told) if told else None
 
@@ -134,7 +134,7 @@ def _mint() -> str:
 
 
 def _discovered(environment: str, asks: bool) -> str:
-    from taskapp_kit.deploy.modal_discovery import deployed_apps
+    from taskapp_kit.deploy.modal.discovery import deployed_apps
 
     found = deployed_apps(environment)
     if not found:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskapp_kit.cli.job_settings import (
+from taskapp_kit.cli.job_options import (
     TASK_APP_VARIABLES,
     asked_for,
     backend_option,
@@ -21,9 +21,9 @@ from taskapp_kit.cli.terminal import clean, console, example, print_json
 from taskapp_kit.errors import BackendError, ConfigError, JobError, JobTimeout
 
 if TYPE_CHECKING:
-    from taskapp_kit.cli.job_settings import JobSettings
+    from taskapp_kit.cli.job_options import JobSettings
     from taskapp_kit.client import RLJob
-    from taskapp_kit.client.rl_config import RlConfig
+    from taskapp_kit.client.config.rl_config import RlConfig
 
 
 @click.command(
@@ -82,10 +82,10 @@ def command(
     --no-poll, which prints the job's id: one that was taken), 1 one that did not, 2 a config or a setting that is
     wrong. Ctrl-C stops following; the job goes on.
     """
-    from taskapp_kit.cli.follow import cause_of, left, report
+    from taskapp_kit.cli.job_progress import cause_of, left, report
     from taskapp_kit.client import RLJob
     from taskapp_kit.client.job_status import succeeded
-    from taskapp_kit.contract.redaction import without_keys
+    from taskapp_kit.net.redact import without_keys
 
     config = _config(config_path)
     named = config.document.get("services", {}).get("task_url")
@@ -149,7 +149,7 @@ async def _run(
     quiet: bool,
 ) -> dict[str, Any]:
     from taskapp_kit.cli.check import failed, show
-    from taskapp_kit.cli.follow import display_for, follow
+    from taskapp_kit.cli.job_progress import display_for, follow
     from taskapp_kit.client import check_backend, check_task_app
 
     findings = [

@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from taskapp_kit.client.attempts import again
 from taskapp_kit.client.backend_errors import NO_SUCH_ROUTE, odd, refusal, unreachable
 from taskapp_kit.client.job_status import MAX_ID
-from taskapp_kit.client.transport import Answer, NoAnswer, Transport, header_key, read_address
+from taskapp_kit.client.retry import again
 from taskapp_kit.config import process_variable
 from taskapp_kit.errors import BackendError, JobConfigError
+from taskapp_kit.net.http import Answer, NoAnswer, Transport, header_key, read_address
 
 if TYPE_CHECKING:
     import aiohttp

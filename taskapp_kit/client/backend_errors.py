@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from taskapp_kit.client.refusals import ended, sentence, told_by
-from taskapp_kit.client.transport import CHECK_PROXY, Answer, NoAnswer
 from taskapp_kit.errors import BackendError, BackendUnreachable
+from taskapp_kit.net.envelope import ended, sentence, told_by
+from taskapp_kit.net.http import CHECK_PROXY, Answer, NoAnswer
 
 NO_BACKEND = "Is that the address of a training backend?"
 NO_SUCH_ROUTE = frozenset({404, 405})

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from taskapp_kit.client.backend import EXAMPLE, api_base
-from taskapp_kit.client.probing import Prober, Reply, name_of
+from taskapp_kit.client.probe import Prober, Reply, name_of
 from taskapp_kit.client.task_app import TaskAppClient
-from taskapp_kit.client.transport import header_key, read_address
 from taskapp_kit.contract.example_policy import example_policy
 from taskapp_kit.errors import ConfigError, TaskAppError
+from taskapp_kit.net.http import header_key, read_address
 
 Part = Literal["backend", "task app", "key", "contract", "rollout"]
 

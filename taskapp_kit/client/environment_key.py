@@ -14,7 +14,7 @@ import secrets
 from typing import Any
 
 from taskapp_kit.client.backend import BackendClient
-from taskapp_kit.client.portal import run
+from taskapp_kit.client.blocking_portal import run
 from taskapp_kit.config import process_variable
 from taskapp_kit.errors import BackendError, ConfigError, JobConfigError, Unavailable
 

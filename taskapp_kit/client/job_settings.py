@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from taskapp_kit.client.transport import header_key
 from taskapp_kit.config import process_variable
 from taskapp_kit.errors import JobConfigError
+from taskapp_kit.net.http import header_key
 
 FLAT = ("task_url", "task_app_url", "backend", "backend_url", "model")
 """Overrides that are arguments and no tables of the file; the SDK has some of them, too."""

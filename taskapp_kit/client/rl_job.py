@@ -21,11 +21,10 @@ from typing import Any
 
 from taskapp_kit.client.backend import BackendClient, api_base
 from taskapp_kit.client.backend import backend_url as backend_address
+from taskapp_kit.client.blocking_portal import iterate, run
 from taskapp_kit.client.job_settings import backend_key, split_overrides, task_app_key
 from taskapp_kit.client.job_status import SUCCEEDED, TERMINAL, job_id_of, over, read_status, succeeded, weights_note
 from taskapp_kit.client.job_watch import OnStatus, watch
-from taskapp_kit.client.portal import iterate, run
-from taskapp_kit.client.refusals import ended, sentence
 from taskapp_kit.errors import (
     BackendError,
     JobConfigError,
@@ -34,6 +33,7 @@ from taskapp_kit.errors import (
     TaskAppError,
     TaskAppUnreachable,
 )
+from taskapp_kit.net.envelope import ended, sentence
 
 log = logging.getLogger("taskapp_kit.client.rl_job")
 
@@ -86,8 +86,8 @@ class RLJob:
 
         Raises FileNotFoundError; JobConfigError (a ConfigError and ValueError) for everything that cannot be used.
         """
-        from taskapp_kit.client.payload import build_rl_payload
-        from taskapp_kit.client.rl_config import load_rl_config
+        from taskapp_kit.client.config.rl_config import load_rl_config
+        from taskapp_kit.client.job_payload import build_rl_payload
 
         changed, named = split_overrides(overrides)
         config = load_rl_config(config_path, changed or None)

@@ -17,7 +17,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from taskapp_kit.client.redirects import (
+from taskapp_kit.client.task_app_errors import not_json, refusal, unreachable
+from taskapp_kit.errors import JobTimeout, TaskAppError
+from taskapp_kit.net.envelope import Told, told_by
+from taskapp_kit.net.http import Answer, NoAnswer, Transport
+from taskapp_kit.net.redirects import (
     GATEWAY_TROUBLE,
     ForeignRedirect,
     OutOfHops,
@@ -25,10 +29,6 @@ from taskapp_kit.client.redirects import (
     hop_budget,
     next_address,
 )
-from taskapp_kit.client.refusals import Told, told_by
-from taskapp_kit.client.task_app_errors import not_json, refusal, unreachable
-from taskapp_kit.client.transport import Answer, NoAnswer, Transport
-from taskapp_kit.errors import JobTimeout, TaskAppError
 
 log = logging.getLogger("taskapp_kit.client")
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.client.backend_errors import passing
 from taskapp_kit.client.job_status import over, read_status
-from taskapp_kit.client.server_events import Frame, FrameReader, FrameTooLarge
-from taskapp_kit.client.transport import NoAnswer, read_json
 from taskapp_kit.errors import BackendError
+from taskapp_kit.net.http import NoAnswer, read_json
+from taskapp_kit.net.sse import Frame, FrameReader, FrameTooLarge
 
 if TYPE_CHECKING:
     from taskapp_kit.client.backend import BackendClient

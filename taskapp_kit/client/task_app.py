@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
-from taskapp_kit.client.portal import run
+from taskapp_kit.client.blocking_portal import run
 from taskapp_kit.client.rollout_call import RolloutCall
 from taskapp_kit.client.task_app_errors import not_json, refusal, unreachable
-from taskapp_kit.client.transport import Answer, NoAnswer, Refuse, Transport, header_key, read_address
 from taskapp_kit.errors import ConfigError, RequestError, TaskAppError
+from taskapp_kit.net.http import Answer, NoAnswer, Refuse, Transport, header_key, read_address
 
 if TYPE_CHECKING:
     from taskapp_kit.contract.wire import RolloutRequest
@@ -167,7 +167,7 @@ class TaskAppClient:
         return body
 
     async def _get(self, path: str, shown: str, retries: int, seconds: float) -> Answer:
-        from taskapp_kit.client.attempts import again
+        from taskapp_kit.client.retry import again
 
         try:
             return await again(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from taskapp_kit.client.refusals import Told, ended, told_by
-from taskapp_kit.client.transport import CHECK_PROXY, Answer, NoAnswer
 from taskapp_kit.errors import TaskAppError, TaskAppUnreachable
+from taskapp_kit.net.envelope import Told, ended, told_by
+from taskapp_kit.net.http import CHECK_PROXY, Answer, NoAnswer
 
 NO_TASK_APP = "Is that the address of a task app?"
 START_IT = "Start the server (taskapp serve APP), or check the address."

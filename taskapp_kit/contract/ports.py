@@ -1,315 +1,41 @@
-"""The protocols by which rooms meet without importing each other; `service` joins them."""
-
-from __future__ import annotations
-
-import random
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
-
-from taskapp_kit.contract.content import Content, Json
-from taskapp_kit.contract.trajectory import Answer, PlayedStep
-from taskapp_kit.errors import Failure
-
-
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """An action as a policy sees it.
-
-    parameters: JSON Schema of an object. text: takes the assistant's plain words instead of arguments.
-    noop: arguments that change nothing, None if the author named none. sample: the author's own way of drawing
-    arguments, `fn(rng) -> dict`, needed where a field is unbounded.
-    """
-
-    name: str
-    description: str
-    parameters: Mapping[str, Json]
-    text: bool = False
-    noop: Mapping[str, Json] | None = None
-    sample: Callable[[random.Random], Any] | None = field(default=None, compare=False)
-
-
-@dataclass(slots=True)
-class View:
-    """What a policy is given when its turn comes: what it reads now, the steps since it was last asked, the tools at hand.
-
-    `observation` is the newest one (the first observation in turn 0), `initial` the first. `results` are the steps of the
-    policy's own answer, then those that the caller applied himself. `task` is the row, private fields included:
-    only the author's own `gold` policy reads it, and no model ever does.
-    """
-
-    turn: int
-    observation: Content
-    results: Sequence[PlayedStep]
-    tools: Sequence[Tool]
-    task: Any = None
-    initial: Content = None
-
-
-class PolicyStops(BaseException):
-    """Raised where a policy or a model would be asked, to end the episode there: no failure. It is truncated, and scored.
-
-    No Exception: an author's `except Exception` around a model's call, or a library that asks again, must not hold it.
-
-    stop_reason: the word that the trajectory carries, e.g. `left`. value: of the limit that was reached, None without
-    one; the event then has the number of turns.
-    """
-
-    def __init__(self, stop_reason: str, value: float | None = None) -> None:
-        super().__init__(stop_reason)
-        self.stop_reason = stop_reason
-        self.value = value
-
-
-@runtime_checkable
-class LocalPolicy(Protocol):
-    """A policy that decides by computing, in the environment's own thread. One object for each rollout."""
-
-    @property
-    def name(self) -> str:
-        """The name under which it was asked for."""
-        ...
-
-    def decide(self, view: View) -> Answer:
-        """The next decision. May raise PolicyStops, or anything else: a failure whose boundary is `policy`."""
-        ...
-
-
-class Clock(Protocol):
-    """Time, so that a test can hold it. Both in seconds."""
-
-    def now(self) -> float:
-        """Unix time."""
-        ...
-
-    def monotonic(self) -> float:
-        """A clock that never goes back; its zero means nothing."""
-        ...
-
-
-class SystemClock:
-    """The machine's clock: unix time, and seconds since some moment."""
-
-    now = staticmethod(time.time)
-    monotonic = staticmethod(time.perf_counter)
-
-
-@dataclass(slots=True)
-class StoredRollout:
-    """A rollout as it is kept. All of it is JSON but `blobs`, the pictures by SHA-256 (hex) of their PNG bytes.
-
-    status: terminated | truncated | failed. events: as `contract.events.to_json` writes them, in order, without private
-    state. private: what only rubrics may read (`{"final_state": …}`). policy: the allow-listed part of `policy.config`.
-    failure: boundary, code, message, error_id of a failed rollout. created_at: unix seconds. seconds: wall time.
-    tokens: prompt and completion tokens of the policy's model, cost: US dollars for them; None where they are not known.
-    row_hash: SHA-256 of the task's row, None without rows: the row itself is never kept. observation_digest: the digest
-    with the pictures, None when none were asked for, and in rows of releases before 0.2.0.
-    """
-
-    rollout_id: str
-    run_id: str
-    created_at: float
-    app: str
-    app_version: str
-    environment: str
-    environment_version: str
-    split: str
-    seed: int
-    config: dict[str, Json]
-    policy: dict[str, Json]
-    mode: str
-    status: str
-    stop_reason: str
-    length: int
-    total_reward: float
-    events: Sequence[dict[str, Json]]
-    spec_hash: str
-    kit_version: str
-    schema_version: int
-    group_id: str | None = None
-    row_hash: str | None = None
-    reward: float | None = None
-    outcome_score: float | None = None
-    events_score: float | None = None
-    digest: str | None = None
-    observation_digest: str | None = None
-    scorecard: dict[str, Json] | None = None
-    failure: dict[str, Json] | None = None
-    private: dict[str, Json] = field(default_factory=dict)
-    timing: dict[str, float] = field(default_factory=dict)
-    seconds: float = 0.0
-    key_label: str | None = None
-    tokens: int | None = None
-    cost: float | None = None
-    blobs: dict[str, bytes] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutQuery:
-    """Which stored rollouts: those that fit every member that is not None.
-
-    reward_above, reward_below: exclusive bounds; a reward that is undefined fits neither. before: (created_at,
-    rollout_id) of a row; only what stands after it in the order newest first. limit: rows at most, from 1.
-    """
-
-    app: str | None = None
-    environment: str | None = None
-    policy: str | None = None
-    status: str | None = None
-    boundary: str | None = None
-    run_id: str | None = None
-    group_id: str | None = None
-    key_label: str | None = None
-    reward_above: float | None = None
-    reward_below: float | None = None
-    before: tuple[float, str] | None = None
-    limit: int = 50
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutSummaryRow:
-    """What a list tells of a stored rollout; see StoredRollout. boundary: where a failed one failed."""
-
-    rollout_id: str
-    created_at: float
-    environment: str
-    split: str
-    seed: int
-    policy: str | None
-    model: str | None
-    status: str
-    stop_reason: str
-    boundary: str | None
-    reward: float | None
-    length: int
-    tokens: int | None
-    cost: float | None
-    seconds: float
-    run_id: str
-    group_id: str | None
-
-
-@runtime_checkable
-class QueryableStore(Protocol):
-    """A store that can list what it has. A plugin's store may do without: lists are then refused."""
-
-    async def query(self, wanted: RolloutQuery) -> list[RolloutSummaryRow]:
-        """The rollouts that fit, newest first, among equal times by rollout_id descending. Raises StoreError."""
-        ...
-
-
-@runtime_checkable
-class PrunableStore(Protocol):
-    """A store that can remove old rollouts. A plugin's store may do without."""
-
-    async def prune(self, app: str, *, before: float | None = None, keep: int | None = None) -> int:
-        """Removes rollouts of `app` that began before that time (unix seconds), or all but the newest `keep`.
-
-        Kept are those that have a ticket, and every picture that a rollout which stays shows. How many were removed.
-        Raises StoreError.
-        """
-        ...
-
-
-class Store(Protocol):
-    """Where rollouts are kept. All calls may come from any task of one event loop; they raise StoreError."""
-
-    async def save(self, rollout: StoredRollout) -> None:
-        """Keeps the rollout. When it returns, the rollout survives a kill -9."""
-        ...
-
-    async def load(self, rollout_id: str) -> StoredRollout | None:
-        """The rollout, without its blobs' bytes; None when there is none."""
-        ...
-
-    async def blob(self, sha256: str) -> bytes | None:
-        """A picture's PNG bytes; None when there is none."""
-        ...
-
-    async def recent(self, limit: int = 50, *, environment: str | None = None) -> list[StoredRollout]:
-        """The newest rollouts first, their `events` left empty."""
-        ...
-
-    def coordinator(self, clock: Clock) -> Coordinator | None:
-        """Where tickets live as long as this store does; None when it keeps none, then they are held in memory."""
-        ...
-
-    async def close(self) -> None:
-        """Finishes what is being written, then lets go of the file or the server."""
-        ...
-
-
-TICKET_SECONDS = 24 * 3600.0
-"""How long a ticket is kept, and with it what came of its rollout."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """A rollout that is to be found again: by its id, and by the Idempotency-Key under which it was asked for.
-
-    key: SHA-256 (hex) of the idempotency key and of whose it is; None without one. fingerprint: SHA-256 (hex) of the
-    request's body. created_at: unix seconds. key_label: of the API key that asked. app: the task app's name, None in a
-    ticket of a release before 0.2.0.
-    """
-
-    rollout_id: str
-    fingerprint: str
-    created_at: float
-    key: str | None = None
-    key_label: str | None = None
-    app: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """What came of a rollout: the bytes of the answer of `POST /rollout`, or the failure; exactly one of them.
-
-    events: as a JSON array, where no store has them; a coordinator that lives in a store need not keep them.
-    """
-
-    rollout_id: str
-    answer: bytes | None = None
-    failure: Failure | None = None
-    events: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A ticket as it stands. `running`: its holder plays it now; `lost`: its holder died before it was settled."""
-
-    ticket: Ticket
-    state: Literal["running", "lost", "settled"]
-    settled: Settled | None = None
-
-
-class Coordinator(Protocol):
-    """Tickets, shared by all who serve one store. All calls come from tasks of one event loop; they raise StoreError."""
-
-    async def claim(self, ticket: Ticket) -> Found | None:
-        """Keeps the ticket as held by this process, and answers None; when its key is taken, answers who has it.
-
-        A key is free again when its ticket is older than TICKET_SECONDS, when it was lost, and when it was settled
-        with `free_key`. A ticket without a key is always kept. Of claims at the same time, here and elsewhere, one wins.
-        """
-        ...
-
-    async def settle(self, settled: Settled, *, free_key: bool = False) -> None:
-        """What came of a ticket that this process holds. When it returns, that survives what the store survives.
-
-        free_key: its idempotency key may be claimed anew (the rollout was cancelled, so it has no result to repeat);
-        the ticket itself stays to be looked up.
-        """
-        ...
-
-    async def release(self, rollout_id: str) -> None:
-        """Forgets a ticket that this process holds, whose rollout never began."""
-        ...
-
-    async def look(self, rollout_id: str) -> Found | None:
-        """The ticket of this rollout; None when there is none, or no more."""
-        ...
-
-    async def close(self) -> None:
-        """Ends what it does in the background. Tickets that this process still holds are lost from now on."""
-        ...
+"""Old import path of `taskapp_kit.contract.protocols`, kept because the documentation named it."""
+
+from taskapp_kit.contract.protocols import (
+    TICKET_SECONDS,
+    Clock,
+    Coordinator,
+    Found,
+    LocalPolicy,
+    PolicyStops,
+    PrunableStore,
+    QueryableStore,
+    RolloutQuery,
+    RolloutSummaryRow,
+    Settled,
+    Store,
+    StoredRollout,
+    SystemClock,
+    Ticket,
+    Tool,
+    View,
+)
+
+__all__ = [
+    "TICKET_SECONDS",
+    "Clock",
+    "Coordinator",
+    "Found",
+    "LocalPolicy",
+    "PolicyStops",
+    "PrunableStore",
+    "QueryableStore",
+    "RolloutQuery",
+    "RolloutSummaryRow",
+    "Settled",
+    "Store",
+    "StoredRollout",
+    "SystemClock",
+    "Ticket",
+    "Tool",
+    "View",
+]

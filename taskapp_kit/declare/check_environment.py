@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from taskapp_kit.contract.identity import SEED_LIMIT, overlap
+from taskapp_kit.declare.app import NOT_GIVEN, Declared, TaskApp
 from taskapp_kit.declare.check_actions import KIT_METHODS, check_actions
 from taskapp_kit.declare.check_functions import readable_names
 from taskapp_kit.declare.docstrings import docstring
 from taskapp_kit.declare.marks import ATTRIBUTE, PROBLEMS
-from taskapp_kit.declare.places import did_you_mean, line_of
 from taskapp_kit.declare.problems import Problems, check_name, check_splits, is_number
 from taskapp_kit.declare.signature import Arguments, SignatureProblem, needed_names, parameters_of
+from taskapp_kit.declare.source_location import did_you_mean, line_of
 from taskapp_kit.declare.specs import DEFAULT_MAX_TURNS, EnvironmentSpec
-from taskapp_kit.declare.taskapp import NOT_GIVEN, Declared, TaskApp
 
 RESET_NAMES = ("seed", "task", "split", "context")
 STEP_LIMIT = "step_limit"

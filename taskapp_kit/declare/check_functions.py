@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taskapp_kit.contract.trajectory import RESERVED_METRICS
+from taskapp_kit.declare.app import Declared, TaskApp
 from taskapp_kit.declare.docstrings import docstring
-from taskapp_kit.declare.places import did_you_mean, line_of
 from taskapp_kit.declare.problems import Problems, is_number
 from taskapp_kit.declare.signature import names_of, needed_names
+from taskapp_kit.declare.source_location import did_you_mean, line_of
 from taskapp_kit.declare.specs import AggregateSpec, MetricSpec, PolicySpec
-from taskapp_kit.declare.taskapp import Declared, TaskApp
 
 OUTCOME_NAMES = ("trajectory", "task", "config", "answer_text")
 """What a function that reads a finished episode may take."""

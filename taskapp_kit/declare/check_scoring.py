@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from taskapp_kit.contract.scorecard import Blend
+from taskapp_kit.declare.app import Declared, TaskApp
 from taskapp_kit.declare.check_functions import (
     OUTCOME_NAMES,
     chosen_environments,
@@ -15,7 +16,6 @@ from taskapp_kit.declare.check_functions import (
     own_docstring,
     taken_names,
 )
-from taskapp_kit.declare.places import did_you_mean, line_of
 from taskapp_kit.declare.problems import Problems, is_number
 from taskapp_kit.declare.rubric_file import (
     COMBINATIONS,
@@ -26,8 +26,8 @@ from taskapp_kit.declare.rubric_file import (
     read_rubric_file,
     wrong_choices,
 )
+from taskapp_kit.declare.source_location import did_you_mean, line_of
 from taskapp_kit.declare.specs import CriterionSpec, JudgeSpec
-from taskapp_kit.declare.taskapp import Declared, TaskApp
 from taskapp_kit.errors import DeclarationError
 
 EVENT_NAMES = ("step", "trajectory", "task", "config")

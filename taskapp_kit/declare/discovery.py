@@ -17,9 +17,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from taskapp_kit.child_python import add_import_folder
-from taskapp_kit.declare.taskapp import TaskApp
+from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.errors import DiscoveryError, TaskappError
+from taskapp_kit.system.child_python import add_import_folder
 
 DISTRIBUTION = "taskapp-kit"
 PLUGIN_GROUP = "taskapp_kit.apps"

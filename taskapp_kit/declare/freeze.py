@@ -1,6 +1,6 @@
 """Freeze: every declaration is checked, every problem is reported at once, and the frozen AppSpec comes out.
 
-The checks stand beside: `check_environment.py` and `check_actions.py`, `questions.py` (`app.tasks`), `check_scoring.py`
+The checks stand beside: `check_environment.py` and `check_actions.py`, `single_turn.py` (`app.tasks`), `check_scoring.py`
 (criteria, judges, rubric files, blend), `check_functions.py` (all the other functions). Each writes what is wrong to one
 `Problems` (`problems.py`) and gives a spec, or None.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from taskapp_kit.declare.app import Declared, TaskApp
 from taskapp_kit.declare.check_environment import check_environment
 from taskapp_kit.declare.check_functions import (
     check_aggregate,
@@ -21,12 +22,11 @@ from taskapp_kit.declare.check_functions import (
 )
 from taskapp_kit.declare.check_scoring import check_blend, check_criterion, check_judge, check_rubric_file
 from taskapp_kit.declare.docstrings import docstring
-from taskapp_kit.declare.places import in_order, line_of
 from taskapp_kit.declare.problems import Problems, check_keywords
-from taskapp_kit.declare.questions import check_questions
 from taskapp_kit.declare.rubric_file import Aggregation
+from taskapp_kit.declare.single_turn import check_questions
+from taskapp_kit.declare.source_location import in_order, line_of
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
-from taskapp_kit.declare.taskapp import Declared, TaskApp
 from taskapp_kit.errors import DeclarationError
 
 T = TypeVar("T")

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from taskapp_kit.declare.places import did_you_mean
-from taskapp_kit.declare.taskapp import Declared
+from taskapp_kit.declare.app import Declared
+from taskapp_kit.declare.source_location import did_you_mean
 from taskapp_kit.errors import Problem
 
 

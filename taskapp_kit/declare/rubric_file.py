@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from taskapp_kit.declare.places import shown_path
+from taskapp_kit.declare.source_location import shown_path
 from taskapp_kit.errors import DeclarationError, Problem, Unavailable
 
 KNOWN = {"id", "description", "weight", "required", "accumulate", "judge", "choices", "scale", "call"}

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.digest import json_hash
-from taskapp_kit.contract.ports import Tool
+from taskapp_kit.contract.protocols import Tool
 from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.declare.signature import Arguments
 from taskapp_kit.declare.tasks import TaskSource

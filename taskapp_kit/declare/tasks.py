@@ -10,8 +10,8 @@ from typing import Any
 
 from taskapp_kit.contract.content import Json, plain
 from taskapp_kit.contract.digest import json_hash
-from taskapp_kit.declare.places import shown_path
-from taskapp_kit.declare.private import PublicRows, private_fields
+from taskapp_kit.declare.private_fields import PublicRows, private_fields
+from taskapp_kit.declare.source_location import shown_path
 from taskapp_kit.errors import DeclarationError, Problem
 
 Rows = Sequence[Any] | str | Path | Callable[[], Iterable[Any]]

@@ -24,7 +24,7 @@ from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import ConfigError, StoreError
 from taskapp_kit.evaluate.plan import Plan
 from taskapp_kit.evaluate.results import Result
-from taskapp_kit.private_files import make_private_folder, open_private, write_private
+from taskapp_kit.system.private_files import make_private_folder, open_private, write_private
 
 CONFIG, RESULTS, SUMMARY = "config.json", "results.jsonl", "summary.json"
 FORMAT, SCHEMA_VERSION = "taskapp-eval", 1

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from taskapp_kit.contract.addresses import stored_url
 from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.inference_url import stored_url
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.evaluate.seeds import Seeds
-from taskapp_kit.policy.choose import KEPT_CONFIG
+from taskapp_kit.rollout.policy.select import KEPT_CONFIG
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,14 @@ from typing import Any
 
 from taskapp_kit.contract.content import Content, Json, without_images
 from taskapp_kit.contract.events import Event, content_to_json, fold
-from taskapp_kit.contract.ports import QueryableStore, RolloutQuery, Store, StoredRollout
+from taskapp_kit.contract.protocols import QueryableStore, RolloutQuery, Store, StoredRollout
 from taskapp_kit.contract.trajectory import Trajectory, Turn
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.errors import RolloutFailed, Unavailable
-from taskapp_kit.group_scoring import load_trajectory
-from taskapp_kit.policy.local import ReplayPolicy
-from taskapp_kit.replaying import as_stored, recording_of
-from taskapp_kit.service import Service
+from taskapp_kit.rollout.groups import load_trajectory
+from taskapp_kit.rollout.policy.builtin import ReplayPolicy
+from taskapp_kit.rollout.policy.replay import as_stored, recording_of
+from taskapp_kit.rollout.service import Service
 
 PAGE = 500
 """Rollouts that are listed at a time."""

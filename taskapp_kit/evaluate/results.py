@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.rollout import Rollout
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.scorecard import RolloutSummary
 from taskapp_kit.errors import Failure, TaskAppError
 

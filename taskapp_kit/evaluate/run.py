@@ -10,12 +10,12 @@ from uuid import uuid4
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.declare.specs import AppSpec
+from taskapp_kit.evaluate.consecutive_failures import MAX_CONSECUTIVE_FAILURES, ModelFailures
 from taskapp_kit.evaluate.directory import Directory
-from taskapp_kit.evaluate.gone import MAX_CONSECUTIVE_FAILURES, ModelFailures
 from taskapp_kit.evaluate.plan import Plan
-from taskapp_kit.evaluate.players import About, Player, idempotency_key
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
+from taskapp_kit.evaluate.runners import About, Player, idempotency_key
 from taskapp_kit.evaluate.statistics import Tally
 
 TICK_SECONDS = 10.0
@@ -173,7 +173,7 @@ def summarise(plan: Plan, directory: Directory, about: About, spec: AppSpec | No
     spec: of the app, whose aggregates are computed; without it there are none. Two runs of the same differ in `timing` at
     most, whether they were broken off or not.
     """
-    from taskapp_kit.score.scoring import ScoringFailed, aggregates
+    from taskapp_kit.rollout.score.scoring import ScoringFailed, aggregates
 
     tally = Tally()
     numbers = []

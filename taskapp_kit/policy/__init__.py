@@ -1,1 +1,1 @@
-"""The telephone: who decides. Built-in policies and an app's own; models follow behind the same port."""
+"""Old import paths, kept because the documentation named them."""

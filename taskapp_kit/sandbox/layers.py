@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from taskapp_kit.child_python import python_command
 from taskapp_kit.errors import Unavailable
 from taskapp_kit.sandbox import interpreter, processes
 from taskapp_kit.sandbox.folder import Folder, tool
 from taskapp_kit.sandbox.launch import BETWEEN, KINDS, NOTHING, PATH
 from taskapp_kit.sandbox.limits import SandboxLimits
 from taskapp_kit.sandbox.syscalls import seccomp_program
+from taskapp_kit.system.child_python import python_command
 
 NAMES = {0: "none", 1: "rlimits", 2: "landlock", 3: "bubblewrap", 4: "remote"}
 LOCAL_LEVELS = (3, 2, 1, 0)

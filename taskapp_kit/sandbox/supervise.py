@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from taskapp_kit.child_python import hide_memory
 from taskapp_kit.errors import SandboxError
 from taskapp_kit.sandbox import processes
 from taskapp_kit.sandbox.folder import Folder
 from taskapp_kit.sandbox.layers import Launch
 from taskapp_kit.sandbox.limits import KilledFor, RunResult, SandboxLimits
 from taskapp_kit.sandbox.stop import Stop
+from taskapp_kit.system.child_python import hide_memory
 
 _LOOK_SECONDS = 0.05
 _CHUNK = 65536

@@ -15,21 +15,21 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.ports import Coordinator
-from taskapp_kit.declare.taskapp import Exposure
+from taskapp_kit.contract.protocols import Coordinator
+from taskapp_kit.declare.app import Exposure
 from taskapp_kit.errors import TaskappError
-from taskapp_kit.live_rollouts import LiveRollouts
-from taskapp_kit.retention import retention_of
+from taskapp_kit.rollout.describe import Description
+from taskapp_kit.rollout.live import LiveRollouts
+from taskapp_kit.rollout.retention import retention_of
+from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve import openapi
 from taskapp_kit.serve.auth import KeyCheck
-from taskapp_kit.serve.documents import openapi_document, page
+from taskapp_kit.serve.docs_page import openapi_document, page
 from taskapp_kit.serve.errors import error_answer
 from taskapp_kit.serve.keys import Keys
-from taskapp_kit.serve.observers import Observers
 from taskapp_kit.serve.routes import DEBUG_ROUTES, ROUTES
 from taskapp_kit.serve.routing import Hall, direct_routes
-from taskapp_kit.serve.task_info import Description
-from taskapp_kit.service import Service
+from taskapp_kit.serve.telemetry.observers import Observers
 
 CORS_HEADERS = (
     "Authorization",

@@ -9,11 +9,11 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from taskapp_kit.contract.peer import peer_of
-from taskapp_kit.course import Caller
-from taskapp_kit.serve.answer import Headers
+from taskapp_kit.net.peer import peer_of
+from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.serve.errors import Refusal, error_answer
 from taskapp_kit.serve.keys import Keys
+from taskapp_kit.serve.response import Headers
 
 MAX_CANDIDATES = 16
 MAX_BYTES = 512

@@ -7,8 +7,8 @@ from typing import Any
 
 from starlette.types import Receive, Scope
 
+from taskapp_kit.net.json_body import read_object
 from taskapp_kit.serve.errors import Refusal
-from taskapp_kit.serve.strict_json import read_object
 
 ARRIVAL_SECONDS = 10.0
 """How long a body may take to arrive, in all."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.peer import Peer
+from taskapp_kit.net.peer import Peer
 
 log = logging.getLogger("taskapp_kit.serve")
 
@@ -63,7 +63,7 @@ def limits_of(settings: Settings) -> ConnectionLimits:
 
 
 class Connection(Protocol):
-    """One connection as `Connections` sees it (`serve/limits.py`)."""
+    """One connection as `Connections` sees it (`serve/uvicorn_protocol.py`)."""
 
     peer: Peer
 

@@ -26,7 +26,7 @@ from taskapp_kit.errors import (
     TaskappError,
     Unavailable,
 )
-from taskapp_kit.serve.answer import Answer, Headers, json_answer
+from taskapp_kit.serve.response import Answer, Headers, json_answer
 
 log = logging.getLogger("taskapp_kit.serve")
 

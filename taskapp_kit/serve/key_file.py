@@ -29,7 +29,7 @@ from pathlib import Path
 
 from taskapp_kit.config import MAX_KEY_BYTES
 from taskapp_kit.errors import ConfigError, TaskappError
-from taskapp_kit.private_files import make_private_folder
+from taskapp_kit.system.private_files import make_private_folder
 
 MAX_QUOTA = 1_000_000
 LABEL_RULE = "1 to 64 letters (a to z, A to Z), digits, dots, underscores or dashes, the first a letter or a digit"

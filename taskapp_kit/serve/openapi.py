@@ -10,7 +10,7 @@ from fastapi.openapi.utils import get_openapi
 
 from taskapp_kit.contract.events import KINDS
 from taskapp_kit.contract.wire import RolloutRequest, RolloutResponse
-from taskapp_kit.serve.models import ErrorEnvelope
+from taskapp_kit.serve.openapi_models import ErrorEnvelope
 
 if TYPE_CHECKING:
     from taskapp_kit.serve.routing import RouteSpec

@@ -14,18 +14,18 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.peer import peer_of
-from taskapp_kit.declare.taskapp import Exposure
+from taskapp_kit.declare.app import Exposure
 from taskapp_kit.errors import StoreError
-from taskapp_kit.live_rollouts import LiveRollouts
-from taskapp_kit.measures import Measures
-from taskapp_kit.serve.answer import Answer
+from taskapp_kit.net.peer import peer_of
+from taskapp_kit.rollout.describe import Description
+from taskapp_kit.rollout.live import LiveRollouts
+from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.auth import LABEL
 from taskapp_kit.serve.body import ClientGone
 from taskapp_kit.serve.errors import error_answer, method_not_allowed
-from taskapp_kit.serve.event_stream import EventStream
-from taskapp_kit.serve.task_info import Description
-from taskapp_kit.service import Service
+from taskapp_kit.serve.response import Answer
+from taskapp_kit.serve.rollout_stream import EventStream
+from taskapp_kit.serve.telemetry.metrics import Measures
 
 log = logging.getLogger("taskapp_kit.serve")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskapp_kit.store.postgres_database import RETRY_SECONDS, STATEMENT_SECONDS, PostgresDatabase
-from taskapp_kit.store.sql_store import SAVE_SECONDS, SqlStore
+from taskapp_kit.store.sql import SAVE_SECONDS, SqlStore
 
 
 class PostgresStore(SqlStore):

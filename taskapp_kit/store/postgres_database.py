@@ -20,7 +20,7 @@ from sqlalchemy import cast as cast_to
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.database import Driver, Spelling, SqlDatabase
 from taskapp_kit.store.postgres_address import place_of, read_address
-from taskapp_kit.store.postgres_faults import explain, is_forbidden, is_locked, is_lost, is_tangled
+from taskapp_kit.store.postgres_errors import explain, is_forbidden, is_locked, is_lost, is_tangled
 from taskapp_kit.store.schema import METADATA, ROLLOUTS, migrate
 
 T = TypeVar("T")

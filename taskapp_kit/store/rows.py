@@ -12,9 +12,9 @@ import orjson
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.events import SCHEMA_VERSION, EncodedEvents
-from taskapp_kit.contract.ports import StoredRollout
+from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.errors import StoreError, StoreRefusal
-from taskapp_kit.store.exact import Inexact, exact_float, exact_int, exact_json, exact_text, refuse_keys
+from taskapp_kit.store.exact_json import Inexact, exact_float, exact_int, exact_json, exact_text, refuse_keys
 from taskapp_kit.store.schema import COMPRESS_ABOVE_BYTES, ROLLOUTS
 
 COLUMNS: tuple[str, ...] = tuple(column.name for column in ROLLOUTS.columns)

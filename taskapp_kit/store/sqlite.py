@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from taskapp_kit.contract.ports import Clock
-from taskapp_kit.store.sql_store import SAVE_SECONDS, SqlStore, StoreCheck
+from taskapp_kit.contract.protocols import Clock
+from taskapp_kit.store.idempotency import SqlCoordinator
+from taskapp_kit.store.sql import SAVE_SECONDS, SqlStore, StoreCheck
 from taskapp_kit.store.sqlite_file import Database
-from taskapp_kit.store.tickets import SqlCoordinator
 
 __all__ = ["SqliteStore", "StoreCheck"]
 

@@ -13,9 +13,9 @@ from sqlalchemy import URL, Connection, Engine, TableValuedAlias, create_engine,
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from taskapp_kit.errors import StoreError, StoreRefusal
-from taskapp_kit.private_files import make_private_folder, open_private
 from taskapp_kit.store.database import Driver, Spelling, SqlDatabase
 from taskapp_kit.store.schema import ROLLOUTS, migrate
+from taskapp_kit.system.private_files import make_private_folder, open_private
 
 
 class Database(SqlDatabase):

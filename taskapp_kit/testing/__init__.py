@@ -15,15 +15,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from taskapp_kit.testing.behaviours import bad, by_name, echo, random_answers, scripted
-    from taskapp_kit.testing.chat_request import ChatRequest
-    from taskapp_kit.testing.faults import FAULTS, Faults
-    from taskapp_kit.testing.judges import judge, obedient_judge
-    from taskapp_kit.testing.mock_model import MockModel
-    from taskapp_kit.testing.mock_process import MockProcess
+    from taskapp_kit.testing.mock_model.behaviours import bad, by_name, echo, random_answers, scripted
+    from taskapp_kit.testing.mock_model.chat_request import ChatRequest
+    from taskapp_kit.testing.mock_model.faults import FAULTS, Faults
+    from taskapp_kit.testing.mock_model.judges import judge, obedient_judge
+    from taskapp_kit.testing.mock_model.process import MockProcess
+    from taskapp_kit.testing.mock_model.reply import Call, Reply
+    from taskapp_kit.testing.mock_model.request_log import Recorded
+    from taskapp_kit.testing.mock_model.server import MockModel
     from taskapp_kit.testing.play_once import GlobalRandomnessWarning, Rollout, play
-    from taskapp_kit.testing.records import Recorded
-    from taskapp_kit.testing.reply import Call, Reply
 
 __all__ = [
     "FAULTS",
@@ -47,15 +47,15 @@ __all__ = [
 ]
 
 _MODULES = {
-    "behaviours": ("bad", "by_name", "echo", "random_answers", "scripted"),
-    "chat_request": ("ChatRequest",),
-    "faults": ("FAULTS", "Faults"),
-    "judges": ("judge", "obedient_judge"),
-    "mock_model": ("MockModel",),
-    "mock_process": ("MockProcess",),
+    "mock_model.behaviours": ("bad", "by_name", "echo", "random_answers", "scripted"),
+    "mock_model.chat_request": ("ChatRequest",),
+    "mock_model.faults": ("FAULTS", "Faults"),
+    "mock_model.judges": ("judge", "obedient_judge"),
+    "mock_model.server": ("MockModel",),
+    "mock_model.process": ("MockProcess",),
     "play_once": ("GlobalRandomnessWarning", "Rollout", "play"),
-    "records": ("Recorded",),
-    "reply": ("Call", "Reply"),
+    "mock_model.request_log": ("Recorded",),
+    "mock_model.reply": ("Call", "Reply"),
 }
 
 

@@ -10,24 +10,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from taskapp_kit.client.portal import run
+from taskapp_kit.client.blocking_portal import run
 from taskapp_kit.config import Settings, load
+from taskapp_kit.contract.chat import role_variable
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.model import role_variable
-from taskapp_kit.contract.ports import SystemClock
-from taskapp_kit.contract.rollout import Rollout
+from taskapp_kit.contract.protocols import SystemClock
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.declare.taskapp import TaskApp
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.model_access import model_access
-from taskapp_kit.run import global_random
-from taskapp_kit.score.judges import needed_roles
-from taskapp_kit.service import Service
-from taskapp_kit.testing.mock_model import MockModel
+from taskapp_kit.rollout.episode import global_random
+from taskapp_kit.rollout.models.access import model_access
+from taskapp_kit.rollout.score.judges import needed_roles
+from taskapp_kit.rollout.service import Service
+from taskapp_kit.testing.mock_model.server import MockModel
 
 if TYPE_CHECKING:
-    from taskapp_kit.testing.chat_request import ChatRequest
+    from taskapp_kit.testing.mock_model.chat_request import ChatRequest
 
 __all__ = ["GlobalRandomnessWarning", "Rollout", "play"]
 

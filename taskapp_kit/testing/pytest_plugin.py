@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from taskapp_kit.declare.taskapp import TaskApp
-    from taskapp_kit.testing.mock_model import MockModel
+    from taskapp_kit.declare.app import TaskApp
+    from taskapp_kit.testing.mock_model.server import MockModel
 
 HELP = "the task app of the fixtures `task_app` and `taskapp_served`: a path, module:attribute or name"
 
@@ -71,9 +71,9 @@ def taskapp_served(task_app: TaskApp) -> Iterator[ServedTaskApp]:
 
     from taskapp_kit.asgi import build
     from taskapp_kit.config import load
-    from taskapp_kit.model_access import role_endpoint
-    from taskapp_kit.score.judges import needed_roles
-    from taskapp_kit.serve.runner import BackgroundServer
+    from taskapp_kit.rollout.models.access import role_endpoint
+    from taskapp_kit.rollout.score.judges import needed_roles
+    from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
     key = secrets.token_urlsafe(24)
     settings = replace(load({"environment_api_key": key}), store=None)
@@ -86,7 +86,7 @@ def taskapp_served(task_app: TaskApp) -> Iterator[ServedTaskApp]:
 @pytest.fixture
 def taskapp_mock_model() -> Iterator[MockModel]:
     """A model server on this machine that plays by chance; `MockModel` in a test of yours says what it answers."""
-    from taskapp_kit.testing.mock_model import MockModel
+    from taskapp_kit.testing.mock_model.server import MockModel
 
     with MockModel() as model:
         yield model

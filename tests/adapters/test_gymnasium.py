@@ -17,9 +17,9 @@ from gymnasium import spaces
 
 from taskapp_kit import DeclarationError, Image, InvalidAction, RolloutFailed, Step, TaskApp, Text
 from taskapp_kit.adapters.gymnasium import from_gymnasium
-from taskapp_kit.contract.rollout import Rollout
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.wire import RolloutRequest
-from taskapp_kit.service import Service
+from taskapp_kit.rollout.service import Service
 
 PLAYED = (
     "FrozenLake-v1",

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from taskapp_kit.backend.app import create_backend
-from taskapp_kit.serve.runner import BackgroundServer
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.waiting import until
 
 KEY = "sk-sentinel-of-the-organisation"

@@ -14,11 +14,11 @@ from exchange import ScriptedApp, a_config, a_job, backend, episode, failure, se
 from starlette.responses import Response
 
 from taskapp_kit.backend.engine import Event, JobDocument, Played
-from taskapp_kit.backend.plan import MAX_AT_A_TIME, read_plan
-from taskapp_kit.backend.records import Records
 from taskapp_kit.backend.rewards import MOST_CAUSES, causes, summarise
-from tests.backend.test_records import a_job as a_row
-from tests.backend.test_records import with_records
+from taskapp_kit.backend.rollout_plan import MAX_AT_A_TIME, read_plan
+from taskapp_kit.backend.store import Records
+from tests.backend.test_store import a_job as a_row
+from tests.backend.test_store import with_records
 
 
 def job_of(play: Any, config: dict[str, Any] | None = None) -> tuple[dict[str, Any], list[dict[str, Any]]]:

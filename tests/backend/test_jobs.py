@@ -23,10 +23,10 @@ from exchange import (
 )
 from sqlalchemy import select
 
-from taskapp_kit.backend.access import OpenedTaskApp
 from taskapp_kit.backend.engine import Event, JobDocument, Ledger, Outcome, Point
-from taskapp_kit.backend.rollouts import RolloutsEngine
-from taskapp_kit.backend.tables import JOBS
+from taskapp_kit.backend.rollouts_engine import RolloutsEngine
+from taskapp_kit.backend.schema import JOBS
+from taskapp_kit.backend.task_app_access import OpenedTaskApp
 from taskapp_kit.errors import StoreError
 from tests.waiting import until
 
@@ -162,8 +162,8 @@ def test_an_engines_report_is_written_whole_or_not_at_all() -> None:
 def test_a_job_that_was_to_be_cancelled_is_not_taken_up_again(tmp_path: Path) -> None:
     import asyncio
 
-    from taskapp_kit.backend.files import Place
-    from taskapp_kit.backend.records import Records
+    from taskapp_kit.backend.data_files import Place
+    from taskapp_kit.backend.store import Records
 
     store, app = tmp_path / "jobs.db", Held()
     with serving(app.app()) as url, backend(store=str(store)) as back:
@@ -276,7 +276,7 @@ def test_bells_of_jobs_that_nobody_listens_to_are_forgotten() -> None:
 
 
 def test_a_key_that_was_made_once_keeps_its_jobs_when_it_is_configured(tmp_path: Path) -> None:
-    from taskapp_kit.backend.bearer import BearerKeys
+    from taskapp_kit.backend.auth import BearerKeys
 
     store = str(tmp_path / "jobs.db")
     with serving(ScriptedApp().app()) as url:

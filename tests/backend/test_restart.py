@@ -19,7 +19,7 @@ from exchange import KEY, a_config, a_job, client, ended
 
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
-from taskapp_kit.serve.runner import BackgroundServer
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.live_app import app as live_app
 from tests.live_app import marks
 from tests.waiting import until
@@ -70,7 +70,7 @@ class Process:
 
 @contextmanager
 def processes(folder: Path) -> Iterator[Process]:
-    from taskapp_kit.serve.runner import bind
+    from taskapp_kit.serve.uvicorn_server import bind
 
     held = bind("127.0.0.1", 0)
     process = Process(folder, held.getsockname()[1])

@@ -26,10 +26,10 @@ from modal_proto import api_pb2
 
 from taskapp_kit.cli.deploy_steps import look_at
 from taskapp_kit.config import Settings
-from taskapp_kit.deploy.modal_plan import Plan, make_plan
-from taskapp_kit.deploy.modal_settings import ModalSettings
+from taskapp_kit.deploy.modal.plan import Plan, make_plan
+from taskapp_kit.deploy.modal.settings import ModalSettings
 from tests.cli.conftest import Run
-from tests.test_child_python import MARKS, SHADOWS, imported
+from tests.system.test_child_python import MARKS, SHADOWS, imported
 
 KEY = "canary-door-key-" + "5c" * 24
 VENDOR = "canary-vendor-key-77b2"
@@ -53,7 +53,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The app on loopback, where the plane says that the deployed function answers."""
     from taskapp_kit.asgi import build
     from taskapp_kit.declare.discovery import find_app
-    from taskapp_kit.serve.runner import BackgroundServer
+    from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
     folder = write_own(tmp_path_factory.mktemp("served"))
     app = build(find_app(str(folder / "capitals.py")), Settings(environment_api_key=KEY))

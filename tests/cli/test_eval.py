@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.cli.progress import Counts, Display, used_words
+from taskapp_kit.cli.eval_progress import Counts, Display, used_words
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
 from taskapp_kit.testing import Faults, MockModel

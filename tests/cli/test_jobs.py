@@ -16,7 +16,7 @@ from taskapp_kit.client import RLJob
 from taskapp_kit.client.job_status import WEIGHTS_NOTE
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.serve.runner import BackgroundServer
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
 from .conftest import ROOT, Run
 from .test_train import BACKEND_KEY, TASK_APP_KEY, Both, safe

@@ -14,13 +14,13 @@ from click.testing import CliRunner, Result
 
 from taskapp_kit.cli.judge import command
 from taskapp_kit.contract.events import encode
-from taskapp_kit.contract.ports import SystemClock
+from taskapp_kit.contract.protocols import SystemClock
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.keeping import stored_rollout
-from taskapp_kit.outcome import Outcome
-from taskapp_kit.planning import Planner
-from taskapp_kit.playing import play
-from taskapp_kit.run.plan import Control
+from taskapp_kit.rollout.episode.plan import Control
+from taskapp_kit.rollout.outcome import Outcome
+from taskapp_kit.rollout.play_and_score import play
+from taskapp_kit.rollout.request import Planner
+from taskapp_kit.rollout.stored_record import stored_rollout
 from taskapp_kit.store import open_store
 from taskapp_kit.testing import ChatRequest, MockModel, Reply
 from tests.rollouts import a_request

@@ -16,7 +16,7 @@ from dotenv import dotenv_values
 from taskapp_kit.backend.app import create_backend
 from taskapp_kit.serve.key_file import KeyHolder
 from taskapp_kit.serve.keys import Keys
-from taskapp_kit.serve.runner import BackgroundServer
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
 from .conftest import Run
 from .terminals import NAMES

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from taskapp_kit.cli.template import templates
+from taskapp_kit.cli.templates import templates
 from taskapp_kit.declare.discovery import bundled_apps
 
 from .conftest import Run

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from taskapp_kit.cli.template import find_template, instantiate, templates
+from taskapp_kit.cli.templates import find_template, instantiate, templates
 from taskapp_kit.declare.discovery import bundled_apps
 
 from .conftest import ROOT, Run

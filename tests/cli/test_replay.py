@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.contract.ports import StoredRollout
+from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.store import open_store
-from taskapp_kit.store.sql_store import SqlStore
+from taskapp_kit.store.sql import SqlStore
 from tests.cli.conftest import Run
 
 APP = """

@@ -182,7 +182,7 @@ def test_a_step_that_raises_shows_the_authors_lines(run: Run, tmp_path: Path) ->
     assert told.exit_code == 1
     assert 'bad.py", line 25, in add' in told.stderr
     assert "KeyError: 'total'" in told.stderr
-    assert "taskapp_kit/run" not in told.stderr
+    assert "taskapp_kit/rollout" not in told.stderr
     last = told.stderr.strip().splitlines()[-1]
     assert last.startswith("Error: The rollout failed at boundary environment (environment_raised)")
     assert re.search(r"error id [0-9a-f]+", last)

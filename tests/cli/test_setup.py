@@ -15,7 +15,7 @@ from dotenv import dotenv_values
 
 from taskapp_kit.backend.app import create_backend
 from taskapp_kit.client import BackendClient
-from taskapp_kit.serve.runner import BackgroundServer
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
 from .conftest import Run
 from .terminals import NAMES, Terminal

@@ -22,7 +22,7 @@ from taskapp_kit.backend.app import create_backend
 from taskapp_kit.client.job_status import WEIGHTS_NOTE
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.serve.runner import BackgroundServer
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
 from .conftest import ROOT, Run, clean_environ
 from .terminals import Terminal

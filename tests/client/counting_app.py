@@ -11,7 +11,7 @@ from typing import Any
 from taskapp_kit import TaskApp, action
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
-from taskapp_kit.serve.runner import BackgroundServer
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
 KEY = "canary-task-app-key-0815"
 

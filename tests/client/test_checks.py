@@ -22,7 +22,7 @@ from taskapp_kit.asgi import build
 from taskapp_kit.client.checks import Finding, check_backend, check_task_app, try_rollout
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.serve.runner import BackgroundServer
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "k3y-0F-the-task-app-abcdef"

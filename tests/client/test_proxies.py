@@ -11,9 +11,9 @@ import pytest
 from listening import raw
 
 from taskapp_kit.client.backend import BackendClient
-from taskapp_kit.client.proxies import Proxy, is_loopback, proxy_for
 from taskapp_kit.client.task_app import TaskAppClient
 from taskapp_kit.errors import BackendUnreachable, TaskAppUnreachable
+from taskapp_kit.net.proxies import Proxy, is_loopback, proxy_for
 
 KEY = "canary-proxy-key-5566"
 NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "REQUEST_METHOD")

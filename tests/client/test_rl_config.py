@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from taskapp_kit.client.rl_config import RlConfig, load_rl_config, rl_config_of
-from taskapp_kit.client.rl_key_table import table_of_keys
-from taskapp_kit.client.rl_sections import BY_NAME, SECTIONS
+from taskapp_kit.client.config.key_table import table_of_keys
+from taskapp_kit.client.config.rl_config import RlConfig, load_rl_config, rl_config_of
+from taskapp_kit.client.config.sections import BY_NAME, SECTIONS
 from taskapp_kit.errors import ConfigError, JobConfigError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskapp_kit.client.toml_lines import deepest_key, lines_of
+from taskapp_kit.client.config.toml_lines import deepest_key, lines_of
 
 EVERYTHING = '''# c
 top = 1

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import bundled_apps, bundled_root, find_app, reference_of
-from taskapp_kit.declare.taskapp import TaskApp
 from taskapp_kit.errors import DiscoveryError
 
 ONE = 'from taskapp_kit import TaskApp\napp = TaskApp("one")\nnumber = 3\n'

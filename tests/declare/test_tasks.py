@@ -11,9 +11,9 @@ import pytest
 from pydantic import BaseModel, Field
 
 from taskapp_kit import DeclarationError, Private, RequestError, TaskApp
-from taskapp_kit.contract.response import response_body
-from taskapp_kit.declare.private import private_fields
+from taskapp_kit.declare.private_fields import private_fields
 from taskapp_kit.declare.tasks import TaskSource, row_hash, row_json
+from taskapp_kit.rollout.response import response_body
 from tests.rollouts import app_from, play
 
 SECRET = "sentinel-secret"

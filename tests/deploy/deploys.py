@@ -15,7 +15,7 @@ from pathlib import Path
 from control_plane import ControlPlane
 from modal_proto import api_pb2
 
-from taskapp_kit.deploy.cargo import KIT_DIR
+from taskapp_kit.deploy.packaging.source_files import KIT_DIR
 
 CHECKOUT = KIT_DIR.parent
 KEY = "the-key-that-the-secret-holds"

@@ -21,7 +21,7 @@ pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
 from control_plane import ControlPlane
 from deploys import KEY, taskapp, write_own
 
-from taskapp_kit.deploy.packages import modules_of, normal, requirements
+from taskapp_kit.deploy.packaging.requirements import modules_of, normal, requirements
 
 PROGRAM = """
 import sys

@@ -24,11 +24,11 @@ from starlette.applications import Starlette
 from tunnel_peers import ADDRESS, BOX, QUIET, FakeCloudflared, free_port, gone
 
 from taskapp_kit import Step, TaskApp, action
-from taskapp_kit.deploy.in_process import InProcessTaskApp
-from taskapp_kit.deploy.tunnel_plan import Timing
+from taskapp_kit.deploy.local.in_process import InProcessTaskApp
+from taskapp_kit.deploy.tunnel.plan import Timing
 from taskapp_kit.errors import BadArgument, ConfigError, DeclarationError, DiscoveryError, TaskAppError, TunnelError
-from taskapp_kit.serve.answer import json_answer
-from taskapp_kit.serve.runner import BackgroundServer
+from taskapp_kit.serve.response import json_answer
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
 KEY = "sentinel-key-in-process"
 BODY = {"run_id": "r", "env": {"seed": 1}, "policy": {"config": {"policy": "random"}}, "ops": [], "mode": "rl"}
@@ -170,7 +170,7 @@ def test_two_at_once_have_two_ports_and_two_keys() -> None:
 def test_importing_it_changes_no_signal_handler_and_loads_no_server() -> None:
     code = (
         "import signal, sys; before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)];"
-        "import taskapp_kit.deploy.in_process, taskapp_kit.deploy.in_process_job;"
+        "import taskapp_kit.deploy.local.in_process, taskapp_kit.deploy.local.in_process_job;"
         "assert before == [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)];"
         "print([m for m in ('fastapi', 'uvicorn', 'httpx', 'aiohttp', 'nacl') if m in sys.modules])"
     )
@@ -449,7 +449,7 @@ def test_an_answer_that_drips_is_not_waited_for() -> None:
 
 
 def test_a_host_that_this_machine_lacks_is_told_and_not_searched() -> None:
-    from taskapp_kit.deploy.local_server import take_port
+    from taskapp_kit.deploy.local.server import take_port
 
     with pytest.raises(ConfigError, match=r"Port 8114 on 192\.0\.2\.1 cannot be had: Cannot assign"):
         take_port("192.0.2.1", 8114, search=True)

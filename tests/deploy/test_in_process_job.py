@@ -24,9 +24,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from tunnel_peers import free_port
 
-from taskapp_kit.deploy.in_process_job import InProcessJobResult, run_in_process_job, run_in_process_job_async
+from taskapp_kit.deploy.local.in_process_job import InProcessJobResult, run_in_process_job, run_in_process_job_async
 from taskapp_kit.errors import BadArgument, JobConfigError, JobTimeout, TaskAppError, TunnelError
-from taskapp_kit.serve.runner import BackgroundServer
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
 SYNTH_KEY = "sentinel-key-of-the-backend"
 CONFIG = """
@@ -371,7 +371,7 @@ def test_a_cancelled_call_cancels_the_job_when_that_is_asked_for(files: dict[str
 
 PROGRAM = """
 import sys
-from taskapp_kit.deploy.in_process_job import run_in_process_job
+from taskapp_kit.deploy.local.in_process_job import run_in_process_job
 url, config, app, cancel = sys.argv[1:]
 run_in_process_job(
     config_path=config, task_app_path=app, backend_url=url, port=0, interval=0.05, cancel_on_interrupt=cancel == "cancel"

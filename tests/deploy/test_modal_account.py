@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from taskapp_kit.deploy.modal_account import ModalRefused, look, refusal
+from taskapp_kit.deploy.modal.account import ModalRefused, look, refusal
 
 
 @pytest.mark.parametrize(

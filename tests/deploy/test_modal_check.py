@@ -13,9 +13,9 @@ import pytest
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.deploy.modal_account import ModalRefused
-from taskapp_kit.deploy.modal_check import healthy, smoke
-from taskapp_kit.serve.runner import BackgroundServer
+from taskapp_kit.deploy.modal.account import ModalRefused
+from taskapp_kit.deploy.modal.check import healthy, smoke
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
 ROOT = Path(__file__).parents[2]
 KEY = "a-key-for-this-test"

@@ -24,8 +24,8 @@ pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
 from control_more import Dicts, WithSandboxes, machines_can_be_made
 from control_plane import HttpAnswer
 
-from taskapp_kit.deploy.modal_container import serve, tickets_of, why_not_shared
-from taskapp_kit.deploy.modal_coordinator import LEASE_SECONDS
+from taskapp_kit.deploy.modal.container import serve, tickets_of, why_not_shared
+from taskapp_kit.deploy.modal.idempotency import LEASE_SECONDS
 from taskapp_kit.errors import ConfigError
 
 CHECKOUT = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ app = modal.App("slow", image=modal.Image.debian_slim().add_local_file("slow_app
 @modal.concurrent(max_inputs=32, target_inputs=24)
 @modal.asgi_app()
 def web():
-    from taskapp_kit.deploy.modal_container import serve
+    from taskapp_kit.deploy.modal.container import serve
 
     return serve(TARGET, beside=__file__)
 """
@@ -261,7 +261,7 @@ from modal._runtime.task_lifecycle_manager import _TaskLifecycleManager
 _TaskLifecycleManager._singleton = object()  # what Modal's entry point makes: it says that this is a container
 assert not modal.is_local()
 os.environ["ENVIRONMENT_API_KEY"] = "key-before-the-picture"
-from taskapp_kit.deploy.modal_container import preload, serve
+from taskapp_kit.deploy.modal.container import preload, serve
 preload("slow_app:app", beside=".")
 loaded = [name in sys.modules for name in ("slow_app", "fastapi", "taskapp_kit.asgi")]
 assert all(loaded), loaded

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.deploy.modal_costs import CORE_SECOND_USD, GIB_SECOND_USD, PRICES_DATE, Cost, estimate
+from taskapp_kit.deploy.modal.costs import CORE_SECOND_USD, GIB_SECOND_USD, PRICES_DATE, Cost, estimate
 
 
 def cost(**changed: object) -> Cost:

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.cli.plan_words import plan_json
-from taskapp_kit.deploy.modal_plan import make_plan
-from taskapp_kit.deploy.modal_settings import ModalSettings
+from taskapp_kit.cli.deploy_output import plan_json
+from taskapp_kit.deploy.modal.plan import make_plan
+from taskapp_kit.deploy.modal.settings import ModalSettings
 from taskapp_kit.errors import ConfigError, DiscoveryError
 
 HEAD = """from taskapp_kit import Step, TaskApp, action
@@ -165,8 +165,8 @@ def test_a_package_of_the_authors_own_is_not_looked_for_on_an_index(folder: Path
     (package / "words.py").write_text("")
     write(package, head="from my_games import words\n")
     program = (
-        "from taskapp_kit.deploy.modal_plan import make_plan\n"
-        "from taskapp_kit.deploy.modal_settings import ModalSettings\n"
+        "from taskapp_kit.deploy.modal.plan import make_plan\n"
+        "from taskapp_kit.deploy.modal.settings import ModalSettings\n"
         "from taskapp_kit.errors import TaskappError\n"
         "said = ModalSettings(app_name='mine', store='none')\n"
         "for target in 'my_games/mine.py', 'my_games.mine:app':\n"
@@ -202,8 +202,8 @@ def test_a_file_with_the_name_of_one_of_pythons_modules_is_an_app_as_any(folder:
     for name in names:
         (folder / name).write_text((folder / "mine.py").read_text())
     program = (
-        "from taskapp_kit.deploy.modal_plan import make_plan\n"
-        "from taskapp_kit.deploy.modal_settings import ModalSettings\n"
+        "from taskapp_kit.deploy.modal.plan import make_plan\n"
+        "from taskapp_kit.deploy.modal.settings import ModalSettings\n"
         "import sys; sys.path.pop(0)\n"
         f"for name in {names}:\n"
         "  print(make_plan(name, ModalSettings(app_name='mine', store='none'), beside='.').rehearsal.name)\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from taskapp_kit.deploy.modal_run import address_in
+from taskapp_kit.deploy.modal.run import address_in
 
 PRINTED = """✓ Initialized. View run at https://modal.com/apps/ap-1
 Building image im-1

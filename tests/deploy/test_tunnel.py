@@ -29,13 +29,13 @@ from tunnel_peers import (
     gone,
 )
 
-from taskapp_kit.deploy.cloudflared import Cloudflared
-from taskapp_kit.deploy.health import Answer
-from taskapp_kit.deploy.tunnel import open_tunnel
-from taskapp_kit.deploy.tunnel_plan import Timing, TunnelPlan, on_loopback, plan_tunnel
+from taskapp_kit.deploy.health_check import Answer
+from taskapp_kit.deploy.tunnel.cloudflared import Cloudflared
+from taskapp_kit.deploy.tunnel.open_tunnel import open_tunnel
+from taskapp_kit.deploy.tunnel.plan import Timing, TunnelPlan, on_loopback, plan_tunnel
 from taskapp_kit.errors import BadArgument, TunnelError
-from taskapp_kit.serve.answer import json_answer
-from taskapp_kit.serve.runner import BackgroundServer
+from taskapp_kit.serve.response import json_answer
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
 KEY = "sentinel-key-of-the-tunnel"
 TOKEN = "sentinel-token-of-the-tunnel"
@@ -406,7 +406,7 @@ def test_ctrl_c_while_it_is_being_started_leaves_nobody(tmp_path: Path) -> None:
 PROGRAM = """
 import sys, threading, time
 from taskapp_kit import Step, TaskApp, action
-from taskapp_kit.deploy.in_process import InProcessTaskApp
+from taskapp_kit.deploy.local.in_process import InProcessTaskApp
 app = TaskApp("tiny", version="1")
 @app.environment("tiny", splits={"train": range(4)})
 class Tiny:

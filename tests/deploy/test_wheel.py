@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from taskapp_kit.deploy import cargo
-from taskapp_kit.deploy.wheel import keep, kit_wheel, wheel_bytes
+from taskapp_kit.deploy.packaging import source_files
+from taskapp_kit.deploy.packaging.wheel import keep, kit_wheel, wheel_bytes
 
-CHECKOUT = cargo.KIT_DIR.parent
+CHECKOUT = source_files.KIT_DIR.parent
 DECOYS = (
     "taskapp_kit/.env",
     "taskapp_kit/prod.env",
@@ -42,9 +42,11 @@ def archive() -> zipfile.ZipFile:
 
 def test_it_holds_every_module_and_the_environments_where_an_installed_kit_has_them(archive: zipfile.ZipFile) -> None:
     names = set(archive.namelist())
-    assert {path.relative_to(CHECKOUT).as_posix() for path in cargo.KIT_DIR.rglob("*.py")} <= names
+    assert {path.relative_to(CHECKOUT).as_posix() for path in source_files.KIT_DIR.rglob("*.py")} <= names
     assert {"taskapp_kit/_bundled/environments/crafter/app.py", "taskapp_kit/py.typed"} <= names
-    assert not [name for name in names if cargo.is_private(name.removeprefix("taskapp_kit/")) or name.endswith(".pyc")]
+    assert not [
+        name for name in names if source_files.is_private(name.removeprefix("taskapp_kit/")) or name.endswith(".pyc")
+    ]
 
 
 def test_its_record_has_every_file_with_its_hash(archive: zipfile.ZipFile) -> None:
@@ -72,9 +74,7 @@ def test_its_metadata_is_that_of_the_installed_kit(archive: zipfile.ZipFile) -> 
 def test_the_same_files_give_the_same_bytes_and_place(tmp_path: Path) -> None:
     kit = tmp_path / "kit"
     _copy(kit)
-    program = (
-        "from pathlib import Path; from taskapp_kit.deploy.wheel import kit_wheel; print(kit_wheel(Path('..', 'out')))"
-    )
+    program = "from pathlib import Path; from taskapp_kit.deploy.packaging.wheel import kit_wheel; print(kit_wheel(Path('..', 'out')))"
     first, second = (_run(kit, program) for _ in range(2))
     assert first == second
     (kit / "taskapp_kit" / "errors.py").open("a").write("\n# an edit\n")
@@ -92,7 +92,9 @@ def test_what_nobody_used_for_a_week_goes(tmp_path: Path) -> None:
 
 def _keep(home: Path, *, tmp: Path, home_known: bool = True) -> Path:
     """What `keep` gives in a process of its own, with this home and this folder for temporary files."""
-    program = "from taskapp_kit.deploy.wheel import keep; p = keep(b'x', 'a.whl'); print(p, p.read_bytes() == b'x')"
+    program = (
+        "from taskapp_kit.deploy.packaging.wheel import keep; p = keep(b'x', 'a.whl'); print(p, p.read_bytes() == b'x')"
+    )
     tmp.mkdir(exist_ok=True)
     if not home_known:  # as for a user id that no passwd file has
         program = f"import os, pwd; os.environ.pop('HOME'); os.getuid = lambda: 2**31 - 7; {program}"
@@ -158,7 +160,7 @@ def test_no_private_file_gets_in(tmp_path: Path) -> None:
         (kit / name).write_text("canary-in-the-wheel")
     (kit / "taskapp_kit" / "linked.txt").symlink_to(kit / "taskapp_kit" / ".env")
     program = (
-        "import zipfile; from pathlib import Path; from taskapp_kit.deploy.wheel import kit_wheel\n"
+        "import zipfile; from pathlib import Path; from taskapp_kit.deploy.packaging.wheel import kit_wheel\n"
         "archive = zipfile.ZipFile(kit_wheel(Path('..', 'out')))\n"
         "print(len(archive.namelist()), [n for n in archive.namelist() if b'canary' in archive.read(n)])"
     )
@@ -206,7 +208,7 @@ def test_the_build_tool_packs_the_same_files(tmp_path: Path) -> None:
     (built,) = tmp_path.glob("*.whl")
     theirs = {name for name in zipfile.ZipFile(built).namelist() if ".dist-info/" not in name}
     ours = {name for name in zipfile.ZipFile(BytesIO(wheel_bytes())).namelist() if ".dist-info/" not in name}
-    assert {name for name in theirs - ours if not cargo.is_private(name.removeprefix("taskapp_kit/"))} == set()
+    assert {name for name in theirs - ours if not source_files.is_private(name.removeprefix("taskapp_kit/"))} == set()
     assert ours <= theirs
 
 

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from taskapp_kit.client import read_events
-from taskapp_kit.contract.response import answer_bytes
+from taskapp_kit.rollout.response import answer_bytes
 from taskapp_kit.testing import MockModel, scripted
 from tests.rollouts import app_from, one_model_rollout
 

@@ -13,8 +13,8 @@ from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.evaluate.directory import Directory
 from taskapp_kit.evaluate.plan import Plan
-from taskapp_kit.evaluate.players import Here, Player
 from taskapp_kit.evaluate.run import Watch, configuration, evaluate, summarise
+from taskapp_kit.evaluate.runners import Here, Player
 
 sys.path.insert(0, str(Path(__file__).parent))
 FLAKY = str(Path(__file__).parent / "flaky.py")

@@ -15,11 +15,11 @@ from taskapp_kit.contract.events import Answered
 from taskapp_kit.contract.trajectory import Answer
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.evaluate.plan import Plan
-from taskapp_kit.evaluate.players import Here, There
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
+from taskapp_kit.evaluate.runners import Here, There
 from taskapp_kit.evaluate.seeds import Seeds
-from taskapp_kit.serve.runner import BackgroundServer
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.testing import ChatRequest, MockModel
 
 ADDER = str(Path(__file__).parents[2] / "examples" / "adder.py")

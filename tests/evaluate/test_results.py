@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.contract.response import response_body
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import Failure, TaskAppError
 from taskapp_kit.evaluate.results import Result
-from taskapp_kit.service import Service
+from taskapp_kit.rollout.response import response_body
+from taskapp_kit.rollout.service import Service
 
 ADDER = str(Path(__file__).parents[2] / "examples" / "adder.py")
 KEY = {"policy": "gold", "split": None, "seed": 3, "sample": 0}

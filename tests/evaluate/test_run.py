@@ -11,9 +11,9 @@ import pytest
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import StoreError, TaskAppUnreachable
 from taskapp_kit.evaluate.plan import Plan
-from taskapp_kit.evaluate.players import About
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
+from taskapp_kit.evaluate.runners import About
 from taskapp_kit.evaluate.seeds import Seeds
 from taskapp_kit.store import open_store
 
@@ -175,7 +175,7 @@ def test_an_aggregate_that_breaks_costs_no_result(tmp_path: Path, evaluations: A
     from taskapp_kit import TaskApp
     from taskapp_kit.config import Settings
     from taskapp_kit.declare.discovery import find_app
-    from taskapp_kit.evaluate.players import Here
+    from taskapp_kit.evaluate.runners import Here
 
     from .conftest import FLAKY
 

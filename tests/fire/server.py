@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import httpx
 import psutil
 
-from taskapp_kit.contract.ports import StoredRollout
+from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sqlite import SqliteStore, StoreCheck
 from tests import recording

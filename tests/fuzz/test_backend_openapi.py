@@ -24,7 +24,7 @@ from starlette.routing import Route
 
 from taskapp_kit.backend.app import create_backend
 from taskapp_kit.backend.routes import FAMILIES
-from taskapp_kit.serve.runner import BackgroundServer
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
 KEY = "Tr0ub4dor-and-3-staples-9f27c1"
 HEADERS = {"Authorization": f"Bearer {KEY}"}

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.ports import Store
+from taskapp_kit.contract.protocols import Store
+from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.app import create
-from taskapp_kit.serve.runner import BackgroundServer
-from taskapp_kit.service import Service
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.store import open_store
 from tests.fuzz.sound_app import Board, app
 

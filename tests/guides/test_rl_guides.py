@@ -35,7 +35,7 @@ WORKS, NO_TRAINING, HOSTED = "works", "runs, trains nothing", "needs hosted"
 IMPORTS = {
     "from synth_ai.rl import": "from taskapp_kit.client import",
     "from synth_ai.sdk.api.train.rl import": "from taskapp_kit.client import",
-    "from synth_ai.sdk.task.in_process import": "from taskapp_kit.deploy.in_process import",
+    "from synth_ai.sdk.task.in_process import": "from taskapp_kit.deploy.local.in_process import",
     "uvx synth-ai ": "taskapp ",
 }
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 
-from taskapp_kit.deploy.in_process import InProcessTaskApp
+from taskapp_kit.deploy.local.in_process import InProcessTaskApp
 from taskapp_kit.errors import TaskAppError
 
 REQUEST = {

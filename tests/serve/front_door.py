@@ -13,10 +13,10 @@ from pydantic import BaseModel
 
 from taskapp_kit import Image, Private, Step, TaskApp, Trajectory, action
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.ports import Store
+from taskapp_kit.contract.protocols import Store
+from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.app import create
-from taskapp_kit.serve.runner import BackgroundServer
-from taskapp_kit.service import Service
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.recording import answered, recorded
 
 KEY = "Tr0ub4dor-and-3-staples-9f27c1"

@@ -9,8 +9,8 @@ from front_door import KEY, Door, app, error_of, opened
 from starlette.testclient import TestClient
 
 from taskapp_kit.config import Settings
+from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.app import create
-from taskapp_kit.service import Service
 
 ROUTES = {
     "/": "GET", "/health": "GET", "/info": "GET", "/task_info": "GET", "/rollout": "POST", "/done": "POST",

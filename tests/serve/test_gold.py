@@ -13,8 +13,8 @@ import pytest
 from taskapp_kit import TaskApp
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
-from taskapp_kit.declare.taskapp import Exposure
-from taskapp_kit.serve.runner import BackgroundServer
+from taskapp_kit.declare.app import Exposure
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.rollouts import app_from
 
 KEY = "key-of-this-test"

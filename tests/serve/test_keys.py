@@ -23,7 +23,7 @@ from taskapp_kit.errors import ConfigError
 from taskapp_kit.serve import key_file
 from taskapp_kit.serve.auth import LABEL, QUOTA, KeyCheck
 from taskapp_kit.serve.keys import KeyHolder, Keys
-from taskapp_kit.serve.runner import BackgroundServer
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
 
 def until(condition: Callable[[], bool], seconds: float = 6.0) -> None:

@@ -10,7 +10,7 @@ import pytest
 from front_door import KEY, opened, request_body
 
 from taskapp_kit.config import Settings, from_environment
-from taskapp_kit.contract.ports import StoredRollout
+from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.errors import ConfigError, Unavailable
 from taskapp_kit.store.sqlite import SqliteStore
 

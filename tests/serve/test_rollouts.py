@@ -24,7 +24,7 @@ from front_door import ALIAS, KEY, Door, error_of, opened, read_answer
 
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.events import KINDS, fold, from_json
-from taskapp_kit.contract.ports import StoredRollout
+from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.contract.wire import RolloutResponse
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import StoreError

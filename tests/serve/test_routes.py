@@ -18,12 +18,12 @@ import pytest
 from front_door import KEY, PNG, Door, Slow, error_of, opened, request_body
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.ports import Clock, StoredRollout
-from taskapp_kit.contract.rollout import Rollout
+from taskapp_kit.contract.protocols import Clock, StoredRollout
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.wire import RolloutRequest, RolloutResponse
 from taskapp_kit.errors import StoreError
-from taskapp_kit.serve.models import Info, TaskInfo, Taskset
-from taskapp_kit.service import Service
+from taskapp_kit.rollout.service import Service
+from taskapp_kit.serve.openapi_models import Info, TaskInfo, Taskset
 from tests.waiting import until
 
 SEEDS_IN_WORDS = "train 0 to 63; test 64 to 79"

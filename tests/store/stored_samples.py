@@ -20,7 +20,7 @@ from taskapp_kit.contract.events import (
     Stepped,
     to_json,
 )
-from taskapp_kit.contract.ports import StoredRollout
+from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.contract.trajectory import Answer, PlayedStep, ToolCall
 
 

@@ -19,14 +19,14 @@ from postgres_server import PASSWORD, PostgresServer, name_of
 from sqlalchemy import create_engine, text
 from stored_samples import pictured, png, rollout
 
-from taskapp_kit.contract.ports import Settled, SystemClock, Ticket
+from taskapp_kit.contract.protocols import Settled, SystemClock, Ticket
 from taskapp_kit.errors import StoreError
+from taskapp_kit.store.idempotency import SqlCoordinator
+from taskapp_kit.store.idempotency_rows import statements
 from taskapp_kit.store.postgres import PostgresStore
 from taskapp_kit.store.rows import to_row
 from taskapp_kit.store.schema import METADATA, MIGRATIONS, ROLLOUTS, migrate
-from taskapp_kit.store.sql_store import SqlStore
-from taskapp_kit.store.ticket_rows import statements
-from taskapp_kit.store.tickets import SqlCoordinator
+from taskapp_kit.store.sql import SqlStore
 
 Use = Callable[[PostgresStore], Awaitable[None]]
 

@@ -14,12 +14,12 @@ import pytest
 from postgres_server import PASSWORD, PostgresServer, name_of, new_server
 
 from taskapp_kit.store.postgres import PostgresStore
-from taskapp_kit.store.sql_store import StoreCheck
+from taskapp_kit.store.sql import StoreCheck
 
 SAVER = """
 import asyncio, os, sys, time
 from stored_samples import pictured
-from taskapp_kit.contract.ports import Settled, SystemClock, Ticket
+from taskapp_kit.contract.protocols import Settled, SystemClock, Ticket
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.postgres import PostgresStore
 
@@ -68,7 +68,7 @@ def found_in(address: str, names: list[str]) -> tuple[StoreCheck, list[str]]:
     """What check() says, and which of `names` are not both kept and settled."""
 
     async def look() -> tuple[StoreCheck, list[str]]:
-        from taskapp_kit.contract.ports import SystemClock
+        from taskapp_kit.contract.protocols import SystemClock
 
         store = PostgresStore(address)
         tickets = store.coordinator(SystemClock())

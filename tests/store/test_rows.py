@@ -18,7 +18,7 @@ from stored_samples import any_rollout, episode, finite, json_values, nested, pi
 
 from taskapp_kit.contract.content import MAX_DEPTH, NotJson, content
 from taskapp_kit.contract.events import Called, Observed, Started, Stepped, encode, from_json
-from taskapp_kit.contract.ports import StoredRollout
+from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.contract.trajectory import PlayedStep
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.rows import COLUMNS, from_row, to_row

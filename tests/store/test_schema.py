@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection, create_engine, inspect, text
 from stored_samples import rollout
 
-from taskapp_kit.contract.ports import SystemClock, Ticket
+from taskapp_kit.contract.protocols import SystemClock, Ticket
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.rows import to_row
 from taskapp_kit.store.schema import METADATA, MIGRATIONS, ROLLOUTS, migrate

@@ -1,4 +1,4 @@
-"""What is SQLite's own: files and their modes, locks, logs, damage. What all stores do is in test_sql_store.py."""
+"""What is SQLite's own: files and their modes, locks, logs, damage. What all stores do is in test_sql.py."""
 
 from __future__ import annotations
 

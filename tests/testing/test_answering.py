@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskapp_kit.testing.answering import Answering
-from taskapp_kit.testing.connection import Arrived, Plan
+from taskapp_kit.testing.mock_model.connection import Arrived, Plan
+from taskapp_kit.testing.mock_model.responder import Answering
 
 from .conversation import ADD, STOP, body
 

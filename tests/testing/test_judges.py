@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.score.asking import Asking
-from taskapp_kit.score.material import sections
-from taskapp_kit.score.verdict import Question, read_verdicts
+from taskapp_kit.rollout.score.judge_input import sections
+from taskapp_kit.rollout.score.judge_prompt import Asking
+from taskapp_kit.rollout.score.verdict import Question, read_verdicts
 from taskapp_kit.testing import ChatRequest, MockModel, by_name, judge
-from taskapp_kit.testing.chat_request import Refused
-from taskapp_kit.testing.judges import verdict, without_nonces
+from taskapp_kit.testing.mock_model.chat_request import Refused
+from taskapp_kit.testing.mock_model.judges import verdict, without_nonces
 
 TONE = Question("tone", "Is it polite?", choices=("rude", "plain", "polite"))
 LENGTH = Question("length", "Is it short?", (0.0, 10.0))

@@ -21,7 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.testing import ChatRequest, Faults, MockModel, Reply, bad, judge, obedient_judge, tokens
+from taskapp_kit.testing import ChatRequest, Faults, MockModel, Reply, bad, judge, obedient_judge
+from taskapp_kit.testing.mock_model import tokenizer
 
 from .conversation import ADD, CLIENT, STOP, ask, body, events, together
 
@@ -377,7 +378,7 @@ def test_ids_logprobs_and_usage_agree_and_turns_begin_with_each_other(random_mod
         assert answer["usage"]["completion_tokens"] == len(said) == len(logprobs)
         assert answer["usage"]["total_tokens"] == len(prompt) + len(said)
         assert all(entry["logprob"] <= 0 and len(entry["top_logprobs"]) == 2 for entry in logprobs)
-        assert tokens.text(said).startswith("<|call|>") and tokens.text(said).endswith("<|end|>")
+        assert tokenizer.text(said).startswith("<|call|>") and tokenizer.text(said).endswith("<|end|>")
         messages.append(only["message"])
         messages += [
             {"role": "tool", "tool_call_id": call["id"], "content": f"turn {turn}"}

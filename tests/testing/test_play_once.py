@@ -11,7 +11,7 @@ import pytest
 
 from taskapp_kit import DeclarationError, RequestError, RolloutFailed, TaskApp, Unavailable
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.run import global_random
+from taskapp_kit.rollout.episode import global_random
 from taskapp_kit.testing import Call, GlobalRandomnessWarning, MockModel, Reply, judge, play
 from tests.rollouts import app_from
 

@@ -6,8 +6,8 @@ import re
 
 from starlette.requests import Request
 
-from taskapp_kit.serve.answer import Answer
 from taskapp_kit.serve.errors import Refusal
+from taskapp_kit.serve.response import Answer
 from taskapp_kit.serve.routing import Hall, RouteSpec
 
 NAME = re.compile(r"[0-9a-f]{64}")

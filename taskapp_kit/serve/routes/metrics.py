@@ -6,10 +6,10 @@ import asyncio
 
 from starlette.requests import Request
 
-from taskapp_kit.measures import render
-from taskapp_kit.serve.answer import Answer
 from taskapp_kit.serve.connections import CONNECTIONS, Connections
+from taskapp_kit.serve.response import Answer
 from taskapp_kit.serve.routing import Hall, RouteSpec
+from taskapp_kit.serve.telemetry.metrics import render
 
 
 async def metrics(hall: Hall, request: Request) -> Answer:

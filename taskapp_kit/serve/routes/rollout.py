@@ -9,20 +9,20 @@ from typing import Any, TypeVar
 import pydantic
 from starlette.requests import Request
 
-from taskapp_kit.contract.response import answer_bytes
 from taskapp_kit.contract.wire import RolloutRequest, RolloutResponse
-from taskapp_kit.course import Caller
 from taskapp_kit.errors import RolloutFailed
-from taskapp_kit.live import Live, Seat
-from taskapp_kit.serve.answer import Answer
+from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.response import answer_bytes
+from taskapp_kit.rollout.tracked_rollout import Live, Seat
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.body import ClientGone, read_json
 from taskapp_kit.serve.errors import invalid_request
-from taskapp_kit.serve.event_stream import EventStream
-from taskapp_kit.serve.models import Pending
-from taskapp_kit.serve.routes.rollouts import COME_BACK_SECONDS, location, pending, repeated
+from taskapp_kit.serve.openapi_models import Pending
+from taskapp_kit.serve.request_preferences import Wishes, read_wishes
+from taskapp_kit.serve.response import Answer
+from taskapp_kit.serve.rollout_stream import EventStream
+from taskapp_kit.serve.routes.rollout_by_id import COME_BACK_SECONDS, location, pending, repeated
 from taskapp_kit.serve.routing import Hall, RouteSpec
-from taskapp_kit.serve.wishes import Wishes, read_wishes
 
 WATCH_AFTER_SECONDS = 0.1
 """A rollout shorter than this is not worth a task that watches whether the caller hangs up."""

@@ -13,12 +13,12 @@ import orjson
 from pydantic import BaseModel
 from starlette.requests import Request
 
-from taskapp_kit.contract.ports import RolloutQuery, RolloutSummaryRow
+from taskapp_kit.contract.protocols import RolloutQuery, RolloutSummaryRow
 from taskapp_kit.contract.trajectory import Status
 from taskapp_kit.errors import Boundary, FieldProblem, RequestError
-from taskapp_kit.serve.answer import Answer, json_answer
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.errors import Refusal
+from taskapp_kit.serve.response import Answer, json_answer
 from taskapp_kit.serve.routing import Hall, RouteSpec
 
 LIMIT, MOST = 50, 500

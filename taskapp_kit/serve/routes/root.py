@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from taskapp_kit.serve.answer import Answer, json_answer
-from taskapp_kit.serve.models import Root
+from taskapp_kit.serve.openapi_models import Root
+from taskapp_kit.serve.response import Answer, json_answer
 from taskapp_kit.serve.routing import Hall, RouteSpec
 
 

@@ -8,11 +8,11 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 
 from taskapp_kit.contract.identity import SEED_LIMIT
-from taskapp_kit.declare.instances import Instance
+from taskapp_kit.declare.episode_selection import Instance
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
-from taskapp_kit.serve.answer import Answer, json_answer
-from taskapp_kit.serve.models import TaskInfo, Taskset
+from taskapp_kit.serve.openapi_models import TaskInfo, Taskset
+from taskapp_kit.serve.response import Answer, json_answer
 from taskapp_kit.serve.routing import Hall, RouteSpec
 
 MAX_SEEDS = 1000

@@ -18,10 +18,10 @@ from environments.crafter.rules import CrafterGame
 from environments.crafter.score import DEPTHS, crafter_score, success_rates
 from taskapp_kit.contract.content import images, text_of
 from taskapp_kit.contract.identity import derived_rng
-from taskapp_kit.contract.rollout import Rollout
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.errors import RequestError
-from taskapp_kit.service import Service
+from taskapp_kit.rollout.service import Service
 
 SEED = 1_000_000
 INFO = {"actions", "rewards", "unlocked", "game_step"}

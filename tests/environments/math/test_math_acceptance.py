@@ -124,7 +124,7 @@ PROGRAM = """
 import asyncio, hashlib, sys
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.contract.wire import RolloutRequest
-from taskapp_kit.service import Service
+from taskapp_kit.rollout.service import Service
 
 async def main(policies, seeds):
     service = Service(find_app("math"))

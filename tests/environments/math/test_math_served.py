@@ -30,7 +30,7 @@ from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import ConfigError, DeclarationError, DiscoveryError
-from taskapp_kit.serve.runner import BackgroundServer
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
 ROOT = Path(__file__).parents[3]
 KEY = "a key of this test"
@@ -273,7 +273,7 @@ sys.meta_path.insert(0, NotInstalled())
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import TaskappError
-from taskapp_kit.service import Service
+from taskapp_kit.rollout.service import Service
 
 async def main():
     service = Service(find_app("math"))

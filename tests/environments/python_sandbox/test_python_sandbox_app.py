@@ -18,10 +18,10 @@ from environments.python_sandbox.boxes import JUDGE_IDS, POLICY_IDS, Boxes
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import RolloutFailed, SandboxTooWeak
+from taskapp_kit.rollout.service import Service
 from taskapp_kit.sandbox import uids
 from taskapp_kit.sandbox.folder import PREFIX
-from taskapp_kit.serve.runner import BackgroundServer
-from taskapp_kit.service import Service
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.environments.python_sandbox.episodes import (
     LEVELS,
     SPLITS,

@@ -1,0 +1,108 @@
+"""What the rollouts engine tells: events, points, numbers. Each event says that no weights are updated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from taskapp_kit.backend.engine import Event, Point
+from taskapp_kit.backend.rewards import Summary, counted
+from taskapp_kit.backend.rollout_plan import Plan, Unit
+
+NAME = "rollouts"
+NOTE = "The engine `rollouts` plays and scores; no weights are updated."
+
+
+def facts(**told: Any) -> dict[str, Any]:
+    """The data of an event, which says each time what the engine is."""
+    return {**told, "engine": NAME, "updates_weights": False}
+
+
+def begun(plan: Plan, player: str) -> Event:
+    """The job begins. player: the policy's name."""
+    return Event(
+        "rl.train.started",
+        f"{plan.total} rollouts in {counted(plan.iterations, 'iteration')} of {counted(plan.groups, 'group')} of "
+        f"{plan.samples}, at most {plan.at_once} at once. {NOTE}",
+        data=facts(
+            iterations=plan.iterations,
+            groups=plan.groups,
+            group_size=plan.samples,
+            rollouts=plan.total,
+            at_once=plan.at_once,
+            policy=player,
+            reward=plan.blend.words() if plan.blend else "the task app's own reward",
+            evaluations=plan.evaluations,
+        ),
+    )
+
+
+def over(unit: Unit, plan: Plan, found: Summary, seconds: float) -> Event:
+    """A unit is over."""
+    what = "Evaluation after iteration" if unit.phase == "eval" else "Iteration"
+    return Event(
+        "rl.train.step" if unit.phase == "train" else "rl.eval.summary",
+        f"{what} {unit.number} of {plan.iterations}: {found.words()}. No weights are updated.",
+        "warning" if found.failed else "info",
+        facts(
+            step=unit.number,
+            iteration=unit.number,
+            epoch=unit.epoch,
+            reward=found.mean,
+            reward_stderr=found.stderr,
+            seeds=found.seeds,
+            reward_spread=found.spread,
+            rollouts=found.rollouts,
+            scored=found.scored,
+            undefined=found.undefined,
+            failed=found.failed,
+            failures=dict(found.failures),
+            groups_without_spread=found.flat_groups if unit.phase == "train" else None,
+            seconds=round(seconds, 3),
+        ),
+    )
+
+
+def metrics(unit: Unit, found: Summary, before: Mapping[str, float | None]) -> dict[str, float | None]:
+    """The job's latest numbers; failed and undefined are of all rollouts until now."""
+    made = {**before, **_metrics(unit, found)}
+    for name in ("failed", "undefined"):
+        made[name] = (before.get(name) or 0) + getattr(found, name)
+    return made
+
+
+def _metrics(unit: Unit, found: Summary) -> dict[str, float | None]:
+    if unit.phase == "eval":
+        return {"eval_reward": found.mean, "eval_reward_stderr": found.stderr}
+    return {
+        "iteration": unit.number,
+        "reward": found.mean,
+        "reward_stderr": found.stderr,
+        "groups_without_spread": found.flat_groups,
+    }
+
+
+def points(unit: Unit, found: Summary, seconds: float) -> list[Point]:
+    """The numbers of a unit; what is undefined is no point."""
+    prefix = "eval_" if unit.phase == "eval" else ""
+    values: dict[str, float | None] = {
+        "reward": found.mean,
+        "reward_stderr": found.stderr,
+        "rollouts": found.rollouts,
+        "failed": found.failed,
+        "undefined": found.undefined,
+        "seconds": round(seconds, 3),
+    }
+    if unit.phase == "train":
+        values["groups_without_spread"] = found.flat_groups
+    return [
+        Point(prefix + name, float(value), unit.number, unit.phase, unit.epoch)
+        for name, value in values.items()
+        if value is not None
+    ]
+
+
+def listed(unit: Mapping[str, Any]) -> dict[str, Any]:
+    """A unit, as the results list it."""
+    names = ("iteration", "reward", "reward_stderr", "rollouts", "undefined", "failed", "seconds")
+    return {name: unit[name] for name in names}

@@ -1,0 +1,126 @@
+"""Which rollouts a unit has, how each is asked for, and what is read of its answer.
+
+The body and the key of a rollout follow from its place alone, whenever they are made: a task app of ours then knows that
+it was asked before.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from taskapp_kit.backend.engine import Phase, Played
+from taskapp_kit.backend.rewards import Unreadable, check_echo, reward_of
+from taskapp_kit.backend.rollout_plan import Plan, Unit
+from taskapp_kit.backend.seeds import Range, cycled, draw
+from taskapp_kit.errors import JobTimeout, TaskAppError, TaskAppUnreachable
+
+if TYPE_CHECKING:
+    from taskapp_kit.backend.task_app_access import OpenedTaskApp
+
+STATUSES = ("terminated", "truncated")
+MAX_MESSAGE = 1000
+MAX_ID = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One rollout to be played: its place in the unit, and its seed."""
+
+    place: int
+    sample: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Asks a task app for the rollouts of one job. ranges: of train and evaluation, None when all seeds are given."""
+
+    job_id: str
+    plan: Plan
+    task_app: OpenedTaskApp
+    ranges: tuple[Range, Range] | None
+
+    async def play(self, unit: Unit, asked: Asked) -> Played:
+        """Asks for it and reads the answer; a failure is told in what comes back."""
+        began = time.monotonic()
+        blank = Played(unit.phase, unit.number, asked.place, asked.sample, asked.seed, "failed")
+        key = f"{self.job_id}.{unit.phase}.{unit.number}.{asked.place}.{asked.seed}.{asked.sample}"
+        try:
+            answer = await self.task_app.rollout(self._request(unit, asked, key), idempotency_key=key)
+            check_echo(answer, self.job_id, key)
+            reward = reward_of(answer, self.plan.blend)
+        except TaskAppError as found:
+            error = self.task_app.told_again(found)
+            code = error.code or ("unreachable" if isinstance(error, TaskAppUnreachable) else f"http_{error.status}")
+            played = replace(
+                blank, boundary=error.boundary, code=code, rollout_id=error.rollout_id, message=shortened(str(error))
+            )
+        except JobTimeout as error:
+            played = replace(blank, boundary="timeout", code="too_long", message=shortened(error.message))
+        except Unreadable as error:
+            played = replace(blank, code="unreadable_answer", message=f"A rollout cannot be read: {error}.")
+        else:
+            status, named = answer.get("status"), answer.get("rollout_id")
+            rollout_id = self.task_app.cleaned(named) if isinstance(named, str) and len(named) <= MAX_ID else ""
+            played = replace(
+                blank,
+                status=status if status in STATUSES else "completed",
+                reward=reward,
+                rollout_id=rollout_id,
+            )
+        return replace(played, seconds=time.monotonic() - began)
+
+    def _request(self, unit: Unit, asked: Asked, key: str) -> dict[str, Any]:
+        """The body of `POST /rollout`; the same for the same place, whenever it is made."""
+        plan = self.plan
+        config = dict(plan.env_config)
+        drawn_from = self._range(unit.phase)
+        if drawn_from is not None and drawn_from.split:
+            config.setdefault("split", drawn_from.split)
+        env: dict[str, Any] = {"seed": asked.seed, "config": config}
+        if plan.env_name is not None:
+            env["env_name"] = plan.env_name
+        policy_config = {**plan.policy_config, "sample": asked.sample, "trace_correlation_id": key}
+        policy: dict[str, Any] = {"config": policy_config}
+        if plan.policy_name is not None:
+            policy["policy_name"] = plan.policy_name
+        return {
+            "run_id": self.job_id,
+            "env": env,
+            "policy": policy,
+            "ops": list(plan.ops),
+            "record": {"trajectories": False, "return_trace": False},  # only the numbers are read
+            "on_done": "reset",
+            "mode": "rl" if unit.phase == "train" else "eval",
+            "group_id": f"{self.job_id}.{unit.phase}.{unit.number}.{asked.place}",
+            "trace_correlation_id": key,
+        }
+
+    def asked(self, unit: Unit) -> list[Asked]:
+        """Every rollout of the unit."""
+        plan = self.plan
+        if unit.phase == "train":
+            if plan.seeds is not None:
+                seeds = cycled(plan.seeds, (unit.number - 1) * plan.groups, plan.groups)
+            else:
+                seeds = draw(self._known_range("train").seeds, plan.groups, self.job_id, unit.number)
+            return [Asked(place, sample, seed) for place, seed in enumerate(seeds) for sample in range(plan.samples)]
+        known = plan.eval_seeds
+        if known is None:  # the same ones each time, so that evaluations can be compared
+            known = draw(self._known_range("eval").seeds, plan.eval_instances, self.job_id, "evaluation")
+        return [Asked(place, place // len(known), known[place % len(known)]) for place in range(plan.eval_instances)]
+
+    def _range(self, phase: Phase) -> Range | None:
+        given = self.plan.seeds if phase == "train" else self.plan.eval_seeds
+        return None if given is not None else self._known_range(phase)
+
+    def _known_range(self, phase: Phase) -> Range:
+        assert self.ranges is not None, "they were asked for when the job began"
+        return self.ranges[0 if phase == "train" else 1]
+
+
+def shortened(text: str) -> str:
+    """The text, cut where it is longer than a message."""
+    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"

@@ -1,0 +1,221 @@
+"""The first engine: plays groups of rollouts through the task app, reports their rewards, and updates no weights.
+
+Each iteration is `batch_size` groups of `group_size` rollouts of one seed each; evaluations lie between them. Every
+rollout is asked for under a key made of its place in the job, so a task app of ours gives the same episode again, and
+does not play it twice, when the backend was killed in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from taskapp_kit.backend import job_events
+from taskapp_kit.backend.engine import Event, JobDocument, Ledger, Outcome, Played, Point
+from taskapp_kit.backend.job_events import NAME, NOTE, facts, listed
+from taskapp_kit.backend.rewards import causes, counted, summarise
+from taskapp_kit.backend.rollout_plan import Plan, Unit, read_plan
+from taskapp_kit.backend.rollout_requests import Asked, Asking
+from taskapp_kit.backend.seeds import Range, ranges_of
+from taskapp_kit.backend.task_app_check import RANDOM, missing
+from taskapp_kit.errors import JobError
+
+if TYPE_CHECKING:
+    from taskapp_kit.backend.task_app_access import OpenedTaskApp
+
+FAILED_SHARE = 0.5
+"""A job ends as failed when more of its rollouts fail."""
+LISTED = 500
+"""Iterations that the results list, the last ones; the events have them all."""
+
+
+class RolloutsEngine:
+    """See `engine.Engine`. failed_share: above it a job ends as failed."""
+
+    name = NAME
+    updates_weights = False
+
+    def __init__(self, *, failed_share: float = FAILED_SHARE) -> None:
+        self._failed_share = failed_share
+
+    def problems(self, job: JobDocument) -> list[str]:
+        """What cannot be played, one sentence each."""
+        return read_plan(job)[1]
+
+    async def missing(self, job: JobDocument, task_app: OpenedTaskApp) -> list[str]:
+        """What the task app does not have of what the job asks for, one sentence each. Raises TaskAppError."""
+        plan, _ = read_plan(job)
+        return [] if plan is None else await missing(plan, task_app)
+
+    async def run(self, job: JobDocument, task_app: OpenedTaskApp, ledger: Ledger, state: Mapping[str, Any]) -> Outcome:
+        """Plays what is left of the job. Raises JobError when it cannot be played, or too many rollouts fail."""
+        plan, problems = read_plan(job)
+        if plan is None:
+            raise JobError("The job cannot be played: " + " ".join(problems))
+        return await _Run(job, plan, task_app, ledger, dict(state), self._failed_share).outcome()
+
+
+@dataclass(slots=True)
+class _Run:
+    """One job under way.
+
+    state: done (units that are over), opened (the next one's start was told), held (points of an iteration whose
+    evaluation is not over yet: a caller who asks for points after a step must not miss the rest of that step), ranges
+    (as the task app told them at first), policy (who plays when the job does not say), failed, failures (by cause),
+    finished (rollouts of the units that are over), metrics.
+    """
+
+    job: JobDocument
+    plan: Plan
+    task_app: OpenedTaskApp
+    ledger: Ledger
+    state: dict[str, Any]
+    failed_share: float
+
+    async def outcome(self) -> Outcome:
+        if not self.state:
+            await self._begin()
+        if self.state.get("policy"):
+            self.plan = replace(self.plan, policy_name=self.state["policy"])
+        for index in range(self.state["done"], self.plan.units):
+            evaluated_next = index + 1 < self.plan.units and self.plan.unit(index + 1).phase == "eval"
+            await self._play(self.plan.unit(index), evaluated_next=evaluated_next)
+        return await self._results()
+
+    def _asking(self) -> Asking:
+        told = self.state.get("ranges")
+        ranges = None if told is None else (Range(**told[0]), Range(**told[1]))
+        return Asking(self.job.job_id, self.plan, self.task_app, ranges)
+
+    async def _begin(self) -> None:
+        plan = self.plan
+        state: dict[str, Any] = {
+            "done": 0, "opened": False, "held": [], "failed": 0, "failures": {}, "finished": 0, "metrics": {},
+        }  # fmt: skip
+        events: list[Event] = []
+        told: Any = None
+        if plan.seeds is None or (plan.eval_instances and plan.eval_seeds is None):
+            query = {"environment": plan.env_name} if plan.env_name else {}
+            told = await self.task_app.task_info((), **query)
+        if told is not None:
+            wanted = plan.env_config.get("split")
+            ranges = ranges_of(told, wanted if isinstance(wanted, str) else None)
+            state["ranges"] = [{**asdict(found), "split": self.task_app.cleaned(found.split)} for found in ranges]
+        if not plan.names_a_player:
+            state["policy"] = RANDOM
+            events.append(
+                Event(
+                    "rl.job.warning",
+                    f"The job names neither a policy nor a model's address; the task app's policy `{RANDOM}` plays.",
+                    "warning",
+                    facts(policy=RANDOM),
+                )
+            )
+        player = state.get("policy") or plan.policy_name or plan.policy_config.get("policy") or "a model"
+        events.append(job_events.begun(plan, player))
+        await self.ledger.tell(*events, state=state, total=plan.total)
+        self.state = state
+
+    async def _play(self, unit: Unit, *, evaluated_next: bool) -> None:
+        asking = self._asking()
+        asked = asking.asked(unit)
+        if unit.phase == "eval" and not self.state["opened"]:
+            state = {**self.state, "opened": True}
+            start = Event(
+                "rl.eval.started",
+                f"Evaluation after iteration {unit.number}: {counted(len(asked), 'rollout')}.",
+                data=facts(step=unit.number, iteration=unit.number, rollouts=len(asked)),
+            )
+            await self.ledger.tell(start, state=state)
+            self.state = state
+        began = time.monotonic()
+        over = await self.ledger.played(unit.phase, unit.number)
+        known = {(one.place, one.sample) for one in over}
+        left = [one for one in asked if (one.place, one.sample) not in known]
+        try:
+            over += await self._all(asking, unit, left, over)
+        except JobError:
+            await self.ledger.tell(points=[Point(**point) for point in self.state["held"]])
+            raise
+        await self._told(unit, over, time.monotonic() - began, evaluated_next=evaluated_next)
+
+    async def _all(self, asking: Asking, unit: Unit, asked: Sequence[Asked], over: Sequence[Played]) -> list[Played]:
+        """Plays them, so many at once. Raises JobError as soon as too many have failed for the rest to matter."""
+        waiting = iter(asked)
+        made: list[Played] = []
+        failed = [one for one in over if one.failed]
+        planned = self.state["finished"] + self.plan.size(unit)
+
+        async def play_on() -> None:
+            for one in waiting:
+                played = await self.ledger.keep(await asking.play(unit, one))
+                made.append(played)
+                if played.failed:
+                    failed.append(played)
+                    self._stop_when_hopeless(failed, planned)
+
+        self._stop_when_hopeless(failed, planned)
+        tasks = [asyncio.create_task(play_on()) for _ in range(min(self.plan.at_once, len(asked)))]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return made
+
+    def _stop_when_hopeless(self, failed: Sequence[Played], planned: int) -> None:
+        count = self.state["failed"] + len(failed)
+        if count <= self.failed_share * planned:
+            return
+        (code, _), *_ = Counter((one.code, one.boundary) for one in failed).most_common(1)
+        example = next(one for one in reversed(failed) if (one.code, one.boundary) == code)
+        counts = causes(self.state["failures"], (one.boundary or one.code for one in failed))
+        told = ", ".join(f"{cause} {number}" for cause, number in counts.items())
+        raise JobError(
+            f"{count} of {planned} rollouts failed ({told}), more than {self.failed_share:.0%}. {example.message}"
+        )
+
+    async def _told(self, unit: Unit, over: Sequence[Played], seconds: float, *, evaluated_next: bool) -> None:
+        found = summarise(over)
+        metrics = job_events.metrics(unit, found, self.state["metrics"])
+        points = [Point(**point) for point in self.state["held"]] + job_events.points(unit, found, seconds)
+        state = {
+            **self.state,
+            "done": self.state["done"] + 1,
+            "opened": False,
+            "held": [asdict(point) for point in points] if evaluated_next else [],
+            "failed": self.state["failed"] + found.failed,
+            "failures": causes(self.state["failures"], found.failures),
+            "finished": self.state["finished"] + len(over),
+            "metrics": metrics,
+        }
+        event = job_events.over(unit, self.plan, found, seconds)
+        await self.ledger.tell(event, points=[] if evaluated_next else points, state=state, metrics=metrics)
+        self.state = state
+
+    async def _results(self) -> Outcome:
+        steps = await self.ledger.told("rl.train.step", last=LISTED)
+        evaluations = await self.ledger.told("rl.eval.summary", last=LISTED)
+        last = (evaluations or steps)[-1]
+        return Outcome(
+            last["reward"],
+            self.state["metrics"],
+            {
+                "note": NOTE,
+                "final_reward": last["reward"],
+                "final_reward_of": "the last evaluation" if evaluations else "the last iteration",
+                "iterations": [listed(unit) for unit in steps],
+                "evaluations": [listed(unit) for unit in evaluations],
+                "rollouts": {
+                    "played": self.state["finished"],
+                    "failed": self.state["failed"],
+                    "undefined": self.state["metrics"].get("undefined", 0),
+                    "failures": self.state["failures"],
+                },
+            },
+        )

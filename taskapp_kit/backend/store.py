@@ -1,0 +1,349 @@
+"""Jobs and all that belongs to them, written and read: one transaction for each call.
+
+What a call wrote is on disk when it returns. The text of a failure never holds what was being written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Select, func, select, update
+
+from taskapp_kit.backend import schema
+from taskapp_kit.backend.data_files import Place
+from taskapp_kit.backend.engine import Event, Phase, Played, Point, repeated
+from taskapp_kit.backend.schema import (
+    ENDED,
+    ENV_KEYS,
+    EVENTS,
+    JOBS,
+    MINTED,
+    POINTS,
+    ROLLOUTS,
+    Drawn,
+    Job,
+    Told,
+    read_drawn,
+    read_job,
+    read_told,
+    written,
+)
+from taskapp_kit.errors import RequestError, Saturated
+
+T = TypeVar("T")
+
+MAX_KEYS = 64
+"""Sealed keys of one organisation."""
+
+
+class Records:
+    """The tables in `place`, which it closes in the end. Every method raises StoreError."""
+
+    def __init__(self, place: Place, now: Callable[[], float] = time.time) -> None:
+        self._place = place
+        self._now = now
+        place.transact_now(lambda connection: schema.migrate(connection, place.database.place), writes=True)
+
+    async def close(self) -> None:
+        """Writes what waits, then closes the file. A second call does nothing."""
+        await asyncio.to_thread(self._place.close)
+
+    async def _do(self, work: Callable[[Connection], T], *, writes: bool = True) -> T:
+        return await self._place.transact(work, writes=writes)
+
+    # Jobs
+
+    async def add(self, job: Job, document: Mapping[str, Any], *events: Event, most: int | None = None) -> Job | None:
+        """Keeps a new job and its first events. Answers the job that its org has under the same idempotency key.
+
+        document: what was asked for. most: jobs of its org that may be under way; raises Saturated beyond.
+        """
+        values: dict[str, Any] = {name: getattr(job, name) for name in Job.__slots__}
+        values |= {"document": written(document), "state": "{}"}
+        values |= {"metrics": written(job.metrics), "results": written(job.results)}
+        told = [_row(event) for event in events]
+
+        def work(connection: Connection) -> Job | None:
+            if job.idempotency_key is not None:
+                known = _submitted(connection, job.org, job.idempotency_key)
+                if known is not None:
+                    return known
+            if most is not None:
+                asked = select(func.count()).select_from(JOBS).where(JOBS.c.org == job.org, JOBS.c.status.not_in(ENDED))
+                if connection.execute(asked).scalar_one() >= most:
+                    raise Saturated(f"{most} jobs of this key are not over yet.", retry_after_seconds=60)
+            connection.execute(JOBS.insert().values(values))
+            self._tell(connection, job.job_id, told)
+            return None
+
+        return await self._do(work)
+
+    async def job(self, job_id: str, org: str | None = None) -> Job | None:
+        """The job; None when there is none, or it is another org's."""
+
+        def work(connection: Connection) -> Job | None:
+            asked = _jobs().where(JOBS.c.job_id == job_id)
+            row = connection.execute(asked if org is None else asked.where(JOBS.c.org == org)).first()
+            return None if row is None else read_job(row)
+
+        return await self._do(work, writes=False)
+
+    async def submitted(self, org: str, idempotency_key: str) -> Job | None:
+        """The job that was stored under this idempotency key of the org."""
+        return await self._do(lambda connection: _submitted(connection, org, idempotency_key), writes=False)
+
+    async def work(self, job_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(document, state) of a job that is there: what was asked for, and how far its engine is."""
+
+        def work(connection: Connection) -> tuple[dict[str, Any], dict[str, Any]]:
+            row = connection.execute(select(JOBS.c.document, JOBS.c.state).where(JOBS.c.job_id == job_id)).one()
+            return json.loads(row.document), json.loads(row.state)
+
+        return await self._do(work, writes=False)
+
+    async def jobs(
+        self, org: str, *, limit: int, status: str | None = None, model: str | None = None, after: str | None = None
+    ) -> list[Job]:
+        """Those of this org, the newest first, without their results. after: only older ones than the job of this id."""
+
+        def work(connection: Connection) -> list[Job]:
+            asked = _jobs(results=False).where(JOBS.c.org == org)
+            if status is not None:
+                asked = asked.where(JOBS.c.status == status)
+            if model is not None:
+                asked = asked.where(JOBS.c.model == model)
+            if after is not None:
+                mark = select(JOBS.c.created_at).where(JOBS.c.job_id == after, JOBS.c.org == org).scalar_subquery()
+                asked = asked.where(
+                    (JOBS.c.created_at < mark) | ((JOBS.c.created_at == mark) & (JOBS.c.job_id < after))
+                )
+            rows = connection.execute(asked.order_by(JOBS.c.created_at.desc(), JOBS.c.job_id.desc()).limit(limit))
+            return [read_job(row) for row in rows]
+
+        return await self._do(work, writes=False)
+
+    async def unfinished(self) -> list[Job]:
+        """Every job that is queued or was running, of any org, the oldest first."""
+
+        def work(connection: Connection) -> list[Job]:
+            asked = _jobs(results=False).where(JOBS.c.status.not_in(ENDED)).order_by(JOBS.c.created_at, JOBS.c.job_id)
+            return [read_job(row) for row in connection.execute(asked)]
+
+        return await self._do(work, writes=False)
+
+    async def write(
+        self,
+        job_id: str,
+        *events: Event,
+        points: Sequence[Point] = (),
+        state: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, float | None] | None = None,
+        **columns: Any,
+    ) -> bool:
+        """Events, points and what changes of the job's row, in one transaction.
+
+        Writes nothing, and answers False, for a job that is over: it ends once. Raises TypeError, ValueError for what is
+        no JSON: that is not the store's fault, and does not become better by waiting.
+        """
+        told = [_row(event) for event in events]
+        values = dict(columns)
+        for name, value in (("state", state), ("metrics", metrics), ("results", columns.get("results"))):
+            if value is not None:
+                values[name] = written(value)
+
+        def work(connection: Connection) -> bool:
+            status = connection.execute(select(JOBS.c.status).where(JOBS.c.job_id == job_id)).scalar_one_or_none()
+            if status is None or status in ENDED:
+                return False
+            self._tell(connection, job_id, told)
+            now = self._now()
+            for point in points:
+                key = (POINTS.c.job_id == job_id, POINTS.c.step == point.step, POINTS.c.name == point.name)
+                if connection.execute(select(POINTS.c.step).where(*key)).first() is None:
+                    connection.execute(
+                        POINTS.insert().values(
+                            job_id=job_id, created_at=now, **{name: getattr(point, name) for name in point.__slots__}
+                        )
+                    )
+            connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(updated_at=now, **values))
+            return True
+
+        return await self._do(work)
+
+    def _tell(self, connection: Connection, job_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        last = connection.execute(select(func.max(EVENTS.c.seq)).where(EVENTS.c.job_id == job_id)).scalar_one() or 0
+        for seq, row in enumerate(rows, last + 1):
+            connection.execute(EVENTS.insert().values(job_id=job_id, seq=seq, created_at=self._now(), **row))
+
+    # What belongs to a job
+
+    async def events(self, job_id: str, *, since_seq: int, limit: int) -> list[Told]:
+        """Those after number `since_seq`, in order."""
+        return (await self.followed(job_id, since_seq=since_seq, limit=limit))[1]
+
+    async def followed(self, job_id: str, *, since_seq: int, limit: int) -> tuple[bool, list[Told]]:
+        """(whether the job is over, the events after number `since_seq`), both of the same moment."""
+
+        def work(connection: Connection) -> tuple[bool, list[Told]]:
+            status = connection.execute(select(JOBS.c.status).where(JOBS.c.job_id == job_id)).scalar_one_or_none()
+            asked = select(EVENTS).where(EVENTS.c.job_id == job_id, EVENTS.c.seq > since_seq)
+            rows = connection.execute(asked.order_by(EVENTS.c.seq).limit(limit))
+            return status is None or status in ENDED, [read_told(row) for row in rows]
+
+        return await self._do(work, writes=False)
+
+    async def last_events(self, job_id: str, types: Sequence[str], limit: int) -> list[Told]:
+        """The last ones of these types, in order."""
+
+        def work(connection: Connection) -> list[Told]:
+            asked = select(EVENTS).where(EVENTS.c.job_id == job_id, EVENTS.c.type.in_(types))
+            rows = connection.execute(asked.order_by(EVENTS.c.seq.desc()).limit(limit)).all()
+            return [read_told(row) for row in reversed(rows)]
+
+        return await self._do(work, writes=False)
+
+    async def points(self, job_id: str, *, after_step: int | None, limit: int) -> list[Drawn]:
+        """Points by step: the first ones after `after_step`, or the last ones when it is None.
+
+        A step is given whole or not at all, unless it alone has more than `limit` points: a caller goes on after the
+        last step that it saw.
+        """
+
+        def work(connection: Connection) -> list[Drawn]:
+            steps = (
+                select(POINTS.c.step, func.count().label("size"))
+                .where(POINTS.c.job_id == job_id)
+                .group_by(POINTS.c.step)
+                .limit(limit)
+            )
+            if after_step is None:
+                steps = steps.order_by(POINTS.c.step.desc())
+            else:
+                steps = steps.where(POINTS.c.step > after_step).order_by(POINTS.c.step)
+            fitting: list[int] = []
+            size = 0
+            for step, count in connection.execute(steps):
+                size += count
+                if fitting and size > limit:
+                    break
+                fitting.append(step)
+            asked = select(POINTS).where(POINTS.c.job_id == job_id, POINTS.c.step.in_(fitting))
+            rows = connection.execute(asked.order_by(POINTS.c.step, POINTS.c.phase.desc(), POINTS.c.name))
+            return [read_drawn(row) for row in rows]
+
+        return await self._do(work, writes=False)
+
+    async def keep(self, job_id: str, rollout: Played) -> Played:
+        """Stores one rollout, but not where its place is taken or the job is over; returns it as it counts.
+
+        It failed where another rollout of the job has the same `rollout_id`: one episode is not counted twice.
+        """
+
+        def work(connection: Connection) -> Played:
+            counts = rollout
+            if rollout.rollout_id and not rollout.failed:
+                same = select(ROLLOUTS.c.phase, ROLLOUTS.c.iteration, ROLLOUTS.c.place, ROLLOUTS.c.sample).where(
+                    ROLLOUTS.c.job_id == job_id,
+                    ROLLOUTS.c.rollout_id == rollout.rollout_id,
+                    ROLLOUTS.c.status != "failed",
+                )
+                place = (rollout.phase, rollout.iteration, rollout.place, rollout.sample)
+                first = next((tuple(row) for row in connection.execute(same) if tuple(row) != place), None)
+                if first is not None:
+                    counts = repeated(rollout, *first)
+            values = {name: getattr(counts, name) for name in counts.__slots__}
+            key = [
+                ROLLOUTS.c[name] == value
+                for name, value in values.items()
+                if name in ("phase", "iteration", "place", "sample")
+            ]
+            known = select(ROLLOUTS.c.sample).where(ROLLOUTS.c.job_id == job_id, *key)
+            if connection.execute(known).first() is not None:
+                return counts
+            now = self._now()
+            status = connection.execute(select(JOBS.c.status).where(JOBS.c.job_id == job_id)).scalar_one_or_none()
+            if status is None or status in ENDED:
+                return counts
+            connection.execute(ROLLOUTS.insert().values(job_id=job_id, created_at=now, **values))
+            more = {"updated_at": now, "completed": JOBS.c.completed + 1}
+            connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(more))
+            return counts
+
+        return await self._do(work)
+
+    async def played(self, job_id: str, phase: Phase, iteration: int) -> list[Played]:
+        """The rollouts of one phase of one iteration, by place and sample."""
+
+        def work(connection: Connection) -> list[Played]:
+            asked = (
+                select(ROLLOUTS)
+                .where(ROLLOUTS.c.job_id == job_id, ROLLOUTS.c.phase == phase, ROLLOUTS.c.iteration == iteration)
+                .order_by(ROLLOUTS.c.place, ROLLOUTS.c.sample)
+            )
+            return [
+                Played(**{name: getattr(row, name) for name in Played.__slots__}) for row in connection.execute(asked)
+            ]
+
+        return await self._do(work, writes=False)
+
+    # Keys of task apps, sealed
+
+    async def put_key(self, org: str, name: str, key_id: str, ciphertext: str) -> float:
+        """Keeps the sealed key under its name, in place of an earlier one; answers when.
+
+        Raises RequestError when the org has too many.
+        """
+
+        def work(connection: Connection) -> float:
+            now = self._now()
+            connection.execute(ENV_KEYS.delete().where(ENV_KEYS.c.org == org, ENV_KEYS.c.name == name))
+            held = select(func.count()).select_from(ENV_KEYS).where(ENV_KEYS.c.org == org)
+            if connection.execute(held).scalar_one() >= MAX_KEYS:
+                raise RequestError(
+                    f"{MAX_KEYS} keys are uploaded already.", code="too_many_keys", hint="Use one of their names again."
+                )
+            values = {"org": org, "name": name, "key_id": key_id, "ciphertext": ciphertext, "updated_at": now}
+            connection.execute(ENV_KEYS.insert().values(values))
+            return now
+
+        return await self._do(work)
+
+    async def keys(self, org: str) -> list[tuple[str, str]]:
+        """(name, ciphertext) of every key of this org, by name."""
+
+        def work(connection: Connection) -> list[tuple[str, str]]:
+            asked = select(ENV_KEYS.c.name, ENV_KEYS.c.ciphertext).where(ENV_KEYS.c.org == org)
+            return [(row.name, row.ciphertext) for row in connection.execute(asked.order_by(ENV_KEYS.c.name))]
+
+        return await self._do(work, writes=False)
+
+    # Keys of the backend itself
+
+    def minted(self, org: str | None) -> set[str]:
+        """The organisations of all keys that backends of this store made, `org` among them from now on. Blocks."""
+
+        def work(connection: Connection) -> set[str]:
+            known = set(connection.execute(select(MINTED.c.org)).scalars())
+            if org is not None and org not in known:
+                connection.execute(MINTED.insert().values(org=org))
+            return known if org is None else known | {org}
+
+        return self._place.transact_now(work, writes=True)
+
+
+def _row(event: Event) -> dict[str, Any]:
+    return {"type": event.type, "level": event.level, "message": event.message, "data": written(event.data)}
+
+
+def _submitted(connection: Connection, org: str, idempotency_key: str) -> Job | None:
+    row = connection.execute(_jobs().where(JOBS.c.org == org, JOBS.c.idempotency_key == idempotency_key)).first()
+    return None if row is None else read_job(row)
+
+
+def _jobs(*, results: bool = True) -> Select[Any]:
+    names = [name for name in Job.__slots__ if results or name != "results"]
+    return select(*(JOBS.c[name] for name in names))

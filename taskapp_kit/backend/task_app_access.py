@@ -1,0 +1,169 @@
+"""Asking a task app: with which key, and whether that address may be called at all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from taskapp_kit.backend.sealed_keys import KeyBox
+from taskapp_kit.backend.store import Records
+from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
+from taskapp_kit.client.task_app import TaskAppClient
+from taskapp_kit.errors import ConfigError, RequestError, TaskAppError, TaskAppUnreachable
+from taskapp_kit.net.redact import without_key
+
+log = logging.getLogger("taskapp_kit.backend")
+
+NAME = "ENVIRONMENT_API_KEY"
+MAX_TRIED = 8
+RETRIES = 6
+"""Of a rollout that broke on the way: about ten seconds, in which a task app may restart."""
+REFUSED = (401, 403)
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+"""Of one answer of a task app, which is asked for numbers only; many may arrive at once."""
+VERIFY_SECONDS = 45.0
+"""For all keys together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A key that may be the task app's. told: how it is called; None for asking without a key."""
+
+    told: str
+    key: str | None = field(repr=False)
+
+
+class OpenedTaskApp(TaskAppClient):
+    """A task app, asked with one key, guarded on each connection, its answers bounded.
+
+    shown: every key that its server has been sent until now, this one among them: it may say any of them.
+    """
+
+    def __init__(
+        self, url: str, key: str | None, addresses: TaskAppAddresses, shown: Sequence[str], retries: int
+    ) -> None:
+        super().__init__(url, key, retries=retries, refuse=addresses.guard(url))
+        self._transport.max_body_bytes = MAX_ANSWER_BYTES
+        self._shown = tuple(shown)
+
+    def cleaned(self, text: str) -> str:
+        """The server's words without any part of a key that it was sent."""
+        for key in self._shown:
+            text = without_key(text, key)
+        return text
+
+    def told_again(self, error: TaskAppError) -> TaskAppError:
+        """The error with its words cleaned."""
+        return type(error)(
+            self.cleaned(error.message),
+            status=error.status,
+            code=self.cleaned(error.code),
+            boundary=error.boundary,
+            rollout_id=self.cleaned(error.rollout_id),
+            hint=self.cleaned(error.hint),
+        )
+
+
+class Access:
+    """Opens task apps. own_key: the backend's own ENVIRONMENT_API_KEY. box: None where sealed keys cannot be opened."""
+
+    def __init__(self, records: Records, box: KeyBox | None, addresses: TaskAppAddresses, own_key: str | None) -> None:
+        self._records = records
+        self._box = box
+        self.addresses = addresses
+        self._own_key = own_key
+
+    async def candidates(self, org: str, url: str) -> list[Candidate]:
+        """The keys of this organisation whose name says that they open a task app, then the backend's own.
+
+        That one goes only where this backend trusts the address. Without any key, one candidate that is none.
+        """
+        found: list[Candidate] = []
+        for name, ciphertext in sorted(await self._records.keys(org), key=lambda item: item[0] != NAME):
+            if NAME not in name or self._box is None:
+                continue
+            try:
+                found.append(Candidate(f"{name} (uploaded)", self._box.open(ciphertext)))
+            except RequestError:
+                log.warning("a sealed key cannot be opened any more name=%s", name)
+        if self._own_key and self.addresses.trusts(url):
+            found.append(Candidate(f"{NAME} (of the backend)", self._own_key))
+        return found[:MAX_TRIED] or [Candidate("none", None)]
+
+    def _open(self, url: str, candidate: Candidate, shown: list[str], retries: int) -> OpenedTaskApp:
+        if candidate.key:
+            shown.append(candidate.key)
+        return OpenedTaskApp(url, candidate.key, self.addresses, shown, retries)
+
+    async def client(self, org: str, url: str, *, retries: int = RETRIES) -> OpenedTaskApp:
+        """A client with the key that the task app takes. Raises RequestError, TaskAppError: refused, unreachable."""
+        await self.addresses.admit(url)
+        shown: list[str] = []
+        last: TaskAppError | None = None
+        for candidate in await self.candidates(org, url):
+            client = self._open(url, candidate, shown, retries)
+            try:
+                await client.health()
+            except BaseException as error:
+                await client.aclose()
+                if not isinstance(error, TaskAppError):
+                    raise
+                last = client.told_again(error)
+                if error.status not in REFUSED:
+                    raise last from None
+            else:
+                return client
+        assert last is not None, "there is at least one candidate"
+        raise TaskAppError(
+            "The task app refuses every key that this backend has for it.",
+            status=last.status,
+            code=last.code,
+            hint=f"Upload its {NAME} (taskapp setup), or start the backend with it.",
+        ) from None
+
+    async def verify(self, org: str, url: str) -> dict[str, Any]:
+        """What each key finds at `/health` and `/task_info`; `any_ok` when one of them finds both. Raises RequestError.
+
+        Where nobody answers, or too slowly, the other keys are not tried.
+        """
+        await self.addresses.admit(url)
+        results: list[dict[str, Any]] = []
+        shown: list[str] = []
+        until = asyncio.get_running_loop().time() + VERIFY_SECONDS
+        for candidate in await self.candidates(org, url):
+            found = await self._tried(url, candidate, shown, until)
+            results.append(found)
+            if not found["ok"] and all(found[name]["status"] == 0 for name in ("health", "task_info") if name in found):
+                break
+        return {"any_ok": any(result["ok"] for result in results), "endpoint_base_url": url, "results": results}
+
+    async def _tried(self, url: str, candidate: Candidate, shown: list[str], until: float) -> dict[str, Any]:
+        result: dict[str, Any] = {"key": candidate.told, "ok": False}
+        name = "health"
+        try:
+            client = self._open(url, candidate, shown, 0)
+            try:
+                async with asyncio.timeout_at(until):
+                    for name, ask in (("health", client.health), ("task_info", client.task_info)):
+                        await ask()
+                        result[name] = {"ok": True, "status": 200}
+            except TaskAppError as error:
+                raise client.told_again(error) from None
+            finally:
+                await client.aclose()
+            result |= {"ok": True, "found": "The task app answers /health and /task_info.", "do": ""}
+        except TimeoutError:
+            result[name] = {"ok": False, "status": 0}
+            result |= {"found": f"The task app's /{name} did not answer within {VERIFY_SECONDS:g} s.", "do": ""}
+        except (TaskAppError, ConfigError) as error:
+            result[name] = {"ok": False, "status": error.status if isinstance(error, TaskAppError) else 0}
+            result |= {"found": error.message, "do": error.hint}
+        return result
+
+
+def is_starting(error: TaskAppError) -> bool:
+    """Whether the task app, or a gateway before it, may only be starting."""
+    return isinstance(error, TaskAppUnreachable) or error.status in (502, 503, 504)

@@ -1,0 +1,177 @@
+"""The flags of `deploy` and `modal-serve`, and the plan that they and the app's own declarations make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from taskapp_kit.deploy.modal.plan import Plan
+    from taskapp_kit.deploy.modal.settings import ModalSettings
+    from taskapp_kit.deploy.packaging.source_files import Target
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_LISTS = {"region": "region", "apt": "apt_packages", "custom_domain": "custom_domains", "extra_secret": "extra_secrets"}
+_SETTINGS = {
+    "name": "app_name",
+    "store": "store",
+    "secret": "secret_name",
+    "cpu": "cpu",
+    "memory": "memory_mib",
+    "min_containers": "min_containers",
+    "max_containers": "max_containers",
+    "buffer_containers": "buffer_containers",
+    "scaledown_window": "scaledown_window_seconds",
+    "timeout": "timeout_seconds",
+    "startup_timeout": "startup_timeout_seconds",
+    "max_inputs": "max_inputs",
+    "target_inputs": "target_inputs",
+    "memory_snapshot": "memory_snapshot",
+}
+"""Flag (as Modal calls it) to the setting that it overrides."""
+
+
+def deploy_options(command: F) -> F:
+    """The options of `deploy` and `modal-serve`: the app's name and settings, its Secret, Modal's environment."""
+    whole = click.IntRange(1)
+    for option in reversed(
+        [
+            click.argument("app"),
+            click.option("--name", metavar="N", help="Name of the Modal app.  [default: that of APP]"),
+            click.option(
+                "--env", "-e", "modal_environment", metavar="E", help="Modal environment.  [default: the account's]"
+            ),
+            click.option(
+                "--env-file", "env_files", multiple=True, metavar="F", help="Keys for the Secret; a later file wins."
+            ),
+            click.option(
+                "--create-secret",
+                is_flag=True,
+                help="Make the Secret from the env files; one that exists is used as it is.",
+            ),
+            click.option(
+                "--update-secret",
+                is_flag=True,
+                help="Set the env files' keys in the Secret that exists; leave its others.",
+            ),
+            click.option("--take-over", is_flag=True, help="Replace an app of this name that taskapp did not deploy."),
+            click.option(
+                "--store",
+                type=click.Choice(["postgres-secret", "none"]),
+                help="Where rollouts are kept: TASKAPP_STORE of the Secret, or nowhere.",
+            ),
+            click.option("--secret", metavar="S", help="Name of the Secret.  [default: N-env]"),
+            click.option("--extra-secret", multiple=True, metavar="S", help="A further Secret."),
+            click.option("--cpu", type=float, metavar="CORES", help="Cores reserved."),
+            click.option("--memory", type=whole, metavar="MIB", help="Memory reserved."),
+            click.option(
+                "--region", multiple=True, metavar="R", help="Where containers may run; dearer than anywhere."
+            ),
+            click.option(
+                "--min-containers", type=click.IntRange(0), metavar="N", help="Kept warm; costs money while idle."
+            ),
+            click.option("--max-containers", type=whole, metavar="N", help="At most."),
+            click.option("--buffer-containers", type=click.IntRange(0), metavar="N", help="Kept ahead of the load."),
+            click.option(
+                "--scaledown-window", type=whole, metavar="T", help="How long an idle container stays, in seconds."
+            ),
+            click.option("--timeout", type=whole, metavar="T", help="Longest request, in seconds."),
+            click.option("--startup-timeout", type=whole, metavar="T", help="Longest start, in seconds."),
+            click.option("--max-inputs", type=whole, metavar="N", help="Requests in one container at once."),
+            click.option("--target-inputs", type=whole, metavar="N", help="How many of them scaling aims at."),
+            click.option("--volume", multiple=True, metavar="DIR=NAME", help="A Modal Volume at a folder."),
+            click.option("--apt", multiple=True, metavar="P", help="A Debian package to install."),
+            click.option("--custom-domain", multiple=True, metavar="D", help="A domain of your own."),
+            click.option(
+                "--memory-snapshot/--no-memory-snapshot",
+                default=None,
+                help="Start containers from a picture of memory.",
+            ),
+            click.option("--no-rehearsal", is_flag=True, help="Do not import the app here first."),
+            click.option("--wait/--no-wait", default=True, help="Wait until it answers, and play one rollout."),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def said_by(given: dict[str, Any]) -> ModalSettings:
+    """What the flags say. Raises ConfigError, click.BadParameter."""
+    from taskapp_kit.deploy.modal.settings import ModalSettings
+
+    said = {setting: given[flag] for flag, setting in _SETTINGS.items() if given[flag] is not None}
+    said |= {setting: tuple(given[flag]) for flag, setting in _LISTS.items() if given[flag]}
+    volumes = [text.partition("=") for text in given["volume"]]
+    if any(not name for _, _, name in volumes):
+        raise click.BadParameter("expected DIR=NAME, such as /data=my-volume.", param_hint="--volume")
+    if volumes:
+        said["volumes"] = {folder: name for folder, _, name in volumes}
+    if given["no_rehearsal"]:
+        said["rehearse"] = False
+    return ModalSettings(**said)
+
+
+def planned(app: str, said: ModalSettings, *, env_files: Sequence[str] = (), dry_run: bool = False) -> Plan:
+    """The plan; the app's own name is the default for Modal's. Raises DiscoveryError, ConfigError.
+
+    env_files: where the Secret's values would come from; an address of a model in them that only this machine reaches is
+    a warning. dry_run: a store that was not chosen is a warning, too, and shown as `none`.
+    """
+    import dataclasses
+
+    from taskapp_kit.deploy.modal.declared_requirements import read_needs
+    from taskapp_kit.deploy.modal.plan import make_plan
+    from taskapp_kit.deploy.modal.settings import STORE_CHOICES
+    from taskapp_kit.deploy.packaging.source_files import parse_target, resolve
+    from taskapp_kit.errors import ConfigError
+
+    here = Path.cwd()
+    parsed = parse_target(resolve(app, beside=here))
+    if parsed.kind == "file" and _is_entry(here / parsed.name):
+        raise ConfigError(
+            f"{parsed.name} is an entry for Modal's own command, not a task app.",
+            hint=f"Run `modal deploy {parsed.name}`, or give the app's own file here.",
+        )
+    declared = read_needs(parsed, beside=here).settings
+    if said.app_name is None and declared.app_name is None:
+        said = dataclasses.replace(said, app_name=_own_name(parsed, here))
+    warnings = []
+    if dry_run and said.store is None and declared.store is None:
+        said = dataclasses.replace(said, store="none")
+        warnings.append(f"The plan is shown for --store none; a deploy asks for --store: {STORE_CHOICES}")
+    plan = make_plan(app, said, beside=here)
+    return dataclasses.replace(plan, warnings=(*warnings, *plan.warnings, *_unreachable(plan, env_files)))
+
+
+def _unreachable(plan: Plan, env_files: Sequence[str]) -> Iterator[str]:
+    """A warning for each model's address that leads to the container itself; of any role, where not all are known."""
+    from taskapp_kit.config import load
+    from taskapp_kit.contract.chat import role_variable
+    from taskapp_kit.deploy.tunnel.plan import on_loopback
+
+    settings = load(env_files=env_files)
+    known = (
+        None if plan.rehearsal is None or plan.rehearsal.context else {*plan.required_keys, *plan.rehearsal.optional}
+    )
+    start, end = role_variable("{role}").split("{ROLE}")
+    for name in sorted(settings.variables if known is None else known):
+        url = settings.variable(name) if name.startswith(start) and name.endswith(end) else None
+        if url and on_loopback(url):
+            yield f"{name} is a loopback address: a container would look for the model in itself. Give one that it reaches."
+
+
+def _is_entry(path: Path) -> bool:
+    text = path.read_text("utf-8", errors="replace") if path.is_file() else ""
+    return "taskapp_kit.deploy.modal" in text and "TaskApp(" not in text
+
+
+def _own_name(parsed: Target, here: Path) -> str:
+    """The file's, of an `app.py` its folder's; of a package or a bundled app its own."""
+    if parsed.kind != "file":
+        return parsed.name.partition(".")[0]
+    path = (here / parsed.name).resolve()
+    return path.parent.name if path.stem == "app" and path.parent.name else path.stem

@@ -1,0 +1,187 @@
+"""A plan for Modal, for a person and as JSON: what will be built, sent and registered, and what it may cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taskapp_kit.cli.terminal import clean, console, table
+
+if TYPE_CHECKING:
+    from taskapp_kit.deploy.modal.costs import Cost
+    from taskapp_kit.deploy.modal.plan import Plan
+
+SHOWN_FILES = 12
+LOST = "nothing is kept. Lost with each answer: its replay, and /rollouts/{id} once its day is over."
+
+
+def plan_cost(plan: Plan) -> Cost:
+    """The estimate for a plan."""
+    from taskapp_kit.deploy.modal.costs import estimate
+
+    settings = plan.settings
+    return estimate(
+        cpu=settings.cpu,
+        memory_mib=settings.memory_mib,
+        min_containers=settings.min_containers or 0,
+        max_containers=settings.max_containers or 1,
+        scaledown_window_seconds=settings.scaledown_window_seconds or 0,
+        region=settings.region or (),
+    )
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON: names and numbers, no value of a key."""
+    import dataclasses
+
+    from taskapp_kit.deploy.modal.costs import PRICES_DATE, PRICES_SOURCE
+
+    return {
+        "app_name": plan.app_name,
+        "target": plan.target,
+        "address": address_form(plan),
+        "settings": plan.settings.said(),
+        "secrets": list(plan.secret_names),
+        "required_keys": list(plan.required_keys),
+        "optional_keys": list(plan.rehearsal.optional) if plan.rehearsal is not None else [],
+        "undeclared_roles": _undeclared_roles(plan),
+        "image": image_steps(plan),
+        "requirements": list(plan.requirements),
+        "wheel": plan.wheel.name,
+        "files": [{"path": path, "bytes": size} for path, size in plan.files()],
+        "stays": list(plan.left),
+        "coordinator": plan.coordinator,
+        "cost_usd": {**dataclasses.asdict(plan_cost(plan)), "prices": PRICES_DATE, "source": PRICES_SOURCE},
+        "warnings": list(plan.warnings),
+    }
+
+
+def address_form(plan: Plan) -> str:
+    """Where the app will answer; the workspace is the account's own and not known before."""
+    domains = plan.settings.custom_domains
+    label = f"{plan.app_name}-web".lower().replace("_", "-").replace(".", "-")
+    return f"https://{domains[0]}" if domains else f"https://WORKSPACE--{label}.modal.run"
+
+
+def image_steps(plan: Plan) -> list[str]:
+    """The image, layer by layer, then what is mounted over it."""
+    steps = [f"Debian slim with Python {plan.settings.python_version}"]
+    if plan.settings.apt_packages:
+        steps.append(f"apt-get install {' '.join(plan.settings.apt_packages)}")
+    steps.append(f"uv pip install {len(plan.requirements)} packages (below)")
+    steps.append(f"uv pip install --no-deps {plan.wheel.name} ({_size(plan.wheel.stat().st_size)}, made from this kit)")
+    if plan.trees:
+        steps.append("mounted, so that an edit rebuilds nothing: the files below")
+    return steps
+
+
+def show_plan(plan: Plan) -> None:
+    """Prints the plan."""
+    from taskapp_kit.deploy.modal.costs import PRICES_DATE
+
+    settings, cost, out = plan.settings, plan_cost(plan), console()
+    out.print(f"{clean(plan.app_name)} on Modal: {clean(plan.target)}", style="bold", soft_wrap=True)
+    facts = table("", "")
+    facts.add_row("address", address_form(plan))
+    for index, step in enumerate(image_steps(plan), start=1):
+        facts.add_row("image" if index == 1 else "", f"{index}. {clean(step)}")
+    facts.add_row("packages", clean("  ".join(plan.requirements)))
+    facts.add_row("files", clean(_files(plan)))
+    if plan.left:
+        facts.add_row("stays here", clean(_some(list(plan.left))))
+    facts.add_row("secrets", ", ".join(plan.secret_names) + f" with {', '.join(plan.required_keys)}")
+    for index, words in enumerate(_model_words(plan)):
+        facts.add_row("" if index else "models", words)
+    facts.add_row("store", _store(plan))
+    facts.add_row("containers", _containers(plan))
+    facts.add_row(
+        "each one",
+        f"{settings.max_inputs} requests at most, {settings.target_inputs} aimed at; "
+        f"{'cores as needed' if settings.cpu is None else f'{settings.cpu:g} cores'}, "
+        f"{'memory as needed' if settings.memory_mib is None else f'{settings.memory_mib} MiB'}; "
+        f"a request may take {settings.timeout_seconds} s, a start {settings.startup_timeout_seconds} s",
+    )
+    if settings.region:
+        facts.add_row("region", f"{', '.join(settings.region)}: {cost.multiplier:g} times the base price")
+    if settings.volumes:
+        facts.add_row("volumes", ", ".join(f"{folder} = {name}" for folder, name in settings.volumes.items()))
+    if settings.memory_snapshot:
+        facts.add_row("snapshot", "containers start from a picture of one that had imported the app")
+    for index, words in enumerate(_cost_words(plan, cost)):
+        facts.add_row("" if index else "cost", words)
+    facts.add_row("", f"an estimate of the least, at Modal's public prices of {PRICES_DATE}")
+    out.print(facts)
+    for warning in plan.warnings:
+        out.print(f"Warning: {clean(warning)}", soft_wrap=True)
+
+
+def _model_words(plan: Plan) -> list[str]:
+    """Variables of models that the Secret may hold besides those that it must."""
+    optional = plan.rehearsal.optional if plan.rehearsal is not None else ()
+    known = [f"the Secret may also hold {', '.join(optional)}"] if optional else []
+    unknown = _undeclared_roles(plan)
+    return [*known, unknown] if unknown else known
+
+
+def _undeclared_roles(plan: Plan) -> str:
+    """The rule for roles that only an environment's code names; empty where no environment can ask a model.
+
+    Without a rehearsal nothing is known of the app, its judges' roles neither.
+    """
+    from taskapp_kit.contract.chat import role_variables
+
+    if plan.rehearsal is not None and not plan.rehearsal.context:
+        return ""
+    address, name, key = role_variables("{role}")
+    return (
+        "a role that an environment asks with context.model(ROLE) is not known before it plays: the Secret then needs "
+        f"{address}, and may hold {name} and {key}; name them in required_keys to have them checked"
+    )
+
+
+def _files(plan: Plan) -> str:
+    files = plan.files()
+    if not files:
+        return "none of your own: the app comes with the kit"
+    total = sum(size for _, size in files)
+    count = "1 file" if len(files) == 1 else f"{len(files)} files"
+    return f"{count}, {_size(total)}: {_some([path for path, _ in files])}"
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - SHOWN_FILES
+    return ", ".join(names[:SHOWN_FILES]) + (f", and {more} more (--json lists all)" if more > 0 else "")
+
+
+def _size(size: int) -> str:
+    return f"{size} bytes" if size < 2048 else f"{size / 1024:.0f} kB" if size < 2**21 else f"{size / 2**20:.1f} MB"
+
+
+def _store(plan: Plan) -> str:
+    together = {
+        "dict": "containers share idempotency keys and results through a modal.Dict",
+        "memory": "one container holds idempotency keys and results in its memory",
+        "store": "containers share idempotency keys and results there, too",
+    }[plan.coordinator]
+    kept = (
+        LOST if plan.settings.store == "none" else "every rollout goes to the Postgres of TASKAPP_STORE in the Secret."
+    )
+    return f"{plan.settings.store}: {kept} {together[0].upper()}{together[1:]}."
+
+
+def _containers(plan: Plan) -> str:
+    settings = plan.settings
+    buffered = f", {settings.buffer_containers} ahead of the load" if settings.buffer_containers else ""
+    return (
+        f"{settings.min_containers} to {settings.max_containers}{buffered}; an idle one goes after "
+        f"{settings.scaledown_window_seconds} s"
+    )
+
+
+def _cost_words(plan: Plan, cost: Cost) -> list[str]:
+    least, most = plan.settings.min_containers, plan.settings.max_containers
+    idle = f"idle: {cost.idle_month:.2f} $ a month for {least} kept warm" if least else "idle: nothing"
+    return [
+        idle,
+        f"one container: {cost.container_hour:.4f} $ an hour, {cost.busy_hour:.3f} $ when it uses a core and 512 MiB",
+        f"all {most}: {cost.full_hour:.3f} $ an hour; waiting after a burst: {cost.burst_tail:.5f} $ for each",
+    ]

@@ -1,0 +1,284 @@
+"""A job, followed in a terminal: progress, the reward's curve and what happened; plain lines where there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+from taskapp_kit.cli.terminal import clean, console, number, one_line, table
+from taskapp_kit.cli.text_chart import curve
+from taskapp_kit.net.redact import without_keys
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from taskapp_kit.client import RLJob
+
+QUIET_SECONDS = 15.0
+"""Without a terminal, progress alone is told this often at most."""
+LAST_EVENTS_SECONDS = 5.0
+"""How long the stream of events may go on after the job's end."""
+SHOWN_EVENTS = 6
+
+
+class Display(Protocol):
+    """What is told while a job runs. `status` is the backend's status object, `event` one of its events."""
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        """The job's status changed."""
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Something happened."""
+
+
+async def follow(
+    job: RLJob, display: Display, *, timeout_seconds: float, interval_seconds: float, keys: Sequence[str | None] = ()
+) -> dict[str, Any]:
+    """The job's last status. keys: never shown, though a backend may tell them. Raises JobTimeout, BackendError."""
+    display = _WithoutKeys(display, keys)
+    with _without_warnings():
+        telling = asyncio.create_task(_tell_events(job, display))
+        try:
+            last = await job.poll_until_complete_async(
+                timeout=timeout_seconds, interval=interval_seconds, on_status=display.status
+            )
+            await asyncio.wait([telling], timeout=LAST_EVENTS_SECONDS)
+        finally:
+            telling.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):  # events are shown; the status decides
+                await telling
+    return last
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Of the stream, since polling warns of the same; of the job, since the report has the note on weights."""
+    loggers = [logging.getLogger(f"taskapp_kit.client.{name}") for name in ("stream", "rl_job")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+async def _tell_events(job: RLJob, display: Display) -> None:
+    async for event in job.stream_async():
+        display.event(event)
+
+
+@contextlib.contextmanager
+def display_for(*, quiet: bool = False) -> Iterator[Display]:
+    """The display that suits stderr: live on a terminal, else lines; nothing at all when `quiet`."""
+    out = console(stderr=True)
+    if quiet:
+        yield Silent()
+    elif out.is_terminal:
+        from rich.live import Live
+
+        live_display = LiveDisplay(out)
+        with Live(get_renderable=live_display.render, console=out, refresh_per_second=4, transient=False):
+            yield live_display
+    else:
+        yield Lines(out)
+
+
+class Silent:
+    """Tells nothing."""
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+
+class _WithoutKeys:
+    """Tells a display what it is told, but for the keys."""
+
+    def __init__(self, display: Display, keys: Sequence[str | None]) -> None:
+        self._display, self._keys = display, keys
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        """Passed on."""
+        self._display.status(without_keys(status, self._keys))
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Passed on."""
+        self._display.event(without_keys(event, self._keys))
+
+
+class Lines:
+    """One line for each event, and for each change of the status word; progress now and then."""
+
+    def __init__(self, out: Console, clock: Any = time.monotonic) -> None:
+        self._out, self._clock = out, clock
+        self._word = ""
+        self._told_at = -QUIET_SECONDS
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        """The word when it changed; progress when nothing was said for a while."""
+        word = word_of(status)
+        if word == self._word and self._clock() - self._told_at < QUIET_SECONDS:
+            return
+        self._word = word
+        self._say(" · ".join([word, *facts(status)]))
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Its sentence."""
+        self._say(sentence(event))
+
+    def _say(self, text: str) -> None:
+        self._told_at = self._clock()
+        self._out.print(text, soft_wrap=True)
+
+
+class LiveDisplay:
+    """A picture that is drawn anew: the status, a bar, the reward's curve, the latest events."""
+
+    def __init__(self, out: Console) -> None:
+        self._out = out
+        self._status: Mapping[str, Any] = {}
+        self._rewards: dict[int, float | None] = {}
+        self._events: list[str] = []
+        self._began = time.monotonic()
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        """Shown from now on."""
+        self._status = status
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Its sentence, among the last few; a train step's reward goes into the curve."""
+        self._events = [*self._events, sentence(event)][-SHOWN_EVENTS:]
+        step = reward_of(event)
+        if step is not None:
+            self._rewards[step[0]] = step[1]
+
+    def render(self) -> RenderableType:
+        """The picture of now."""
+        from rich.console import Group
+        from rich.padding import Padding
+        from rich.progress_bar import ProgressBar
+        from rich.text import Text
+
+        width = max(20, min(72, self._out.width - 12))
+        completed, total = progress_of(self._status)
+        seconds = int(time.monotonic() - self._began)
+        head = f"{word_of(self._status)}  {seconds // 60}:{seconds % 60:02d}  " + "  ".join(facts(self._status))
+        parts: list[RenderableType] = [Text(head, style="bold", no_wrap=True, overflow="ellipsis")]
+        if total > 0:
+            parts.append(Padding(ProgressBar(total=total, completed=max(0.0, min(completed, total)), width=width), 0))
+        drawn = curve([self._rewards[step] for step in sorted(self._rewards)], width=width)
+        if len(self._rewards) > 1 and drawn:
+            parts += [Text("reward, by train step", style="dim"), *(Text(line, no_wrap=True) for line in drawn)]
+        parts += [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in self._events]
+        return Group(*parts)
+
+
+def word_of(status: Mapping[str, Any]) -> str:
+    """The status word, `waiting` before there is one."""
+    return one_line(str(status.get("status") or status.get("state") or "waiting"), 40)
+
+
+def progress_of(status: Mapping[str, Any]) -> tuple[float, float]:
+    """(completed, total), zeros where the backend says neither."""
+    progress = status.get("progress")
+    if not isinstance(progress, Mapping):
+        return 0.0, 0.0
+    return _finite(progress.get("completed")) or 0.0, _finite(progress.get("total")) or 0.0
+
+
+def facts(status: Mapping[str, Any]) -> list[str]:
+    """Progress and the latest metrics, in a few words each."""
+    told = []
+    completed, total = progress_of(status)
+    if total > 0:
+        told.append(
+            f"{completed:g}/{total:g} rollouts" if status.get("engine") == "rollouts" else f"{completed:g}/{total:g}"
+        )
+    metrics = status.get("metrics")
+    if isinstance(metrics, Mapping):
+        told += [
+            f"{one_line(str(name), 24)} {number(metrics[name])}"
+            for name in ("reward", "eval_reward", "failed")
+            if _finite(metrics.get(name)) is not None
+        ]
+    return told
+
+
+def sentence(event: Mapping[str, Any]) -> str:
+    """One line for an event: its message, or its type; a warning or an error says so."""
+    level = str(event.get("level") or "info").lower()
+    words = str(event.get("message") or event.get("type") or "event")
+    mark = f"{level}: " if level in ("warning", "error", "critical") else ""
+    return mark + one_line(words, 300)
+
+
+def reward_of(event: Mapping[str, Any]) -> tuple[int, float | None] | None:
+    """(step, mean reward) of a train step's event; None for any other event."""
+    data = event.get("data")
+    if event.get("type") != "rl.train.step" or not isinstance(data, Mapping):
+        return None
+    step = data.get("step", data.get("iteration"))
+    if isinstance(step, bool) or not isinstance(step, int):
+        return None
+    return step, _finite(data.get("reward", data.get("mean_reward")))
+
+
+def _finite(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def told(text: str) -> str:
+    """A backend's words for the terminal, bounded."""
+    return clean(text)[:2000]
+
+
+def report(last: Mapping[str, Any]) -> None:
+    """The job's last status as a table on stdout."""
+    from taskapp_kit.client.job_status import weights_note
+
+    out = console()
+    rows = table("", "")
+    rows.add_row("job", one_line(str(last.get("job_id") or last.get("id") or "-"), 80))
+    rows.add_row("status", one_line(str(last.get("status") or last.get("state")), 40))
+    rows.add_row("final reward", number(last.get("final_reward")))
+    note = weights_note(last)
+    if note:
+        rows.add_row("", note)
+    metrics = last.get("metrics")
+    for name, value in sorted(metrics.items()) if isinstance(metrics, dict) else ():
+        rows.add_row(one_line(str(name), 40), number(value))
+    out.print(rows)
+
+
+def cause_of(last: Mapping[str, Any]) -> str:
+    """One sentence on a job that did not succeed."""
+    from taskapp_kit.net.envelope import ended
+
+    cause = last.get("error")
+    if isinstance(cause, Mapping):
+        cause = cause.get("message")
+    return f"The job ended as {word_of(last)}" + (f": {ended(told(str(cause)))}" if cause else ".")
+
+
+def left(job: RLJob, backend: str) -> None:
+    """Says that the job is no longer followed."""
+    if job.job_id is None:
+        click.echo("\nStopped before the backend had named a job.", err=True)
+    else:
+        name = clean(job.job_id)
+        click.echo(
+            f"\nNo longer followed; job {name} goes on at {clean(backend)} (taskapp jobs follow {name}).", err=True
+        )

@@ -1,0 +1,105 @@
+"""Who acts: `--policy`, `--action`, `--model` and `--inference-url` as members of `policy.config`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from taskapp_kit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from taskapp_kit.config import Settings
+
+
+BACKENDS_OWN = ("ft:", "rl:")
+"""What the names of models begin with that a backend finetuned or trained, and serves itself."""
+BACKENDS_MODELS = "/inference/v1"
+
+
+def chosen_policy(
+    settings: Settings,
+    policy: str | None,
+    model: str | None,
+    url: str | None,
+    action: Any,
+    more: dict[str, Any] | None,
+    *,
+    app: str = "",
+) -> tuple[dict[str, Any], str]:
+    """`policy.config`, and what to say about it. Raises UsageError, ConfigError.
+
+    app: APP as it was given; a server elsewhere is told to the user when a model's key goes to it, and is never given
+    the backend's.
+    """
+    given: dict[str, Any] = dict(more or {})
+    note = ""
+    if model is not None or url is not None:
+        if policy is not None or action is not None:
+            raise click.UsageError("--model and --inference-url let a model act, --policy and --action something else.")
+        chosen = chosen_model(settings, model, url)
+        if "api_key" in chosen:
+            _tell_who_gets_the_key(app, str(model), chosen)
+        given.update(chosen)
+    elif "inference_url" not in given or policy is not None or action is not None:
+        note = "" if policy or action is not None or given.get("policy") else "no --policy was given"
+        given = {"policy": policy or ("constant" if action is not None else "random"), **given}
+    if action is not None:
+        given["action"] = action
+    return given, note
+
+
+def chosen_model(settings: Settings, model: str | None, url: str | None) -> dict[str, Any]:
+    """The members of policy.config for a model at an address, or for one that models.toml names.
+
+    A name that begins with `ft:` or `rl:`, and that models.toml does not have, is asked for at the backend. Raises
+    ConfigError.
+    """
+    if url is not None:
+        return {"inference_url": url, **({} if model is None else {"model": model})}
+    from taskapp_kit.rollout.models.registry import ModelNames
+
+    names = ModelNames.of(settings)
+    if str(model).startswith(BACKENDS_OWN) and model not in names.models:
+        return _of_the_backend(settings, str(model))
+    named = names.resolve(str(model))
+    key = None if named.key is None else settings.variable(named.key)
+    if named.key is not None and key is None:
+        raise ConfigError(
+            f"The model {named.name!r} needs a key, and {named.key} is not set.",
+            hint=f"Set {named.key} in your environment.",
+        )
+    return {"inference_url": named.url, "model": named.model, **({} if key is None else {"api_key": key})}
+
+
+def _tell_who_gets_the_key(app: str, model: str, chosen: dict[str, Any]) -> None:
+    from taskapp_kit.cli.option_types import is_url
+    from taskapp_kit.cli.terminal import clean
+    from taskapp_kit.deploy.tunnel.plan import on_loopback
+
+    if not is_url(app) or on_loopback(app):
+        return
+    if chosen["inference_url"].endswith(BACKENDS_MODELS) and model.startswith(BACKENDS_OWN):
+        raise ConfigError(
+            f"The model {model!r} is the backend's own, and its key would go to the server at {clean(app)}.",
+            hint="Evaluate the app in this process; or name the model in models.toml, with a key that the server may have.",
+        )
+    click.echo(f"The key of the model {clean(model)} goes to {clean(app)} with each rollout.", err=True)
+
+
+def _of_the_backend(settings: Settings, model: str) -> dict[str, Any]:
+    from taskapp_kit.cli.job_options import BACKEND_VARIABLES, SYNTH_KEY
+    from taskapp_kit.client.backend import api_base
+
+    backend = next((value for name in BACKEND_VARIABLES if (value := settings.variable(name))), None)
+    if backend is None:
+        raise ConfigError(
+            f"The model {model!r} is a backend's own, and no backend is named.",
+            hint=f"Set {BACKEND_VARIABLES[0]} and {SYNTH_KEY}; or give --inference-url, or an address in models.toml.",
+        )
+    key = settings.variable(SYNTH_KEY)
+    return {
+        "inference_url": f"{api_base(backend)}{BACKENDS_MODELS}",
+        "model": model,
+        **({} if key is None else {"api_key": key}),
+    }

@@ -1,0 +1,135 @@
+"""What a person types at `taskapp play`, as a policy's answer.
+
+add {"amount": 2}     a tool and its arguments as JSON
+add 2                 a tool and its arguments in order, or by name: add amount=2
+2                     the arguments alone, where there is one tool
+move_left do do       the words of a list, where the one argument is a list
+Paris                 plain words, where the tool takes words
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from taskapp_kit.contract.protocols import Tool
+from taskapp_kit.contract.trajectory import Answer, ToolCall
+
+
+class NotUnderstood(ValueError):
+    """The line is no action. The sentence says what was expected."""
+
+
+def read_line(line: str, tools: Sequence[Tool]) -> Answer:
+    """The answer that the line means. Raises NotUnderstood."""
+    line = line.strip()
+    by_name = {tool.name: tool for tool in tools}
+    if line.startswith("{"):
+        return _from_json(line, by_name)
+    first, _, rest = line.partition(" ")
+    if first in by_name:
+        return _call(by_name[first], rest.strip())
+    if len(tools) == 1:
+        return _call(tools[0], line)
+    if any(tool.text for tool in tools):
+        return Answer(output=line)
+    raise NotUnderstood(f"There is no tool {first[:80]!r}. The tools are: {', '.join(by_name)}.")
+
+
+def _from_json(line: str, tools: Mapping[str, Tool]) -> Answer:
+    given = _object(line)
+    if given and set(given) <= set(tools):
+        return Answer([ToolCall(name, {} if args is None else args) for name, args in given.items()])
+    if len(tools) == 1:
+        return Answer([ToolCall(next(iter(tools)), given)])
+    raise NotUnderstood('Expected {"tool": {arguments}}. The tools are: ' + ", ".join(tools) + ".")
+
+
+def _call(tool: Tool, rest: str) -> Answer:
+    if rest.startswith("{"):
+        return Answer([ToolCall(tool.name, _object(rest))])
+    return Answer([ToolCall(tool.name, _arguments(tool, rest))], rest if tool.text else None)
+
+
+def _arguments(tool: Tool, rest: str) -> dict[str, Any]:
+    """The arguments that words after a tool's name mean."""
+    definitions = tool.parameters.get("$defs", {})
+    fields = {name: _resolved(part, definitions) for name, part in tool.parameters.get("properties", {}).items()}
+    if not rest:
+        return {}
+    if not fields:
+        raise NotUnderstood(f"{tool.name} takes no arguments.")
+    if len(fields) == 1:
+        ((name, schema),) = fields.items()
+        return {name: _whole(rest.removeprefix(f"{name}="), schema, definitions)}
+    try:
+        words = shlex.split(rest)
+    except ValueError:
+        raise NotUnderstood("A quotation mark is not closed.") from None
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or name not in fields:
+            name, value = next((free for free in fields if free not in found), ""), word
+        if not name:
+            raise NotUnderstood(f"{tool.name} takes {len(fields)} arguments: {', '.join(fields)}.")
+        found[name] = _value(value, fields[name], definitions)
+    return found
+
+
+def _whole(rest: str, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
+    """All the words as one argument: a list takes them one by one."""
+    if schema.get("type") != "array" or rest.startswith("["):
+        return _value(rest, schema, definitions)
+    item = _resolved(schema.get("items", {}), definitions)
+    return [_value(word, item, definitions) for word in rest.replace(",", " ").split()]
+
+
+def _value(text: str, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
+    """One word as a value: a choice by its spelling, words as words, else JSON; what fits nothing stays a word."""
+    branches = schema.get("anyOf") or schema.get("oneOf")
+    if branches:
+        parts = [_resolved(part, definitions) for part in branches]
+        choices = [choice for part in parts for choice in _choices(part)]
+        if any(part.get("type") == "null" for part in parts) and text in ("null", "none"):
+            return None
+        words = any(part.get("type") == "string" for part in parts) and not all(
+            part.get("type") in ("string", "null") for part in parts
+        )
+        if not words and any(part.get("type") == "string" for part in parts):
+            return text
+    else:
+        choices, words = _choices(schema), False
+        if not choices and schema.get("type") == "string":
+            return text
+    for choice in choices:
+        if str(choice) == text or json.dumps(choice) == text:
+            return choice
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _choices(schema: Mapping[str, Any]) -> list[Any]:
+    return [schema["const"]] if "const" in schema else list(schema.get("enum", ()))
+
+
+def _resolved(schema: Any, definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not isinstance(schema, Mapping):
+        return {}
+    if "$ref" in schema:
+        return _resolved(definitions.get(str(schema["$ref"]).rsplit("/", 1)[-1]), definitions)
+    return schema
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        read = json.loads(text)
+    except ValueError as error:
+        raise NotUnderstood(f"That is not JSON: {error}.") from None
+    if not isinstance(read, dict):
+        raise NotUnderstood("Expected a JSON object.")
+    return read

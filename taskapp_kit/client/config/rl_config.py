@@ -1,0 +1,246 @@
+"""An RL config: a TOML file, checked as a whole before anything is sent.
+
+    config = load_rl_config("rl_config.toml")
+    config = config.with_overrides({"training": {"num_epochs": 5}})
+
+Each problem is told with its line, what was found, what was expected and what to do; keys that nothing reads are warnings,
+for a trainer may know more than we do. `docs/rl-config.md` lists every section and key.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from taskapp_kit.client.config.consistency import MODEL_KEYS, is_short, kind_of_model, models_named
+from taskapp_kit.client.config.problems import Document
+from taskapp_kit.client.config.review import review
+from taskapp_kit.client.config.toml_lines import deepest_key, lines_of
+from taskapp_kit.client.config.values import KEY_TEXT, MOST_LEVELS, Place, in_one_line
+from taskapp_kit.errors import JobConfigError
+
+MAX_BYTES = 1024 * 1024
+MOST_PARTS = 32
+"""Parts of one dotted key; the parser's time grows with their square."""
+MOST_TOLD = 100
+TOML_NAMES, TOML_NAME = re.compile(r"\('[^()]*'\)|\('[^()]*',\)"), re.compile(r"'([^']*)'")
+TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)\s*$")
+
+
+@dataclass(frozen=True, slots=True)
+class RlConfig:
+    """A config that can be used. document: the TOML as it stands, with overrides. path: where it was read.
+
+    warnings: sentences about what may be a slip. Neither they nor a problem show a value that looks like a key.
+    """
+
+    document: Document = field(repr=False)
+    path: Path
+    warnings: tuple[str, ...] = ()
+    lines: Mapping[Place, int] = field(default_factory=dict, repr=False, compare=False)
+
+    def with_overrides(self, overrides: Mapping[str, Any]) -> RlConfig:
+        """A config with these values in place of its own, checked again; neither it nor `overrides` is changed.
+
+        Sections merge key by key; a list replaces a list; None takes a key out. Whoever names the model names it
+        instead of every place that named it. `model` and `task_url` may also stand there as texts, as in the original
+        SDK: the model's id, and `services.task_url`. Raises JobConfigError.
+        """
+        changes = _plain(overrides, self.path)
+        if isinstance(changes.get("model"), str):
+            model = changes.pop("model")
+            changes["model"] = {kind_of_model(model): model}
+        if isinstance(changes.get("task_url"), str) and isinstance(changes.setdefault("services", {}), dict):
+            changes["services"]["task_url"] = changes.pop("task_url")
+        own = _plain(self.document, self.path)
+        document, changed = _merged(_without_models(own) if models_named(changes) else own, changes, ())
+        lines = {place: line for place, line in self.lines.items() if place not in changed}
+        return _checked(document, self.path, lines, changed)
+
+    @property
+    def model(self) -> str:
+        """The id of the model to train."""
+        return models_named(self.document)[0][2]
+
+    @property
+    def task_url(self) -> str | None:
+        """The task app that the file names, without a slash at its end; None when it names none."""
+        url = self.document.get("services", {}).get("task_url", "")
+        return url.strip().rstrip("/") or None
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it is the smoke-test form: no [algorithm], and one of [trainer], [env], [job]."""
+        return is_short(self.document)
+
+
+def load_rl_config(path: str | Path, overrides: Mapping[str, Any] | None = None) -> RlConfig:
+    """The config of a TOML file. overrides: as `with_overrides` takes them; they count before anything is found missing.
+
+    Raises FileNotFoundError, and JobConfigError with every problem that the file has.
+    """
+    path = Path(path)
+    text = _text(path)
+    document, lines = _parsed(text, path), lines_of(text)
+    if overrides:
+        return RlConfig(document, path, lines=lines).with_overrides(overrides)
+    return _checked(document, path, lines, frozenset())
+
+
+def rl_config_of(document: Mapping[str, Any], *, name: str = "The config") -> RlConfig:
+    """A config that is no file: the same checks, without lines. Raises JobConfigError."""
+    return _checked(_plain(document, Path(name)), Path(name), {}, frozenset())
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"There is no RL config {path}. Give the path of a TOML file.") from None
+    except IsADirectoryError:
+        raise JobConfigError(f"{path} is a folder.", hint="Give the path of the TOML file in it.") from None
+    except OSError as error:
+        raise JobConfigError(f"{path} cannot be read ({error.strerror}).", hint="Check its mode and owner.") from None
+    except ValueError:
+        raise JobConfigError("The path of the RL config holds a zero byte.", hint="Give the path of a file.") from None
+    if len(content) > MAX_BYTES:
+        raise JobConfigError(
+            f"{path} is larger than {MAX_BYTES // 1024} KiB.",
+            hint="An RL config is a page of TOML: is it another file?",
+        )
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        what = "UTF-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "another encoding"
+        raise JobConfigError(
+            f"{path} is not UTF-8 text (line {line}; {what}).", hint="TOML is UTF-8: save it so in your editor."
+        ) from None
+
+
+def _parsed(text: str, path: Path) -> Document:
+    line, parts = deepest_key(text)
+    if parts > MOST_PARTS:
+        problem = (
+            f"line {line}: found a key of {parts} parts with dots between; expected at most {MOST_PARTS}. Mend it."
+        )
+        raise JobConfigError(f"{path} cannot be used as an RL config:", problems=(problem,))
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        problem = _toml_problem(str(error), text)
+    except RecursionError:
+        problem = "a list or table is nested too deeply to be read. Make it flatter."
+    except ValueError:  # a number of thousands of digits, a date that no calendar has
+        problem = "a number or a date in it cannot be read. Write a number of at most 64 bits; put dates in quotes."
+    raise JobConfigError(f"{path} is not TOML:", problems=(problem,))
+
+
+def _toml_problem(told: str, text: str) -> str:
+    found = TOML_PLACE.search(told)
+    reason = in_one_line(told[: found.start()] if found else told)
+    reason = TOML_NAMES.sub(lambda names: "[" + ".".join(TOML_NAME.findall(names[0])) + "]", reason)
+    reason = "it cannot be read" if KEY_TEXT.search(reason) or len(reason) > 200 else reason[:1].lower() + reason[1:]
+    if found is None or found[1] is None:
+        where = f"line {text.rstrip().count(chr(10)) + 1}, the end of the file"
+    else:
+        where = f"line {found[1]}, column {found[2]}"
+    if "overwrite" in reason or "declare" in reason or "duplicate" in reason or "twice" in reason:
+        do = "A section or key stands there a second time: keep one."
+    elif "invalid value" in reason:
+        do = "Text stands in quotes, a switch is true or false, a list stands in [ ]."
+    elif "string" in reason or "array" in reason:
+        do = "A text that begins with a quote ends with one, a list that begins with [ ends with ]."
+    else:
+        do = 'Each line is [section], key = value, or a comment that begins with #; text stands in "quotes".'
+    return f"{where}: {reason}. {do}"
+
+
+def _checked(document: Document, path: Path, lines: Mapping[Place, int], changed: frozenset[Place]) -> RlConfig:
+    found = review(document)
+    problems = _told(found.problems, lines, changed)
+    if problems:
+        count = "1 problem" if len(found.problems) == 1 else f"{len(found.problems)} problems"
+        raise JobConfigError(
+            f"{path} cannot be used as an RL config (docs/rl-config.md lists every section and key), {count}:",
+            problems=problems,
+        )
+    return RlConfig(document, path, _told(found.warnings, lines, changed), lines)
+
+
+def _told(remarks: Mapping[Place, str], lines: Mapping[Place, int], changed: frozenset[Place]) -> tuple[str, ...]:
+    """Each remark with its line, in the order of lines; overrides and what stands nowhere come last."""
+    placed = [(_line(place, lines, changed), text) for place, text in remarks.items()]
+    placed.sort(key=lambda remark: (remark[0] <= 0, remark[0]))
+    sentences = []
+    for line, text in placed[:MOST_TOLD]:
+        where = f"line {line}: " if line > 0 else "overrides: " if line < 0 else ""
+        sentences.append(where + text)
+    if len(placed) > MOST_TOLD:
+        sentences.append(f"… and {len(placed) - MOST_TOLD} more")
+    return tuple(sentences)
+
+
+def _line(place: Place, lines: Mapping[Place, int], changed: frozenset[Place]) -> int:
+    """The line of a place or of what it stands in; 0 for no line, -1 for an override."""
+    while place:
+        if place in changed:
+            return -1
+        if place in lines:
+            return lines[place]
+        place = place[:-1]
+    return 0
+
+
+def _plain(given: Mapping[str, Any], path: Path) -> Document:
+    """A copy made of dicts and lists only, so that later changes by the caller reach nothing. Raises JobConfigError."""
+
+    def copied(value: Any, level: int) -> Any:
+        if level > MOST_LEVELS:
+            raise JobConfigError(f"The values given for {path} are nested deeper than {MOST_LEVELS} levels.")
+        if isinstance(value, Mapping):
+            if not all(isinstance(name, str) for name in value):
+                raise JobConfigError(f"The values given for {path} have a key that is no text.")
+            return {name: copied(inner, level + 1) for name, inner in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [copied(inner, level + 1) for inner in value]
+        return str(value) if isinstance(value, Path) else value
+
+    if not isinstance(given, Mapping):
+        raise JobConfigError(
+            f"The overrides of {path} are no mapping.", hint='Give for example {"training": {"num_epochs": 5}}.'
+        )
+    made: Document = copied(given, 0)
+    return made
+
+
+def _merged(document: Document, changes: Document, at: Place) -> tuple[Document, frozenset[Place]]:
+    """A new document, and the places that the changes gave."""
+    merged, changed = dict(document), set[Place]()
+    for name, value in changes.items():
+        place = (*at, name)
+        old = merged.get(name)
+        if value is None:
+            merged.pop(name, None)
+            changed.add(place)
+        elif isinstance(value, dict) and isinstance(old, dict):
+            merged[name], inner = _merged(old, value, place)
+            changed |= inner
+        else:
+            merged[name] = value
+            changed.add(place)
+    return merged, frozenset(changed)
+
+
+def _without_models(document: Document) -> Document:
+    """The document without any name of a model; the rest of those sections stays."""
+    made = dict(document)
+    for section, key, _ in MODEL_KEYS:
+        if isinstance(made.get(section), dict):
+            made[section] = {name: value for name, value in made[section].items() if name != key}
+    return made

@@ -1,0 +1,127 @@
+"""The request that creates an RL job, as the SDK 0.3.9 sends it: the whole TOML stands in it, under `data.config`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskapp_kit.client.backend import api_base
+from taskapp_kit.client.config.consistency import models_named
+from taskapp_kit.client.config.rl_config import RlConfig
+from taskapp_kit.config import process_variable
+from taskapp_kit.errors import ConfigError, JobConfigError
+from taskapp_kit.net.http import read_address
+
+Json = dict[str, Any]
+
+SOURCE_TAG = "train-cli"
+"""What every job of the SDK is tagged with; `[tags]` adds to it, and may say something else."""
+REFERENCE = "none"
+TASK_URL_HINT = "Give task_app_url, set TASK_APP_URL, or write task_url below [services]."
+
+
+def build_rl_payload(
+    config: RlConfig,
+    *,
+    task_app_url: str | None,
+    backend_url: str,
+    model: str | None = None,
+    trainer_id: str | None = None,
+    allow_experimental: bool | None = None,
+) -> Json:
+    """The body of `POST {backend}/rl/jobs`; `config` stays as it is.
+
+    task_app_url: None takes TASK_APP_URL, else the config's `services.task_url`. backend_url: with or without `/api`;
+    it is told in `metadata`. model: an id in place of the config's; one that begins with `ft:` or `rl:` is a finetuned
+    `source`. trainer_id: stands at the top as `trainer_id`. allow_experimental: stands in `metadata`; None is not sent.
+
+    `data.config` is the TOML with what follows from it filled in: see `settled`. Raises JobConfigError.
+    """
+    if model is not None:
+        if not model.strip():
+            raise JobConfigError("The model's id is empty.", hint="Give one such as Qwen/Qwen3-4B, or none.")
+        config = config.with_overrides({"model": model.strip()})
+    url = _task_url(task_app_url, config)
+    document = settled(config)
+    document["services"] = {**document.get("services", {}), "task_url": url}
+    _, kind, name = models_named(config.document)[0]
+    payload: Json = {
+        "job_type": "rl",
+        "compute": _copy(document.get("compute", {})),
+        "data": {
+            "endpoint_base_url": url,
+            "config": document,
+            "model" if kind == "source" else "base_model": name,
+        },
+        "tags": {"source": SOURCE_TAG, **_copy(document.get("tags", {}))},
+        "metadata": {"backend_base_url": _backend(backend_url)},
+    }
+    if trainer_id is not None and trainer_id.strip():
+        payload["trainer_id"] = trainer_id.strip()
+    if allow_experimental is not None:
+        payload["metadata"]["allow_experimental"] = allow_experimental
+    return payload
+
+
+def settled(config: RlConfig) -> Json:
+    """The config's document, a copy, in the one form that trainers read; all that stands in it stays, but `[smoke]`.
+
+    `[topology]` also stands in `compute.topology`, the model also in `model` (whoever named it), `reference.placement`
+    and the topology's `reference_placement` are "none" unless given. Of the smoke-test form: `trainer.batch_size` and
+    `group_size` become training's, `env.max_steps_per_episode` becomes `rollout.max_turns`; what is given in full
+    stays. What comes out is a valid config of the same form, and settling it again changes nothing.
+    """
+    document: Json = _copy(config.document)
+    document.pop("smoke", None)
+    if config.is_short:
+        _fill(document, "training", document.get("trainer", {}), ("batch_size", "group_size"))
+        steps = document.get("env", {}).get("max_steps_per_episode")
+        _fill(document, "rollout", {"max_turns": steps}, ("max_turns",))
+    _, kind, name = models_named(config.document)[0]
+    _fill(document, "model", document.get("policy", {}), ("trainer_mode", "label"))
+    document.setdefault("model", {})[kind] = name
+    compute = document.get("compute")
+    topology = document.get("topology")
+    for given in (topology, (compute or {}).get("topology")):
+        if given is not None:
+            given.setdefault("reference_placement", REFERENCE)
+    if topology is not None:
+        document.setdefault("compute", {}).setdefault("topology", _copy(topology))
+    document.setdefault("reference", {}).setdefault("placement", REFERENCE)
+    return document
+
+
+def _fill(document: Json, section: str, given: Json, keys: tuple[str, ...]) -> None:
+    """What `given` has of these keys goes into the section, where it does not have them itself."""
+    for key in keys:
+        if given.get(key) is not None:
+            document.setdefault(section, {}).setdefault(key, given[key])
+
+
+def _task_url(given: str | None, config: RlConfig) -> str:
+    named = (
+        ("task_app_url", (given or "").strip()),
+        ("TASK_APP_URL", process_variable("TASK_APP_URL")),
+        ("[services] task_url", config.task_url),
+    )
+    for source, url in named:
+        if url:
+            try:
+                return read_address(url)
+            except ConfigError as error:
+                raise JobConfigError(
+                    f"The task app's address ({source}) cannot be used. {error.message}", hint=error.hint
+                ) from None
+    raise JobConfigError("No task app is named.", hint=TASK_URL_HINT)
+
+
+def _backend(url: str) -> str:
+    try:
+        return api_base(url)
+    except ConfigError as error:
+        raise JobConfigError(f"The backend's address cannot be used. {error.message}", hint=error.hint) from None
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _copy(inner) for name, inner in value.items()}
+    return [_copy(inner) for inner in value] if isinstance(value, list) else value

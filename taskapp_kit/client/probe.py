@@ -1,0 +1,116 @@
+"""One question to a server that may be anything, and what its answer is in words. For `checks`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from taskapp_kit.net.envelope import sentence, told_by
+from taskapp_kit.net.http import CHECK_PROXY, Answer, NoAnswer, Transport
+
+MAX_ANSWER_BYTES = 8 * 1024 * 1024
+MAX_NAME = 80
+NO_ANSWER = (
+    ("behind a proxy", CHECK_PROXY),
+    ("resolved", "Check the spelling of the host. A new tunnel or deploy may take a minute until its name is known."),
+    ("certificate", "Give the host name that the certificate is for; on this machine http:// needs none."),
+    ("TLS", "If that server speaks plain HTTP, write http:// instead of https://."),
+    ("not HTTP", "Another program listens there, or the address needs https://. Check the port."),
+    ("connected to within", "A firewall may stand between. Check host and port."),
+    (
+        "within",
+        "It takes connections and does not answer. A cold container may need a minute: try again, then read its log.",
+    ),
+    ("dropped", "Something stands there that ends connections. Read its log."),
+    ("more than", "That is no answer of such a server. Check host, port and path."),
+)
+"""A word of `NoAnswer.why`, and what to do then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer as far as it came. Exactly one of `answer` and `lost` is set."""
+
+    answer: Answer | None = None
+    lost: NoAnswer | None = None
+
+    @property
+    def status(self) -> int:
+        """Its HTTP status; 0 without an answer."""
+        return self.answer.status if self.answer is not None else 0
+
+    @property
+    def object(self) -> dict[str, Any] | None:
+        """The JSON object that it holds; None for anything else."""
+        return self.answer.json_object() if self.answer is not None else None
+
+    @property
+    def code(self) -> str:
+        """The stable word of an error envelope; "" when there is none."""
+        told = told_by(self.answer) if self.answer is not None else None
+        return told.code if told is not None else ""
+
+    @property
+    def words(self) -> str:
+        """What it is: `404`, `200 with a web page`, `a redirect (307) to example.org`; a sentence's end without an answer."""
+        if self.answer is None:
+            return self.lost.why if self.lost is not None else "nothing"
+        kind = self.answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if 300 <= self.status < 400:
+            return f"{self.status}, a redirect{_towards(self.answer)}"
+        if kind in ("text/html", "application/xhtml+xml") or self.answer.body.lstrip()[:1] == b"<":
+            return f"{self.status} with a web page"
+        if self.object is not None:
+            return f"{self.status}" if self.status != 200 else "200 with a JSON object"
+        return f"{self.status}" if self.status != 200 else "200 with something that is no JSON object"
+
+    def do_without_answer(self, start: str) -> str:
+        """What to do when there was no answer. start: how such a server is started, for when nothing listens."""
+        why = self.lost.why if self.lost is not None else ""
+        return next((do for word, do in NO_ANSWER if word in why), start)
+
+
+@dataclass(slots=True)
+class Prober:
+    """Asks one server. headers: the key, sent where `keyed` says so. seconds: for each question."""
+
+    url: str
+    headers: Mapping[str, str]
+    seconds: float
+    _transport: Transport
+
+    @classmethod
+    def at(cls, url: str, headers: Mapping[str, str], seconds: float) -> Prober:
+        """A prober of a checked address."""
+        return cls(url, headers, seconds, Transport({}, MAX_ANSWER_BYTES))
+
+    async def ask(self, path: str, *, verb: str = "GET", body: bytes | None = None, keyed: bool = True) -> Reply:
+        """One question; redirects are not followed and nothing is repeated."""
+        headers = self.headers if keyed else {}
+        try:
+            return Reply(
+                await self._transport.send(verb, self.url + path, body=body, headers=headers, seconds=self.seconds)
+            )
+        except NoAnswer as lost:
+            return Reply(lost=lost)
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        await self._transport.aclose()
+
+
+def name_of(value: Any, key: str | None) -> str:
+    """A name that a server told, for a sentence: one short line without any part of the key; "" when it is none."""
+    return sentence(value, key)[:MAX_NAME] if isinstance(value, str) else ""
+
+
+def _towards(answer: Answer) -> str:
+    """The host that a redirect leads to; no more of it, for the rest may hold anything."""
+    try:
+        host = urlsplit(answer.headers.get("location", "")).hostname
+    except ValueError:
+        host = None
+    here = urlsplit(answer.url).hostname
+    return f" to {sentence(host)[:MAX_NAME]}" if host and host != here else " to another path" if here else ""

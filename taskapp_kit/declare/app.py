@@ -1,0 +1,453 @@
+"""`TaskApp`: the object on which an author declares. It only collects; `freeze()` checks everything at once."""
+
+from __future__ import annotations
+
+import enum
+import re
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast, overload
+
+from taskapp_kit.contract.scorecard import Blend
+from taskapp_kit.declare.source_location import calling_line
+from taskapp_kit.declare.specs import MAX_REFUSALS
+from taskapp_kit.declare.tasks import Rows, TaskSource
+from taskapp_kit.errors import DeclarationError, LateRegistration, Problem
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from taskapp_kit.declare.specs import AppSpec
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
+Names = str | Sequence[str] | None
+Exposure = Literal["public", "local"]
+
+
+class NotGiven(enum.Enum):
+    """The default of an argument for which None has a meaning of its own."""
+
+    NOT_GIVEN = "not given"
+
+
+NOT_GIVEN: Final = NotGiven.NOT_GIVEN
+
+
+@dataclass(slots=True)
+class Declared:
+    """One use of a decorator: what it was, on what, with which options, and where (`file:line`)."""
+
+    kind: str
+    name: str
+    target: Any
+    options: dict[str, Any]
+    place: str
+    environments: Names = None
+    unknown: tuple[str, ...] = ()
+    """Keywords that the decorator does not take: freeze reports each as a problem."""
+
+
+class TaskApp:
+    """A task app: environments, actions, rubrics, judges, policies, declared by decorators that change nothing.
+
+    name: also the service's name on the wire. version: of the app; stored with each rollout. reward: the blend of
+    return, events score and outcome score; by default fixed at freeze (docs/environments.md). system_prompt: what a
+    model is told first; built from the declarations when absent.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        version: str = "1.0.0",
+        description: str = "",
+        reward: Blend | None = None,
+        system_prompt: str | None = None,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.description = description
+        self.reward = reward
+        self.system_prompt = system_prompt
+        frame = sys._getframe(1)
+        self.file = Path(frame.f_code.co_filename)
+        self.docstring: str = frame.f_globals.get("__doc__") or ""
+        self.place = calling_line(1)
+        self.reference: str | None = None
+        """What `declare.discovery.find_app` found it by, for other processes; None when something else imported it."""
+        self.declared: list[Declared] = []
+        self._spec: AppSpec | None = None
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"TaskApp({self.name!r}, version={self.version!r})"
+
+    def path(self, name: str | Path) -> Path:
+        """A file beside the author's file; a deploy carries every file that was named so."""
+        path = (self.file.parent / name).resolve()
+        self._declare(Declared("path", str(name), path, {}, calling_line(1)), again=True)
+        return path
+
+    # -- environments ---------------------------------------------------------------------------------------------
+
+    @overload
+    def environment(self, name: C, /) -> C: ...
+    @overload
+    def environment(
+        self,
+        name: str | None = None,
+        *,
+        splits: Mapping[str, range] | None = None,
+        tasks: Mapping[str, Rows] | None = None,
+        row: type | None = None,
+        prompt: str | None = None,
+        max_steps: int | str | None = None,
+        max_turns: int | NotGiven | None = NOT_GIVEN,
+        max_refusals: int | None = MAX_REFUSALS,
+        step_timeout_seconds: float | None = None,
+        isolation: Literal["thread", "process"] = "thread",
+        reward_range: tuple[float, float] | None = None,
+        baselines: Mapping[str, float] | None = None,
+        version: str = "1",
+        tags: Sequence[str] = (),
+    ) -> Callable[[C], C]: ...
+    def environment(
+        self,
+        name: Any = None,
+        *,
+        splits: Mapping[str, range] | None = None,
+        tasks: Mapping[str, Rows] | None = None,
+        row: type | None = None,
+        prompt: str | None = None,
+        max_steps: int | str | None = None,
+        max_turns: int | NotGiven | None = NOT_GIVEN,
+        max_refusals: int | None = MAX_REFUSALS,
+        step_timeout_seconds: float | None = None,
+        isolation: Literal["thread", "process"] = "thread",
+        reward_range: tuple[float, float] | None = None,
+        baselines: Mapping[str, float] | None = None,
+        version: str = "1",
+        tags: Sequence[str] = (),
+        **unknown: Any,
+    ) -> Any:
+        """Declares the class under `name`; the first declared is the default. Returns the class unchanged.
+
+        name: the class's own in small letters (`WordGame`: `word_game`) when absent. splits: name to a range of seeds,
+        disjoint; or tasks: name to rows (a list, a JSONL path, a callable), which the seed indexes. max_steps counts
+        steps, max_turns the policy's turns, max_refusals its answers in a row in which nothing was accepted (None: no
+        limit); each truncates. max_steps may be the name of the constructor's parameter that gives it. Without max_steps
+        and max_turns an episode has at most 1000 turns; max_turns=None is no
+        limit. prompt: the system prompt of this environment.
+        """
+        place = calling_line(1)
+
+        def decorate(cls: C, name: str | None = name) -> C:
+            options = {
+                "splits": splits,
+                "tasks": tasks,
+                "row": row,
+                "prompt": prompt,
+                "max_steps": max_steps,
+                "max_turns": max_turns,
+                "max_refusals": max_refusals,
+                "step_timeout_seconds": step_timeout_seconds,
+                "isolation": isolation,
+                "reward_range": reward_range,
+                "baselines": baselines,
+                "version": version,
+                "tags": _tags(tags),
+            }
+            named = name if name is not None else _small(getattr(cls, "__name__", "environment"))
+            self._declare(Declared("environment", named, cls, options, place, unknown=tuple(unknown)))
+            return cls
+
+        return decorate(name, None) if isinstance(name, type) else decorate
+
+    def tasks(
+        self,
+        name: str,
+        *,
+        row: type | None = None,
+        prompt: str | Callable[[Any], str] | None = None,
+        rows: Rows | None = None,
+        splits: Mapping[str, Rows] | None = None,
+        max_turns: int | None = 1,
+        version: str = "1",
+        tags: Sequence[str] = (),
+        **further: Rows,
+    ) -> None:
+        """Declares an environment of one answer: the prompt of a row is shown, what the policy says ends the episode.
+
+        What is no words is judged as the empty text. max_turns: with more than one an answer that is refused may be
+        given again; the first that is accepted ends the episode.
+
+        prompt: a format string over the row's public fields, or `fn(row) -> str`; needed. Each further keyword is a split:
+        a list of rows, a JSONL path beside the author's file, or a callable. rows: one such source for all splits, each
+        of which is then a range of its row numbers, from 0: `rows="q.jsonl", train=range(40), test=range(40, 50)`; a
+        seed counts within its split. splits: splits in a mapping, for names that are options here.
+        """
+        options = {
+            "row": row,
+            "prompt": prompt,
+            "rows": rows,
+            "max_turns": max_turns,
+            "version": version,
+            "tags": _tags(tags),
+            "tasks": splits,
+            "keywords": further,
+        }
+        self._declare(Declared("tasks", name, None, options, calling_line(1)))
+
+    # -- scoring --------------------------------------------------------------------------------------------------
+
+    @overload
+    def rubric(self, function: F, /) -> F: ...
+    @overload
+    def rubric(
+        self,
+        *,
+        of: Literal["outcome", "events"] = "outcome",
+        weight: float = 1.0,
+        required: bool = False,
+        scale: tuple[float, float] = (0, 1),
+        name: str | None = None,
+        environment: Names = None,
+    ) -> Callable[[F], F]: ...
+    def rubric(
+        self,
+        function: Any = None,
+        *,
+        of: Literal["outcome", "events"] = "outcome",
+        weight: float = 1.0,
+        required: bool = False,
+        scale: tuple[float, float] = (0, 1),
+        name: str | None = None,
+        environment: Names = None,
+        **unknown: Any,
+    ) -> Any:
+        """Declares one criterion; the docstring is its description.
+
+        of="outcome": takes by name any of trajectory, task, config, answer_text; once for each rollout. of="events":
+        `fn(step, trajectory)`, for each step. Both return a float, or None for *not applicable*. weight ≥ 0; 0 only
+        measures. scale: lowest and highest score of an outcome criterion; it enters the outcome as (score − low)/(high −
+        low), and with weight > 0 a score outside is an error, not a number. required: a score at the bottom of the scale
+        makes the whole outcome 0.
+        """
+        options = {"of": of, "weight": weight, "required": required, "scale": scale}
+        return self._decorator("rubric", function, name, options, environment, unknown)
+
+    @overload
+    def judge(self, function: F, /) -> F: ...
+    @overload
+    def judge(
+        self,
+        *,
+        weight: float = 1.0,
+        scale: tuple[float, float] = (0, 1),
+        samples: int = 1,
+        group: bool = False,
+        model: str | Sequence[str] = "judge",
+        combine: Literal["mean", "median", "majority"] = "mean",
+        choices: Sequence[str] = (),
+        kind: Literal["chat", "reward_model"] = "chat",
+        form: Literal["json_schema", "text"] = "json_schema",
+        temperature: float | None = None,
+        name: str | None = None,
+        environment: Names = None,
+    ) -> Callable[[F], F]: ...
+    def judge(
+        self,
+        function: Any = None,
+        *,
+        weight: float = 1.0,
+        scale: tuple[float, float] = (0, 1),
+        samples: int = 1,
+        group: bool = False,
+        model: str | Sequence[str] = "judge",
+        combine: Literal["mean", "median", "majority"] = "mean",
+        choices: Sequence[str] = (),
+        kind: Literal["chat", "reward_model"] = "chat",
+        form: Literal["json_schema", "text"] = "json_schema",
+        temperature: float | None = None,
+        name: str | None = None,
+        environment: Names = None,
+        **unknown: Any,
+    ) -> Any:
+        """Declares a criterion that a model answers: the docstring is the question, the return value what it reads.
+
+        The function takes what an outcome rubric takes and returns a str, a dict (one part for each name), a list of Text
+        and Image, or None for *not applicable*. weight ≥ 0; 0 only measures. scale: lowest and highest score, as a rubric's.
+        samples: so often each model is asked. model: the role whose model is asked, or several roles. combine: how several scores
+        become one. choices: words from worst to best, in place of a number. kind "reward_model": the endpoint answers
+        with a number alone; a str is sent as `input`, a list of messages as `messages`, a dict as it is. form "text": for
+        endpoints without structured output. temperature: sent when given. group: takes `trajectories` and returns a list,
+        one reading for each; asked at `POST /score_group`, never for one rollout.
+        """
+        options = {
+            "weight": weight,
+            "scale": scale,
+            "samples": samples,
+            "group": group,
+            "model": model,
+            "combine": combine,
+            "choices": choices,
+            "kind": kind,
+            "form": form,
+            "temperature": temperature,
+        }
+        return self._decorator("judge", function, name, options, environment, unknown)
+
+    def load_rubric(self, path: str | Path, *, environment: Names = None) -> None:
+        """Declares the criteria of a TOML, YAML or JSON file beside the author's file.
+
+        A criterion whose id is the name of a declared `@app.rubric` takes its weight, description and `required` from
+        the file; any other one is asked of a judge.
+        """
+        place = calling_line(1)
+        self._declare(Declared("rubric_file", str(path), self.path(path), {}, place, environment))
+
+    # -- policies and numbers -------------------------------------------------------------------------------------
+
+    @overload
+    def policy(self, name: F, /) -> F: ...
+    @overload
+    def policy(self, name: str | None = None, *, environment: Names = None) -> Callable[[F], F]: ...
+    def policy(self, name: Any = None, *, environment: Names = None, **unknown: Any) -> Any:
+        """Declares a policy of the app's own: `fn(observation, rng) -> {"tool": {args}}` or words.
+
+        "gold" is the example of good play and may also take `task`. An app's policy wins over a built-in of its name.
+        """
+        if callable(name):
+            return self._decorator("policy", name, None, {}, environment, unknown)
+        return self._decorator("policy", None, name, {}, environment, unknown)
+
+    @overload
+    def metric(self, function: F, /) -> F: ...
+    @overload
+    def metric(self, *, name: str | None = None, environment: Names = None) -> Callable[[F], F]: ...
+    def metric(
+        self, function: Any = None, *, name: str | None = None, environment: Names = None, **unknown: Any
+    ) -> Any:
+        """Declares a number (or a dict of numbers) about one rollout; it takes the same names as an outcome rubric."""
+        return self._decorator("metric", function, name, {}, environment, unknown)
+
+    @overload
+    def aggregate(self, function: F, /) -> F: ...
+    @overload
+    def aggregate(
+        self,
+        *,
+        published: Mapping[str, Mapping[str, float]] = ...,
+        name: str | None = None,
+        environment: Names = None,
+    ) -> Callable[[F], F]: ...
+    def aggregate(
+        self,
+        function: Any = None,
+        *,
+        published: Mapping[str, Mapping[str, float]] | None = None,
+        name: str | None = None,
+        environment: Names = None,
+        **unknown: Any,
+    ) -> Any:
+        """Declares a number (or a dict) over many rollouts: `fn(rollouts: Sequence[RolloutSummary])`.
+
+        published: figures by others that `taskapp eval` shows beside it: heading of the column to name to number, the
+        names those of the dict that the function returns.
+        """
+        return self._decorator("aggregate", function, name, {"published": published or {}}, environment, unknown)
+
+    @overload
+    def rollout(self, function: F, /) -> F: ...
+    @overload
+    def rollout(self) -> Callable[[F], F]: ...
+    def rollout(self, function: Any = None, **unknown: Any) -> Any:
+        """Declares the author's own agent loop, `async def play(env, model, task)`: it plays where a model is to act.
+
+        By name any of env (`observation`, `tools`, `done`, `await step(tool, args)`), model (`await chat(messages,
+        tools)`) and task (the row's public fields, a dict).
+        """
+        return self._decorator("rollout", function, None, {}, None, unknown)
+
+    # -- what comes of it -----------------------------------------------------------------------------------------
+
+    def freeze(self) -> AppSpec:
+        """Checks every declaration, once; the frozen spec. Raises DeclarationError, which holds all problems."""
+        with self._lock:
+            if self._spec is None:
+                from taskapp_kit.declare.freeze import freeze
+
+                self._spec = freeze(self)
+            return self._spec
+
+    @property
+    def frozen(self) -> bool:
+        """True once the app serves; from then on nothing can be declared."""
+        return self._spec is not None
+
+    def asgi(self, exposure: Exposure = "public") -> FastAPI:
+        """The FastAPI app: `uvicorn adder:app.asgi --factory`. Settings come from the process environment.
+
+        exposure "local" opens the docs and lets loopback model addresses through: for a server bound to loopback only.
+        """
+        from taskapp_kit.asgi import build  # the one sanctioned upward import: see docs/architecture.md
+
+        return build(self, exposure=exposure)
+
+    # -- collecting -----------------------------------------------------------------------------------------------
+
+    def _decorator(
+        self,
+        kind: str,
+        function: Any,
+        name: str | None,
+        options: dict[str, Any],
+        environment: Names,
+        unknown: Mapping[str, Any],
+    ) -> Any:
+        place = calling_line(2)
+        if function is not None and not callable(function):  # what stands below would be called by what this returns
+            found = f"@app.{kind}({function!r})"
+            fix = f"write @app.{kind}(name={function!r})" if isinstance(function, str) else "give options by name"
+            raise DeclarationError(self.name, [Problem(place, found, f"@app.{kind}, or its options by name", fix)])
+
+        def decorate(target: F) -> F:
+            named = name or str(getattr(target, "__name__", type(target).__name__))
+            self._declare(Declared(kind, named, target, options, place, environment, tuple(unknown)))
+            return target
+
+        return decorate if function is None else decorate(function)
+
+    def _declare(self, declared: Declared, *, again: bool = False) -> None:
+        if self._spec is not None and not again:
+            raise LateRegistration(
+                f"{declared.place}: {declared.kind} {declared.name!r} is declared after task app {self.name!r} began "
+                "to serve, so callers before and after would see different apps.",
+                hint="Declare it where the app's file is imported, before asgi(), serve or check.",
+            )
+        self.declared.append(declared)
+
+    def task_source(self, declared: Declared) -> TaskSource:
+        """The rows of a declaration that has them."""
+        return TaskSource(
+            app=self.name,
+            place=declared.place,
+            row=cast("type | None", declared.options["row"]),
+            sources={**(declared.options["tasks"] or {}), **declared.options.get("keywords", {})},
+            folder=self.file.parent,
+            shared=declared.options.get("rows"),
+        )
+
+
+def _small(name: str) -> str:
+    """`WordGame` as `word_game`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def _tags(tags: Sequence[str]) -> tuple[str, ...]:
+    return (tags,) if isinstance(tags, str) else tuple(tags)

@@ -1,0 +1,289 @@
+"""Private fields: the mark `Private[T]`, which fields of a row model have it, and rows without them."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+import typing
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Generic, TypeVar
+
+from taskapp_kit.declare.source_location import calling_line
+from taskapp_kit.errors import DeclarationError, Problem
+
+
+class PrivateMark:
+    """The mark that `Private[T]` leaves on a field."""
+
+    def __repr__(self) -> str:
+        return "Private"
+
+
+PRIVATE = PrivateMark()
+
+T = TypeVar("T")
+
+Private = Annotated[T, PRIVATE]
+"""`Private[str]`: a field for rubrics, judges and the `gold` policy; no prompt, answer or description has it."""
+
+_WRAPPERS = (Annotated, typing.Required, typing.NotRequired)
+
+
+def private_fields(row: Any) -> frozenset[str]:
+    """The names of a row model's private fields: those with the mark anywhere in their annotation.
+
+    `Private[str] | None` is private as a whole; a mark in an alias, and in what fills a generic model, counts too. Models
+    inside the row have private fields of their own.
+    """
+    if not isinstance(typing.get_origin(row) or row, type):
+        return frozenset()
+    return frozenset(name for name, annotation in _annotations(row).items() if _marked(annotation, []))
+
+
+def _annotations(kind: Any) -> dict[str, Any]:
+    """Field to annotation, marks included, type variables filled in; kind: a class, or a generic one with its arguments."""
+    fields = getattr(kind, "model_fields", None)
+    if isinstance(fields, Mapping):  # as pydantic resolved them
+        return {
+            name: Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
+            for name, info in fields.items()
+        }
+    cls: Any = typing.get_origin(kind) or kind
+    found = typing.get_type_hints(cls, include_extras=True)
+    for base in cls.__dict__.get("__orig_bases__", cls.__bases__):
+        if isinstance(typing.get_origin(base) or base, type) and typing.get_origin(base) is not Generic:
+            for name, hint in _annotations(base).items():  # both: a subclass says `T`, its base what T is
+                found[name] = typing.Union[found.get(name, hint), hint]  # noqa: UP007  of any forms
+    values = dict(zip(getattr(cls, "__parameters__", ()), typing.get_args(kind), strict=False))
+    return {name: _filled(hint, values) for name, hint in found.items()} if values else found
+
+
+def _filled(hint: Any, values: Mapping[Any, Any]) -> Any:
+    """The annotation with the values of type variables in their place."""
+    if isinstance(hint, TypeVar):
+        return values.get(hint, hint)
+    parameters = getattr(hint, "__parameters__", ())
+    if typing.get_origin(hint) is None or not any(parameter in values for parameter in parameters):
+        return hint
+    return hint[tuple(values.get(parameter, parameter) for parameter in parameters)]
+
+
+def _meant(annotation: Any) -> Any:
+    """What an alias (`type X = …`, also with arguments) or a NewType stands for; any other annotation itself."""
+    alias = typing.get_origin(annotation) or annotation
+    if hasattr(alias, "__value__"):
+        values = dict(zip(alias.__type_params__, typing.get_args(annotation), strict=False))
+        return _filled(alias.__value__, values)
+    return getattr(annotation, "__supertype__", annotation)
+
+
+def _marked(annotation: Any, seen: list[Any]) -> bool:
+    """seen: aliases on the way here; one may hold itself."""
+    if isinstance(annotation, PrivateMark):
+        return True
+    meant = _meant(annotation)
+    if meant is not annotation:
+        return annotation not in seen and _marked(meant, [*seen, annotation])
+    if typing.get_origin(annotation) is typing.Literal:
+        return False
+    return any(_marked(part, seen) for part in typing.get_args(annotation))
+
+
+class PublicRows:
+    """Makes rows without their private fields, at any depth: what prompts, `/task_info` and author loops are given.
+
+    A row keeps its class, so its methods, `str()` and dumps work, on what is there. Reading a private field raises
+    DeclarationError with the line that reads it. app, place: what the error names when Python knows no line.
+    """
+
+    def __init__(self, app: str, place: str) -> None:
+        self._app = app
+        self._place = place
+        self._shapes: dict[tuple[Any, ...], _Shape] = {}
+
+    def of(self, row: Any, annotation: Any = None) -> Any:
+        """The row without its private fields; the row itself when it has none. annotation: what the row may be."""
+        return self._public(row, _alternatives(annotation))
+
+    def _public(self, value: Any, declared: list[Any]) -> Any:
+        kind = type(value)
+        if isinstance(value, Mapping):
+            return self._mapping(value, declared)
+        if isinstance(value, (list, tuple, set, frozenset, deque)):
+            return self._items(value, declared)
+        if hasattr(kind, "model_fields") or hasattr(kind, "__dataclass_fields__"):
+            return self._model(value, declared)
+        return value
+
+    def _mapping(self, value: Mapping[Any, Any], declared: list[Any]) -> Any:
+        """A dict has the private fields of every TypedDict that it may be."""
+        kinds = [kind for kind in declared if hasattr(typing.get_origin(kind) or kind, "__required_keys__")]
+        hidden = frozenset().union(*map(private_fields, kinds))
+        members = {name: note for kind in kinds for name, note in _annotations(kind).items()}
+        inner = _inner(declared)
+        shown = {
+            name: self._public(item, _alternatives(members[name]) if name in members else inner)
+            for name, item in value.items()
+            if name not in hidden
+        }
+        if hidden:
+            return _PublicDict(shown, {name: self._withheld(name, _name(kinds[0]), shown) for name in hidden})
+        return shown if any(shown[name] is not value[name] for name in value) else value
+
+    def _items(self, value: Any, declared: list[Any]) -> Any:
+        kind = type(value)
+        if hasattr(kind, "_fields") and private_fields(kind):
+            found = f"{kind.__name__} is a NamedTuple with private fields, and positions cannot be left out"
+            problem = Problem(self._place, found, "a pydantic model or a dataclass", "make it one of those")
+            raise DeclarationError(self._app, [problem])
+        inner = _inner(declared)
+        items = list(value)
+        shown = [self._public(item, inner) for item in items]
+        if all(one is other for one, other in zip(shown, items, strict=True)):
+            return value
+        return kind(*shown) if hasattr(kind, "_fields") else kind(shown)
+
+    def _model(self, value: Any, declared: list[Any]) -> Any:
+        """A pydantic model or a dataclass. Only an annotation says what fills a generic dataclass."""
+        kind = type(value)
+        kinds = [
+            one
+            for one in declared
+            if isinstance(typing.get_origin(one), type) and isinstance(value, typing.get_origin(one))
+        ]
+        key = (kind, *map(repr, kinds))
+        shape = self._shapes.get(key)
+        if shape is None:
+            shape = self._shapes[key] = self._shape(kind, kinds)
+        fields = {name: getattr(value, name) for name in shape.public if hasattr(value, name)}
+        shown = {name: self._public(item, shape.public[name]) for name, item in fields.items()}
+        if not shape.hidden and all(shown[name] is fields[name] for name in fields):
+            return value
+        made: Any = object.__new__(shape.view)
+        if hasattr(shape.view, "model_fields"):  # as pydantic's own copy() sets them
+            object.__setattr__(made, "__dict__", shown)
+            object.__setattr__(made, "__pydantic_fields_set__", value.__pydantic_fields_set__ & set(shown))
+            object.__setattr__(made, "__pydantic_extra__", self._public(value.__pydantic_extra__, []))
+            object.__setattr__(made, "__pydantic_private__", {})
+        else:
+            for name, item in shown.items():
+                object.__setattr__(made, name, item)  # frozen ones, too
+        return made
+
+    def _shape(self, kind: type, kinds: Sequence[Any]) -> _Shape:
+        hidden = frozenset().union(*map(private_fields, (kind, *kinds)))
+        annotations = [_annotations(one) for one in (kind, *kinds)]
+        names = getattr(kind, "model_fields", None) or [field.name for field in dataclasses.fields(kind)]
+        public = {
+            name: [found for one in annotations for found in _alternatives(one.get(name))]
+            for name in names
+            if name not in hidden
+        }
+        # a private attribute of pydantic's may have been computed from a private field
+        kept_back = hidden | set(getattr(kind, "__private_attributes__", {}))
+        return _Shape(hidden, public, self._view(kind, kept_back, public))
+
+    def _view(self, kind: type, hidden: Iterable[str], public: Iterable[str]) -> type:
+        """The class of rows without the fields: a subclass that looks like it, where reading one of them raises."""
+        names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+        view = types.new_class(kind.__name__, (kind,), exec_body=lambda body: body.update(names))
+        for name in hidden:
+            setattr(view, name, self._withheld(name, kind.__name__, public))
+        if not hasattr(kind, "model_fields"):
+            fields = {field.name: field for field in dataclasses.fields(kind) if field.name in public}
+            setattr(view, "__dataclass_fields__", fields)  # noqa: B010  asdict() and fields() read it
+            if _generated(kind.__repr__):
+                bare = [(name, Any, dataclasses.field(repr=field.repr)) for name, field in fields.items()]
+                setattr(view, "__repr__", dataclasses.make_dataclass(kind.__name__, bare).__repr__)  # noqa: B010
+        return view
+
+    def _withheld(self, name: str, row: str, public: Iterable[str]) -> _Withheld:
+        return _Withheld(self._app, self._place, name, row, tuple(public))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Shape:
+    """What is known of a class of rows. public: field to what it may be; view: the class of rows without `hidden`."""
+
+    hidden: frozenset[str]
+    public: Mapping[str, list[Any]]
+    view: type
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Withheld:
+    """Stands in a class where a private field was."""
+
+    app: str
+    place: str
+    name: str
+    row: str
+    public: tuple[str, ...]
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        raise self.error(calling_line(1))
+
+    def error(self, line: str) -> DeclarationError:
+        """line: that of the reader."""
+        shown = ", ".join(self.public)
+        return DeclarationError(
+            self.app,
+            [
+                Problem(
+                    self.place if line.startswith("<") else line,
+                    f"reads {self.name!r}, a private field of {self.row}",
+                    f"one of {shown}" if shown else "public fields only",
+                    "leave it to rubrics, judges and gold, or make the field public",
+                )
+            ],
+        )
+
+
+class _PublicDict(dict[str, Any]):
+    """A dict without its private members, whose reading raises."""
+
+    def __init__(self, shown: Mapping[str, Any], withheld: Mapping[str, _Withheld]) -> None:
+        super().__init__(shown)
+        self._withheld = withheld
+
+    def __missing__(self, name: str) -> Any:
+        if name in self._withheld:
+            raise self._withheld[name].error(calling_line(1))
+        raise KeyError(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        if name in self._withheld:
+            raise self._withheld[name].error(calling_line(1))
+        return super().get(name, default)
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    """What a value with this annotation may be: unions and marks taken apart."""
+    meant = _meant(annotation)
+    if meant is not annotation:
+        return _alternatives(meant)
+    origin = typing.get_origin(annotation)
+    if origin in _WRAPPERS:
+        return _alternatives(typing.get_args(annotation)[0])
+    if origin in (typing.Union, types.UnionType):
+        return [found for part in typing.get_args(annotation) for found in _alternatives(part)]
+    return [] if annotation is None else [annotation]
+
+
+def _inner(declared: list[Any]) -> list[Any]:
+    """What the items of a container may be."""
+    return [found for outer in declared for part in typing.get_args(outer) for found in _alternatives(part)]
+
+
+def _name(kind: Any) -> str:
+    return str((typing.get_origin(kind) or kind).__name__)
+
+
+def _generated(function: Any) -> bool:
+    """True for a method that `@dataclass` wrote."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return code is not None and code.co_filename.startswith("<")

@@ -1,0 +1,157 @@
+"""`app.tasks(...)`: a class is made for it, so that everything else sees one kind of environment."""
+
+from __future__ import annotations
+
+import inspect
+import string
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from taskapp_kit.contract.trajectory import Step
+from taskapp_kit.declare.app import Declared, TaskApp
+from taskapp_kit.declare.check_actions import check_actions
+from taskapp_kit.declare.check_environment import check_limit
+from taskapp_kit.declare.marks import action
+from taskapp_kit.declare.private_fields import private_fields
+from taskapp_kit.declare.problems import Problems, check_name, check_splits
+from taskapp_kit.declare.signature import Arguments
+from taskapp_kit.declare.source_location import did_you_mean, line_of
+from taskapp_kit.declare.specs import MAX_REFUSALS, EnvironmentSpec
+from taskapp_kit.declare.tasks import TaskSource
+from taskapp_kit.errors import DeclarationError
+
+
+def check_questions(app: TaskApp, declared: Declared, problems: Problems) -> EnvironmentSpec | None:
+    """The environment of one `app.tasks`; None when something is wrong with it."""
+    options, place = declared.options, declared.place
+    before = len(problems)
+    check_name(declared, problems)
+    check_limit("max_turns", options["max_turns"], place, problems)
+    if not check_splits("splits=", options["tasks"], place, problems):
+        return None
+    source = app.task_source(declared)
+    misspelt = _keywords(app, declared, problems)
+    source = replace(source, sources={name: rows for name, rows in source.sources.items() if name not in misspelt})
+    if not source.sources and not misspelt:
+        problems.add(place, f"tasks {declared.name!r} has no split", "at least one, e.g. train=[…]",
+                     "add train=[...] or train=\"train.jsonl\"")  # fmt: skip
+    rows_problems = source.check()
+    problems.extend(rows_problems)
+    prompt = options["prompt"]
+    if not isinstance(prompt, str) and not callable(prompt):
+        found = "no prompt" if prompt is None else f"prompt={prompt!r}"
+        problems.add(place, f"tasks {declared.name!r} have {found}", "a str or fn(row) -> str",
+                     'give prompt="…{field}…"')  # fmt: skip
+    elif (not isinstance(prompt, str) or _names_fit(declared, source, prompt, problems)) and not rows_problems:
+        _try_prompt(declared, source, prompt, problems)
+    if len(problems) > before:
+        return None
+    one_answer = options["max_turns"] == 1
+    cls = question_class(declared.name, source, prompt)
+    return EnvironmentSpec(
+        name=declared.name,
+        cls=cls,
+        description=app.description or f"Answer one question of {declared.name}.",
+        version=str(options["version"]),
+        place=place,
+        config=Arguments(f"{declared.name}_config", ()),
+        actions={name: replace(spec, place=place) for name, spec in check_actions(cls, place, problems).items()},
+        reset_parameters=("task",),
+        splits={},
+        tasks=source,
+        max_turns=None if one_answer else options["max_turns"],
+        max_refusals=None if options["max_turns"] else MAX_REFUSALS,  # every turn but the last is a refusal
+        one_answer=one_answer,
+        tags=options["tags"],
+    )
+
+
+def _keywords(app: TaskApp, declared: Declared, problems: Problems) -> set[str]:
+    """The keywords that are no splits: each resembles an option, and its value cannot be rows. Reports them.
+
+    A keyword that names a split of `splits=`, too, is a problem.
+    """
+    known = [
+        item.name for item in inspect.signature(TaskApp.tasks).parameters.values() if item.kind is item.KEYWORD_ONLY
+    ]
+    misspelt = set()
+    for keyword, value in declared.options["keywords"].items():
+        if keyword in (declared.options["tasks"] or {}):
+            problems.add(declared.place, f"split {keyword!r} of tasks {declared.name!r} stands in splits= and beside it",
+                         "each split once", "remove one of them")  # fmt: skip
+        if isinstance(value, (str, Path)):
+            rows = (app.file.parent / value).is_file()
+        else:
+            rows = not isinstance(value, type) and (isinstance(value, Iterable) or callable(value))
+        meant = did_you_mean(keyword, known, "")
+        if meant and not rows:
+            misspelt.add(keyword)
+            problems.add(declared.place, f"app.tasks was given {keyword}={value!r}, which is no rows of a split",
+                         f"rows for each split, or an option: {', '.join(known)}", meant)  # fmt: skip
+    return misspelt
+
+
+def question_class(name: str, source: TaskSource, prompt: str | Callable[[Any], str]) -> type:
+    """The environment that `app.tasks` stands for: shows a row's prompt, takes the answer, ends."""
+
+    class Questions:
+        def reset(self, task: Any) -> str:
+            return _shown(source, prompt, task)
+
+        @action(text=True)
+        def answer(self, text: str) -> Step:
+            """Give the answer."""
+            return Step(observation=None, terminated=True, info={"characters": len(text)})
+
+    Questions.__name__ = Questions.__qualname__ = f"Questions_{name}"
+    return Questions
+
+
+def _shown(source: TaskSource, prompt: str | Callable[[Any], str], row: Any) -> str:
+    """A row's prompt, made of its public fields."""
+    return prompt.format(**source.public(row)) if isinstance(prompt, str) else prompt(source.without_private(row))
+
+
+def _names_fit(declared: Declared, source: TaskSource, prompt: str, problems: Problems) -> bool:
+    """A format string has to parse and to name public fields that rows have."""
+    try:
+        names = {
+            name.split(".")[0].split("[")[0] for _, name, _, _ in string.Formatter().parse(prompt) if name is not None
+        }
+    except ValueError as error:
+        problems.add(declared.place, f"the prompt of {declared.name!r} is no format string: {error}",
+                     "{name} for a field of the row, {{ and }} for braces", "double the braces that are text")  # fmt: skip
+        return False
+    before = len(problems)
+    hidden = private_fields(source.row)
+    for name in sorted(names & hidden)[:1]:
+        problems.add(declared.place, f"the prompt of {declared.name!r} shows private field {name!r}",
+                     "public fields only", "take it out of the prompt, or make the field public")  # fmt: skip
+    fields = set(getattr(source.row, "model_fields", {}) or getattr(source.row, "__dataclass_fields__", {}))
+    public = fields - hidden
+    for name in sorted(names - fields) if fields else ():
+        problems.add(declared.place, f"the prompt of {declared.name!r} names {name!r}, which rows do not have",
+                     f"one of {', '.join(sorted(public))}", did_you_mean(name, public))  # fmt: skip
+    return len(problems) == before
+
+
+def _try_prompt(declared: Declared, source: TaskSource, prompt: str | Callable[[Any], str], problems: Problems) -> None:
+    """The prompt has to fit every row; the first one that it does not fit is reported."""
+    for split in source.splits:
+        for index, row in enumerate(source.rows(split)):
+            where = f"row {index} of split {split!r}"
+            try:
+                _shown(source, prompt, row)
+            except DeclarationError as error:  # it reads a private field
+                for problem in error.problems:
+                    found = f"the prompt of {declared.name!r} {problem.found} ({where})"
+                    problems.append(replace(problem, found=found))
+                return
+            except Exception as error:
+                problems.add(line_of(prompt, declared.place), f"the prompt of {declared.name!r} does not fit {where}: "
+                             f"{type(error).__name__}: {error}",
+                             "public fields that each row has; members as {field[name]}",
+                             "fix the prompt or the row")  # fmt: skip
+                return

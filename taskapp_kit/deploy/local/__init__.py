@@ -1,0 +1,1 @@
+"""A task app inside the program that trains on it."""

@@ -1,0 +1,341 @@
+"""A task app inside the program that trains on it: a thread with a server, a port, and a way in from outside.
+
+    async with InProcessTaskApp(task_app_path="my_task_app.py", port=8114) as task_app:
+        job = RLJob.from_config("rl_config.toml", task_app_url=task_app.url, task_app_api_key=task_app.api_key)
+
+Plain `with` does the same. Importing this module changes nothing; no process of others is ever touched; what the block
+took (port, thread, tunnel, store) it gives back, however it is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import math
+import secrets
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from taskapp_kit.config import MAX_KEY_BYTES, Settings, from_environment, process_variable
+from taskapp_kit.deploy.local.app_source import Source, check_sources, find_source
+from taskapp_kit.deploy.local.server import GRACE_SECONDS, start_server, take_port, wait_until_well
+from taskapp_kit.deploy.tunnel.open_tunnel import Tunnel, open_tunnel
+from taskapp_kit.deploy.tunnel.plan import Timing, plan_tunnel
+from taskapp_kit.errors import BadArgument, ConfigError
+
+if TYPE_CHECKING:
+    from taskapp_kit.serve.uvicorn_server import BackgroundServer
+
+log = logging.getLogger("taskapp_kit.deploy")
+
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (what the guide offers)
+"""Addresses that mean every one of this machine, and by which of them this machine itself calls."""
+HOSTS = ("127.0.0.1", "localhost", "::1", *EVERYWHERE)
+STOP_SECONDS = 30.0
+"""How long the server has to end by itself before what still runs on it is cancelled."""
+
+Callback = Callable[["InProcessTaskApp"], Any]
+
+
+class InProcessTaskApp:
+    """Serves one task app while its block runs. Exactly one of app, config, config_factory, task_app_path is given.
+
+    app: a TaskApp, or any ASGI application. config, config_factory: of Synth's package, which must be installed.
+    task_app_path: a file (`adder.py`, `adder.py:app`) or a bundled name; see `app_source.py`.
+    port: where it listens; when it is taken and auto_find_port, the next free one of a hundred; 0 takes any free one.
+    api_key: the key that opens it; else ENVIRONMENT_API_KEY, else, for a TaskApp, one that is made for this run.
+    tunnel_mode, backend_url, preconfigured_…, tunnel_hostname, tunnel_token, cloudflared, skip_tunnel_verification: the
+    way in from outside; see `deploy/tunnel/plan.py`. timing: patience with it, from SYNTH_TUNNEL_… variables when None.
+    health_check_timeout: seconds until the app itself must answer.
+    on_start, on_stop: called with this object, when everything is open and before anything closes; they may be async in
+    `async with`. What on_start raises comes out once everything is closed again; what on_stop raises comes out, too,
+    unless the block raised already: then it is logged.
+
+    Raises BadArgument (a ConfigError and ValueError) here; entering raises what is wrong with the app's file
+    (DiscoveryError, DeclarationError), ConfigError for the port, TaskAppError when the app does not answer well, TunnelError.
+    """
+
+    def __init__(
+        self,
+        *,
+        app: Any = None,
+        config: Any = None,
+        config_factory: Callable[[], Any] | None = None,
+        task_app_path: str | Path | None = None,
+        port: int = 8114,
+        host: str = "127.0.0.1",
+        tunnel_mode: str = "auto",
+        preconfigured_url: str | None = None,
+        preconfigured_auth_header: str | None = None,
+        preconfigured_auth_token: str | None = None,
+        api_key: str | None = None,
+        health_check_timeout: float = 30.0,
+        auto_find_port: bool = True,
+        skip_tunnel_verification: bool = False,
+        on_start: Callback | None = None,
+        on_stop: Callback | None = None,
+        backend_url: str | None = None,
+        tunnel_hostname: str | None = None,
+        tunnel_token: str | None = None,
+        cloudflared: str | Path = "cloudflared",
+        timing: Timing | None = None,
+    ) -> None:
+        check_sources(app=app, config=config, config_factory=config_factory, task_app_path=task_app_path)
+        if isinstance(port, bool) or not isinstance(port, int) or not (port == 0 or 1024 <= port <= 65_535):
+            raise BadArgument("port cannot be used; expected a whole number from 1024 to 65535, or 0 for a free one.")
+        if host not in HOSTS:
+            raise BadArgument(f"host {str(host)[:60]!r} cannot be used; expected one of {', '.join(HOSTS)}.")
+        if not 0 < health_check_timeout < math.inf:
+            raise BadArgument("health_check_timeout cannot be used; expected a number of seconds above 0.")
+        if api_key is not None:
+            _check_key(api_key)
+        self._sources = {
+            "app": app,
+            "config": config,
+            "config_factory": config_factory,
+            "task_app_path": task_app_path,
+        }
+        self._plan = plan_tunnel(
+            tunnel_mode,
+            backend_url=backend_url,
+            preconfigured_url=preconfigured_url,
+            preconfigured_auth_header=preconfigured_auth_header,
+            preconfigured_auth_token=preconfigured_auth_token,
+            hostname=tunnel_hostname,
+            token=tunnel_token,
+            cloudflared=cloudflared,
+            skip_verification=skip_tunnel_verification,
+            timing=timing,
+        )
+        self._host, self._wanted_port, self._search = host, port, auto_find_port
+        self._given_key, self._health_seconds = api_key, health_check_timeout
+        self._on_start, self._on_stop = on_start, on_stop
+        self._key: str | None = None
+        self._minted = False
+        self._server: BackgroundServer | None = None
+        self._tunnel: Tunnel | None = None
+        self._leave = threading.Event()
+        self._running = self._stopping = False
+
+    @property
+    def url(self) -> str:
+        """Where a backend reaches the app: the tunnel's address, or the local one. Raises ConfigError before the start."""
+        if self._tunnel is None:
+            raise _not_running("url")
+        return self._tunnel.url
+
+    @property
+    def local_url(self) -> str:
+        """Where this machine reaches it. Raises ConfigError before the start."""
+        from taskapp_kit.serve.uvicorn_server import url_of
+
+        if self._server is None:
+            raise _not_running("local_url")
+        return url_of(EVERYWHERE.get(self._host, self._host), self._server.port)
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; before the start, the one that was asked for."""
+        return self._wanted_port if self._server is None else self._server.port
+
+    @property
+    def api_key(self) -> str | None:
+        """The key that opens it. None before the start, and for an app of others without ENVIRONMENT_API_KEY."""
+        return self._key
+
+    @property
+    def key_was_minted(self) -> bool:
+        """Nobody else can know the key: it was made for this run."""
+        return self._minted
+
+    @property
+    def tunnel_mode(self) -> str:
+        """The way in that was chosen: local, quick, named or preconfigured."""
+        return self._plan.way
+
+    def __repr__(self) -> str:
+        where = "not running" if self._tunnel is None else f"at {self._tunnel.url}"
+        return f"<InProcessTaskApp {where}>"
+
+    def start(self) -> None:
+        """Opens everything and calls on_start; blocks. Whoever calls this calls `stop`, too."""
+        self._hold()
+        try:
+            self._open(self._source())
+            self._call_now(self._on_start, "on_start")
+        except BaseException:
+            self._close()
+            raise
+
+    def stop(self) -> None:
+        """Calls on_stop and closes everything. May be called twice."""
+        if not self._running or self._stopping:
+            return
+        self._stopping = True
+        try:
+            self._call_now(self._on_stop, "on_stop")
+        finally:
+            self._close()
+
+    async def start_async(self) -> None:
+        """As `start`, without holding up the event loop; a cancellation closes everything before it comes out."""
+        self._hold()
+        try:
+            source = self._source()  # here and not on another thread: what it imports may insist on this one
+            await self._elsewhere(lambda: self._open(source))
+            await self._call(self._on_start)
+        except BaseException:
+            await self._elsewhere(self._close)
+            raise
+
+    async def stop_async(self) -> None:
+        """As `stop`, without holding up the event loop."""
+        if not self._running or self._stopping:
+            return
+        self._stopping = True
+        try:
+            await self._call(self._on_stop)
+        finally:
+            await self._elsewhere(self._close)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.stop()
+        except Exception:
+            if error is None:
+                raise
+            log.exception("on_stop failed, after the block had raised %s", type(error).__name__)
+
+    async def __aenter__(self) -> Self:
+        await self.start_async()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.stop_async()
+        except Exception:
+            if error is None:
+                raise
+            log.exception("on_stop failed, after the block had raised %s", type(error).__name__)
+
+    def _hold(self) -> None:
+        if self._running:
+            raise BadArgument("This InProcessTaskApp is running already; make another one for a second server.")
+        self._running, self._stopping = True, False
+        self._leave.clear()
+
+    def _source(self) -> Source:
+        return find_source(**self._sources)
+
+    def _open(self, source: Source) -> None:
+        """Everything but the callbacks; blocks, on any thread. What it opened is closed by `_close`."""
+        settings = self._settings(source)
+        fixed = self._plan.way in ("named", "preconfigured")  # the address outside leads to this very port
+        bound = take_port(self._host, self._wanted_port, search=self._search and not fixed)
+        try:
+            # "local" opens /docs, and lets rollouts call models on this machine: nobody else may be able to come in
+            alone = self._plan.way == "local" and self._host not in EVERYWHERE
+            asgi = source.asgi(settings, "local" if alone else "public")
+            self._server = start_server(
+                asgi, bound, name=source.name, host=self._host, seconds=self._health_seconds, leave=self._leave
+            )
+        except BaseException:
+            bound.close()
+            raise
+        seen = wait_until_well(
+            self._server,
+            self.local_url,
+            self._key,
+            name=source.name,
+            ours=source.ours,
+            seconds=self._health_seconds,
+            leave=self._leave,
+        )
+        log.info("task app %s runs at %s (tunnel: %s; %s)", source.name, self.local_url, self._plan.way, self._plan.why)
+        self._tunnel = open_tunnel(self._plan, self.local_url, self._key, seen, self._leave)
+
+    def _settings(self, source: Source) -> Settings:
+        """The environment's, with the key of this run, which is chosen here; an app of others brings its own."""
+        settings = from_environment()
+        self._key = self._given_key or process_variable("ENVIRONMENT_API_KEY")
+        self._minted = self._key is None and source.ours
+        if self._minted:
+            self._key = secrets.token_hex(32)
+        return replace(
+            settings, environment_api_key=self._key, grace_seconds=min(settings.grace_seconds, GRACE_SECONDS)
+        )
+
+    def _close(self) -> None:
+        """Gives everything back."""
+        tunnel, server = self._tunnel, self._server
+        self._tunnel = None
+        try:
+            if tunnel is not None:
+                tunnel.close()
+        finally:
+            try:
+                if server is not None and not server.stop(STOP_SECONDS):
+                    log.error(
+                        "the task app on port %d does not end, and keeps its port: its code blocks the server's thread",
+                        server.port,
+                    )
+            except BaseException:  # Ctrl-C: no more waiting
+                if server is not None:
+                    server.stop(0.0)
+                raise
+            finally:
+                self._server = None
+                self._running = False
+
+    def _call_now(self, callback: Callback | None, name: str) -> None:
+        result = None if callback is None else callback(self)
+        if inspect.isawaitable(result):
+            if inspect.iscoroutine(result):
+                result.close()
+            raise BadArgument(f"{name} is async; use `async with`, or give a plain function.")
+
+    async def _call(self, callback: Callback | None) -> None:
+        result = None if callback is None else callback(self)
+        if inspect.isawaitable(result):
+            await result
+
+    async def _elsewhere(self, work: Callable[[], None]) -> None:
+        """On another thread; when the waiting task is cancelled, the work is told to leave, and is waited for."""
+        running = asyncio.ensure_future(asyncio.to_thread(work))
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self._leave.set()
+            while not running.done():  # however often it is cancelled: what the thread opens has to be closed after it
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([running])
+            if not running.cancelled():
+                running.exception()  # told to nobody: the caller left
+            raise
+
+
+def _not_running(name: str) -> ConfigError:
+    return BadArgument(f"There is no {name} yet: the task app is not running.", hint="Ask inside the with block.")
+
+
+def _check_key(key: str) -> None:
+    letters = isinstance(key, str) and key == key.strip() and key.isprintable() and "," not in key
+    if not letters or not 0 < len(key.encode()) <= MAX_KEY_BYTES:
+        raise BadArgument(
+            f"api_key cannot be used; expected one key of at most {MAX_KEY_BYTES} bytes, without commas, blanks around "
+            "it or control characters."
+        )

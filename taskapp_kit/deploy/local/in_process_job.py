@@ -1,0 +1,217 @@
+"""The first RL guide in one call: a task app in this program, a job at a backend, its end.
+
+    result = run_in_process_job(config_path="rl_config.toml", task_app_path="my_task_app.py", on_status=print)
+    print(result.status, result.final_reward)
+
+The job needs its task app for as long as it runs, and that ends with this call. So whatever ends the call before the job
+says, in the log and in a note on the exception, which job goes on without one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from taskapp_kit.deploy.local.in_process import InProcessTaskApp
+from taskapp_kit.deploy.tunnel.plan import on_loopback
+from taskapp_kit.errors import BadArgument
+
+if TYPE_CHECKING:
+    from taskapp_kit.client.rl_job import RLJob
+
+log = logging.getLogger("taskapp_kit.deploy")
+
+CANCEL_SECONDS = 10.0
+"""How long a backend may take to answer a cancellation while the caller waits to get away."""
+LATER = "http://127.0.0.1:1"
+"""Stands for the task app's address while the config is checked, before there is one. Nobody is asked there."""
+OnStatus = Callable[[dict[str, Any]], None] | Callable[[dict[str, Any]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class InProcessJobResult:
+    """How the job ended. status: succeeded, completed, failed, cancelled or canceled. final_reward: None when the backend
+    gave none. metrics: name to number. task_app_url: where the backend reached the task app, which is closed by now.
+    job: all that the backend told last.
+    """
+
+    job_id: str
+    status: str
+    final_reward: float | None
+    metrics: dict[str, Any]
+    task_app_url: str
+    job: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def succeeded(self) -> bool:
+        """It ended well; `job` may say why it did not."""
+        return self.status in ("succeeded", "completed")
+
+
+def run_in_process_job(
+    *,
+    config_path: str | Path,
+    job_type: str = "rl",
+    task_app_path: str | Path | None = None,
+    app: Any = None,
+    config: Any = None,
+    config_factory: Callable[[], Any] | None = None,
+    backend_url: str | None = None,
+    api_key: str | None = None,
+    task_app_api_key: str | None = None,
+    port: int = 8114,
+    overrides: Mapping[str, Any] | None = None,
+    on_status: OnStatus | None = None,
+    timeout: float = 7200.0,
+    interval: float = 10.0,
+    upload_key: bool | None = None,
+    cancel_on_interrupt: bool = False,
+    allow_experimental: bool | None = None,
+    idempotency_key: str | None = None,
+    trainer_id: str | None = None,
+    model: str | None = None,
+    **task_app: Any,
+) -> InProcessJobResult:
+    """Starts the task app, submits the job, waits for its end, closes everything. Blocks.
+
+    backend_url, api_key, overrides, allow_experimental, idempotency_key, trainer_id, model, timeout, interval, on_status:
+    as of RLJob. task_app_path (or app, config, config_factory), port, `**task_app`: as of InProcessTaskApp, whose api_key
+    is task_app_api_key here.
+    upload_key: whether the task app's key is put into the backend's store of keys, sealed, where it replaces the one of
+    before. None: a key that was made for this run goes to a backend on this machine, which could not know it otherwise;
+    for a backend elsewhere that is refused (BadArgument) before it is asked anything: nothing is uploaded unasked.
+    cancel_on_interrupt: whether Ctrl-C (or a cancellation) also cancels the job; else it is left running.
+
+    A job that fails is a result like another: look at `status`. Raises what InProcessTaskApp and RLJob raise: BadArgument,
+    JobConfigError before anything is started; TunnelError, TaskAppError, BackendError; JobTimeout (a TimeoutError).
+    """
+    given = {**locals(), **task_app}
+    del given["task_app"]
+    from taskapp_kit.client.blocking_portal import run
+
+    told: list[str] = []
+    try:
+        return run(_run(told, **given))
+    except KeyboardInterrupt as error:
+        for note in told:  # the coroutine saw a cancellation and could not tell it to this exception
+            error.add_note(note)
+        raise
+
+
+async def run_in_process_job_async(
+    *, config_path: str | Path, job_type: str = "rl", **given: Any
+) -> InProcessJobResult:
+    """As `run_in_process_job`, with the same arguments, without holding up the event loop. on_status may be async."""
+    return await _run([], config_path=config_path, job_type=job_type, **given)
+
+
+async def _run(
+    told: list[str],
+    *,
+    config_path: str | Path,
+    job_type: str,
+    backend_url: str | None = None,
+    api_key: str | None = None,
+    task_app_api_key: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    on_status: OnStatus | None = None,
+    timeout: float = 7200.0,  # noqa: ASYNC109 (the name that the guide gives it)
+    interval: float = 10.0,
+    upload_key: bool | None = None,
+    cancel_on_interrupt: bool = False,
+    allow_experimental: bool | None = None,
+    idempotency_key: str | None = None,
+    trainer_id: str | None = None,
+    model: str | None = None,
+    **task_app: Any,
+) -> InProcessJobResult:
+    from taskapp_kit.client.rl_job import RLJob
+
+    if job_type != "rl":
+        raise BadArgument(f"job_type {str(job_type)[:40]!r} is unknown; expected rl.")
+
+    def made(url: str, key: str | None) -> RLJob:
+        return RLJob.from_config(
+            config_path,
+            backend_url=backend_url,
+            api_key=api_key,
+            task_app_url=url,
+            task_app_api_key=key,
+            allow_experimental=allow_experimental,
+            overrides=overrides,
+            idempotency_key=idempotency_key,
+            trainer_id=trainer_id,
+            model=model,
+        )
+
+    backend = made(LATER, task_app_api_key).backend_url.removesuffix("/api")
+    async with InProcessTaskApp(backend_url=backend, api_key=task_app_api_key, **task_app) as served:
+        if upload_key or (upload_key is None and served.key_was_minted and on_loopback(backend)):
+            await _upload(backend, api_key, served.api_key)
+        elif served.key_was_minted and upload_key is None:
+            raise BadArgument(
+                f"The task app has no key, and the backend at {backend} would have to be given one that is made now.",
+                hint="Set ENVIRONMENT_API_KEY to the key that it has; or upload_key=True stores a new one in its place.",
+            )
+        elif served.key_was_minted:
+            log.warning("the task app's key was made for this run and is not uploaded: the backend cannot know it")
+        job = made(served.url, served.api_key)
+        job_id = ""
+        try:
+            job_id = await job.submit_async()
+            log.info("job %s is at %s, its task app at %s", job_id, backend, served.url)
+            last = await job.poll_until_complete_async(timeout=timeout, interval=interval, on_status=on_status)
+        except BaseException as error:
+            interrupted = isinstance(error, (KeyboardInterrupt, asyncio.CancelledError))
+            if not job_id and not interrupted:
+                raise  # the backend refused it, and said why
+            note = await _left(job, job_id, backend, cancel=interrupted and cancel_on_interrupt)
+            told.append(note)
+            error.add_note(note)
+            raise
+        metrics = last.get("metrics")
+        return InProcessJobResult(
+            job_id=job_id,
+            status=str(last["status"]),
+            final_reward=last.get("final_reward"),
+            metrics=dict(metrics) if isinstance(metrics, Mapping) else {},
+            task_app_url=served.url,
+            job=last,
+        )
+
+
+async def _upload(backend: str, api_key: str | None, key: str | None) -> None:
+    from taskapp_kit.client.environment_key import setup_environment_api_key_async
+    from taskapp_kit.client.job_settings import backend_key
+
+    if key is None:
+        raise BadArgument("There is no key of the task app to upload.", hint="Set ENVIRONMENT_API_KEY.")
+    await setup_environment_api_key_async(backend, backend_key(api_key), key)
+    log.info("the task app's key is stored, sealed, at %s as ENVIRONMENT_API_KEY", backend)
+
+
+async def _left(job: RLJob, job_id: str, backend: str, *, cancel: bool) -> str:
+    """What became of the job, in a sentence; cancels it first when that is wished."""
+    if not job_id:
+        note = (
+            f"A job was on its way to {backend} and may run there, under an id that never came; its task app is closed."
+        )
+        log.warning(note)
+        return note
+    why = ""
+    if cancel:
+        try:
+            await asyncio.wait_for(job.cancel_async(), CANCEL_SECONDS)
+        except Exception as error:
+            why = f" (it could not be cancelled: {type(error).__name__})"
+        else:
+            note = f"Job {job_id} at {backend} was told to cancel."
+            log.warning(note)
+            return note
+    note = f"Job {job_id} at {backend} was left running{why}; its task app is closed, so its rollouts will fail."
+    log.warning(note)
+    return note

@@ -1,0 +1,153 @@
+"""The local half of an in-process task app: a port that is really held, a server on it, and the wait until it is well."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from taskapp_kit.deploy.health_check import ASK_SECONDS, REFUSED, Answer, ask_health, key_headers
+from taskapp_kit.errors import ConfigError, TaskAppError, TaskappError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from taskapp_kit.serve.uvicorn_server import BackgroundServer
+
+log = logging.getLogger("taskapp_kit.deploy")
+
+PORTS_TRIED = 100
+GRACE_SECONDS = 5
+"""How long requests under way may go on when the server is told to stop."""
+PAUSE_SECONDS = 0.1
+NO_KEY = "missing_environment_api_key"
+
+
+def take_port(host: str, port: int, *, search: bool) -> socket.socket:
+    """A listening socket on this port or, with `search`, on the next free one. Whoever holds a port keeps it.
+
+    It listens from now on, so that two programs which search at once never both get one. Raises ConfigError.
+    """
+    from taskapp_kit.serve.uvicorn_server import BACKLOG, bind
+
+    last = min(port + PORTS_TRIED - 1, 65_535) if search and port else port
+    for candidate in range(port, last + 1):
+        try:
+            bound = bind(host, candidate)
+        except ConfigError as error:
+            if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in (
+                errno.EADDRINUSE,
+                errno.EACCES,
+            ):
+                raise  # another port changes nothing: this machine has no such address
+            continue
+        try:
+            bound.listen(BACKLOG)
+        except OSError:  # somebody was quicker between bind and listen
+            bound.close()
+            continue
+        if port and candidate != port:
+            log.info("port %d on %s is taken; the task app listens on %d", port, host, candidate)
+        return bound
+    if last > port:
+        raise ConfigError(f"No port from {port} to {last} on {host} can be had.", hint="Give another port, or 0.")
+    raise ConfigError(
+        f"Port {port} on {host} cannot be had: somebody else holds it, and is left alone.",
+        hint="Stop that server, give another port, or let the next free one be taken with auto_find_port=True.",
+    )
+
+
+def start_server(
+    app: ASGIApp, bound: socket.socket, *, name: str, host: str, seconds: float, leave: threading.Event
+) -> BackgroundServer:
+    """The server, started. Raises what the app's own startup said, as TaskAppError unless it is an error of the kit."""
+    from taskapp_kit.serve.uvicorn_server import BackgroundServer
+
+    server = BackgroundServer(app, host=host, bound=bound, grace_seconds=GRACE_SECONDS)
+    try:
+        server.start(seconds, leave=leave)
+    except RuntimeError as error:
+        cause = error.__cause__
+        if isinstance(cause, TaskappError):
+            raise cause from None
+        if cause is None or isinstance(cause, SystemExit):
+            raise TaskAppError(f"Task app {name} did not start. {error}") from None
+        raise TaskAppError(
+            f"Task app {name} did not start: {type(cause).__name__}: {cause}.", hint="Mend what its startup runs."
+        ) from cause
+    except BaseException:  # Ctrl-C
+        server.stop(0.0)
+        raise
+    return server
+
+
+def wait_until_well(
+    server: BackgroundServer,
+    url: str,
+    key: str | None,
+    *,
+    name: str,
+    ours: bool,
+    seconds: float,
+    leave: threading.Event,
+) -> Answer:
+    """What `/health` answers once it answers well. Raises TaskAppError with what is really wrong, as soon as it is known."""
+    end, last = time.monotonic() + seconds, "it was not asked"
+    while True:
+        answer = ask_health(
+            url, key_headers(key), local=True, seconds=min(ASK_SECONDS, max(0.1, end - time.monotonic()))
+        )
+        if isinstance(answer, Answer) and answer.status == 200:
+            return answer
+        if not server.running:
+            failure = server.failure
+            why = "" if failure is None else f": {type(failure).__name__}: {failure}"
+            raise TaskAppError(f"The server of task app {name} ended right after its start{why}.") from failure
+        if isinstance(answer, Answer):
+            problem = _final(answer, name, key, ours)
+            if problem is not None:
+                raise problem
+            last = f"HTTP {answer.status}"
+        else:
+            last = answer
+        if leave.wait(PAUSE_SECONDS) or time.monotonic() >= end:
+            raise TaskAppError(
+                f"Task app {name} was not well within {seconds:g} s: GET {url}/health: {last}.",
+                status=answer.status if isinstance(answer, Answer) else 0,
+                hint="Its log says what it does; health_check_timeout= gives it more time.",
+            )
+
+
+def _final(answer: Answer, name: str, key: str | None, ours: bool) -> TaskAppError | None:
+    """What no waiting will change."""
+    reads = "it reads ENVIRONMENT_API_KEY from the environment of this process when it is asked"
+    if answer.status == 503 and answer.code == NO_KEY:
+        return TaskAppError(
+            f"Task app {name} runs, but no key is configured for it: {reads}, and there is none.",
+            status=503,
+            code=NO_KEY,
+            hint="Set ENVIRONMENT_API_KEY before the task app starts; api_key= alone reaches TaskApps of the kit only.",
+        )
+    if answer.status in REFUSED:
+        why = "the key that it was given" if key else "to answer without a key"
+        hint = (
+            ""
+            if ours
+            else f"Set ENVIRONMENT_API_KEY to the key that the app was made with, or pass it; usually {reads}."
+        )
+        return TaskAppError(
+            f"Task app {name} runs, but refuses {why} (HTTP {answer.status}).",
+            status=answer.status,
+            code=answer.code,
+            hint=hint,
+        )
+    if answer.status in (404, 405):
+        return TaskAppError(
+            f"Task app {name} runs, but GET /health answers HTTP {answer.status}; a task app has that route.",
+            status=answer.status,
+            hint="Serve a task app: jobs ask for /health, /task_info and /rollout.",
+        )
+    return None

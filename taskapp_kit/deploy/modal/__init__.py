@@ -1,0 +1,23 @@
+"""A task app on Modal: `from taskapp_kit.deploy.modal import Deployment, ModalSettings`.
+
+Each name is loaded when it is first used: a container imports this package, too.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from taskapp_kit.deploy.modal.deployment import Deployment
+    from taskapp_kit.deploy.modal.settings import ModalSettings
+
+__all__ = ["Deployment", "ModalSettings"]
+
+_MODULES = {"Deployment": "deployment", "ModalSettings": "settings"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

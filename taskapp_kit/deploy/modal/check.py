@@ -1,0 +1,87 @@
+"""After a deploy: does it answer, and does one rollout come back?"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from taskapp_kit.client.task_app import TaskAppClient
+from taskapp_kit.deploy.modal.account import ModalRefused
+from taskapp_kit.errors import TaskAppError, TaskAppUnreachable
+
+PAUSE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Smoke:
+    """What one short rollout gave. reward: None when the app defines none. seconds: wall time, the start included."""
+
+    policy: str
+    reward: float | None
+    steps: int
+    seconds: float
+
+
+async def healthy(url: str, key: str | None, *, seconds: float, tell: Callable[[str], None]) -> bool:
+    """Waits until `/health` answers; False when it does and refuses this key. Raises ModalRefused past `seconds`.
+
+    A container that has to be started holds the request, and Modal redirects it meanwhile; the client follows.
+    """
+    end = time.monotonic() + seconds
+    last = "nothing answered"
+    async with TaskAppClient(url, key, retries=0) as client:
+        while True:
+            try:
+                await client.health()
+            except TaskAppUnreachable as error:
+                last = error.message
+            except TaskAppError as error:
+                if error.status in (401, 403):
+                    return False
+                last = error.message
+                if error.status in (500, 503) and error.code:
+                    raise ModalRefused(
+                        f"It runs, and is not well: {error.message}", hint=error.hint or "`modal app logs` says why."
+                    ) from None
+            else:
+                return True
+            if time.monotonic() >= end:
+                raise ModalRefused(
+                    f"It did not answer within {seconds:.0f} s ({last.rstrip('.')}).",
+                    hint="`modal app logs APP_NAME` shows why its container does not start.",
+                )
+            tell(f"waiting: {last}")
+            await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def smoke(url: str, key: str, policy: Mapping[str, str], *, environment: str, seed: int, seconds: float) -> Smoke:
+    """One rollout of at most five turns. Raises ModalRefused with the cause when it does not come back whole."""
+    request: dict[str, Any] = {
+        "run_id": f"smoke-{uuid.uuid4().hex[:12]}",
+        "env": {"env_name": environment, "seed": seed},
+        "policy": {"config": dict(policy)},
+        "ops": ["agent", "env"] * 5,
+        "mode": "eval",
+    }
+    start = time.monotonic()
+    async with TaskAppClient(url, key, timeout_seconds=seconds) as client:
+        try:
+            answer = await client.rollout(request, idempotency_key=request["run_id"])
+        except TaskAppError as error:
+            raise ModalRefused(
+                f"It answers, and a first rollout failed: {error.message}", hint=error.hint or "See `modal app logs`."
+            ) from None
+    metrics = answer.get("metrics")
+    metrics = metrics if isinstance(metrics, dict) else {}
+    reward = answer.get("reward")
+    steps = metrics.get("num_steps")
+    return Smoke(
+        policy=str(policy.get("policy", "")),
+        reward=float(reward) if isinstance(reward, int | float) else None,
+        steps=steps if isinstance(steps, int) else 0,
+        seconds=time.monotonic() - start,
+    )

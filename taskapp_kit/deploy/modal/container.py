@@ -1,0 +1,141 @@
+"""What one container on Modal runs: the author's app behind the front entrance, and how containers hold together.
+
+The function of `modal_app.py` returns `serve(...)`. A container may start from a memory snapshot, which Modal takes when
+`modal_app.py` is imported, before it calls that function; many containers then begin with the same memory. So what is
+drawn, opened, or read from a Secret belongs into `serve` or later, and what is only slow into `preload`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from taskapp_kit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from taskapp_kit import TaskApp
+    from taskapp_kit.config import Settings
+
+Together = Literal["dict", "memory", "store"]
+"""Where tickets are kept: a modal.Dict, each container's memory, or the store of TASKAPP_STORE."""
+LONGEST_NAME = 64
+_loaded: dict[tuple[str, str], TaskApp] = {}
+
+
+def tickets_of(app_name: str) -> str:
+    """The Dict of a Modal app, unless another is named."""
+    fit = re.sub(r"[^A-Za-z0-9._-]", "-", app_name)[: LONGEST_NAME - len("-tickets")]
+    return f"{fit}-tickets"
+
+
+def why_not_shared(coordinator: Together, *, max_containers: int | None, keeps: bool = False) -> str | None:
+    """Why an Idempotency-Key and `/rollouts/{id}` would not hold across the containers of this deploy; None: they hold.
+
+    For a deploy to refuse with. max_containers: None is as many as Modal likes. keeps: TASKAPP_STORE names a store that
+    all containers reach.
+    """
+    if coordinator == "memory":
+        if max_containers == 1:
+            return None
+        return (
+            "each container would keep Idempotency-Keys and results in its own memory, so a repeated request that "
+            "reaches another container is played again. Set max_containers=1, or coordinator='dict'."
+        )
+    if coordinator == "store":
+        if keeps:
+            return None
+        return "Idempotency-Keys and results are to be kept by the store, and no store is set. Use coordinator='dict'."
+    try:
+        import modal
+    except ModuleNotFoundError:
+        return "Modal's client is not installed here. Install it with: pip install 'taskapp-kit[modal]'."
+    if "skip_if_exists" not in inspect.signature(modal.Dict.put).parameters:
+        return (
+            "Modal's client here is too old: its Dict cannot put an entry only if there is none, so two containers "
+            "could both take one Idempotency-Key. Install modal 1.6.4 or later."
+        )
+    return None
+
+
+def preload(target: str, *, beside: str | Path) -> None:
+    """Imports the author's app and the server, and starts nothing: for a memory snapshot. Does nothing on a laptop.
+
+    The Secret's keys are there already; the author's code is not shown them, here as in `serve`.
+    """
+    from taskapp_kit.config import hidden_from_authors
+    from taskapp_kit.deploy.modal.deployment import load_task_app
+
+    if _in_container():
+        import taskapp_kit.asgi
+        import taskapp_kit.deploy.modal.idempotency  # noqa: F401
+
+        with hidden_from_authors():
+            app = load_task_app(target, beside=beside)
+            app.freeze()
+        _loaded[target, str(beside)] = app
+
+
+def serve(
+    target: str,
+    *,
+    beside: str | Path,
+    settings: Settings | None = None,
+    coordinator: Together = "dict",
+    dict_name: str | None = None,
+    sandbox: Literal["modal", "local"] = "modal",
+) -> FastAPI:
+    """The FastAPI app of one container.
+
+    target, beside: as `load_task_app` takes them. settings: from the process environment when absent, where Modal puts
+    the Secret's values; keys are then taken out of it, for an author's code could read them there. coordinator, dict_name:
+    where tickets are kept; see `Together`, and `tickets_of` for the name. sandbox: which boxes an app gets whose file (not
+    only a function in it) imports `taskapp_kit.sandbox`: Modal Sandboxes, or what holds inside this container. On a laptop
+    (`web.local()`) tickets are held in memory and boxes are local.
+
+    Raises DiscoveryError, DeclarationError, ConfigError, Unavailable, StoreError.
+    """
+    from taskapp_kit.asgi import build
+    from taskapp_kit.config import from_environment, keep_from_authors
+    from taskapp_kit.contract.protocols import Coordinator, SystemClock
+    from taskapp_kit.deploy.modal.deployment import load_task_app
+    from taskapp_kit.deploy.modal.dict_entries import ModalEntries
+    from taskapp_kit.deploy.modal.idempotency import DictCoordinator
+    from taskapp_kit.rollout.idempotency_memory import MemoryCoordinator
+
+    in_container = _in_container()
+    if coordinator not in ("dict", "memory", "store"):
+        raise ConfigError(f"There is no coordinator {coordinator!r}.", hint="Use 'dict', 'store' or 'memory'.")
+    if settings is None:
+        settings = from_environment()
+        if in_container:
+            keep_from_authors()
+    app = _loaded.get((target, str(beside))) or load_task_app(target, beside=beside)
+    if in_container and sandbox == "modal" and "taskapp_kit.sandbox" in sys.modules:
+        from taskapp_kit.deploy.modal.sandboxes import ModalMachines
+        from taskapp_kit.sandbox import remote
+
+        remote.use(ModalMachines())
+    clock = SystemClock()
+    tickets: Coordinator | None = None
+    if coordinator == "store":
+        if settings.store in (None, "none"):
+            raise ConfigError(
+                "Tickets are to be kept by the store, and no store is set.",
+                hint="Put TASKAPP_STORE into the Secret, or use coordinator='dict'.",
+            )
+    elif coordinator == "memory" or not in_container:
+        tickets = MemoryCoordinator(clock)
+    else:
+        tickets = DictCoordinator(ModalEntries(dict_name or tickets_of(app.name)), clock)
+    return build(app, settings, clock=clock, coordinator=tickets)
+
+
+def _in_container() -> bool:
+    import modal
+
+    return not modal.is_local()

@@ -1,0 +1,250 @@
+"""What an app says it needs, where Python's own tools look.
+
+- A file of its own: the `# /// script` block (PEP 723) with `dependencies` and `requires-python`.
+- Without one, and for a package: the nearest `pyproject.toml` from the app's folder upwards, its `[project]`.
+- Both may have `[tool.taskapp.modal]`, whose keys are those of `ModalSettings`.
+
+Nothing is imported and nothing is installed here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from taskapp_kit.client.config.toml_lines import lines_of
+from taskapp_kit.deploy.modal.settings import NAMES, ModalSettings, wrong
+from taskapp_kit.deploy.packaging.requirements import (
+    DISTRIBUTION,
+    check_package,
+    normal,
+    requirement_name,
+    split_metadata,
+)
+from taskapp_kit.deploy.packaging.source_files import KIT_DIR, Target, find_top
+from taskapp_kit.errors import ConfigError
+
+SECTION = ("tool", "taskapp", "modal")
+NOT_HERE = {
+    "extra_packages": "`dependencies`",
+    "packages": "`dependencies`",
+    "dependencies": "`dependencies` outside of this table",
+    "timeout": "timeout_seconds",
+    "startup_timeout": "startup_timeout_seconds",
+    "scaledown_window": "scaledown_window_seconds",
+    "memory": "memory_mib",
+    "secret": "secret_name",
+    "secrets": "extra_secrets",
+    "name": "app_name",
+    "regions": "region",
+    "apt": "apt_packages",
+    "apt_install": "apt_packages",
+    "custom_domain": "custom_domains",
+    "enable_memory_snapshot": "memory_snapshot",
+}
+"""What authors write, Modal's own words among them, and the key that they mean."""
+
+_BLOCK = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
+_KNOWN_SERIES = ("3.11", "3.12", "3.13", "3.14")
+_CLAUSE = re.compile(r"(~=|==|!=|<=|>=|<|>)\s*3\.(\d+)(?:\.(\*|\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What was found. dependencies: pip requirements, the kit's own line left out. extras: of the kit, from that line.
+
+    requires_python: a specifier such as ">=3.12", "" when none. settings: what `[tool.taskapp.modal]` says. source: the
+    file that says it, None when none does. block: whether it is a block in the app's own file.
+    """
+
+    dependencies: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
+    requires_python: str = ""
+    settings: ModalSettings = field(default_factory=ModalSettings)
+    source: Path | None = None
+    block: bool = False
+
+    def where_to_declare(self, package: str) -> str:
+        """What to write, and where, so that `package` is installed there."""
+        line = f'dependencies = ["{package}"]'
+        if self.source is None:
+            return f"Write above the imports: # /// script, then # {line}, then # ///."
+        if self.block:
+            return f'Add "{package}" to `dependencies` in the # /// script block of {self.source.name}.'
+        return f'Add "{package}" to [project] `dependencies` in {self.source.name}.'
+
+
+def read_needs(target: Target, *, beside: Path) -> Needs:
+    """What the author of `target` declared; nothing for a bundled environment.
+
+    Raises:
+        ConfigError: every problem of the block or file, each with its line.
+    """
+    if target.kind == "bundled":
+        return Needs()
+    if target.kind == "module":
+        return _of_module(target.name.partition(".")[0])
+    path = (beside / target.name).absolute()
+    if not path.is_file():
+        return Needs()  # `cargo.trees` says so
+    text = path.read_text("utf-8", errors="replace").replace("\r\n", "\n")
+    blocks = list(_BLOCK.finditer(text))
+    if len(blocks) > 1:
+        raise ConfigError(f"{path.name} has {len(blocks)} `# /// script` blocks.", hint="Keep one.")
+    if blocks:
+        content = "".join(
+            line[2:] if line.startswith("# ") else line[1:] for line in blocks[0]["content"].splitlines(keepends=True)
+        )
+        before = text.count("\n", 0, blocks[0].start("content"))
+        return _read(content, path, first_line=before, block=True)
+    return _of_folder(path.parent)
+
+
+def python_version(requires: str, installed: tuple[int, int]) -> str:
+    """The Python of the container: the one that deploys when `requires` allows it, else the oldest that it allows.
+
+    The versions pinned in the image were installed under this Python, so there they exist.
+
+    Raises:
+        ConfigError: no Python that Modal has fits.
+    """
+    clauses = _CLAUSE.findall(requires)
+    here = f"{installed[0]}.{installed[1]}"
+    for series in (here, *_KNOWN_SERIES):
+        if series in _KNOWN_SERIES and all(_allows(clause, int(series[2:])) for clause in clauses):
+            return series
+    raise ConfigError(
+        f"requires-python {requires!r} fits no Python that a container can have ({', '.join(_KNOWN_SERIES)}).",
+        hint="Widen it, or name python_version under [tool.taskapp.modal].",
+    )
+
+
+def _allows(clause: tuple[str, str, str], minor: int) -> bool:
+    operator, wanted, patch = clause[0], int(clause[1]), clause[2]
+    if operator == "!=":
+        return minor != wanted or patch not in ("", "*")
+    if operator == "<":
+        return minor < wanted or (minor == wanted and patch not in ("", "*", "0"))
+    allowed = {
+        "==": minor == wanted,
+        "~=": minor == wanted if patch else minor >= wanted,
+        "<=": minor <= wanted,
+        ">=": minor >= wanted,
+        ">": minor > wanted or (minor == wanted and patch not in ("", "*")),
+    }
+    return allowed[operator]
+
+
+def _of_module(top: str) -> Needs:
+    spec = find_top(top)
+    if spec is None or spec.origin is None:
+        return Needs()  # `cargo.trees` says so
+    found = _of_folder(Path(spec.origin).parent)
+    if found.source is not None:
+        return found
+    for name in metadata.packages_distributions().get(top, ()):
+        distribution = metadata.distribution(name)
+        lines, _ = split_metadata(distribution.requires or [], [])
+        dependencies, extras = _without_kit(lines)
+        return Needs(dependencies, extras, (distribution.metadata.get_all("Requires-Python") or [""])[0])
+    return Needs()
+
+
+def _of_folder(folder: Path) -> Needs:
+    """The nearest pyproject.toml; it is looked for up to the top of a repository, as Python's tools do.
+
+    Not where everybody may write: what somebody else puts into /tmp says nothing of an app below it.
+    """
+    try:
+        home = Path.home()
+    except RuntimeError:  # nobody knows it
+        home = None
+    for place in (folder, *folder.parents):
+        if place != folder and place.stat().st_mode & 0o002:
+            break
+        file = place / "pyproject.toml"
+        if file.is_file():
+            return Needs() if place == KIT_DIR.parent else _read(file.read_text("utf-8", errors="replace"), file)
+        if (place / ".git").exists() or place.name == "site-packages" or place == home:
+            break
+    return Needs()
+
+
+def _read(text: str, source: Path, *, first_line: int = 0, block: bool = False) -> Needs:
+    what = f"the # /// script block of {source.name}" if block else source.name
+    try:
+        content = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        told = re.sub(r"at line (\d+)", lambda found: f"at line {int(found[1]) + first_line}", str(error))
+        raise ConfigError(f"{source}: {what} is not TOML: {told}.", hint="Mend that line.") from None
+    lines = lines_of(text)
+    problems: list[tuple[int, str]] = []
+
+    def complain(path: tuple[str | int, ...], told: str) -> None:
+        line = next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), 1)
+        problems.append((line + first_line, told))
+
+    project = content if block else content.get("project", {})
+    above: tuple[str, ...] = () if block else ("project",)
+    dependencies = project.get("dependencies", []) if isinstance(project, dict) else []
+    if not isinstance(dependencies, list) or not all(isinstance(line, str) for line in dependencies):
+        complain((*above, "dependencies"), '`dependencies` is no list of texts; expected such as ["numpy>=2"].')
+        dependencies = []
+    for index, line in enumerate(dependencies):
+        try:
+            if normal(requirement_name(line)) != DISTRIBUTION:
+                check_package(line)
+        except ConfigError as error:
+            complain((*above, "dependencies", index), f"{error.message} {error.hint}")
+    requires = project.get("requires-python", "") if isinstance(project, dict) else ""
+    if not isinstance(requires, str):
+        complain((*above, "requires-python"), '`requires-python` is no text; expected such as ">=3.12".')
+        requires = ""
+    said: dict[str, Any] = {}
+    for name, value in _table(content).items():
+        if name not in NAMES or name in NOT_HERE:
+            complain((*SECTION, name), f"there is no setting {name!r}; {_meant(name)}")
+        elif (expected := wrong(name, value)) is not None:
+            complain((*SECTION, name), f"{name} cannot be used; expected {expected}.")
+        else:
+            said[name] = tuple(value) if isinstance(value, list) else value
+    if problems:
+        told = "".join(f"\n  line {line}: {sentence}" for line, sentence in sorted(problems))
+        count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise ConfigError(f"{source} has {count}:{told}")
+    kept, extras = _without_kit(dependencies)
+    return Needs(kept, extras, requires, dataclasses.replace(ModalSettings(), **said), source, block)
+
+
+def _table(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Any = content
+    for part in SECTION:
+        found = found.get(part, {}) if isinstance(found, Mapping) else {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def _without_kit(lines: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The lines without the kit's own, which comes as a wheel, and the extras of the kit that it names."""
+    kept, extras = [], []
+    for line in lines:
+        if normal(requirement_name(line)) == DISTRIBUTION:
+            inner = re.search(r"\[([^\]]*)\]", line)
+            extras += [name.strip() for name in inner[1].split(",") if name.strip()] if inner else []
+        else:
+            kept.append(line)
+    return tuple(kept), tuple(extra for extra in extras if extra not in ("modal", "dev"))
+
+
+def _meant(name: str) -> str:
+    if name in NOT_HERE:
+        return f"write {NOT_HERE[name]}."
+    known = [key for key in NAMES if key not in NOT_HERE]
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."

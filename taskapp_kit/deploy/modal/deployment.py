@@ -1,0 +1,226 @@
+"""Modal: a task app as one autoscaled web function. Modal's objects are made here, from a plan.
+
+`modal_app.py` holds the function, because a container finds it by module and name. All it needs is here:
+
+    DEPLOYMENT = Deployment("my_app.py", ModalSettings(app_name="my-app", store="none"), beside=__file__)
+    app = DEPLOYMENT.app
+
+    @app.function(**DEPLOYMENT.function)
+    @modal.concurrent(**DEPLOYMENT.concurrency)
+    @modal.asgi_app(**DEPLOYMENT.web)
+    def web():
+        return DEPLOYMENT.serve()
+
+Building these objects needs neither network nor account. Keys reach the container through named Secrets and nothing
+else: no layer, no mounted file and no function definition ever holds one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from taskapp_kit.deploy.modal.plan import SOURCE_ROOT, Plan, folder_of, make_plan, together
+from taskapp_kit.deploy.modal.settings import ModalSettings
+from taskapp_kit.deploy.packaging.import_check import Rehearsal
+from taskapp_kit.deploy.packaging.source_files import Tree, container_address, parse_target, resolve
+from taskapp_kit.deploy.packaging.wheel import keep
+from taskapp_kit.errors import TaskappError, Unavailable
+from taskapp_kit.version import __version__
+
+if TYPE_CHECKING:
+    import modal
+    from fastapi import FastAPI
+
+    from taskapp_kit import TaskApp
+
+__all__ = ["OWNER_TAG", "Deployment", "ModalSettings", "load_task_app"]
+
+OWNER_TAG = "taskapp-kit"
+"""The tag of every app that we deploy; its value is the kit's version. Another app of the same name has none."""
+TOLD_FILE = "taskapp_deployment.json"
+"""What the container knows of the deploy, at its source root. It holds names and numbers, never a key."""
+ASKED_FILE = "taskapp_asked.json"
+"""What `taskapp deploy` asks for, beside the entry module; it stays on this machine."""
+WHEEL_DIR = "/opt/taskapp-kit"
+
+
+class Deployment:
+    """One task app on Modal: what its function is registered with, and what runs in its container.
+
+    Args:
+        target: `my_app.py`, `my_app.py:app`, a folder with an `app.py`, `package.module:app`, or a bundled name.
+        said: settings that stand above those in the app's own `[tool.taskapp.modal]`.
+        beside: `__file__` of the calling module; a relative `target` starts from its folder.
+        rehearsal: of the same app, when it was imported already; None imports it.
+
+    In a container nothing of the above is read again: what the deploy decided travels in a file.
+
+    Raises:
+        DiscoveryError, ConfigError: see `modal_plan.make_plan`.
+        Unavailable: Modal's client is not installed.
+    """
+
+    def __init__(
+        self, target: str, said: ModalSettings | None = None, *, beside: str | Path, rehearsal: Rehearsal | None = None
+    ) -> None:
+        self._client = _require_modal()
+        self._beside = folder_of(beside)
+        self.plan: Plan | None = None
+        if self._client.is_local():
+            try:
+                self.plan = make_plan(target, said or ModalSettings(), beside=beside, rehearsal=rehearsal)
+            except TaskappError as error:  # the author is shown his line and the sentence, not our way to it
+                raise error.with_traceback(None) from None
+            told, self._target = self.plan.for_container(), self.plan.target
+        else:
+            told = json.loads((self._beside / TOLD_FILE).read_text("utf-8"))
+            self._target = told["target"]
+        self._required_keys = told["required_keys"]
+        self.settings = ModalSettings(**told["settings"])
+        if self.settings.memory_snapshot:
+            from taskapp_kit.deploy.modal.container import preload
+
+            preload(self._target, beside=self._beside)  # before the picture is taken; keys and clients come after it
+
+    @classmethod
+    def asked(cls, *, beside: str | Path) -> Deployment:
+        """What `taskapp deploy` asks for, in the file beside the entry module that it made. Raises as the class does."""
+        file = folder_of(beside) / ASKED_FILE
+        if not _require_modal().is_local():
+            return cls("", beside=beside)
+        asked = json.loads(file.read_text("utf-8"))
+        told = asked["rehearsal"]
+        return cls(
+            asked["target"],
+            ModalSettings(**asked["said"]),
+            beside=asked["beside"],
+            rehearsal=Rehearsal.of(told) if told is not None else None,
+        )
+
+    @property
+    def app(self) -> modal.App:
+        """A new Modal app with the image, tagged as ours."""
+        made: modal.App = self._client.App(self.settings.app_name, image=self._image(), tags={OWNER_TAG: __version__})
+        return made
+
+    @property
+    def function(self) -> dict[str, Any]:
+        """The arguments of `@app.function`."""
+        settings = self.settings
+        *others, own = (*(settings.extra_secrets or ()), str(settings.secret_name))
+        secrets = [self._client.Secret.from_name(name) for name in others]
+        secrets.append(self._client.Secret.from_name(own, required_keys=list(self._required_keys)))
+        return {
+            "secrets": secrets,
+            "volumes": {
+                folder: self._client.Volume.from_name(name, create_if_missing=True)
+                for folder, name in sorted((settings.volumes or {}).items())
+            },
+            "timeout": settings.timeout_seconds,
+            "startup_timeout": settings.startup_timeout_seconds,
+            "min_containers": settings.min_containers,
+            "max_containers": settings.max_containers,
+            "buffer_containers": settings.buffer_containers or None,
+            "scaledown_window": settings.scaledown_window_seconds,
+            "cpu": settings.cpu,
+            "memory": settings.memory_mib,
+            "region": list(settings.region) if settings.region else None,
+            "enable_memory_snapshot": bool(settings.memory_snapshot),
+        }
+
+    @property
+    def concurrency(self) -> dict[str, Any]:
+        """The arguments of `@modal.concurrent`."""
+        return {"max_inputs": self.settings.max_inputs, "target_inputs": self.settings.target_inputs}
+
+    @property
+    def web(self) -> dict[str, Any]:
+        """The arguments of `@modal.asgi_app`."""
+        return {"custom_domains": list(self.settings.custom_domains)} if self.settings.custom_domains else {}
+
+    def serve(self) -> FastAPI:
+        """The server of one container, or of this process when called here. The app is imported now, not before.
+
+        Raises DiscoveryError, DeclarationError, ConfigError, Unavailable, StoreError.
+        """
+        from taskapp_kit.config import from_environment, keep_from_authors
+        from taskapp_kit.deploy.modal.container import serve, tickets_of
+
+        settings = from_environment()
+        if not self._client.is_local():
+            keep_from_authors()
+        if self.settings.store == "none":  # said at deploy; a Secret that others use, too, may hold an address
+            settings = dataclasses.replace(settings, store=None)
+        return serve(
+            self._target,
+            beside=self._beside,
+            settings=settings,
+            coordinator=together(self.settings),
+            dict_name=tickets_of(str(self.settings.app_name)),
+        )
+
+    def _image(self) -> modal.Image:
+        image: modal.Image = self._client.Image.debian_slim(python_version=self.settings.python_version)
+        plan = self.plan
+        if plan is None:
+            return image  # in the container, which stands already
+        if plan.settings.apt_packages:
+            image = image.apt_install(*plan.settings.apt_packages)
+        wheel = f"{WHEEL_DIR}/{plan.wheel.name}"
+        image = image.uv_pip_install(*plan.requirements)
+        image = image.add_local_file(plan.wheel, wheel, copy=True).uv_pip_install(wheel, extra_options="--no-deps")
+        told = keep(json.dumps(plan.for_container(), sort_keys=True, indent=1).encode(), TOLD_FILE)
+        image = image.add_local_file(told, f"{SOURCE_ROOT}/{TOLD_FILE}")
+        for tree in plan.trees:  # mounts: an edit rebuilds no layer
+            image = _with_tree(image, tree)
+        return image
+
+
+def load_task_app(target: str, *, beside: str | Path) -> TaskApp:
+    """Imports the author's app: in the container from what was mounted, elsewhere in place.
+
+    Raises:
+        DiscoveryError: no such app, or its file failed while importing.
+    """
+    from taskapp_kit.declare.discovery import find_app
+
+    folder = folder_of(beside)
+    parsed = parse_target(resolve(target, beside=folder))
+    if parsed.kind != "file":
+        return find_app(target)
+    if not _require_modal().is_local():
+        return find_app(container_address(parsed, folder))
+    return find_app(f"{folder / parsed.name}{':' + parsed.attribute if parsed.attribute else ''}")
+
+
+def _with_tree(image: modal.Image, tree: Tree) -> modal.Image:
+    remote = f"{SOURCE_ROOT}/{tree.remote_dir}".rstrip("/")
+    if (tree.local_dir / "__init__.py").is_file():
+        return image.add_local_dir(tree.local_dir, remote, ignore=_all_but(tree.files))
+    for file in tree.files:  # an author's folder may hold anything, of any size: Modal does not get to walk it
+        image = image.add_local_file(tree.local_dir / file, f"{remote}/{file}")
+    return image
+
+
+def _all_but(files: Iterable[str]) -> Callable[[Path], bool]:
+    """Modal walks a package itself; this leaves it the files that were chosen."""
+    wanted = frozenset(files)
+    return lambda path: path.as_posix() not in wanted
+
+
+def _require_modal() -> ModuleType:
+    try:
+        import modal
+    except ModuleNotFoundError as error:
+        if error.name != "modal":
+            raise
+        raise Unavailable(
+            "Deploying to Modal needs Modal's client, which is not installed here.",
+            hint="Install it with: pip install 'taskapp-kit[modal]'",
+        ) from error
+    return modal

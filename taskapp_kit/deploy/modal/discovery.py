@@ -1,0 +1,48 @@
+"""Which deployed Modal apps may be task apps, and their addresses. Asks Modal's control plane, never the apps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taskapp_kit.deploy.modal.settings import WEB_FUNCTION
+from taskapp_kit.errors import ConfigError, Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class DeployedApp:
+    """A deployed Modal app with a web function called `web`: its name, and the address without a slash at its end."""
+
+    name: str
+    url: str
+
+
+def deployed_apps(environment: str = "") -> list[DeployedApp]:
+    """Deployed apps of a Modal environment (the default one when empty) that serve as ours do, by name.
+
+    Raises Unavailable: Modal's client is not installed. ConfigError: nobody is signed in, or Modal cannot be asked.
+    """
+    try:
+        import modal
+        from modal.exception import AuthError, Error, NotFoundError
+        from modal.experimental import list_deployed_apps
+    except ImportError as error:
+        raise Unavailable("Modal's client is not installed.", hint="pip install 'taskapp-kit[modal]'") from error
+    try:
+        found = []
+        for info in list_deployed_apps(environment):
+            try:
+                url = modal.Function.from_name(
+                    info.name, WEB_FUNCTION, environment_name=environment or None
+                ).get_web_url()
+            except NotFoundError:
+                continue  # an app of another kind
+            if url:
+                found.append(DeployedApp(info.name, url.rstrip("/")))
+    except AuthError as error:
+        raise ConfigError("Modal does not know who asks.", hint="Sign in with `modal setup`.") from error
+    except (Error, OSError) as error:
+        raise ConfigError(
+            f"Modal could not be asked which apps are deployed ({type(error).__name__}).",
+            hint="Check the connection and `modal app list`; or give the address as --task-url.",
+        ) from error
+    return sorted(found, key=lambda app: app.name)

@@ -1,0 +1,275 @@
+"""The plan of a deploy to Modal: everything that will be built, sent and registered, before anything is.
+
+`make_plan` needs neither Modal's client nor an account nor a network. `deploy/modal/deployment.py` makes Modal's objects of a
+plan, and `taskapp deploy --dry-run` prints one, so what is shown is what is done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from taskapp_kit.deploy.modal.container import Together
+from taskapp_kit.deploy.modal.declared_requirements import Needs, python_version, read_needs
+from taskapp_kit.deploy.modal.settings import ModalSettings
+from taskapp_kit.deploy.packaging import requirements as python_requirements
+from taskapp_kit.deploy.packaging import source_files
+from taskapp_kit.deploy.packaging.import_check import MissingModule, Rehearsal, RehearsalFailed, rehearse
+from taskapp_kit.deploy.packaging.wheel import kit_wheel
+from taskapp_kit.errors import ConfigError
+
+SOURCE_ROOT = "/root"
+"""Modal's working directory, which is on the container's import path."""
+ALWAYS_THERE = frozenset(
+    {source_files.KIT_DIR.name, "modal", "modal_proto", "modal_version", "grpclib", "synchronicity"}
+)
+"""Modules that a container has besides what is installed: the kit's wheel, Modal's own client."""
+Known = tuple[frozenset[str], tuple[str, ...]]
+"""What `packages.modules_of` returns. It reads every installed package, so a plan asks once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a deploy will do.
+
+    target: as the author named it. address: what the container finds the app by. settings: complete. required_keys:
+    variables that the Secrets must hold. requirements: package lines that are installed before the kit's wheel. trees:
+    the author's files. rehearsal: what the import told, None when there was none. warnings: sentences for the author.
+    left: files and folders beside the app that stay here. source: the file that declares the needs, None when none does.
+    """
+
+    target: str
+    address: str
+    settings: ModalSettings
+    required_keys: tuple[str, ...]
+    requirements: tuple[str, ...]
+    wheel: Path
+    trees: tuple[source_files.Tree, ...]
+    rehearsal: Rehearsal | None
+    warnings: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    source: Path | None = None
+
+    @property
+    def app_name(self) -> str:
+        """The name of the Modal app."""
+        return str(self.settings.app_name)
+
+    @property
+    def secret_names(self) -> tuple[str, ...]:
+        """The named Secrets: the app's own comes last and wins."""
+        return (*(self.settings.extra_secrets or ()), str(self.settings.secret_name))
+
+    @property
+    def coordinator(self) -> Together:
+        """Where Idempotency-Keys and results are kept, so that they hold whichever container is asked."""
+        return together(self.settings)
+
+    def files(self) -> list[tuple[str, int]]:
+        """The author's files: path in the container, bytes."""
+        return [
+            (f"{SOURCE_ROOT}/{tree.remote_dir}/{file}".replace("//", "/"), (tree.local_dir / file).stat().st_size)
+            for tree in self.trees
+            for file in tree.files
+        ]
+
+    def for_container(self) -> dict[str, Any]:
+        """What the container has to know, as JSON: no path of this machine, no value of a key."""
+        return {
+            "target": Path(self.target).name if self.trees and self.address.startswith("/") else self.target,
+            "settings": self.settings.said(),
+            "required_keys": list(self.required_keys),
+        }
+
+
+def make_plan(target: str, said: ModalSettings, *, beside: str | Path, rehearsal: Rehearsal | None = None) -> Plan:
+    """The plan for one app.
+
+    Args:
+        target: `my_app.py`, `my_app.py:app`, a folder with an `app.py`, `package.module:app`, or a bundled name.
+        said: what `modal_app.py` or the command line says; the app's own declarations stand below it.
+        beside: a file or folder; a relative `target` starts from (its) folder.
+        rehearsal: of the same app and settings, when there was one already.
+
+    Raises:
+        DiscoveryError: no such app, or it cannot be imported with what would be installed.
+        ConfigError: a setting, package or file that cannot be used.
+    """
+    folder = folder_of(beside)
+    target = source_files.resolve(target, beside=folder)
+    parsed = source_files.parse_target(target)
+    tree = next(iter(source_files.trees(parsed, beside=folder)), None)
+    needs = read_needs(parsed, beside=folder)
+    settings = said.over(needs.settings).completed()
+    settings = dataclasses.replace(
+        settings,
+        python_version=settings.python_version or python_version(needs.requires_python, sys.version_info[:2]),
+    )
+    extras = set(settings.extras or ()) | set(needs.extras)
+    if settings.store == "postgres-secret":
+        extras.add("postgres")
+    if parsed.kind == "bundled" and parsed.name in python_requirements.known_extras():
+        extras.add(parsed.name)
+    lines = python_requirements.requirements(extras, (*needs.dependencies, *(settings.extra_packages or ())))
+    known = python_requirements.modules_of(lines)
+    warnings: list[str] = []
+    told = rehearsal
+    data = list(settings.data_files or ())
+    if settings.rehearse and told is None:
+        told, more = _rehearsed(parsed, needs, known, tree, data, folder=folder)
+        warnings += more
+    if told is not None and tree is not None:
+        data += _named_files(told, tree)
+    trees = source_files.trees(parsed, beside=folder, data_files=data)
+    if trees:
+        warnings += _lazy_imports(trees[0], needs, known)
+    return Plan(
+        target=target,
+        address=source_files.container_address(parsed, Path(SOURCE_ROOT)),
+        settings=settings,
+        required_keys=tuple(dict.fromkeys((*settings.all_required_keys(), *(told.roles if told else ())))),
+        requirements=lines,
+        wheel=kit_wheel(),
+        trees=trees,
+        rehearsal=told,
+        warnings=tuple(warnings),
+        left=tuple(_left(trees[0])) if trees else (),
+        source=needs.source,
+    )
+
+
+def together(settings: ModalSettings) -> Together:
+    """Where tickets are kept: in the store when there is one, in memory of a single container, else in a modal.Dict."""
+    if settings.store == "postgres-secret":
+        return "store"
+    return "memory" if settings.max_containers == 1 else "dict"
+
+
+def folder_of(beside: str | Path) -> Path:
+    """The folder of a file, or the folder itself, absolute."""
+    path = Path(beside).absolute()
+    return path if path.is_dir() else path.parent
+
+
+def _rehearsed(
+    parsed: source_files.Target,
+    needs: Needs,
+    known: Known,
+    tree: source_files.Tree | None,
+    data: list[str],
+    *,
+    folder: Path,
+) -> tuple[Rehearsal, list[str]]:
+    """What the import told, and what to warn of. Raises DiscoveryError, ConfigError."""
+    modules, unknown = known
+    own = _own_modules(tree) if tree is not None else frozenset()
+    attribute = f":{parsed.attribute}" if parsed.attribute else ""
+    address = f"{folder / parsed.name}{attribute}" if parsed.kind == "file" else f"{parsed.name}{attribute}"
+    try:
+        told = rehearse(
+            address,
+            allowed=[*modules, *own, *ALWAYS_THERE],
+            folder=tree.local_dir if tree is not None else None,
+            own=(*tree.files, *data) if tree is not None else (),
+        )
+    except MissingModule as error:
+        sentence, advice = _advice(error.module, needs, unknown, _inside(parsed, error.module, folder))
+        raise RehearsalFailed(f"{error.message}, {sentence}", hint=advice) from None
+    warnings = []
+    public = [path for path in told.opened if not source_files.is_private(path)]
+    private = [path for path in told.opened if source_files.is_private(path)]
+    if public and tree is not None:
+        names = ", ".join(_relative(path, tree.local_dir) for path in public)
+        raise ConfigError(
+            f"The app opens {names} while it is imported, and does not say that it needs it, so it would be missing "
+            "in a container.",
+            hint='Name it in the app: app.path("FILE"); or list it as data_files under [tool.taskapp.modal].',
+        )
+    if private and tree is not None:
+        names = ", ".join(_relative(path, tree.local_dir) for path in private)
+        warnings.append(f"The app reads {names} here; private files stay here, so its values must be in the Secret.")
+    return told, warnings
+
+
+def _inside(parsed: source_files.Target, module: str, folder: Path) -> str | None:
+    """What to deploy when the app's file lies inside the package `module`, None when it does not."""
+    file = folder / parsed.name
+    above, names = file.parent, [file.stem]
+    while parsed.kind == "file" and (above / "__init__.py").is_file():
+        names.insert(0, above.name)
+        if above.name == module:
+            return f"{'.'.join(names)}:{parsed.attribute or 'app'}"
+        above = above.parent
+    return None
+
+
+def _advice(module: str, needs: Needs, unknown: tuple[str, ...], inside: str | None) -> tuple[str, str]:
+    if inside is not None:
+        return (
+            "the author's own package, and would not find it: of a single file its folder travels, not the package.",
+            f"Deploy the module: taskapp deploy {inside} (in the folder that holds {module}/).",
+        )
+    if not python_requirements.providers_of(module) and source_files.find_top(module) is not None:
+        return (
+            "which lies somewhere on this machine and belongs to no package, so it would not be in the container.",
+            "Put it beside the app's file, or make it a package that the container can install.",
+        )
+    package = next(iter(python_requirements.providers_of(module)), module)
+    if python_requirements.normal(module) in unknown or python_requirements.normal(package) in unknown:
+        return (
+            "which is declared, but this machine does not have it, so the app cannot be tried.",
+            f"Install it (pip install {package}), or set rehearse = false under [tool.taskapp.modal].",
+        )
+    declares = "this file declares (`# /// script`)"
+    if needs.source is not None and not needs.block:
+        declares = f"{needs.source.name} declares"
+    return f"which is not among what {declares}.", needs.where_to_declare(package)
+
+
+def _own_modules(tree: source_files.Tree) -> frozenset[str]:
+    if tree.remote_dir and tree.remote_dir != source_files.APP_DIR:  # a package is mounted under its own name
+        return frozenset({tree.remote_dir})
+    return frozenset(file.partition("/")[0].removesuffix(".py") for file in tree.files)
+
+
+def _named_files(told: Rehearsal, tree: source_files.Tree) -> list[str]:
+    return [_relative(path, tree.local_dir) for path in told.files]
+
+
+def _relative(path: str, folder: Path) -> str:
+    for top in (folder, folder.resolve()):
+        relative = os.path.relpath(path, top)
+        if not relative.startswith(".."):
+            return Path(relative).as_posix()
+    return path
+
+
+def _lazy_imports(tree: source_files.Tree, needs: Needs, known: Known) -> Iterator[str]:
+    """A warning for each module that is imported only when a function runs, and would not be there."""
+    modules, unknown = known
+    there = modules | _own_modules(tree) | ALWAYS_THERE | sys.stdlib_module_names | set(unknown)
+    for file in tree.files:
+        if not file.endswith(".py"):
+            continue
+        for module, line in source_files.lazy_imports(tree.local_dir / file):
+            if module not in there and python_requirements.normal(module) not in there:
+                yield (
+                    f"{file}:{line} imports {module} when a function runs; the container would not have it. "
+                    f"{needs.where_to_declare(next(iter(python_requirements.providers_of(module)), module))}"
+                )
+
+
+def _left(tree: source_files.Tree) -> Iterator[str]:
+    """What lies in the app's folder and stays here: names of files, and of folders of which nothing travels."""
+    taken = {file.partition("/")[0] for file in tree.files}
+    for entry in sorted(tree.local_dir.iterdir()):
+        if entry.name not in taken and entry.name != "__pycache__":
+            yield f"{entry.name}/" if entry.is_dir() else entry.name
+
+
+__all__ = ["SOURCE_ROOT", "Plan", "folder_of", "make_plan"]

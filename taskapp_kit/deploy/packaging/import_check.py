@@ -1,0 +1,271 @@
+"""A rehearsal: the app is imported in a process that has only what its container will have.
+
+What fails there would have failed in a cold container. What the app names (`app.path`, rows in files) is learnt on the
+way, and so are the files that it opens and the models that its judges need. Nothing is guessed from its source.
+
+`rehearse` is the caller's side. The module run as a program is the child: a question as JSON on stdin, the
+answer as JSON in a file, for the author's code may print what it likes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from taskapp_kit.config import child_environment
+from taskapp_kit.declare.source_location import shown_path
+from taskapp_kit.deploy.packaging.source_files import KIT_DIR
+from taskapp_kit.errors import DiscoveryError, TaskappError
+from taskapp_kit.system.child_python import python_command
+
+if TYPE_CHECKING:
+    from taskapp_kit.declare.app import TaskApp
+
+SECONDS = 300.0
+"""The longest that an import may take here."""
+GRACE_SECONDS = 2.0
+"""How long the child may take to end when it has answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What was learnt of an app.
+
+    name, version: its own. files: absolute paths that it names. opened: absolute paths below its folder that it opened
+    for reading and does not name. roles: variables that judges with a weight need, to the judge's name. optional: the
+    other variables of the models that its judges may ask. context: an environment's `reset` takes `context`, so that it may
+    ask the models of further roles (`context.model`), which are known only when it plays. policy: a `policy.config` that
+    can be tried at once. environment, seed: one episode to try it on.
+    """
+
+    name: str = ""
+    version: str = ""
+    files: tuple[str, ...] = ()
+    opened: tuple[str, ...] = ()
+    roles: Mapping[str, str] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()
+    context: bool = False
+    policy: Mapping[str, str] = field(default_factory=dict)
+    environment: str = ""
+    seed: int = 0
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Rehearsal:
+        """From JSON."""
+        learnt: dict[str, Any] = {name: tuple(it) if isinstance(it, list) else it for name, it in told.items()}
+        return cls(**learnt)
+
+
+def rehearse(address: str, *, allowed: Sequence[str], folder: Path | None, own: Sequence[str]) -> Rehearsal:
+    """Imports the app at `address` in a child process, which may import `allowed` top-level modules alone.
+
+    folder, own: the folder of the author's files, and which of them travel; None for a bundled app. The child has not
+    the keys of a server. What the app prints goes nowhere, and what it leaves running is not waited for.
+
+    Raises:
+        RehearsalFailed: the app cannot be imported so; the sentence names the module that is missing, and where.
+    """
+    question = {
+        "address": address,
+        "allowed": sorted(allowed),
+        "folder": str(folder) if folder else "",
+        "own": sorted(own),
+    }
+    with tempfile.TemporaryDirectory(prefix="taskapp-") as scratch, tempfile.TemporaryFile() as said:
+        answer = Path(scratch) / "answer.json"
+        try:
+            done = subprocess.run(  # noqa: S603 — this Python, this module
+                python_command("taskapp_kit.deploy.packaging.import_check", str(answer)),
+                input=json.dumps(question).encode(),
+                stdout=subprocess.DEVNULL,
+                stderr=said,  # a file: a process that the app started could hold a pipe open
+                timeout=SECONDS,
+                check=False,
+                env=child_environment(),
+            )
+        except subprocess.TimeoutExpired:
+            raise RehearsalFailed(
+                f"{address} was not imported within {SECONDS:.0f} s.", hint="A container would wait as long; mend it."
+            ) from None
+        if not answer.is_file():
+            said.seek(0)
+            lines = said.read().decode("utf-8", "replace").splitlines()
+            last = next((line for line in reversed(lines) if line.strip()), "")
+            raise RehearsalFailed(
+                f"The process that imported {address} ended with status {done.returncode}{f': {last[:200]}' if last else '.'}",
+                hint="Import it yourself: python FILE.",
+            )
+        told = json.loads(answer.read_text("utf-8"))
+    if "error" in told:
+        raise (
+            MissingModule(told["error"], told["module"])
+            if told["module"]
+            else RehearsalFailed(told["error"], hint=told["hint"])
+        )
+    return Rehearsal.of(told)
+
+
+class RehearsalFailed(DiscoveryError):
+    """The app is there, and cannot be imported as it stands."""
+
+    exit_status = 1
+
+
+class MissingModule(RehearsalFailed):
+    """The app imports a module that its container would not have: `FILE:LINE imports NAME`. `module`: its top."""
+
+    def __init__(self, message: str, module: str) -> None:
+        super().__init__(message)
+        self.module = module
+
+
+class _OnlyAllowed(importlib.abc.MetaPathFinder):
+    """Stands first among the finders, and refuses each top-level module that is neither allowed nor Python's own."""
+
+    def __init__(self, allowed: frozenset[str]) -> None:
+        self.allowed = allowed | sys.stdlib_module_names
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """None, which lets the next finder look. Raises ModuleNotFoundError."""
+        if "." in fullname or fullname in self.allowed or fullname.startswith("_sysconfigdata"):
+            return None
+        raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+
+
+def _answer(question: dict[str, Any]) -> dict[str, Any]:
+    from taskapp_kit.declare.discovery import find_app
+
+    folder = Path(question["folder"]).resolve() if question["folder"] else None
+    opened: set[str] = set()
+    if folder is not None:
+        _note_opened(folder, opened)
+    sys.meta_path.insert(0, _OnlyAllowed(frozenset(question["allowed"])))
+    try:
+        app = find_app(question["address"])
+        told = _told(app)
+    except TaskappError as error:
+        cause = error.__cause__
+        missing = _missing(error)
+        if cause is not None and missing is not None:
+            return {
+                "error": f"{_place(cause)} imports {missing}",
+                "module": missing.partition(".")[0],
+                "hint": "",
+            }
+        return {"error": error.message, "hint": error.hint, "module": ""}
+    travelling = {str((folder / name).resolve()) for name in question["own"]} if folder is not None else set()
+    left = _left_behind(folder, travelling) if folder is not None else []
+    if left:
+        return {
+            "error": f"{question['address']} imports {', '.join(left)} in a way that cannot be seen in its source.",
+            "hint": "Write an import statement for it, or name the file in data_files.",
+            "module": "",
+        }
+    known = travelling | {str(Path(path).resolve()) for path in told.files}
+    return dataclasses.asdict(dataclasses.replace(told, opened=tuple(sorted(opened - known))))
+
+
+def _missing(error: BaseException) -> str | None:
+    """The module that could not be imported, also where the kit has said so in a sentence of its own."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ModuleNotFoundError) and cause.name:
+            return cause.name
+        cause = cause.__cause__
+    return None
+
+
+def _place(error: BaseException) -> str:
+    """`file:line` of the statement outside the kit that failed."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename
+        and (not Path(frame.filename).is_relative_to(KIT_DIR) or "_bundled" in frame.filename)
+    ]
+    return f"{shown_path(frames[-1].filename)}:{frames[-1].lineno}" if frames else "The app"
+
+
+def _note_opened(folder: Path, opened: set[str]) -> None:
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "open" or not isinstance(arguments[0], str) or not arguments[0]:
+            return
+        mode = arguments[1]
+        if isinstance(mode, str) and set(mode) & set("wax+"):
+            return
+        path = Path(arguments[0])
+        path = path if path.is_absolute() else Path.cwd() / path
+        inside = path.is_relative_to(folder)
+        if inside and path.suffix not in (".py", ".pyc") and "__pycache__" not in path.parts and path.is_file():
+            opened.add(str(path))
+
+    sys.addaudithook(hook)
+
+
+def _left_behind(folder: Path, travelling: set[str]) -> list[str]:
+    """Modules of the author's folder that were imported and do not travel."""
+    found = []
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if file and Path(file).is_relative_to(folder) and str(Path(file).resolve()) not in travelling:
+            parts = Path(file).relative_to(folder).parts
+            if not {"site-packages", "taskapp_kit", ".venv"} & set(parts):
+                found.append("/".join(parts))
+    return sorted(found)
+
+
+def _told(app: TaskApp) -> Rehearsal:
+    from taskapp_kit.contract.chat import role_variable, role_variables
+    from taskapp_kit.contract.example_policy import example_policy
+    from taskapp_kit.rollout.policy.select import offered, policies_of
+    from taskapp_kit.rollout.score.judges import needed_roles
+
+    spec = app.freeze()
+    named = {item.target: os.path.normpath(app.file.parent / item.name) for item in app.declared if item.kind == "path"}
+    files = list(named.values())  # as the author named them: what a link leads to lies elsewhere
+    for environment in spec.environments.values():
+        if environment.tasks is not None:
+            files += [os.path.normpath(path) for path in environment.tasks.files if path.resolve() not in named]
+    first = spec.default_environment
+    needs = needed_roles(spec)
+    roles = {role_variable(need.role): need.judge for need in needs if need.must}
+    policies = policies_of(offered(spec, exposure="public", gold=None), first)
+    return Rehearsal(
+        name=spec.name,
+        version=spec.version,
+        files=tuple(sorted(set(files))),
+        roles=roles,
+        optional=tuple(variable for need in needs for variable in role_variables(need.role) if variable not in roles),
+        context=any("context" in environment.reset_parameters for environment in spec.environments.values()),
+        policy=example_policy(policies, words=first.text_action is not None),
+        environment=first.name,
+        seed=first.first_seed,
+    )
+
+
+def main() -> None:
+    """The child."""
+    question = json.loads(sys.stdin.read())
+    Path(sys.argv[1]).write_text(json.dumps(_answer(question)), "utf-8")
+    end = threading.Timer(GRACE_SECONDS, os._exit, (0,))  # for threads that the app has started
+    end.daemon = True
+    end.start()
+
+
+if __name__ == "__main__":
+    main()

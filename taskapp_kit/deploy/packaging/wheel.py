@@ -1,0 +1,180 @@
+"""The kit as a wheel, so that a container installs it as any package: this kit is on no package index.
+
+Made from the files that run here, of a checkout or of an installed kit, and not by a build tool: nothing has to be
+installed or fetched for it, the same files give the same bytes (a provider then reuses its layer), and the rules of
+`cargo` decide what is inside. Private files are not.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import contextlib
+import functools
+import hashlib
+import io
+import re
+import shutil
+import tempfile
+import time
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+from taskapp_kit.deploy.packaging.requirements import DISTRIBUTION, checkout_project
+from taskapp_kit.deploy.packaging.source_files import kit_files
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.version import __version__
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_TAG = "py3-none-any"
+KEPT_SECONDS = 7 * 24 * 3600.0
+
+
+def kit_wheel(folder: Path | None = None) -> Path:
+    """The wheel of the kit that runs here. folder: where it is kept, the user's cache when None.
+
+    It lies in a folder named by its content, so another call finds it there.
+
+    Raises:
+        ConfigError: the kit runs neither from a checkout nor from an installation, or no folder can be written.
+    """
+    described = _described()
+    return keep(_packed(described), f"{_stem(described)}-{_TAG}.whl", folder)
+
+
+def keep(content: bytes, name: str, folder: Path | None = None) -> Path:
+    """A file of this name and content, in a folder named by the content; made when it is not there yet.
+
+    folder: where. When None the user's cache, and where that cannot be written a temporary folder, which goes when this
+    process ends. Nobody but its owner may write there: what lies in it is installed in a container that has keys.
+
+    Raises:
+        ConfigError: no folder can be written.
+    """
+    for top in (_cache, _for_this_process):
+        try:
+            return _kept(content, name, (folder or top()) / "modal")
+        except (OSError, RuntimeError):  # RuntimeError: nobody knows this user's home
+            continue
+    raise ConfigError(
+        "The kit's wheel cannot be written.", hint="Give this user a home directory that it may write to."
+    )
+
+
+def _cache() -> Path:
+    return Path.home() / ".cache" / DISTRIBUTION
+
+
+@functools.cache
+def _for_this_process() -> Path:
+    folder = tempfile.mkdtemp(prefix="taskapp-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _kept(content: bytes, name: str, cache: Path) -> Path:
+    """Raises OSError."""
+    place = cache / hashlib.sha256(content).hexdigest()[:16]
+    path = place / name
+    _close_to_others(cache.parent, cache, place)
+    place.touch()  # so that nobody takes it for forgotten
+    if path.is_file() and path.read_bytes() == content:
+        return path
+    with tempfile.NamedTemporaryFile(dir=place, delete=False) as file:
+        try:
+            file.write(content)
+            file.flush()
+            Path(file.name).chmod(0o644)
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+    _forget_old(cache)
+    return path
+
+
+def _close_to_others(*folders: Path) -> None:
+    """Makes these folders and those above them, whatever the user's umask; takes from others the right to write."""
+    for folder in folders:
+        for missing in reversed([above for above in (folder, *folder.parents) if not above.exists()]):
+            missing.mkdir(0o700, exist_ok=True)
+        if folder.stat().st_mode & 0o022:
+            folder.chmod(0o700)
+
+
+def _forget_old(cache: Path) -> None:
+    """Each edit of a checkout makes another wheel; those that nobody used for a week go."""
+    before = time.time() - KEPT_SECONDS
+    for folder in cache.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another deploy was quicker
+            if folder.stat().st_mtime < before:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def wheel_bytes() -> bytes:
+    """The wheel's content. The same for the same files, whenever and wherever it is made."""
+    return _packed(_described())
+
+
+def _packed(described: dict[str, str]) -> bytes:
+    info = f"{_stem(described)}.dist-info"
+    entries = [(inside, path.read_bytes()) for path, inside in kit_files()]
+    entries += [(f"{info}/{name}", text.encode()) for name, text in described.items()]
+    record = "".join(f"{name},sha256={_digest(content)},{len(content)}\n" for name, content in entries)
+    entries.append((f"{info}/RECORD", f"{record}{info}/RECORD,,\n".encode()))
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for name, content in entries:
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, content)
+    return made.getvalue()
+
+
+def _stem(described: dict[str, str]) -> str:
+    version = re.search(r"(?m)^Version: *(\S+)", described["METADATA"])
+    return f"{DISTRIBUTION.replace('-', '_')}-{version[1] if version else __version__}"
+
+
+def _digest(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+def _described() -> dict[str, str]:
+    """The files of the wheel's `.dist-info` without RECORD, by name."""
+    wheel = f"Wheel-Version: 1.0\nGenerator: {DISTRIBUTION}\nRoot-Is-Purelib: true\nTag: {_TAG}\n"
+    project = checkout_project()
+    if project is None:
+        return {"METADATA": _installed_metadata(), "WHEEL": wheel}
+    lines = ["Metadata-Version: 2.1", f"Name: {DISTRIBUTION}", f"Version: {__version__}"]
+    if "requires-python" in project:
+        lines.append(f"Requires-Python: {project['requires-python']}")
+    lines += [f"Requires-Dist: {line}" for line in project.get("dependencies", [])]
+    for extra, needed in project.get("optional-dependencies", {}).items():
+        lines.append(f"Provides-Extra: {extra}")
+        for line in needed:
+            requirement, _, marker = line.partition(";")
+            condition = f"({marker.strip()}) and extra == '{extra}'" if marker.strip() else f"extra == '{extra}'"
+            lines.append(f"Requires-Dist: {requirement.strip()}; {condition}")
+    described = {"METADATA": "\n".join(lines) + "\n", "WHEEL": wheel}
+    scripts = project.get("scripts", {})
+    if scripts:
+        described["entry_points.txt"] = "[console_scripts]\n" + "".join(
+            f"{name} = {place}\n" for name, place in scripts.items()
+        )
+    return described
+
+
+def _installed_metadata() -> str:
+    try:
+        text = metadata.distribution(DISTRIBUTION).read_text("METADATA")
+    except metadata.PackageNotFoundError:
+        text = None
+    if text is None:
+        raise ConfigError(
+            f"The kit runs neither from a checkout nor from an installed {DISTRIBUTION}, so no wheel can be made of it.",
+            hint=f"Deploy from a checkout, or install {DISTRIBUTION}.",
+        )
+    return text

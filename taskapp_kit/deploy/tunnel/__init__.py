@@ -1,0 +1,1 @@
+"""How a backend elsewhere reaches a task app on this machine."""

@@ -1,0 +1,136 @@
+"""The way in from outside, opened and tried: what `plan.py` chose.
+
+Whatever is opened is asked for `/health` with the key, through the tunnel, before anybody is told its address. Nothing
+is created at Cloudflare's or at a backend but what cloudflared itself does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from taskapp_kit.deploy.health_check import REFUSED, Answer, ask_health, key_headers
+from taskapp_kit.deploy.tunnel.cloudflared import Cloudflared
+from taskapp_kit.deploy.tunnel.plan import INSTALL, TunnelPlan, on_loopback
+from taskapp_kit.errors import TunnelError
+
+log = logging.getLogger("taskapp_kit.deploy")
+
+
+@dataclass(frozen=True, slots=True)
+class Tunnel:
+    """An open way in. url: the address for a backend, without a slash at its end."""
+
+    url: str
+    close: Callable[[], None] = field(repr=False)
+
+
+def open_tunnel(plan: TunnelPlan, local_url: str, key: str | None, seen: Answer, leave: threading.Event) -> Tunnel:
+    """Opens and tries it; blocks. Raises TunnelError. `seen` is what the app itself answered, `leave` ends the waiting."""
+    if plan.way == "local":
+        return Tunnel(local_url, _nothing)
+    if plan.way == "preconfigured":
+        assert plan.url is not None
+        problem = _verify(plan, plan.url, key, seen, leave)
+        if problem:
+            raise TunnelError(
+                f"{plan.url} does not lead to the task app on {local_url}: {problem}.",
+                hint="Check the address and what stands before it (preconfigured_auth_header), or pass "
+                "skip_tunnel_verification=True.",
+            )
+        return Tunnel(plan.url, _nothing)
+    problem, hint = "", ""
+    for attempt in range(plan.timing.attempts):
+        if attempt and leave.wait(plan.timing.pause_seconds):
+            break
+        opened, problem, hint = _attempt(plan, local_url, key, seen, leave)
+        if opened is not None:
+            log.info("%s is reached at %s", local_url, opened.url)
+            return opened
+        log.warning("tunnel attempt %d of %d: %s", attempt + 1, plan.timing.attempts, problem)
+    times = "once" if plan.timing.attempts == 1 else f"{plan.timing.attempts} times"
+    raise TunnelError(f"No {plan.way} tunnel to {local_url}, tried {times}; at last: {problem}.", hint=hint)
+
+
+def _attempt(
+    plan: TunnelPlan, local_url: str, key: str | None, seen: Answer, leave: threading.Event
+) -> tuple[Tunnel | None, str, str]:
+    """The open tunnel, or what went wrong and what to do about it."""
+    # a config file in the home folder would answer in the app's place: its last rule is usually "404"
+    arguments = [plan.program, "tunnel", "--no-autoupdate", "--config", os.devnull, "--url", local_url]
+    try:
+        if plan.token is None:
+            process = Cloudflared(arguments)
+        else:  # not among the arguments, which every user of the machine can read
+            process = Cloudflared([*arguments, "run"], secret={"TUNNEL_TOKEN": plan.token})
+    except OSError as error:
+        return None, f"{plan.program} cannot be started ({error.strerror})", INSTALL
+    try:
+        url = plan.url or process.wait_for_address(plan.timing.address_seconds, leave)
+        problem = _no_address(plan, process) if url is None else _verify(plan, url, key, seen, leave, process)
+    except BaseException:
+        process.close()
+        raise
+    if url is not None and not problem:
+        return Tunnel(url, process.close), "", ""
+    process.close()
+    if plan.way == "named":
+        return None, problem, f"Check the token, and that the tunnel's public host name leads to {local_url}."
+    return None, problem, "Try again; quick tunnels have no guarantee, a named or preconfigured one is steadier."
+
+
+def _no_address(plan: TunnelPlan, process: Cloudflared) -> str:
+    if process.ended.is_set():
+        return _ended(process)
+    words = process.last_words
+    problem = f"cloudflared printed no address within {plan.timing.address_seconds:g} s"
+    return problem + (f"; it said: {words}" if words else "")
+
+
+def _ended(process: Cloudflared) -> str:
+    words = process.last_words
+    return f"cloudflared ended with status {process.exit_status}" + (f": {words}" if words else "")
+
+
+def _verify(
+    plan: TunnelPlan,
+    url: str,
+    key: str | None,
+    seen: Answer,
+    leave: threading.Event,
+    process: Cloudflared | None = None,
+) -> str:
+    """What is wrong with the address; "" when the task app answers there."""
+    if not plan.verify:
+        return _ended(process) if process is not None and process.ended.wait(0.1) else ""
+    timing, problem = plan.timing, "it was not asked"
+    headers = {**key_headers(key), **plan.headers}
+    begun = time.monotonic()
+    for number in range(timing.tries):
+        if leave.wait(timing.pause_seconds if number else timing.first_seconds):
+            return "it was interrupted"
+        if process is not None and process.ended.is_set():
+            return _ended(process)
+        answer = ask_health(url, headers, local=on_loopback(url), check_tls=timing.check_tls)
+        if isinstance(answer, str):
+            problem = f"GET {url}/health: {answer}"
+            continue
+        if answer.status == 200 and (seen.fields is None or seen.fields == answer.fields):
+            return ""
+        problem = f"GET {url}/health: HTTP {answer.status}"
+        if answer.status == 200:
+            return f"{problem}, but from something else than this task app"
+        if answer.status in REFUSED:
+            return f"{problem}: the key is refused there, so another server or a login stands before it"
+        if 300 <= answer.status < 400:
+            return f"{problem}, a redirect: a login page may stand before it"
+    tries = "1 try" if timing.tries == 1 else f"{timing.tries} tries"
+    return f"{problem} ({tries} in {time.monotonic() - begun:.0f} s)"
+
+
+def _nothing() -> None:
+    """There is nothing to close."""

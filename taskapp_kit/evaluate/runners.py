@@ -1,0 +1,331 @@
+"""Who plays the rollouts: a service in this process, or a task app at its address. Both say the same about themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from taskapp_kit.client import TaskAppClient
+from taskapp_kit.config import Settings
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.digest import json_hash
+from taskapp_kit.contract.identity import SEED_LIMIT
+from taskapp_kit.contract.inference_url import stored_url
+from taskapp_kit.contract.protocols import SystemClock
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.declare.app import TaskApp
+from taskapp_kit.declare.episode_selection import find_environment
+from taskapp_kit.declare.specs import AppSpec
+from taskapp_kit.errors import ConfigError, Failure, JobTimeout, RolloutFailed, TaskAppError
+from taskapp_kit.evaluate.plan import Plan
+from taskapp_kit.evaluate.progress import Progress
+from taskapp_kit.evaluate.results import Result
+from taskapp_kit.net.envelope import sentence
+from taskapp_kit.rollout.episode import global_random
+from taskapp_kit.version import __version__, git_commit
+
+if TYPE_CHECKING:
+    from taskapp_kit.contract.protocols import Store
+    from taskapp_kit.rollout.service import Service
+
+DECLARED = ("task", "environment", "dataset", "rubric", "action_space", "config_schema", "reward", "version")
+"""What a task app tells of its declarations, at `/task_info`."""
+PATIENCE_SECONDS = 600.0
+"""Beyond a rollout's deadline: so long a server may have no place for it, or its answer be on the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is evaluated.
+
+    spec_hash: of the declarations; of those that a server tells, when it is asked for. splits: name to its seeds (start,
+    stop, step), the default first; empty where a server does not tell. formula: the reward in words. models: role to
+    the model that judges, as far as this process knows it. git: commit of the app's checkout.
+    """
+
+    app: str
+    version: str | None
+    spec_hash: str
+    environment: str
+    splits: Mapping[str, range] = field(default_factory=dict)
+    formula: str = ""
+    kit_version: str | None = None
+    models: Mapping[str, Json] = field(default_factory=dict)
+    git: str | None = None
+
+
+class Player(Protocol):
+    """Plays rollouts: `about`, `check`, then `open`, and `close` in any case. Used on one event loop."""
+
+    @property
+    def spec(self) -> AppSpec | None:
+        """The app's declarations, whose aggregates are computed; None where they are not here."""
+        ...
+
+    async def about(self, environment: str | None) -> About:
+        """What is evaluated. Raises RequestError, TaskAppError: there is no such environment, or no such server."""
+        ...
+
+    async def check(self, plan: Plan) -> None:
+        """Raises what is wrong with the plan and would be wrong with every rollout, as far as it can be told before."""
+        ...
+
+    async def open(self) -> None:
+        """Makes ready to play. Raises TaskappError."""
+        ...
+
+    async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> Result:
+        """One rollout; one that failed is a result, too. key: whoever comes again with it gets the same episode.
+        progress: gets its turns and tokens.
+
+        Raises TaskappError when it cannot be played at all: the request is wrong, the server is gone.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Ends what it began."""
+        ...
+
+
+class Here:
+    """An app in this process, or in worker processes of it.
+
+    store: opens the place where whole rollouts are kept, None keeps none. concurrency: rollouts at once. workers:
+    processes that play them, 0 for threads. skip_judges: no judge is asked. Raises DeclarationError.
+
+    warnings: environment to a sentence about it that was learnt by playing.
+    """
+
+    def __init__(
+        self,
+        app: TaskApp,
+        settings: Settings,
+        *,
+        store: Callable[[], Store] | None = None,
+        concurrency: int = 8,
+        workers: int = 0,
+        max_time_seconds: float = 3600.0,
+        skip_judges: bool = False,
+    ) -> None:
+        self.spec: AppSpec = app.freeze()
+        self._app = app
+        self._settings = settings
+        self._store = store
+        self._concurrency = concurrency
+        self._workers = workers
+        self._max_time_seconds = max_time_seconds
+        self._skip_judges = skip_judges
+        self._service: Service | None = None
+        self._alone = concurrency == 1 and workers == 0
+        self.warnings: dict[str, str] = {}
+
+    async def about(self, environment: str | None) -> About:
+        """See Player."""
+        from taskapp_kit.rollout.describe import Description
+
+        spec = find_environment(self.spec, environment)
+        told = Description(self.spec, max_time_seconds=1.0, max_concurrent=1, max_body_bytes=1).taskset(spec)
+        return About(
+            app=self.spec.name,
+            version=self.spec.version,
+            spec_hash=self.spec.hash,
+            environment=spec.name,
+            splits=_splits(told["dataset"]),
+            formula=self.spec.blend_for(spec.name).words(),
+            kit_version=__version__,
+            models=self._judges(),
+            git=git_commit(self._app.file),
+        )
+
+    def _judges(self) -> dict[str, Json]:
+        from taskapp_kit.rollout.models.access import role_endpoint
+        from taskapp_kit.rollout.score.judges import needed_roles
+
+        found: dict[str, Json] = {}
+        for need in needed_roles(self.spec):
+            endpoint = role_endpoint(self._settings, need.role)
+            if endpoint is not None:
+                found[need.role] = {"inference_url": stored_url(endpoint.url), "model": endpoint.model}
+        return found
+
+    async def check(self, plan: Plan) -> None:
+        """See Player: plans the first and the last rollout of each range of seeds, and looks whether judges have models.
+
+        Raises Unavailable, too: a judge with weight > 0 has none.
+        """
+        from taskapp_kit.rollout.models.access import role_endpoint
+        from taskapp_kit.rollout.request import Planner
+        from taskapp_kit.rollout.score.judges import check_judges
+
+        if not self._skip_judges:
+            check_judges(self.spec, lambda role: role_endpoint(self._settings, role) is not None)
+        planner = Planner(self.spec, self._app.file.parent)
+        for index in _ends(plan):
+            planner.plan(plan.request(index * plan.repeats, "check"))
+
+    async def open(self) -> None:
+        """See Player. Raises Unavailable, StoreError, ConfigError."""
+        from taskapp_kit.rollout.models.access import model_access
+        from taskapp_kit.rollout.service import Service
+
+        self._service = Service(
+            self._app,
+            store=None if self._store is None else self._store(),
+            max_concurrent=self._concurrency,
+            max_time_seconds=self._max_time_seconds,
+            exposure="local",
+            threads=self._concurrency,
+            workers=self._workers,
+            max_calls=self._settings.max_calls_per_answer,
+            models=model_access(self._settings, "local", SystemClock()),
+            skip_judges=self._skip_judges,
+        )
+        await asyncio.to_thread(self._service.prepare)
+        await self._service.start()
+
+    async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> Result:
+        """See Player. Where rollouts are played one at a time in this process, a global random state that one of them
+        changed becomes a warning.
+        """
+        assert self._service is not None, "open() comes first"
+        environment = find_environment(self.spec, request.env.env_name).name
+        watch = global_random.Watch() if self._alone and environment not in self.warnings else None
+        began = time.monotonic()
+        try:
+            course = await self._service.admit(request)
+            prompt = course.endpoint is not None  # a turn of a model takes long, one of another policy may be too short
+            return Result.of_rollout(await self._service.run(course, tell=progress.tell, prompt=prompt))
+        except RolloutFailed as failed:
+            return Result.of_failure(
+                failed.failure,
+                seed=request.env.seed or 0,
+                rollout_id=failed.rollout_id,
+                seconds=time.monotonic() - began,
+            )
+        finally:
+            sentence = None if watch is None else watch.changed(environment)
+            if sentence is not None:
+                self.warnings[environment] = f"{sentence}; {global_random.REMEDY}."
+
+    async def close(self) -> None:
+        """See Player."""
+        if self._service is not None:
+            await self._service.close()
+
+
+class There:
+    """A task app at its address. spec: of the same app here, whose aggregates are computed; None computes none.
+
+    warnings: empty; see Here.
+    """
+
+    def __init__(
+        self, url: str, key: str | None, *, max_time_seconds: float = 3600.0, spec: AppSpec | None = None
+    ) -> None:
+        self._url = url
+        self._key = key
+        self._client = TaskAppClient(url, key, timeout_seconds=max_time_seconds + PATIENCE_SECONDS)
+        self.spec = spec
+        self.warnings: dict[str, str] = {}
+
+    async def about(self, environment: str | None) -> About:
+        """See Player. Raises ConfigError, too: the app here is another one."""
+        query = {} if environment is None else {"environment": environment}
+        told, versions = await self._client.task_info((), **query), (await self._client.info()).get("versions")
+        task = told.get("task") if isinstance(told, Mapping) else None
+        if not isinstance(told, Mapping) or not isinstance(task, Mapping) or "id" not in task:
+            raise TaskAppError(
+                f"{stored_url(self._url)} does not say what it serves.", hint="Is that the address of a task app?"
+            )
+        reward = told.get("reward")
+        about = About(
+            app=self._name(task["id"]) or "untold",
+            version=self._name(task.get("version")) or None,
+            spec_hash=json_hash({name: told[name] for name in DECLARED if name in told}),
+            environment=self._name(told.get("environment")) or environment or self._name(task["id"]),
+            splits=_splits(told.get("dataset")),
+            formula=self._name(reward.get("formula")) if isinstance(reward, Mapping) else "",
+            kit_version=(self._name(versions.get("kit")) or None) if isinstance(versions, Mapping) else None,
+        )
+        if self.spec is not None and (self.spec.name, self.spec.version) != (about.app, about.version):
+            raise ConfigError(
+                f"The server has {about.app} {about.version}, and --app-id is {self.spec.name} {self.spec.version}.",
+                hint="Give the app that is served there, or leave out --app-id: then no aggregates are computed.",
+            )
+        return about
+
+    def _name(self, told: Any) -> str:
+        """What the server says, fit for files and terminals: a line without control characters and the key; "" for no text."""
+        return sentence(told, self._key)
+
+    async def check(self, plan: Plan) -> None:
+        """See Player: asks for the tasks of the first and the last seed of each range."""
+        query = {} if plan.environment is None else {"environment": plan.environment}
+        query |= {} if plan.split is None else {"split": plan.split}
+        await self._client.task_info([plan.seeds.at(index) for index in _ends(plan)][:100], **query)
+
+    async def open(self) -> None:
+        """See Player: the server is open."""
+
+    async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> Result:
+        """See Player. The client waits where the server has no place, and asks again where nothing can be doubled."""
+        began = time.monotonic()
+        seed = request.env.seed or 0
+        try:
+            answer = await self._client.rollout(request, idempotency_key=key)
+        except TaskAppError as error:
+            if error.boundary is None and error.status != 500:
+                raise  # no rollout broke: the server is gone, or refuses
+            return Result.of_error(error, seed=seed, seconds=time.monotonic() - began)
+        except JobTimeout as error:
+            failure = Failure("timeout", "no_answer", error.message)
+            return Result.of_failure(failure, seed=seed, rollout_id="", seconds=time.monotonic() - began)
+        try:
+            result = Result.of_answer(answer, seed=seed)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise TaskAppError(
+                f"{stored_url(self._url)} answered with something that is no rollout as taskapp-kit gives it.",
+                hint="Is that the address of a task app served by taskapp-kit?",
+            ) from None
+        progress.add(int(result.metrics.get("turns", 0)), result.usage)
+        return result
+
+    async def close(self) -> None:
+        """See Player."""
+        await self._client.aclose()
+
+
+def idempotency_key(eval_id: str, position: int, failures: int) -> str:
+    """The same for a rollout that is asked for again; another one after a failure, which the server would repeat."""
+    return hashlib.sha256(f"{eval_id}/{position}/{failures}".encode()).hexdigest()
+
+
+def _ends(plan: Plan) -> list[int]:
+    """The places among the seeds of the first and the last of each range."""
+    found = {plan.seeds.index(seed) for one in plan.seeds.ranges for seed in (one[0], one[-1])}
+    return sorted(index for index in found if index is not None)
+
+
+def _is_seed(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= SEED_LIMIT
+
+
+def _splits(dataset: Any) -> dict[str, range]:
+    """The seeds of each split, as `/task_info` tells them; what is told otherwise is left out."""
+    if not isinstance(dataset, Mapping) or not isinstance(dataset.get("seeds"), Mapping):
+        return {}
+    found = {}
+    for name, bounds in dataset["seeds"].items():
+        if (
+            isinstance(bounds, list)
+            and 2 <= len(bounds) <= 3
+            and all(_is_seed(part) for part in bounds)
+            and bounds[2:] != [0]
+        ):
+            found[str(name)] = range(*bounds)
+    first = dataset.get("default_split")
+    return {name: found[name] for name in sorted(found, key=lambda name: name != first)}

@@ -1,0 +1,216 @@
+"""Where the server may call: the caller chose the address, so it is read strictly and judged by what is really connected to.
+
+`check_address` judges what can be judged before a rollout: the form, the scheme, an address written as numbers. What a name
+leads to is known only when it is resolved; `Outward.refusal` is asked then, for each address, by the resolver and once more
+for the very address that a socket is made for (see `rollout/models/connections.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import quote
+
+from taskapp_kit.contract.inference_url import INFERENCE_URL
+from taskapp_kit.errors import ConfigError, FieldProblem, RequestError
+from taskapp_kit.net.networks import Address, embedded, is_metadata, is_metadata_name, kind_of
+
+Exposure = Literal["public", "local"]
+Place = tuple[str | int, ...]
+ALLOW = "TASKAPP_INFERENCE_ALLOW"
+MAX_URL_LETTERS = 4096
+
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<netloc>[^/?#]*)(?P<path>[^?#]*)(?P<query>\?[^#]*)?(#.*)?")
+_UNSEEN = re.compile(r"[\x00-\x20\x7f-\xa0\\]")
+_NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_PRINTED = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
+
+
+class NotAnAddress(ValueError):
+    """The text cannot be called; `str()` says why, in words that go after "policy.config.inference_url"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """An address, read. host: in ASCII, small letters, without brackets. url: the same in the one form that is called."""
+
+    scheme: str
+    host: str
+    port: int
+    url: str
+
+    @property
+    def place(self) -> str:
+        """`host`, or `host:port` where the port is not the scheme's own: what messages name, and a throttle's key."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _port_of(self.scheme) else f"{host}:{self.port}"
+
+    def same_origin(self, other: Called) -> bool:
+        """Whether both are asked at the same door."""
+        return (self.scheme, self.host, self.port) == (other.scheme, other.host, other.port)
+
+
+def read_url(url: str) -> Called:
+    """The address, read so that no later reader can read it otherwise. Raises NotAnAddress."""
+    if len(url) > MAX_URL_LETTERS:
+        raise NotAnAddress(f"has {len(url)} letters; expected at most {MAX_URL_LETTERS}")
+    if _UNSEEN.search(url):
+        raise NotAnAddress("holds a space, a control character or a backslash; expected none of them")
+    parts = _URL.fullmatch(url)
+    if parts is None:
+        raise NotAnAddress("is no address; expected http://HOST/… or https://HOST/…")
+    scheme = parts["scheme"].lower()
+    if scheme not in ("http", "https"):
+        raise NotAnAddress(f"has the scheme {scheme[:20]!r}; expected http or https")
+    if "@" in unicodedata.normalize("NFKC", parts["netloc"]):
+        raise NotAnAddress("names a user before its host; expected none (a key goes into policy.config.api_key)")
+    host, port = _host_and_port(parts["netloc"], scheme)
+    rest = quote((parts["path"] or "/") + (parts["query"] or ""), safe=_PRINTED)
+    netloc = f"[{host}]" if ":" in host else host
+    netloc += "" if port == _port_of(scheme) else f":{port}"
+    return Called(scheme, host, port, f"{scheme}://{netloc}{rest}")
+
+
+def _port_of(scheme: str) -> int:
+    return 443 if scheme == "https" else 80
+
+
+def _host_and_port(netloc: str, scheme: str) -> tuple[str, int]:
+    if netloc.startswith("["):
+        host, bracket, tail = netloc[1:].partition("]")
+        if not bracket or (tail and not tail.startswith(":")):
+            raise NotAnAddress("has a host that cannot be read; expected [IPv6] or [IPv6]:PORT")
+        port = tail[1:]
+        try:
+            host = str(ipaddress.IPv6Address(host))
+        except ValueError:
+            raise NotAnAddress("has a host in brackets that is no IPv6 address") from None
+        if "%" in host:
+            raise NotAnAddress("names an interface of this machine in its host; expected an address without %")
+    else:
+        host, _, port = netloc.partition(":")
+        host = _name(host)
+    if port and not (port.isascii() and port.isdecimal() and len(port) <= 5 and 1 <= int(port) <= 65535):
+        raise NotAnAddress("has a port that is no number from 1 to 65535")
+    return host, int(port) if port else _port_of(scheme)
+
+
+def _name(host: str) -> str:
+    """A host name or an IPv4 address of four decimal numbers, in ASCII and small letters."""
+    plain = unicodedata.normalize("NFKC", host).replace("\u3002", ".").lower().removesuffix(".")
+    if not plain.isascii():
+        try:
+            plain = plain.encode("idna").decode("ascii").lower()
+        except UnicodeError:
+            raise NotAnAddress("has a host that is no name") from None
+    if _NUMBER.fullmatch(plain.rpartition(".")[2]):  # such a host is an IPv4 address to whoever resolves it
+        try:
+            return str(ipaddress.IPv4Address(plain))
+        except ValueError:
+            raise NotAnAddress("has an IPv4 address in a form other than four decimal numbers") from None
+    if len(plain) > 253 or not _NAME.fullmatch(plain):
+        raise NotAnAddress("has a host that is no name and no address")
+    return plain
+
+
+class Outward:
+    """The rules of one server. allow: host names (`*.example.org` for all below one), addresses and networks."""
+
+    def __init__(self, exposure: Exposure, allow: Sequence[str] = ()) -> None:
+        """Raises ConfigError when an entry of `allow` cannot be read."""
+        if exposure not in ("public", "local"):
+            raise ConfigError(f"The exposure {exposure!r} is unknown.", hint="Give public or local.")
+        self.exposure = exposure
+        self._names: set[str] = set()
+        self._below: list[str] = []
+        self._networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
+        for entry in allow:
+            self._add(entry)
+
+    def _add(self, entry: str) -> None:
+        with contextlib.suppress(ValueError):
+            self._networks.append(ipaddress.ip_network(entry.strip("[]")))
+            return
+        below = entry.startswith("*.")
+        try:
+            name = _name(entry.removeprefix("*."))
+        except NotAnAddress:
+            raise ConfigError(
+                f"{ALLOW} holds {entry[:80]!r}, which is no host and no network.",
+                hint="Write a host (gpu.example.org, *.example.org), an address (10.0.0.5) or a network (10.0.0.0/8), without "
+                "scheme, port and path; several with commas between.",
+            ) from None
+        if below:
+            self._below.append("." + name)
+        else:
+            self._names.add(name)
+
+    def allows_name(self, host: str) -> bool:
+        """Whether the host is allowed by name, wherever it leads (but to metadata)."""
+        return host in self._names or any(host.endswith(end) for end in self._below)
+
+    def refusal(self, host: str, address: str) -> str | None:
+        """Why `address`, to which `host` leads, is not called: in words ("a loopback address"); None when it may be."""
+        try:
+            found: Address = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return "no address"
+        inner = embedded(found)
+        if is_metadata(found):
+            return "a cloud's metadata address"
+        if self.exposure == "local" or self.allows_name(host):
+            return None
+        mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+        if any(one in network for network in self._networks for one in (found, mapped) if one is not None):
+            return None
+        if inner is not None:
+            return f"an IPv4 address inside an IPv6 one ({kind_of(inner) or 'a public address'})"
+        return kind_of(found)
+
+    def refusal_of(self, called: Called) -> str | None:
+        """The same for an address as it was written, before anything is resolved."""
+        if is_metadata_name(called.host):
+            return "a cloud's metadata address"
+        try:
+            ipaddress.ip_address(called.host)
+        except ValueError:
+            local = called.host == "localhost" or called.host.endswith(".localhost")
+            if local and self.exposure == "public":
+                return self.refusal(called.host, "127.0.0.1")
+            return None
+        return self.refusal(called.host, called.host)
+
+    def hint(self, host: str, why: str) -> str:
+        """What to do about a refusal: the very line to set."""
+        if "metadata" in why:
+            return "No setting allows it. Give the address of a model."
+        return f"Give a public address; or whoever runs this server sets {ALLOW}={host} (a comma list: add it to what is there)."
+
+
+def check_address(
+    url: str, exposure: Exposure, allow: Sequence[str] | Outward = (), *, loc: Place = INFERENCE_URL
+) -> str:
+    """The address in the form that is called. Raises RequestError naming `loc`; what a name leads to is not known here."""
+    rules = allow if isinstance(allow, Outward) else Outward(exposure, allow)
+    field = ".".join(str(part) for part in loc if part != "body")
+    try:
+        called = read_url(url)
+    except NotAnAddress as wrong:
+        message = f"{field} {wrong}."
+        raise RequestError(message, fields=(FieldProblem(loc, message, "address"),), code="invalid_address") from None
+    why = rules.refusal_of(called)
+    if why is not None:
+        message = f"{field} leads to {why} ({called.place}), which this server does not call."
+        raise RequestError(
+            message,
+            fields=(FieldProblem(loc, message, "address_refused"),),
+            code="address_refused",
+            hint=rules.hint(called.host, why),
+        )
+    return called.url

@@ -1,0 +1,78 @@
+"""What a server says when it refuses or breaks, read from its answer: bounded, cleaned, never its raw body."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from taskapp_kit.errors import Boundary
+from taskapp_kit.net.http import Answer
+from taskapp_kit.net.redact import LEAST_FRAGMENT, LEAST_IN_IDS, without_key
+
+MAX_MESSAGE = 500
+MAX_WORD = 80
+MAX_FIELDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The members of our error envelope, `{"detail": {"error": {…}}}`; empty where the server gave none."""
+
+    code: str
+    message: str
+    hint: str = ""
+    boundary: Boundary | None = None
+    rollout_id: str = ""
+    error_id: str = ""
+    fields: tuple[str, ...] = ()
+
+
+def told_by(answer: Answer, key: str | None = None) -> Told | None:
+    """The envelope of an answer; None when there is none. key: never comes back, nor a part of it."""
+    body = answer.json_object()
+    detail = body.get("detail") if body is not None else None
+    error = detail.get("error") if isinstance(detail, Mapping) else None
+    if not isinstance(error, Mapping) or not isinstance(error.get("code"), str) or "message" not in error:
+        return None
+
+    def word(name: str, least: int = LEAST_FRAGMENT) -> str:
+        return sentence(error.get(name), key, least)[:MAX_WORD]
+
+    return Told(
+        code=word("code"),
+        message=sentence(error.get("message"), key),
+        hint=sentence(error.get("hint"), key),
+        boundary=next((known for known in get_args(Boundary) if known == error.get("boundary")), None),
+        rollout_id=word("rollout_id", LEAST_IN_IDS),
+        error_id=word("error_id", LEAST_IN_IDS),
+        fields=_fields(error, key),
+    )
+
+
+def sentence(text: Any, key: str | None = None, least: int = LEAST_FRAGMENT) -> str:
+    """A server's words in one bounded line, without control characters and without any part of the key."""
+    if not isinstance(text, str):
+        return ""
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 4 * MAX_MESSAGE]).split())
+    line = without_key(line, key, least)
+    return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"
+
+
+def ended(text: str) -> str:
+    """The text with a full stop."""
+    return text if not text or text.endswith((".", "!", "?", "…")) else f"{text}."
+
+
+def _fields(error: Mapping[str, Any], key: str | None) -> tuple[str, ...]:
+    """`body.env.seed: should be less`, one for each wrong field but those whose sentence the message has already."""
+    given, message = error.get("fields"), error.get("message")
+    lines = []
+    for item in given[:MAX_FIELDS] if isinstance(given, list) else ():
+        loc = item.get("loc") if isinstance(item, Mapping) else None
+        words = item.get("message") if isinstance(item, Mapping) else None
+        if not isinstance(loc, list) or not isinstance(words, str) or (isinstance(message, str) and words in message):
+            continue
+        place = sentence(".".join(str(part)[:MAX_WORD] for part in loc[:12]), key)
+        lines.append(f"{place}: {sentence(words, key)}")
+    return tuple(lines)

@@ -1,0 +1,1 @@
+"""One episode of one environment: a generator of events."""

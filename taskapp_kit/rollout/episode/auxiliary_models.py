@@ -1,0 +1,93 @@
+"""Models that an environment asks itself, a user simulator for one: never trained on, each with its own count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from taskapp_kit.contract.chat import ChatReply, ModelFailed, ModelPort
+from taskapp_kit.contract.content import Json, NotJson, plain
+from taskapp_kit.errors import Failure, TaskappError, Unavailable
+
+
+class SecondModelFailed(TaskappError):
+    """A model that the environment asked gave no answer; the rollout fails at boundary `environment`."""
+
+    def __init__(self, role: str, failure: Failure) -> None:
+        super().__init__(f"the model with the role {role!r} gave no answer: {failure.message}", hint=failure.hint)
+        self.failure = failure
+
+
+class SecondModels:
+    """Those of one episode. spent: `calls_ROLE` and `tokens_ROLE`, for the episode's metrics.
+
+    calls: each with `role`, `messages` (those that this role was not sent before), `reply`, `usage`, `seconds`, `attempts`
+    and `cost`. What is private in them is still there.
+    """
+
+    def __init__(self, port: ModelPort | None) -> None:
+        self._port = port
+        self.spent: dict[str, float] = {}
+        self.calls: list[dict[str, Json]] = []
+        self._known: dict[str, list[Json]] = {}
+
+    def model(self, role: str) -> SecondModel:
+        """The model with this role."""
+        return SecondModel(role, self)
+
+    def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
+        """One answer. Raises SecondModelFailed, Unavailable when nobody has the role."""
+        if self._port is None:
+            raise Unavailable(
+                f"context.model({role!r}) needs a model, and none can be reached from here.",
+                hint="Serve the app, or play it with `taskapp rollout`.",
+            )
+        try:
+            reply = self._port.ask(role, body)
+        except ModelFailed as failed:
+            raise SecondModelFailed(role, failed.failure) from None
+        for name, amount in ((f"calls_{role}", 1.0), (f"tokens_{role}", reply.tokens)):
+            self.spent[name] = self.spent.get(name, 0.0) + amount
+        self._record(role, body, reply)
+        return reply
+
+    def _record(self, role: str, body: dict[str, Json], reply: ChatReply) -> None:
+        sent, known = body["messages"], self._known.get(role, [])
+        fresh = sent[len(known) :] if sent[: len(known)] == known else sent
+        self._known[role] = [*sent, reply.message]
+        self.calls.append(
+            {
+                "role": role,
+                "messages": fresh,
+                "reply": reply.message,
+                "usage": reply.usage,
+                "seconds": reply.seconds,
+                "attempts": reply.attempts,
+                "cost": reply.cost,
+            }
+        )
+
+
+class SecondModel:
+    """What `context.model(role)` gives."""
+
+    def __init__(self, role: str, models: SecondModels) -> None:
+        self.role = role
+        self._models = models
+
+    def ask(self, messages: Sequence[dict[str, Any]], **sampling: Any) -> ChatReply:
+        """One answer to a conversation (`[{"role": "user", "content": …}, …]`), for environments that are not async.
+
+        sampling: further members of the chat-completions request (`temperature`, `max_tokens`, …). Raises
+        SecondModelFailed, Unavailable; ValueError for what is not JSON.
+        """
+        try:
+            body = plain({**sampling, "messages": list(messages)}, "request")
+        except NotJson as error:
+            raise ValueError(f"context.model({self.role!r}): {error}") from None
+        assert isinstance(body, dict), "a dict stays one"
+        return self._models.ask(self.role, body)
+
+    async def chat(self, messages: Sequence[dict[str, Any]], **sampling: Any) -> ChatReply:
+        """As `ask`, for async environments. One call at a time: an episode is played in one thread."""
+        return self.ask(messages, **sampling)

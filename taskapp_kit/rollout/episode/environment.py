@@ -1,0 +1,352 @@
+"""One environment instance, and the gate between an author's code and recorded data.
+
+Everything here happens in one thread. Async methods of the author run on an event loop of this instance's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import inspect
+import logging
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from taskapp_kit.contract.chat import ModelPort
+from taskapp_kit.contract.content import Content, Image, Json, NotJson, content, plain
+from taskapp_kit.contract.identity import derived_rng
+from taskapp_kit.contract.protocols import Tool
+from taskapp_kit.contract.trajectory import Step
+from taskapp_kit.declare.source_location import line_of, without_folder
+from taskapp_kit.declare.specs import ActionSpec, EnvironmentSpec
+from taskapp_kit.errors import FieldProblem, RequestError, TaskappError, Unavailable
+from taskapp_kit.rollout.episode.auxiliary_models import SecondModel, SecondModels
+from taskapp_kit.rollout.episode.plan import EpisodePlan
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class EnvironmentProblem(Exception):
+    """The author's environment gave something that cannot be recorded. `code` is a stable word."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class ConfigRefused(RequestError):
+    """The constructor raised ValueError: the caller's env.config does not fit."""
+
+
+class EnvironmentLeft(Exception):
+    """The author's code raised GeneratorExit, by which the episode's own generator is told to close. `__cause__` is it."""
+
+
+def _authors(method: Callable[P, T]) -> Callable[P, T]:
+    """Of a method that runs author's code: what it raises cannot be taken for the driver's closing of the episode."""
+
+    @functools.wraps(method)
+    def call(*given: P.args, **named: P.kwargs) -> T:
+        try:
+            return method(*given, **named)
+        except GeneratorExit as error:
+            raise EnvironmentLeft from error
+
+    return call
+
+
+class Context:
+    """What `reset(context)` is given.
+
+    rng: seeded by environment, split and seed. log: a logger of the environment's name. wants_images: False when
+    nobody will look at pictures. path(name): a file beside the author's file.
+    """
+
+    def __init__(self, plan: EpisodePlan, second: SecondModels) -> None:
+        self._second = second
+        self.rng = derived_rng("environment", plan.environment.name, plan.split, plan.seed)
+        self.log = logging.getLogger(f"taskapp_kit.environment.{plan.environment.name}")
+        self.wants_images = plan.wants_images
+        self._folder = plan.folder
+
+    def path(self, name: str | Path) -> Path:
+        """A file beside the author's file."""
+        return self._folder / name
+
+    def model(self, role: str) -> SecondModel:
+        """A second model, such as a user simulator: the one that TASKAPP_{ROLE}_URL names where the server runs."""
+        return self._second.model(role)
+
+
+_prepared: set[type] = set()
+_preparing = threading.Lock()
+
+
+def prepare(spec: EnvironmentSpec) -> None:
+    """Runs the environment's `setup_worker`, once for each process. Raises what it raises."""
+    if not spec.has_setup_worker or spec.cls in _prepared:
+        return
+    with _preparing:
+        if spec.cls in _prepared:
+            return
+        loaded = spec.cls.setup_worker()  # type: ignore[attr-defined]
+        if inspect.isawaitable(loaded):
+            asyncio.run(_awaited(loaded))
+        # what was loaded stays for good: no full collection need walk through it (Crafter: 12 % of its CPU)
+        gc.collect()
+        gc.freeze()
+        _prepared.add(spec.cls)
+
+
+def prepare_to_serve(spec: EnvironmentSpec) -> None:
+    """`prepare` before the first caller comes: raises Unavailable with what the operator must know, the error's text too."""
+    try:
+        prepare(spec)
+    except TaskappError:
+        raise
+    except Exception as error:
+        raise Unavailable(
+            f"environment {spec.name!r} cannot be set up: {spec.cls.__name__}.setup_worker raised "
+            f"{type(error).__name__}: {error}.",
+            hint="Mend setup_worker, or install what it needs.",
+        ) from error
+
+
+class Stage:
+    """An instance of an author's environment, from construction to `close`."""
+
+    def __init__(self, plan: EpisodePlan, models: ModelPort | None = None) -> None:
+        self.plan = plan
+        self._second = SecondModels(models)
+        self.spec: EnvironmentSpec = plan.environment
+        self._runner: asyncio.Runner | None = None
+        self._last_observation: Any = None
+        self._last_info: Any = None
+        self._instance: Any = None
+
+    @_authors
+    def reset(self) -> Content:
+        """Makes the instance and resets it; the first observation."""
+        plan, spec = self.plan, self.spec
+        prepare(spec)
+        try:
+            self._instance = spec.cls(**plan.arguments)
+        except ValueError as error:  # the author says that the caller's env.config does not fit
+            message = f"environment {spec.name!r} refuses this env.config: {error}."
+            raise ConfigRefused(
+                message, fields=(FieldProblem(("body", "env", "config"), message, "bad_config"),), code="bad_config"
+            ) from error
+        given: dict[str, Any] = {}
+        for name in spec.reset_parameters:
+            if name == "seed":
+                given[name] = plan.seed
+            elif name == "task":
+                given[name] = plan.task
+            elif name == "split":
+                given[name] = plan.split
+            else:
+                given[name] = Context(plan, self._second)
+        first = self._finish(self._instance.reset(**given))
+        if isinstance(first, Step):
+            raise EnvironmentProblem(
+                "reset_returned_step", f"{spec.cls.__name__}.reset returned a Step; it returns the first observation"
+            )
+        self._last_observation = first
+        return self._content(first, "reset")
+
+    @_authors
+    def tools(self) -> list[Tool]:
+        """The tools of this episode: all actions, or those that the environment's `actions()` names."""
+        spec = self.spec
+        if not spec.has_actions:
+            return [action.tool for action in spec.actions.values()]
+        result = []
+        for item in self._finish(self._instance.actions()):
+            name = str(item if isinstance(item, str) else getattr(item, "name", item))
+            if name not in spec.actions:
+                raise EnvironmentProblem(
+                    "unknown_action",
+                    f"{spec.cls.__name__}.actions() names {name!r}; the actions are {', '.join(spec.actions)}",
+                )
+            result.append(item if isinstance(item, Tool) else spec.actions[name].tool)
+        if not result:
+            raise EnvironmentProblem("no_action", f"{spec.cls.__name__}.actions() is empty: nothing could be done")
+        return result
+
+    @_authors
+    def act(self, action: ActionSpec, arguments: dict[str, Any]) -> tuple[Step, Content]:
+        """One action: the author's Step, checked, and its observation as recorded content.
+
+        Raises InvalidAction as the author did, EnvironmentProblem for what cannot be recorded, and whatever the
+        author's code raises.
+        """
+        returned = self._finish(getattr(self._instance, action.method)(**arguments))
+        step = returned if isinstance(returned, Step) else Step(returned)
+        given = step.observation
+        observation = self._content(given, action.name)
+        if type(given) is not str and given is not None:
+            if (
+                given is self._last_observation
+                and type(observation) is not str
+                and not isinstance(given, (tuple, Image))
+            ):
+                raise self._shared("observation", given, action.name)
+            self._last_observation = given
+        if step.info:
+            if step.info is self._last_info:
+                raise self._shared("info", step.info, action.name)
+            self._last_info = step.info
+        return self._checked(step, action.name), observation
+
+    @_authors
+    def final_state(self) -> Json:
+        """The environment's private end state as JSON, None when it has none."""
+        if not self.spec.has_final_state or self._instance is None:
+            return None
+        state = self._finish(self._instance.final_state())
+        try:
+            return plain(state, "final_state")
+        except NotJson as error:
+            raise EnvironmentProblem("final_state_not_json", f"{self._named('final_state')}: {error}") from None
+
+    @_authors
+    def close(self) -> None:
+        """Closes the instance, if it was made, and the event loop of its async methods. Safe to call twice."""
+        instance, self._instance = self._instance, None
+        try:
+            if instance is not None and self.spec.has_close:
+                self._finish(instance.close())
+        finally:
+            if self._runner is not None:
+                self._runner.close()
+                self._runner = None
+
+    @property
+    def second(self) -> SecondModels:
+        """The models that the environment asked itself."""
+        return self._second
+
+    # -- the gate -------------------------------------------------------------------------------------------------
+
+    def _finish(self, value: Any) -> Any:
+        """The value itself, or what an async method's coroutine comes to."""
+        if type(value) is Step or type(value) is str or not inspect.isawaitable(value):
+            return value
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner.run(_awaited(value))
+
+    def _content(self, value: Any, where: str) -> Content:
+        try:
+            return content(value)
+        except NotJson as error:
+            raise EnvironmentProblem(
+                "observation_not_json",
+                f"{self._named(where)}: {error}; observations are JSON with finite numbers, or Text and Image",
+            ) from None
+
+    def _named(self, where: str) -> str:
+        """The method and where it stands, as callers may be told: `Game.go (game.py:21)`."""
+        cls, action = self.spec.cls, self.spec.actions.get(where)
+        place = action.place if action is not None else line_of(getattr(cls, where, None), self.spec.place)
+        return f"{cls.__name__}.{where} ({without_folder(place)})"
+
+    def _shared(self, what: str, value: Any, where: str) -> EnvironmentProblem:
+        """The same mutable object at two steps: whoever keeps the first would see the second's state in it."""
+        return EnvironmentProblem(
+            "shared_object",
+            f"{self._named(where)}: the {what} is the same {type(value).__name__} object as at the step "
+            "before; return a new one at each step (a copy), so that what was seen stays as it was",
+        )
+
+    def _checked(self, step: Step, where: str) -> Step:
+        """The step, without its observation unless nothing had to change, with plain JSON info and real booleans.
+
+        Raises EnvironmentProblem.
+        """
+        reward = step.reward
+        if (
+            (reward is None or (type(reward) is float and reward - reward == 0.0))  # finite
+            and type(step.terminated) is bool
+            and type(step.truncated) is bool
+            and not step.info
+            and not step.metrics
+            and (reward is None or self.spec.reward_range is None)
+        ):
+            return (
+                step
+                if type(step.info) is dict is type(step.metrics)
+                else Step(None, reward, step.terminated, step.truncated)
+            )
+        named = self._named(where)
+        if reward is not None:
+            if type(reward) is not float:
+                reward = _real(reward, f"{named}: the reward")
+            if not math.isfinite(reward):
+                raise EnvironmentProblem("reward_not_finite", f"{named}: the reward is {reward}, not a finite number")
+            bounds = self.spec.reward_range
+            if bounds is not None and not bounds[0] <= reward <= bounds[1]:
+                raise EnvironmentProblem(
+                    "reward_out_of_range",
+                    f"{named}: the reward {reward} lies outside the declared reward_range {bounds[0]} to {bounds[1]}",
+                )
+        terminated: Any = step.terminated
+        truncated: Any = step.truncated
+        if type(terminated) is not bool:
+            terminated = _flag(terminated, f"{named}: terminated")
+        if type(truncated) is not bool:
+            truncated = _flag(truncated, f"{named}: truncated")
+        info: Any = step.info
+        metrics: Any = step.metrics
+        if info or metrics:
+            try:
+                info = plain(info, "info")
+            except NotJson as error:
+                raise EnvironmentProblem("info_not_json", f"{named}: {error}") from None
+            if not isinstance(info, dict):
+                raise EnvironmentProblem("info_not_json", f"{named}: info is a {type(info).__name__}, expected a dict")
+            if not isinstance(metrics, Mapping):
+                kind = type(metrics).__name__
+                raise EnvironmentProblem("not_a_number", f"{named}: metrics is a {kind}, expected a dict of numbers")
+            metrics = {_name(key): _number(value, f"{named}: metric {key!r}") for key, value in metrics.items()}
+        return Step(None, reward, terminated, truncated, info or {}, metrics or {})
+
+
+def _name(key: Any) -> str:
+    """A metric's name as it can be recorded."""
+    return str(key).encode(errors="replace").decode()
+
+
+def _flag(value: Any, what: str) -> bool:
+    """numpy's booleans are booleans; numbers and None are not."""
+    if type(value).__name__ not in ("bool", "bool_"):
+        raise EnvironmentProblem("flag_not_bool", f"{what} is {value!r}, expected True or False")
+    return bool(value)
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def _number(value: Any, what: str) -> float:
+    """A finite float. Raises EnvironmentProblem."""
+    number = _real(value, what)
+    if not math.isfinite(number):
+        raise EnvironmentProblem("not_a_number", f"{what} is {number}, expected a finite number")
+    return number
+
+
+def _real(value: Any, what: str) -> float:
+    """A float, finite or not. Raises EnvironmentProblem."""
+    try:
+        if not isinstance(value, (str, bytes, Sequence)):
+            return float(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise EnvironmentProblem("not_a_number", f"{what} is {str(value)[:80]!r}, expected a finite number")

@@ -1,0 +1,439 @@
+"""`Episode.events()`: one episode as a generator of events.
+
+It does no waiting and knows no network: when it yields `Called`, whoever drives it sends back the policy's `Answer`
+(or throws `PolicyFailed`, or the policy's own `PolicyStops`). So a scripted policy runs in one hop inside a thread, a
+model is awaited on an event loop between two hops, a person answers from a terminal: one generator, several drivers.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
+
+from taskapp_kit.contract.chat import ModelFailed, ModelPort
+from taskapp_kit.contract.content import Content, Json
+from taskapp_kit.contract.events import (
+    Acted,
+    Answered,
+    Called,
+    Ended,
+    Event,
+    Failed,
+    Limited,
+    Observed,
+    Started,
+    Stepped,
+)
+from taskapp_kit.contract.protocols import Clock, LocalPolicy, PolicyStops, Tool, View
+from taskapp_kit.contract.trajectory import RESERVED_METRICS, Answer, PlayedStep, Status, ToolCall
+from taskapp_kit.declare.signature import BadArguments
+from taskapp_kit.declare.specs import ActionSpec
+from taskapp_kit.errors import Boundary, Failure, InvalidAction, RequestError, TaskappError
+from taskapp_kit.rollout.episode.environment import ConfigRefused, EnvironmentLeft, EnvironmentProblem, Stage
+from taskapp_kit.rollout.episode.plan import Control, EpisodePlan, Scripted
+
+log = logging.getLogger("taskapp_kit.run")
+
+INVALID_ACTION = "invalid_action"
+"""The stop reason of an episode that the author's `InvalidAction(text, end=True)` ended."""
+
+Answers = Generator[Event, "Answer | None", None]
+
+
+class PolicyFailed(Exception):
+    """Thrown into an episode by its driver: the policy broke. `__cause__` is how."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class _Over(Exception):
+    """The episode is over: how."""
+
+    def __init__(self, status: Status, stop_reason: str) -> None:
+        self.status = status
+        self.stop_reason = stop_reason
+
+
+class Episode:
+    """One episode. `view` is what the policy may read whenever `Called` was yielded.
+
+    ops: operations so far, see `EpisodePlan`. warnings: sentences for the caller, complete once the episode is over.
+    """
+
+    def __init__(
+        self, plan: EpisodePlan, clock: Clock, control: Control | None = None, models: ModelPort | None = None
+    ) -> None:
+        self.plan = plan
+        self.clock = clock
+        self.control = control or Control()
+        self.models = models
+        self.second_calls: list[dict[str, Json]] = []
+        self.view = View(0, None, (), (), plan.task)
+        self.ops = 0
+        self.warnings: list[str] = []
+        self.environment_seconds = 0.0
+        self.policy_seconds = 0.0
+        self._steps = 0
+        self._turns = 0
+        self._refusals = 0
+        self._counts = {"invalid_actions": 0.0, "coerced_arguments": 0.0}
+        self._metrics: dict[str, float] = {}
+        self._tools: dict[str, Tool] = {}
+        self._doing = ""
+        """Where the author's code runs, in words: a failure's sentence names the step and the action."""
+
+    def events(self) -> Answers:
+        """The events, in order, from `started` to `ended`. The environment is closed whatever happens."""
+        plan = self.plan
+        stage = Stage(plan, self.models)
+        self.second_calls = stage.second.calls
+        spec = plan.environment
+        yield Started(spec.name, spec.version, plan.split, plan.seed, plan.config, plan.policy)
+        status: Status = "failed"
+        stop_reason, final_state = "", None
+        failed: Failed | None = None
+        try:
+            try:
+                yield from self._stoppable(stage)
+            except _Over as over:
+                status, stop_reason = over.status, over.stop_reason
+                final_state = self._final_state(stage)
+        except (GeneratorExit, ConfigRefused):  # nobody reads on; the caller's env.config is wrong
+            raise
+        except BaseException as error:
+            failed = self._failure(error)
+            status, stop_reason = "failed", failed.code
+        finally:
+            closing = self._close(stage)
+        if failed is None and closing is not None:
+            failed, status, stop_reason = closing, "failed", closing.code
+        if failed is not None:
+            yield failed
+        yield Ended(status, stop_reason, final_state, self._numbers(stage))
+
+    def _numbers(self, stage: Stage) -> dict[str, float]:
+        """The episode's metrics: the environment's, and the kit's under names that the environment cannot take."""
+        ours = {"steps": float(self._steps), "turns": float(self._turns), **self._counts, **stage.second.spent}
+        taken = sorted(name for name in self._metrics if name in ours or name in RESERVED_METRICS)
+        if taken:
+            self.warnings.append(
+                f"environment {self.plan.environment.name!r} gives metrics with names of the kit's own: "
+                f"{', '.join(taken)}. They were left out; give them other names."
+            )
+        return {**ours, **{name: value for name, value in self._metrics.items() if name not in taken}}
+
+    def _stoppable(self, stage: Stage) -> Answers:
+        """Plays; where a policy or a model would be asked the episode may be stopped."""
+        try:
+            yield from self._play(stage)
+        except PolicyStops as stops:
+            yield from self._limit(stops.stop_reason, self._turns if stops.value is None else stops.value)
+
+    def _play(self, stage: Stage) -> Answers:
+        plan, clock = self.plan, self.clock
+        began = clock.monotonic()
+        self._doing = "before the first step"
+        observation = stage.reset()
+        tools = stage.tools()
+        self._doing = ""
+        seconds = clock.monotonic() - began
+        self.environment_seconds += seconds
+        self._tools = {tool.name: tool for tool in tools}
+        initial = observation
+        results: list[PlayedStep] = []  # since the policy was last asked
+        self.view = View(0, observation, (), tools, plan.task, initial)
+        yield Observed(observation, list(self._tools), seconds)
+        control, max_steps = self.control, plan.max_steps
+        for instruction in plan.instructions():
+            if control.stop is not None:
+                raise stop_failure(control.stop)
+            by_policy = instruction == "agent"
+            reached = self._reached(2 if by_policy else 1)
+            if reached is not None:
+                yield from self._limit(*reached)
+            if isinstance(instruction, Scripted):
+                answer = self._spoken(Answer([ToolCall(instruction.tool, instruction.args)]))
+                yield Answered(self._turns, answer, scripted=True)
+            else:
+                asked = clock.monotonic()
+                given = yield Called(self._turns)
+                assert given is not None, "an episode's driver answers `called` with an Answer"
+                self.ops += 1
+                seconds = clock.monotonic() - asked
+                self.policy_seconds += seconds
+                answer = self._spoken(self._cut(given))
+                results = []
+                yield Answered(self._turns, answer, seconds)
+            accepted = False
+            for number, call in enumerate(self._calls(answer, by_policy=by_policy)):
+                if control.stop is not None:
+                    raise stop_failure(control.stop)
+                if max_steps is not None and self._steps >= max_steps:
+                    yield from self._limit("max_steps", max_steps)
+                if plan.max_ops is not None and self.ops >= plan.max_ops:
+                    yield from self._limit("max_ops", plan.max_ops)
+                self.ops += 1
+                yield Acted(self._steps, call.tool, call.args)
+                if by_policy and number >= plan.max_calls:
+                    step = self._too_many(call)
+                else:
+                    step = self._step(stage, call, answer.problem)
+                results.append(step)
+                observation = step.observation
+                accepted = accepted or step.refused is None
+                yield Stepped(step)
+                if step.terminated:
+                    self._turns += 1
+                    raise _Over("terminated", "environment" if step.refused is None else INVALID_ACTION)
+                if step.truncated:
+                    self._turns += 1
+                    raise _Over("truncated", "environment")
+            self._turns += 1
+            self.view = View(self._turns, observation, results, tools, plan.task, initial)
+            if by_policy:
+                self._refusals = 0 if accepted else self._refusals + 1
+                if plan.max_refusals is not None and self._refusals >= plan.max_refusals:
+                    yield from self._limit("max_refusals", plan.max_refusals)
+        yield from self._limit("ops", self.ops)
+
+    def _reached(self, cost: int) -> tuple[str, int] | None:
+        """The limit that leaves no room for a turn or an action of `cost` operations: its name and value."""
+        plan = self.plan
+        if plan.max_steps is not None and self._steps >= plan.max_steps:
+            return "max_steps", plan.max_steps
+        if plan.max_turns is not None and self._turns >= plan.max_turns:
+            return "max_turns", plan.max_turns
+        if plan.default_max_turns is not None and self._turns >= plan.default_max_turns:
+            return "default_max_turns", plan.default_max_turns
+        if plan.max_ops is not None and self.ops + cost > plan.max_ops:
+            return "max_ops", plan.max_ops
+        return None
+
+    def _limit(self, name: str, value: float) -> Iterator[Event]:
+        if name == "default_max_turns":
+            self.warnings.append(
+                f"the episode was cut after {value:g} turns, the limit of an environment that declares none. Give "
+                f"{self.plan.environment.name!r} max_steps= or max_turns=; max_turns=None is no limit."
+            )
+        yield Limited(name, float(value))
+        raise _Over("truncated", name)
+
+    def _spoken(self, answer: Answer) -> Answer:
+        """Words that came as a call of the action that takes words are the assistant's words all the same."""
+        words = self.plan.environment.text_action
+        if words is None or answer.output is not None:
+            return answer
+        (parameter,) = words.arguments.names
+        for call in answer.tool_calls:
+            if call.tool == words.name and isinstance(call.args, dict) and isinstance(call.args.get(parameter), str):
+                return replace(answer, output=call.args[parameter])
+        return answer
+
+    def _cut(self, answer: Answer) -> Answer:
+        """Without the calls after the first that is too many: that one stands for all of them."""
+        kept = self.plan.max_calls + 1
+        left_out = len(answer.tool_calls) - kept
+        if left_out <= 0:
+            return answer
+        return replace(
+            answer, tool_calls=answer.tool_calls[:kept], details={**answer.details, "left_out_calls": left_out}
+        )
+
+    def _calls(self, answer: Answer, *, by_policy: bool) -> list[ToolCall]:
+        """The answer's actions: its tool calls, else its words for the action that takes words, else a call of nothing."""
+        if by_policy and self.plan.environment.one_answer:
+            return [self._one_answer(answer)]
+        if answer.tool_calls:
+            return answer.tool_calls
+        words = next((tool for tool in self._tools.values() if tool.text), None)
+        if words is not None and answer.output and answer.problem is None:
+            (parameter,) = self.plan.environment.actions[words.name].arguments.names
+            return [ToolCall(words.name, {parameter: answer.output})]
+        return [ToolCall("", {})]
+
+    def _one_answer(self, answer: Answer) -> ToolCall:
+        """The call that answers, where there is one try: what is no answer counts as an invalid action, and as its words."""
+        action = self.plan.environment.text_action
+        assert action is not None, "an environment of one answer takes words"
+        if answer.details.get("finish_reason") == "length":
+            self.warnings.append("the answer was cut off at its limit of tokens, and judged as it stands.")
+        for call in self._calls(answer, by_policy=False):
+            if call.tool == action.name and _reads(action, call.args):
+                return call
+        self._counts["invalid_actions"] += 1
+        (parameter,) = action.arguments.names
+        return ToolCall(action.name, {parameter: answer.output or ""})
+
+    def _step(self, stage: Stage, call: ToolCall, problem: str | None) -> PlayedStep:
+        """One action in the environment; a refusal is a step whose observation says why.
+
+        problem: the policy's own sentence for a call of nothing, and for arguments that are words and no object.
+        """
+        index = self._steps
+        self._steps += 1
+        if call.tool not in self._tools:
+            said = problem if problem and not call.tool else self._unknown(call.tool)
+            return self._refused(index, call, said, 0.0)
+        if problem and isinstance(call.args, str):
+            return self._refused(index, call, problem, 0.0)
+        action = self.plan.environment.actions[call.tool]
+        try:
+            arguments, coerced = action.arguments.read(call.args)
+        except BadArguments as error:
+            return self._refused(index, call, f"{call.tool} was not done: {error}.", 0.0)
+        began = self.clock.monotonic()
+        self._doing = f"at step {index} (from 0), action {call.tool!r}"
+        try:
+            step, observation = stage.act(action, arguments)
+        except InvalidAction as error:
+            self._doing = ""
+            said = str(error).encode(errors="replace").decode()  # a lone surrogate could not be recorded
+            refused = self._refused(index, call, said, self._since(began))
+            refused.terminated = bool(error.end)
+            return refused
+        self._doing = ""
+        seconds = self._since(began)
+        if coerced:
+            self._counts["coerced_arguments"] += coerced
+        for name, value in step.metrics.items():
+            self._metrics[name] = self._metrics.get(name, 0.0) + value
+        return PlayedStep(
+            index, call.tool, call.args, observation, step.reward, step.terminated, step.truncated,
+            dict(step.info), dict(step.metrics), seconds, None, coerced,
+        )  # fmt: skip
+
+    def _refused(self, index: int, call: ToolCall, sentence: str, seconds: float) -> PlayedStep:
+        self._counts["invalid_actions"] += 1
+        return PlayedStep(index, call.tool, call.args, sentence, seconds=seconds, refused=sentence)
+
+    def _too_many(self, call: ToolCall) -> PlayedStep:
+        """The refusal of a call that is one too many in its answer, and of all after it."""
+        most = self.plan.max_calls
+        said = f"This was not done, nor what follows it: an answer may hold at most {most} calls."
+        self._steps += 1
+        return self._refused(self._steps - 1, call, said, 0.0)
+
+    def _unknown(self, name: str) -> str:
+        known = ", ".join(self._tools)
+        if not name:
+            return f"Nothing was done: answer with a tool call. The tools are: {known}."
+        where = "in this episode" if name in self.plan.environment.actions else "here"
+        return f"Nothing was done: there is no tool {name[:80]!r} {where}. The tools are: {known}."
+
+    def _since(self, began: float) -> float:
+        seconds = self.clock.monotonic() - began
+        self.environment_seconds += seconds
+        return seconds
+
+    def _timed(self, function: Callable[[], Content]) -> Content:
+        began = self.clock.monotonic()
+        try:
+            return function()
+        finally:
+            self._since(began)
+
+    def _final_state(self, stage: Stage) -> Content:
+        self._doing = "in final_state"
+        try:
+            return self._timed(stage.final_state)
+        except PolicyStops as stops:
+            self.warnings.append(f"final_state asked a model beyond {stops.stop_reason}, so there is no end state.")
+            return None
+
+    def _close(self, stage: Stage) -> Failed | None:
+        try:
+            self._doing = "in close"
+            self._timed(stage.close)
+        except PolicyStops:
+            pass  # close asked a model beyond a limit: the episode is over all the same
+        except BaseException as error:
+            return self._failure(error)
+        finally:
+            self.control.closed.set()
+        return None
+
+    def _failure(self, error: BaseException) -> Failed:
+        """What is told of an exception: its boundary and the kit's sentence; the traceback goes to the log."""
+        cause: BaseException | None = error
+        if isinstance(error, PolicyFailed):
+            failure, cause = error.failure, error.__cause__ or error
+        elif isinstance(error, EnvironmentProblem):
+            failure = Failure("environment", error.code, error.message, "Mend the environment's code.")
+        elif isinstance(error, TaskappError) and not isinstance(error, RequestError):  # a sentence of ours
+            failure = Failure("environment", "environment_raised", error.message, error.hint)
+        else:
+            if isinstance(error, EnvironmentLeft) and error.__cause__ is not None:
+                cause = error = error.__cause__
+            message = f"environment {self.plan.environment.cls.__name__} raised {type(error).__name__} {self._doing}"
+            failure = Failure("environment", "environment_raised", message.rstrip())
+        failure.error_id = failure.error_id or uuid.uuid4().hex[:12]
+        if self.control.cause is None:
+            self.control.cause = cause
+        if failure.boundary in ("timeout", "cancelled"):
+            log.warning("%s (error_id %s)", failure.message, failure.error_id)
+        else:
+            log.error("%s (error_id %s)", failure.message, failure.error_id, exc_info=cause)
+        return Failed(failure.boundary, failure.code, failure.message, failure.error_id, failure.hint)
+
+
+def _reads(action: ActionSpec, args: Json) -> bool:
+    try:
+        action.arguments.read(args)
+    except BadArguments:
+        return False
+    return True
+
+
+def policy_failure(name: str, error: BaseException, *, boundary: Boundary = "policy") -> PolicyFailed:
+    """What a driver throws into an episode when the policy raised."""
+    if isinstance(error, ModelFailed):
+        failure = error.failure
+    elif isinstance(error, TaskappError):
+        failure = Failure(boundary, "policy_raised", error.message, error.hint)
+    else:
+        failure = Failure(boundary, "policy_raised", f"policy {name!r} raised {type(error).__name__}")
+    thrown = PolicyFailed(failure)
+    thrown.__cause__ = error
+    return thrown
+
+
+def stop_failure(stop: str) -> PolicyFailed:
+    """What ends an episode that was stopped from outside: `timeout` or `cancelled`."""
+    if stop == "timeout":
+        return PolicyFailed(
+            Failure(
+                "timeout",
+                "deadline",
+                "the rollout reached its deadline before the episode ended",
+                "Give safety.max_time_s more seconds, or the environment a limit.",
+            )
+        )
+    return PolicyFailed(Failure("cancelled", "cancelled", "the rollout was cancelled before the episode ended"))
+
+
+def drive(episode: Episode, policy: LocalPolicy, tell: Callable[[Event], None]) -> None:
+    """Plays the episode with a policy that decides by computing, all in this thread; each event goes to `tell`."""
+    events = episode.events()
+    try:
+        event = next(events)
+        while True:
+            tell(event)
+            if type(event) is not Called:
+                event = next(events)
+                continue
+            try:
+                answer = policy.decide(episode.view)
+            except PolicyStops as stops:
+                event = events.throw(stops)
+            except BaseException as error:  # sys.exit() in an author's function must not end the server
+                event = events.throw(policy_failure(policy.name, error))
+            else:
+                event = events.send(answer)
+    except StopIteration:
+        pass
+    finally:
+        events.close()

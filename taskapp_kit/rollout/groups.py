@@ -1,0 +1,193 @@
+"""`POST /score_group`: stored rollouts of one seed, fetched, compared as to what they are, and ranked by group judges."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from taskapp_kit.contract.chat import ModelPort
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.events import fold, from_json
+from taskapp_kit.contract.protocols import RolloutQuery, RolloutSummaryRow, Store, StoredRollout
+from taskapp_kit.contract.trajectory import Trajectory
+from taskapp_kit.declare.episode_selection import read_config
+from taskapp_kit.declare.specs import AppSpec
+from taskapp_kit.declare.tasks import row_hash
+from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed, Unavailable
+from taskapp_kit.rollout.request import Planner
+from taskapp_kit.rollout.score.failures import ScoringFailed
+from taskapp_kit.rollout.score.groups import GroupScored, group_judges, score_group
+
+log = logging.getLogger("taskapp_kit.service")
+
+MOST_MEMBERS = 64
+"""Rollouts in one group."""
+_SAME = {
+    "app": "app",
+    "environment": "environment",
+    "split": "split",
+    "seed": "seed",
+    "config": "config",
+    "spec_hash": "spec hash (the app's declarations)",
+    "row_hash": "task",
+}
+
+
+@dataclass(slots=True)
+class Group:
+    """Rollouts of one episode's identity, ready to be scored. group_id: that all of them carry, or None."""
+
+    spec: AppSpec
+    rollout_ids: list[str]
+    trajectories: list[Trajectory]
+    task: Any
+    config: dict[str, Json]
+    group_id: str | None
+
+    def score(self, models: ModelPort | None) -> dict[str, Json]:
+        """The answer of `POST /score_group`. Blocks, and runs the author's functions: call it in a thread.
+
+        Raises RolloutFailed at boundary `scoring` (or `timeout`) when a judge that weighs something gave no verdict.
+        """
+        try:
+            scored = score_group(self.spec, self.trajectories, task=self.task, config=self.config, models=models)
+        except ScoringFailed as error:
+            raise RolloutFailed(error.failure) from error.__cause__
+        log.info("group scored rollouts=%d judge_calls=%d", len(self.rollout_ids), len(scored.judging.calls))
+        return group_body(self, scored)
+
+
+def group_body(group: Group, scored: GroupScored) -> dict[str, Json]:
+    """A scored group as it is answered."""
+    first = group.trajectories[0]
+    return {
+        "group_id": group.group_id,
+        "environment": first.environment,
+        "split": first.split,
+        "seed": first.seed,
+        "scores": [
+            {"rollout_id": name, "score": score, "rank": rank, "reason": reason}
+            for name, score, rank, reason in zip(
+                group.rollout_ids, scored.scores, scored.ranks, scored.reasons, strict=True
+            )
+        ],
+        "judges": [
+            {
+                "name": one.judge,
+                "weight": one.weight,
+                "scores": dict(zip(group.rollout_ids, one.scores, strict=True)),
+                "normalised": dict(zip(group.rollout_ids, one.normalised, strict=True)),
+                "spreads": dict(zip(group.rollout_ids, one.spreads, strict=True)),
+                "orders": [[group.rollout_ids[member] for member in order] for order in one.orders],
+                "reason": one.reason,
+                "error": one.error,
+                "seconds": one.seconds,
+                "cost": one.cost,
+            }
+            for one in scored.judgements
+        ],
+    }
+
+
+async def load_group(
+    planner: Planner,
+    store: Store | None,
+    *,
+    sees: Callable[[StoredRollout], bool],
+    listed: Callable[[RolloutQuery], Awaitable[Sequence[RolloutSummaryRow]]],
+    rollout_ids: Sequence[str] | None = None,
+    group_id: str | None = None,
+) -> Group:
+    """The stored rollouts of a group: by their ids, or all that carry `group_id`.
+
+    sees: whether a rollout is one of this app that the caller may see; others are as if they were not there. listed:
+    gives those of them that fit a query, newest first.
+    Raises Unavailable without a store or a group judge; RequestError for ids that are not there, rollouts that failed,
+    fewer than two, and rollouts that are not of one environment, split, seed, config and declarations: it says which.
+    """
+    if store is None:
+        raise Unavailable("/score_group needs a store, and this server keeps none.", hint="Serve with --store PATH.")
+    ids = await _ids_of(group_id, listed) if rollout_ids is None else list(rollout_ids)
+    if len(set(ids)) < len(ids):
+        raise _wrong("rollout_ids names a rollout twice.", "duplicate_rollout")
+    if not 2 <= len(ids) <= MOST_MEMBERS:
+        count = str(len(ids)) if len(ids) <= MOST_MEMBERS else f"more than {MOST_MEMBERS}"
+        raise _wrong(f"the group has {count} rollouts; it needs 2 to {MOST_MEMBERS}.", "bad_group")
+    stored = [await store.load(name) for name in ids]
+    missing = [name for name, found in zip(ids, stored, strict=True) if found is None or not sees(found)]
+    if missing:
+        raise _wrong(f"there is no stored rollout {missing[0][:80]!r}.", "no_such_rollout")
+    members = [found for found in stored if found is not None]
+    _one_identity(members)
+    first = members[0]
+    spec = planner.spec
+    if first.spec_hash != spec.hash:
+        raise _wrong(
+            "the rollouts were played by other declarations of the app than this server has (another spec hash).",
+            "other_declarations",
+        )
+    if not group_judges(spec, first.environment):
+        raise Unavailable(
+            f"environment {first.environment!r} has no group judge.", hint="Declare one: @app.judge(group=True)."
+        )
+    instance = planner.instance(first.environment, first.split, first.seed)
+    if (None if instance.task is None else row_hash(instance.task)) != first.row_hash:
+        raise _wrong("the task's row is not the one that was played.", "other_declarations")
+    arguments = read_config(spec.environments[first.environment], first.config).arguments
+    trajectories = [await load_trajectory(store, member) for member in members]
+    groups = {member.group_id for member in members}
+    return Group(spec, ids, trajectories, instance.task, arguments, groups.pop() if len(groups) == 1 else None)
+
+
+async def _ids_of(
+    group_id: str | None, listed: Callable[[RolloutQuery], Awaitable[Sequence[RolloutSummaryRow]]]
+) -> list[str]:
+    """The group's ids, the oldest first; one more than may be in a group at most."""
+    found = await listed(RolloutQuery(group_id=group_id, limit=MOST_MEMBERS + 1))
+    if not found:
+        raise _wrong("there is no stored rollout with this group_id.", "no_such_group", field="group_id")
+    return [row.rollout_id for row in reversed(found)]
+
+
+def _one_identity(members: Sequence[StoredRollout]) -> None:
+    first = members[0]
+    for member in members:
+        if member.status == "failed":
+            raise _wrong(f"rollout {member.rollout_id} failed, so it cannot be compared.", "rollout_failed")
+        differing = [words for name, words in _SAME.items() if getattr(member, name) != getattr(first, name)]
+        if differing:
+            raise _wrong(
+                f"rollouts {first.rollout_id} and {member.rollout_id} differ in {', '.join(differing)}; a group is of "
+                "one seed.",
+                "not_one_group",
+            )
+
+
+async def load_trajectory(store: Store, member: StoredRollout) -> Trajectory:
+    """A stored rollout as it was played, with its pictures and its private end state."""
+    blobs = await pictures_of(store, member)
+    trajectory = fold(from_json(event, blobs) for event in member.events)
+    trajectory.final_state = member.private.get("final_state")
+    return trajectory
+
+
+async def pictures_of(store: Store, member: StoredRollout) -> dict[str, bytes]:
+    """The PNG bytes, by hash, of the pictures that a stored rollout shows, as far as the store has them."""
+    wanted: set[str] = set()
+    _pictures(member.events, wanted.add)
+    return {name: png for name in sorted(wanted) if (png := await store.blob(name)) is not None}
+
+
+def _pictures(events: Sequence[dict[str, Json]], found: Callable[[str], object]) -> None:
+    """The hashes of the pictures in observations."""
+    for event in events:
+        shown = event["step"]["observation"] if event["kind"] == "stepped" else event.get("observation")
+        for block in shown if isinstance(shown, list) else ():
+            if isinstance(block, dict):
+                found(block["image"])
+
+
+def _wrong(message: str, code: str, *, field: str = "rollout_ids") -> RequestError:
+    return RequestError(message, fields=(FieldProblem(("body", field), message),), code=code)

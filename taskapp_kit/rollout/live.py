@@ -1,0 +1,338 @@
+"""Rollouts that somebody joins, follows or fetches later: by their Idempotency-Key, by their id.
+
+Each is a task of its own, a `Live`; what came of it is settled with the coordinator, so that it is found again for 24 h,
+by another process of the same store too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import uuid
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+import orjson
+
+from taskapp_kit.contract.protocols import Coordinator, Found, Settled, Ticket
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.errors import Failure, IdempotencyKeyReused, RolloutFailed
+from taskapp_kit.rollout.event_buffer import Journal
+from taskapp_kit.rollout.idempotency_memory import MemoryCoordinator
+from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.response import answer_bytes
+from taskapp_kit.rollout.service import Service
+from taskapp_kit.rollout.stored_response import settled_from
+from taskapp_kit.rollout.tracked_rollout import Live, Over, cancellation
+
+log = logging.getLogger("taskapp_kit.service")
+
+POLL_SECONDS = (0.05, 0.5)
+"""How often a rollout that another process plays is looked at: at first, and in the long run."""
+BROKEN_KEPT = 1000
+"""So many rollouts that ended without anything that could be settled (a full disk) are remembered with their error."""
+CLOSING_SECONDS = 5.0
+
+T = TypeVar("T")
+
+
+class LiveRollouts:
+    """All of them in this process. Use it on the service's event loop; call `close` before the service's.
+
+    coordinator: where tickets are kept; that of the service's store when absent, else this process's memory.
+    """
+
+    def __init__(self, service: Service, coordinator: Coordinator | None = None) -> None:
+        self._service = service
+        of_store = None if service.store is None else service.store.coordinator(service.clock)
+        self._coordinator = coordinator or of_store or MemoryCoordinator(service.clock)
+        self._in_store = self._coordinator is of_store
+        self._by_id: dict[str, Live] = {}
+        self._by_key: dict[str, tuple[str, Live]] = {}
+        self._broken: OrderedDict[str, Live] = OrderedDict()
+        self._over: WeakValueDictionary[str, Over] = WeakValueDictionary()
+        self._reading = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(
+        self,
+        request: RolloutRequest,
+        *,
+        body: Any,
+        caller: Caller,
+        idempotency_key: str | None = None,
+        detached: bool = False,
+        followed: bool = False,
+    ) -> Live:
+        """A rollout for this request: a new one, or the one that runs or ran under its key. Does not wait.
+
+        body: the request as it was sent, which with the same key has to be the same. detached: it goes on when nobody
+        waits for it. followed: somebody follows from the start, so that no event may wait for others to be told with.
+        Raises IdempotencyKeyReused; further refusals come out of `Live.admitted`.
+        """
+        fingerprint = hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
+        app = self._service.spec.name
+        key = None if idempotency_key is None else _whose(app, caller.key_label, idempotency_key)
+        if key is not None and key in self._by_key:
+            known, live = self._by_key[key]
+            if not live.leaving:  # what is cancelled gives nobody a result: a repetition is played anew
+                if known != fingerprint:
+                    raise _reused()
+                live.detached = live.detached or detached
+                return live
+        ticket = Ticket(uuid.uuid4().hex, fingerprint, self._service.clock.now(), key, caller.key_label, app)
+        live = self._made(detached=detached)
+        if key is not None:
+            self._by_key[key] = (fingerprint, live)
+        self._undertake(live, self._play(live, request, caller, ticket, followed), key, followed=followed)
+        return live
+
+    async def find(self, rollout_id: str, caller: Caller, *, with_events: bool = False) -> Live | None:
+        """The rollout of this id, under way or over, with a ticket or stored; None for one that the caller may not see.
+
+        with_events: those of one that is over are wanted too. Raises StoreError.
+        """
+        found = None if rollout_id in self._by_id else await self._coordinator.look(rollout_id)
+        live = self._by_id.get(rollout_id)
+        if live is not None:
+            return live if caller.may_see(live.key_label) else None
+        if found is not None and not self._is_for(found.ticket, caller):
+            return None
+        broken = rollout_id in self._broken and found is not None and found.state == "running"
+        if found is None or found.state == "lost" or broken:  # it may be stored all the same, only never settled
+            live = await self._stored(rollout_id, caller, with_events=with_events) or self._broken.get(rollout_id)
+            if live is not None:
+                return live if caller.may_see(live.key_label) else None
+        if found is None:
+            return None
+        live = self._made(detached=True)
+        live.admit(found.ticket)
+        if found.state == "running":
+            self._by_id[rollout_id] = live
+            self._undertake(live, self._watch(live, found))
+            return live
+        over = self._shared(found)
+        del found  # an answer of its own, which may be large; what follows waits
+        await self._told(live, over, with_events=with_events)
+        return live
+
+    async def _stored(self, rollout_id: str, caller: Caller, *, with_events: bool) -> Live | None:
+        """A rollout that is over and has no ticket (any more). One is read at a time: each may be large."""
+        async with self._reading:
+            over = self._over.get(rollout_id)
+            if over is None:
+                stored = await self._service.stored(rollout_id, caller)
+                if stored is None or self._service.store is None:
+                    return None
+                over = Over(await settled_from(self._service.store, stored), stored.key_label)
+                if with_events:
+                    over.lines = [orjson.dumps(event) for event in stored.events]
+                self._over[rollout_id] = over
+        if not caller.may_see(over.key_label):
+            return None
+        live = self._made(detached=True)
+        live.admit(Ticket(rollout_id, "", 0.0, key_label=over.key_label))
+        await self._told(live, over, with_events=with_events)
+        return live
+
+    def _is_for(self, ticket: Ticket, caller: Caller) -> bool:
+        """Whether it is a ticket of this app that the caller may see."""
+        return ticket.app in (None, self._service.spec.name) and caller.may_see(ticket.key_label)
+
+    def _made(self, *, detached: bool) -> Live:
+        return Live(Journal(self._service.show_pictures), detached=detached)
+
+    async def close(self) -> None:
+        """Ends what still runs and lets go of the coordinator."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSING_SECONDS)
+        await self._coordinator.close()
+
+    async def settled(self) -> None:
+        """Waits until all that ended is settled: after `Service.drain`, and not for what other processes play."""
+        waiting = [live.task for live in self._by_id.values() if live.task is not None and live.here]
+        if waiting:
+            await asyncio.wait(waiting, timeout=CLOSING_SECONDS)
+
+    def _undertake(
+        self, live: Live, work: Coroutine[Any, Any, Settled], key: str | None = None, *, followed: bool = False
+    ) -> None:
+        async def run() -> None:
+            try:
+                live.settle(await work)
+            except BaseException as error:  # it belongs to those who wait
+                known = live.rollout_id and (live.detached or followed)  # somebody was told its id, and may come back
+                if known and not isinstance(error, asyncio.CancelledError):
+                    self._remember_broken(live, error)
+                live.fail(error)
+            finally:
+                if self._by_id.get(live.rollout_id) is live:
+                    del self._by_id[live.rollout_id]
+                if key is not None and self._by_key.get(key, ("", None))[1] is live:
+                    del self._by_key[key]
+
+        def forget(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not live.over:  # cancelled before its first step
+                work.close()
+                live.fail(asyncio.CancelledError())
+
+        live.task = asyncio.create_task(run())
+        self._tasks.add(live.task)
+        live.task.add_done_callback(forget)
+
+    def _remember_broken(self, live: Live, error: BaseException) -> None:
+        log.warning("rollout ended without a result rollout_id=%s error=%s", live.rollout_id, type(error).__name__)
+        self._broken[live.rollout_id] = live
+        if len(self._broken) > BROKEN_KEPT:
+            self._broken.popitem(last=False)
+
+    async def _play(
+        self, live: Live, request: RolloutRequest, caller: Caller, ticket: Ticket, followed: bool
+    ) -> Settled:
+        self._service.store_state.check()
+        while (found := await self._write(partial(self._coordinator.claim, ticket))) is not None:
+            own = self._by_id.get(found.ticket.rollout_id)
+            if own is not None and own.leaving:
+                await own.ended()
+                continue
+            if found.ticket.fingerprint != ticket.fingerprint:
+                raise _reused()
+            live.admit(found.ticket)
+            if running := found.state == "running":
+                found = await self._until_over(found)
+            if found is not None and not (running and (found.settled is None or _of_cancelled(found.settled))):
+                over = self._shared(found)
+                del found  # an answer of its own, which may be large; what follows waits
+                return await self._told(live, over, with_events=True)
+            # its holder died, cancelled it, or let go of the key: it is ours to play
+        began = False
+        try:
+            course = await self._service.admit(request, caller=caller, rollout_id=ticket.rollout_id)
+            began = True
+            live.admit(ticket)
+            live.here = True
+            self._by_id[ticket.rollout_id] = live
+            rollout = await self._service.run(course, tell=live.journal, prompt=followed, written=True)
+            settled = Settled(ticket.rollout_id, answer=answer_bytes(rollout), events=self._events_of(live))
+        except RolloutFailed as error:
+            settled = Settled(ticket.rollout_id, failure=error.failure, events=self._events_of(live))
+        except asyncio.CancelledError:
+            await asyncio.shield(self._let_go(live, ticket, began=began))
+            raise
+        except BaseException:
+            await self._coordinator.release(ticket.rollout_id)
+            raise
+        live.keep()
+        # what was cancelled has no result that a repetition could give
+        settle = partial(self._coordinator.settle, settled, free_key=_of_cancelled(settled))
+        await asyncio.shield(self._write(settle))
+        return settled
+
+    async def _write(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Writes tickets; where they lie in the service's store, a failure is the store's, and is probed by a ticket."""
+        return await (self._service.store_state.write(write, again=self._probe) if self._in_store else write())
+
+    async def _probe(self) -> None:
+        ticket = Ticket(uuid.uuid4().hex, "probe", self._service.clock.now(), app=self._service.spec.name)
+        await self._coordinator.claim(ticket)
+        await self._coordinator.release(ticket.rollout_id)
+
+    async def _let_go(self, live: Live, ticket: Ticket, *, began: bool) -> None:
+        if not began:
+            await self._coordinator.release(ticket.rollout_id)
+            return
+        failure = _failure_told(live.journal) or cancellation()
+        settled = Settled(ticket.rollout_id, failure=failure, events=self._events_of(live))
+        await self._coordinator.settle(settled, free_key=True)
+        live.settle(settled)
+
+    def _events_of(self, live: Live) -> bytes | None:
+        """The events, where no store has them."""
+        return live.journal.text() if self._service.store is None else None
+
+    async def _watch(self, live: Live, found: Found) -> Settled:
+        """A rollout that another process plays."""
+        again = await self._until_over(found)
+        if again is None:
+            raise RolloutFailed(_lost(), rollout_id=found.ticket.rollout_id)
+        return await self._told(live, self._shared(again), with_events=True)
+
+    async def _until_over(self, found: Found) -> Found | None:
+        pause, longest = POLL_SECONDS
+        again: Found | None = found
+        while again is not None and again.state == "running":
+            await asyncio.sleep(pause)
+            pause = min(longest, pause * 1.5)
+            again = await self._coordinator.look(found.ticket.rollout_id)
+        return again
+
+    def _shared(self, found: Found) -> Over:
+        """The result of a rollout that is over, the same object for all who read it now."""
+        rollout_id = found.ticket.rollout_id
+        over = self._over.get(rollout_id)
+        if over is None:
+            over = self._over[rollout_id] = Over(
+                found.settled or Settled(rollout_id, failure=_lost()), found.ticket.key_label
+            )
+        return over
+
+    async def _told(self, live: Live, over: Over, *, with_events: bool) -> Settled:
+        """Gives what came of a rollout that is over to a caller who asks only now."""
+        live.replayed = True
+        live.shared = over
+        if with_events:
+            async with over.loading:
+                if over.lines is None:
+                    over.lines = await self._lines_of(over.settled)
+            live.journal.load(over.lines)
+        live.settle(over.settled)
+        return over.settled
+
+    async def _lines_of(self, settled: Settled) -> list[bytes]:
+        """The events of a rollout that is over, each as JSON."""
+        events = settled.events
+        if events is None and self._service.store is not None:
+            stored = await self._service.store.load(settled.rollout_id)
+            return [] if stored is None else [orjson.dumps(event) for event in stored.events]
+        return [orjson.dumps(event) for event in orjson.loads(events or b"[]")]
+
+
+def _whose(app: str, label: str | None, key: str) -> str:
+    """Two callers, and two apps of one store, may have the same key; each has its own rollouts under it."""
+    return hashlib.sha256(f"{app}\n{label or ''}\n{key}".encode()).hexdigest()
+
+
+def _reused() -> IdempotencyKeyReused:
+    return IdempotencyKeyReused(
+        "This Idempotency-Key was used with another request body.",
+        hint="Send the very same body to have the same rollout again, or give each request a key of its own.",
+    )
+
+
+def _of_cancelled(settled: Settled) -> bool:
+    return settled.failure is not None and settled.failure.boundary == "cancelled"
+
+
+def _failure_told(journal: Journal) -> Failure | None:
+    """The cancellation as its last event tells it, so that stream, store and answer say the same."""
+    last = orjson.loads(journal.lines[-1]) if journal.lines else {}
+    if last.get("kind") != "failed" or last["boundary"] != "cancelled":
+        return None
+    return Failure("cancelled", last["code"], last["message"], last["hint"], last["error_id"])
+
+
+def _lost() -> Failure:
+    return Failure(
+        "cancelled",
+        "server_died",
+        "the server that played the rollout ended before the rollout did",
+        "Send it again.",
+        error_id=uuid.uuid4().hex[:12],
+    )

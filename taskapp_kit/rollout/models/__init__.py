@@ -1,0 +1,1 @@
+"""Calls of language models: endpoints, credentials, connections, retries, concurrency, responses."""

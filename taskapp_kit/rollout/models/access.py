@@ -1,0 +1,183 @@
+"""How a rollout reaches models: the one that plays, judges, user simulators. The front alone holds addresses and keys.
+
+A role's model is configured by TASKAPP_{ROLE}_URL, TASKAPP_{ROLE}_MODEL and TASKAPP_{ROLE}_KEY, e.g. TASKAPP_JUDGE_URL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from taskapp_kit.config import Settings
+from taskapp_kit.contract.chat import POLICY, ChatReply, Endpoint, ModelFailed, role_variable
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.inference_url import complete_url
+from taskapp_kit.contract.protocols import Clock
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.declare.app import Exposure
+from taskapp_kit.errors import Failure, Unavailable
+from taskapp_kit.rollout.models.client import HttpModelClient
+from taskapp_kit.rollout.models.registry import ModelNames
+from taskapp_kit.rollout.workers.protocol import Frame, Job, Stopped
+
+Ask = Callable[[str, dict[str, Json]], Awaitable[ChatReply | ModelFailed]]
+"""(role, body) -> what came of it. On the event loop. Raises Unavailable when no model has the role."""
+
+
+def role_endpoint(settings: Settings, role: str, *, reward_model: bool = False) -> Endpoint | None:
+    """The model that has this role (`judge`, `user`, …); None when none is configured.
+
+    reward_model: its address is taken as it stands (`…/classify`), not completed to chat completions.
+    """
+    variable = role_variable(role)
+    url = settings.variable(variable)
+    if url is None:
+        return None
+    name = variable.removesuffix("URL")
+    return Endpoint(
+        url if reward_model else complete_url(url), settings.variable(f"{name}MODEL"), settings.variable(f"{name}KEY")
+    )
+
+
+class ModelAccess:
+    """The models of one server."""
+
+    def __init__(self, client: HttpModelClient, settings: Settings) -> None:
+        self._client = client
+        self._settings = settings
+
+    def of_policy(self, request: RolloutRequest) -> Endpoint:
+        """The model that the request names to play, checked before anything runs.
+
+        Raises RequestError: the address may not be called, or the request holds a key of this server's own door.
+        """
+        endpoint = self._client.endpoint(request.policy.config, request.inference_url, cache=request.mode != "rl")
+        assert endpoint is not None, "a model plays where an address is given"
+        return endpoint
+
+    def configured(self, role: str) -> bool:
+        """Whether a model has this role."""
+        return role_endpoint(self._settings, role) is not None
+
+    def of_rollout(self, policy: Endpoint | None, seconds: float) -> Ask:
+        """How one rollout asks. policy: the model that plays it. seconds: its deadline from now, inherited by each call."""
+        until = time.monotonic() + seconds
+
+        async def ask(role: str, body: dict[str, Json]) -> ChatReply | ModelFailed:
+            scalar = body.get("kind") == "reward_model"
+            endpoint = policy if role == POLICY else role_endpoint(self._settings, role, reward_model=scalar)
+            if endpoint is None:
+                variable = role_variable(role)
+                raise Unavailable(
+                    f"no model is configured for the role {role!r}.",
+                    hint=f"Set {variable} (and {variable.removesuffix('URL')}MODEL, …KEY) where the server runs.",
+                )
+            try:
+                return await self._client.chat(endpoint, body, seconds=until - time.monotonic())
+            except ModelFailed as failed:
+                if endpoint.model is None and failed.failure.code == "model_refused":
+                    failed.failure.hint = _no_model_name(role)
+                return failed
+
+        return ask
+
+    async def close(self) -> None:
+        """Lets go of connections."""
+        await self._client.close()
+
+
+def model_access(
+    settings: Settings, exposure: Exposure, clock: Clock, *, is_door_key: Callable[[str], bool] | None = None
+) -> ModelAccess:
+    """The models that these settings reach. is_door_key: whether a text is a key to this server's own door."""
+    client = HttpModelClient(
+        exposure, settings, clock, is_door_key=is_door_key, model_names=ModelNames.of(settings, Path.cwd())
+    )
+    return ModelAccess(client, settings)
+
+
+def _no_model_name(role: str) -> str:
+    """The hint for a request without a model's name that the endpoint refused."""
+    if role == POLICY:
+        return "No model name was sent; give one (policy.config.model)."
+    variable = role_variable(role).removesuffix("URL") + "MODEL"
+    return f"No model name was sent; set {variable} where the server runs."
+
+
+class ThreadPort:
+    """A `ModelPort` for an environment's thread in the front's own process. Make it on the event loop."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._loop = asyncio.get_running_loop()
+        self._under_way: concurrent.futures.Future[ChatReply | ModelFailed] | None = None
+        self._stopped: Literal["timeout", "cancelled"] | None = None
+
+    def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
+        """Waits for one answer. Raises ModelFailed, Unavailable."""
+        if self._stopped is not None:
+            raise _stopped(self._stopped)
+        work: Coroutine[Any, Any, ChatReply | ModelFailed] = _awaited(self._ask(role, body))
+        self._under_way = future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            came = future.result()
+        except concurrent.futures.CancelledError:
+            raise _stopped(self._stopped or "cancelled") from None
+        finally:
+            self._under_way = None
+        if isinstance(came, ModelFailed):
+            raise came
+        return came
+
+    def stop(self, reason: Literal["timeout", "cancelled"]) -> None:
+        """Ends the call under way, and lets no other begin. On the event loop."""
+        self._stopped = self._stopped or reason
+        if self._under_way is not None:
+            self._under_way.cancel()
+
+
+async def _awaited(work: Awaitable[ChatReply | ModelFailed]) -> ChatReply | ModelFailed:
+    return await work
+
+
+class JobPort:
+    """A `ModelPort` in a worker process: the front asks."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
+        """Waits for one answer. Raises ModelFailed, Unavailable."""
+        try:
+            frame = self._job.ask({"chat": body, "role": role})
+        except Stopped as stopped:
+            raise _stopped(stopped.reason) from None
+        if "reply" in frame:
+            return ChatReply.from_json(frame["reply"])
+        if "unavailable" in frame:
+            raise Unavailable(frame["unavailable"], hint=frame["hint"])
+        raise ModelFailed(Failure(**frame["failed"]), overflow=frame["overflow"])
+
+
+async def asked_from_a_worker(ask: Ask, frame: Frame) -> Frame:
+    """The front's answer to `JobPort`."""
+    try:
+        came = await ask(frame["role"], frame["chat"])
+    except Unavailable as error:
+        return {"unavailable": error.message, "hint": error.hint}
+    if isinstance(came, ModelFailed):
+        return {"failed": asdict(came.failure), "overflow": came.overflow}
+    return {"reply": came.to_json()}
+
+
+def _stopped(reason: str) -> ModelFailed:
+    if reason == "timeout":
+        failure = Failure("timeout", "deadline", "the rollout reached its deadline while a model was asked")
+    else:
+        failure = Failure("cancelled", "cancelled", "the rollout was cancelled while a model was asked")
+    return ModelFailed(failure)

@@ -1,0 +1,71 @@
+"""Answers of models, kept in a folder: the same request to the same model at the same address is asked once.
+
+One file for each request, named by the SHA-256 of its address (without the query), model and whole body. Two processes may
+share the folder. A file that cannot be read is a miss; a folder that cannot be written is told once, and stops nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+
+from taskapp_kit.contract.chat import ChatReply
+from taskapp_kit.contract.content import Json
+from taskapp_kit.system.private_files import make_private_folder
+
+log = logging.getLogger("taskapp_kit.policy")
+
+
+class ResponseCache:
+    """The folder. It holds what models were asked for and said, so only its owner may read it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._told = False
+
+    @staticmethod
+    def key(url: str, model: str | None, body: Mapping[str, Json]) -> str:
+        """The name of a request, 64 hex digits. The order of a body's members plays no role."""
+        written = orjson.dumps([url.partition("?")[0], model, body], option=orjson.OPT_SORT_KEYS)
+        return hashlib.sha256(written).hexdigest()
+
+    def load(self, key: str) -> ChatReply | None:
+        """The answer, `cached`; None when there is none."""
+        try:
+            reply = ChatReply.from_json(orjson.loads(self._file(key).read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return None
+        return replace(reply, cached=True, cost=0.0 if reply.cost is not None else None, seconds=0.0)
+
+    def save(self, key: str, reply: ChatReply) -> None:
+        """Keeps the answer. The file is there whole or not at all."""
+        content = orjson.dumps(replace(reply, retries=[], attempts=1).to_json())
+        file = self._file(key)
+        temporary: Path | None = None
+        try:
+            make_private_folder(file.parent)
+            handle, name = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=".part")
+            temporary = Path(name)
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+            temporary.replace(file)
+        except OSError as error:
+            if temporary is not None:
+                with contextlib.suppress(OSError):
+                    temporary.unlink()
+            if not self._told:
+                self._told = True
+                log.warning(
+                    "The response cache %s cannot be written: %s. Answers are not kept.", self.folder, error.strerror
+                )
+
+    def _file(self, key: str) -> Path:
+        return self.folder / key[:2] / f"{key}.json"

@@ -1,0 +1,255 @@
+"""HttpModelClient: the only way out. It asks OpenAI-compatible endpoints for chat completions; one for each process.
+
+What it is made of: where it may call (`outward`), whose key goes along (`vendor_keys`), how many calls a host gets at once
+(`throttle`), what is asked again (`attempts`), how an answer is read (`replies`), and what is remembered (`cache`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from taskapp_kit.config import Settings
+from taskapp_kit.contract.chat import ChatReply, Endpoint, ModelFailed
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.protocols import Clock, SystemClock
+from taskapp_kit.errors import Failure
+from taskapp_kit.net.addresses import Called, Exposure, NotAnAddress, Outward, read_url
+from taskapp_kit.net.redact import without_keys
+from taskapp_kit.rollout.models.cache import ResponseCache
+from taskapp_kit.rollout.models.concurrency import Gate, Throttle
+from taskapp_kit.rollout.models.credentials import LEAST_HIDDEN, VendorKeys
+from taskapp_kit.rollout.models.endpoint import endpoint_of
+from taskapp_kit.rollout.models.registry import ModelNames, Price
+from taskapp_kit.rollout.models.response import read_reply, read_reward_reply
+from taskapp_kit.rollout.models.retry import AttemptFailed, Sleep, persist
+
+if TYPE_CHECKING:
+    from aiohttp.abc import AbstractResolver
+    from yarl import URL
+
+    from taskapp_kit.rollout.models.connections import Connections
+
+log = logging.getLogger("taskapp_kit.policy")
+
+ATTEMPT_SECONDS = 600.0
+"""The longest that one attempt takes; a call that is told more time may then try again."""
+MOST_REMEMBERED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What is known of an address before it is called. own_key: the server's, where one belongs there."""
+
+    called: Called
+    url: URL
+    own_key: str | None
+    gate_name: str
+
+
+class HttpModelClient:
+    """Asks models over HTTP. Its connections are made at the first call, on the loop that runs then.
+
+    exposure, settings: of the server. is_door_key: whether a text opens the server's door, where the settings do not hold
+    the keys themselves. model_names: for prices. throttle: to begin with another limit. resolver, clock, sleep, rng: so that
+    a test can hold them.
+    attempt_seconds: the longest that one attempt may take. Raises ConfigError for `inference_allow` and `inference_keys_for`.
+    """
+
+    def __init__(
+        self,
+        exposure: Exposure,
+        settings: Settings,
+        clock: Clock | None = None,
+        *,
+        is_door_key: Callable[[str], bool] | None = None,
+        model_names: ModelNames | None = None,
+        throttle: Throttle | None = None,
+        resolver: AbstractResolver | None = None,
+        sleep: Sleep = asyncio.sleep,
+        rng: random.Random | None = None,
+        attempt_seconds: float = ATTEMPT_SECONDS,
+    ) -> None:
+        self.rules = Outward(exposure, settings.inference_allow)
+        self.keys = VendorKeys(settings, is_door_key=is_door_key)
+        self.cache = ResponseCache(settings.cache) if settings.cache is not None else None
+        self.throttle = throttle or Throttle()
+        self._names = model_names or ModelNames()
+        self._clock = clock or SystemClock()
+        self._resolver, self._sleep = resolver, sleep
+        self._rng = rng or random.Random()
+        self._attempt_seconds = attempt_seconds
+        self._ways: dict[str, Way] = {}
+        self._connections: Connections | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def endpoint(self, config: Mapping[str, Any], top_level: str | None, *, cache: bool = False) -> Endpoint | None:
+        """The model of a request by this server's rules (see `endpoint_of`). Raises RequestError naming the field."""
+        return endpoint_of(config, top_level, rules=self.rules, keys=self.keys, cache=cache)
+
+    async def chat(self, endpoint: Endpoint, body: dict[str, Json], *, seconds: float) -> ChatReply:
+        """One answer, after as many attempts as fit into `seconds`. Raises ModelFailed."""
+        scalar = body.get("kind") == "reward_model"  # a word for us, not for the endpoint
+        sent = {member: part for member, part in body.items() if member != "kind"} if scalar else body
+        read = read_reward_reply if scalar else read_reply
+        way = self._ways.get(endpoint.url) or self._find(endpoint.url)
+        place = way.called.place
+        key = endpoint.key if endpoint.key is not None else way.own_key
+        if key is not None:
+            self._check_key(key, place)
+        price = self._names.price(endpoint.url, endpoint.model)
+        cached, name = self.cache if endpoint.cache else None, ""
+        if cached is not None:
+            name = cached.key(way.called.url, endpoint.model, body)
+            found = await asyncio.to_thread(cached.load, name)
+            if found is not None:
+                return _without_key(found, key, place)
+        try:
+            content = orjson.dumps(sent if endpoint.model is None else {"model": endpoint.model, **sent})
+        except TypeError:  # half a surrogate pair, a number beyond 64 bits
+            raise _failed(
+                "request_not_json",
+                f"The request for the model at {place} cannot be written as JSON: half a letter or too large a number is in it.",
+                "Look at what the environment shows, and at the sampling parameters.",
+            ) from None
+        connections, gate = self._open(), self.throttle.gate(way.gate_name)
+
+        hung = 0
+
+        async def once(_: int, left: float) -> ChatReply:
+            nonlocal hung
+            try:
+                reply = await self._attempt(connections, gate, way, content, key, hung, left, read)
+                return _without_key(reply, key, place)
+            except AttemptFailed as failed:
+                hung += failed.kind == "hung"
+                failed.excerpt = self.keys.excerpt(failed.excerpt, key)
+                raise
+
+        reply = await persist(once, place=place, seconds=seconds, rng=self._rng, clock=self._clock, sleep=self._sleep)
+        reply.cost = _cost(reply, price)
+        if cached is not None:
+            await asyncio.to_thread(cached.save, name, reply)
+        return reply
+
+    async def close(self) -> None:
+        """Lets go of connections. A later call makes new ones."""
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            await connections.close()
+
+    # the way
+
+    def _check_key(self, key: str, place: str) -> None:
+        if self.keys.opens_the_door(key):
+            why = "opens this server's own door"
+        elif not (key.isascii() and key.isprintable()):
+            why = "holds letters that no key has"
+        else:
+            return
+        raise _failed(
+            "key_refused", f"The key for the model at {place} {why}; it was not sent.", "Give a key of the model's own."
+        )
+
+    def _find(self, url: str) -> Way:
+        """The way to an address, judged anew and then remembered. Raises ModelFailed."""
+        try:
+            called = read_url(url)
+        except NotAnAddress as wrong:
+            raise _failed("invalid_address", f"The model's address {wrong}.", "Give the address of a model.") from None
+        why = self.rules.refusal_of(called)
+        if why is not None:
+            raise _failed("address_refused", f"The model at {called.place} is at {why}, which this server does not call.",
+                          self.rules.hint(called.host, why))  # fmt: skip
+        if self.keys.address_opens_the_door(url):
+            raise _failed("key_refused", "The model's address holds a key to this server's own door; it was not called.",
+                          "Take it out of the address.")  # fmt: skip
+        from taskapp_kit.rollout.models.connections import prepared
+
+        way = Way(called, prepared(called), self.keys.own_key(called), f"{called.scheme}://{called.place}")
+        if len(self._ways) >= MOST_REMEMBERED:  # each rollout may have a query of its own
+            self._ways.clear()
+        self._ways[url] = way
+        return way
+
+    def _open(self) -> Connections:
+        loop = asyncio.get_running_loop()
+        if self._connections is None or self._loop is not loop:
+            from taskapp_kit.rollout.models.connections import Connections
+
+            if self._loop is not None:  # who waited on another loop waits no more
+                self.throttle = self.throttle.fresh()
+            self._connections, self._loop = Connections(self.rules, self._resolver), loop
+        return self._connections
+
+    # one attempt
+
+    async def _attempt(
+        self, connections: Connections, gate: Gate, way: Way, content: bytes, key: str | None, hung: int, left: float,
+        read: Callable[[int, bytes, float | None], ChatReply],
+    ) -> ChatReply:  # fmt: skip
+        """An answer, or AttemptFailed.
+
+        hung: attempts of this call that did. left: seconds, waiting for a place included. read: makes it of status and body.
+        """
+        clock = self._clock
+        asked = clock.monotonic()
+        try:
+            ticket = await gate.enter(left)
+        except TimeoutError:
+            raise AttemptFailed("out_of_time", "was not asked: no place was free before the time ran out") from None
+        began = clock.monotonic()
+        left -= began - asked
+        patience = gate.patience()
+        # an answer that really takes long has twice the time when it is asked for again
+        limit = min(left, self._attempt_seconds, left if patience is None else patience * 2**hung)
+        congested, seconds = False, None
+        try:
+            async with asyncio.timeout(limit):
+                answered = await connections.post(way.called, way.url, content, key, clock.now)
+            reply = read(answered.status, answered.body, answered.retry_after)
+            reply.seconds = seconds = clock.monotonic() - began
+        except TimeoutError:
+            congested = True
+            if limit == left:
+                raise AttemptFailed("out_of_time", f"gave no answer within the {limit:.1f} s that were left") from None
+            raise AttemptFailed("hung", f"gave no answer within {limit:.0f} s") from None
+        except AttemptFailed as failed:
+            congested = failed.congested
+            raise
+        else:
+            return reply
+        finally:
+            gate.leave(ticket, congested=congested, seconds=seconds)
+
+
+def _cost(reply: ChatReply, price: Price | None) -> float | None:
+    """US dollars: by the price of `models.toml`, else as the endpoint counted them (OpenRouter's `usage.cost`)."""
+    return price.cost(reply.usage) if price is not None and reply.usage else reply.usage.get("cost")
+
+
+def _without_key(reply: ChatReply, key: str | None, place: str) -> ChatReply:
+    """The reply without the key that the endpoint was sent, also where the model repeats it.
+
+    Token ids spell the key out, and belong to a text that is no longer the model's, so they go with it. A key of fewer
+    than LEAST_HIDDEN letters, such as EMPTY, is a word that a model may say.
+    """
+    if key is None or len(key) < LEAST_HIDDEN:
+        return reply
+    said = {"message": reply.message, "finish_reason": reply.finish_reason, "model": reply.model,
+            "usage": reply.usage, "policy_version": reply.policy_version}  # fmt: skip
+    cleaned = without_keys(said, (key,))
+    if cleaned == said:
+        return reply
+    log.warning("the model at %s repeated the key that it was sent; it was taken out of the answer", place)
+    return replace(reply, **cleaned, token_ids=None, logprobs=None, prompt_token_ids=None)
+
+
+def _failed(code: str, message: str, hint: str) -> ModelFailed:
+    return ModelFailed(Failure("policy", code, message, hint=hint))

@@ -1,0 +1,46 @@
+"""From `policy.config` to the endpoint that is asked: everything about it that can be refused is refused before the rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from taskapp_kit.contract.chat import Endpoint
+from taskapp_kit.contract.inference_url import INFERENCE_URL, complete_url, given_url
+from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.net.addresses import Outward, Place, check_address
+from taskapp_kit.rollout.models.credentials import VendorKeys, caller_key
+
+CONFIG: Place = INFERENCE_URL[:-1]
+MAX_MODEL_LETTERS = 512
+
+
+def endpoint_of(
+    config: Mapping[str, Any],
+    top_level: str | None,
+    *,
+    rules: Outward,
+    keys: VendorKeys,
+    cache: bool = False,
+) -> Endpoint | None:
+    """The model of a request; None when it names no address. Raises RequestError naming the field.
+
+    top_level: `inference_url` of the request itself, which counts when `policy.config` has none. cache: answers may come
+    from the response cache.
+    """
+    given = given_url(config, top_level)
+    if given is None or given[1] != INFERENCE_URL:
+        keys.check_config({"inference_url": top_level}, loc=("body",))
+    keys.check_config(config)
+    if given is None:
+        return None
+    url, loc = given
+    model = config.get("model")
+    if model is not None and not (isinstance(model, str) and 0 < len(model) <= MAX_MODEL_LETTERS):
+        raise _wrong((*CONFIG, "model"), f"is no model's name; expected 1 to {MAX_MODEL_LETTERS} letters")
+    return Endpoint(check_address(complete_url(url), rules.exposure, rules, loc=loc), model, caller_key(config), cache)
+
+
+def _wrong(loc: Place, what: str) -> RequestError:
+    message = f"{'.'.join(str(part) for part in loc[1:])} {what}."
+    return RequestError(message, fields=(FieldProblem(loc, message, "type_error"),))

@@ -1,0 +1,166 @@
+"""`models.toml`: names of models, where they are asked, whose key they take and what they cost.
+
+[small]
+url = "https://api.together.xyz/v1"
+model = "Qwen/Qwen3-8B"               # what the endpoint calls it; the table's name when absent
+key = "TOGETHER_API_KEY"              # the variable that holds the key; the host's own when absent
+usd_per_million_input_tokens = 0.18
+usd_per_million_cached_tokens = 0.09  # input that the endpoint had read before; as input when absent
+usd_per_million_output_tokens = 0.18
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from taskapp_kit.config import SERVER_ONLY, Settings
+from taskapp_kit.contract.inference_url import complete_url
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.net.addresses import NotAnAddress, read_url
+
+MODELS_FILE = "models.toml"
+_PRICES = ("usd_per_million_input_tokens", "usd_per_million_cached_tokens", "usd_per_million_output_tokens")
+_MEMBERS = ("url", "model", "key", *_PRICES)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars for a million tokens. cached: input that the endpoint had read before."""
+
+    input: float
+    cached: float
+    output: float
+
+    def cost(self, usage: Mapping[str, float]) -> float:
+        """US dollars for a call that used so many tokens."""
+        asked, cached = usage.get("prompt_tokens", 0.0), usage.get("cached_tokens", 0.0)
+        cached = min(cached, asked)
+        answered = usage.get("completion_tokens", 0.0)
+        return ((asked - cached) * self.input + cached * self.cached + answered * self.output) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class NamedModel:
+    """A table of `models.toml`. url: as it stands there. key: a variable's name. price: None when there is none."""
+
+    name: str
+    url: str
+    model: str
+    key: str | None = None
+    price: Price | None = None
+
+
+class ModelNames:
+    """The tables of one file, by name."""
+
+    def __init__(self, models: Mapping[str, NamedModel] | None = None, file: Path | None = None) -> None:
+        self.models = dict(models or {})
+        self.file = file
+        self._prices: dict[tuple[str, str], Price] = {}
+        for model in self.models.values():
+            if model.price is not None:
+                self._prices[_address(model.url), model.model] = model.price
+
+    @classmethod
+    def of(cls, settings: Settings, folder: Path | None = None) -> ModelNames:
+        """Those of `settings.models_file`; else of `models.toml` in the folder (the working directory), if there is one.
+
+        Raises ConfigError.
+        """
+        if settings.models_file is not None:
+            return cls.read(settings.models_file)
+        file = (folder or Path.cwd()) / MODELS_FILE
+        return cls.read(file) if file.is_file() else cls()
+
+    @classmethod
+    def read(cls, file: Path) -> ModelNames:
+        """The tables of the file. Raises ConfigError naming the table; the message holds no value that may be a key."""
+        try:
+            content = tomllib.loads(file.read_text("utf-8-sig"))
+        except OSError as error:
+            raise ConfigError(
+                f"{file} cannot be read: {error.strerror}.", hint="Name a file of models in TASKAPP_MODELS_FILE."
+            ) from None
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError):
+            raise ConfigError(
+                f"{file} is no TOML in UTF-8.", hint='Write [NAME] and below it url = "https://…/v1".'
+            ) from None
+        return cls({name: _model(file, name, table) for name, table in content.items()}, file)
+
+    def resolve(self, name: str) -> NamedModel:
+        """The model of that name. Raises ConfigError with *did you mean*."""
+        found = self.models.get(name)
+        if found is not None:
+            return found
+        if self.file is None:
+            raise ConfigError(
+                f"The model {name!r} has no address: there is no {MODELS_FILE} here.",
+                hint=f'Give --inference-url, or write {MODELS_FILE} with [{name}] and url = "…".',
+            )
+        close = difflib.get_close_matches(name, self.models, n=1)
+        known = f"It has {', '.join(sorted(self.models)) or 'none'}."
+        raise ConfigError(f"{self.file} has no model {name!r}.", hint=f"Did you mean {close[0]!r}?" if close else known)
+
+    def price(self, url: str, model: str | None) -> Price | None:
+        """What the model costs at this complete address; None when nobody says."""
+        return self._prices.get((_address(url), model)) if model is not None and self._prices else None
+
+
+def _address(url: str) -> str:
+    """What makes two addresses the same place: without query, completed."""
+    return read_url(complete_url(url)).url.partition("?")[0]
+
+
+def _model(file: Path, name: str, table: Any) -> NamedModel:
+    def wrong(what: str, hint: str) -> ConfigError:
+        return ConfigError(f"{file}: [{name}] {what}.", hint=hint)
+
+    if not isinstance(table, dict):
+        raise wrong("is no table", f'Write [{name}] and below it url = "https://…/v1".')
+    for member in table:
+        if member not in _MEMBERS:
+            close = difflib.get_close_matches(member, _MEMBERS, n=1)
+            raise wrong(
+                f"has the unknown member {member!r}",
+                f"Did you mean {close[0]}?" if close else f"Known: {', '.join(_MEMBERS)}.",
+            )
+    url, model, key = table.get("url"), table.get("model", name), table.get("key")
+    if not isinstance(url, str):
+        raise wrong("has no url", 'Write url = "https://…/v1".')
+    try:
+        read_url(url)
+    except NotAnAddress as error:
+        raise wrong(f"has a url that {error}", 'Write url = "https://…/v1".') from None
+    if not isinstance(model, str) or not model:
+        raise wrong("has a model that is no text", "Write what the endpoint calls it, in quotes.")
+    if key is not None and (not isinstance(key, str) or not re.fullmatch(r"[A-Z][A-Z0-9_]*", key)):
+        raise wrong(
+            "has a key that is no variable's name", "Write the name of the variable that holds the key, never a key."
+        )
+    if key is not None and key.startswith(SERVER_ONLY):
+        raise wrong(f"takes the key {key}", "That one opens this server's door; name the model's own.")
+    return NamedModel(name, url, model, key, _price(table, wrong))
+
+
+def _price(table: Mapping[str, Any], wrong: Any) -> Price | None:
+    given: dict[str, float] = {}
+    for member in _PRICES:
+        value = table.get(member)
+        if value is None:
+            continue
+        if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
+            raise wrong(f"has a {member} that is no price", "Write US dollars for a million tokens, such as 0.18.")
+        given[member] = float(value)
+    if not given:
+        return None
+    for member in (_PRICES[0], _PRICES[2]):
+        if member not in given:
+            raise wrong(f"has a price but no {member}", "Give the prices of input and output; 0 where it is free.")
+    return Price(given[_PRICES[0]], given.get(_PRICES[1], given[_PRICES[0]]), given[_PRICES[2]])

@@ -1,0 +1,219 @@
+"""An endpoint's answer, read: a ChatReply, or what is wrong with it. Every dialect of the same answer ends here.
+
+Token ids, log-probabilities and the weights' version come as vLLM (`return_token_ids`), SGLang (`meta_info`,
+`metadata.weight_version`), Tinker-like gateways and NeMo Gym (in the message) give them; none is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from taskapp_kit.contract.chat import ChatReply
+from taskapp_kit.contract.content import Json
+from taskapp_kit.rollout.models.errors import refused, text_of
+from taskapp_kit.rollout.models.retry import AttemptFailed
+
+MOST_TOKENS = 10**12
+"""No call reads or writes more; such numbers are a fault of the endpoint's, and their sums would not be finite."""
+CUT_SHORT = frozenset(("error", "abort", "aborted"))
+"""Finish reasons that mean that the endpoint gave up, as it does while its weights change."""
+
+
+def read_reply(status: int, body: bytes, retry_after: float | None = None) -> ChatReply:
+    """The answer of status and body. Raises AttemptFailed. retry_after: seconds, as the headers name them."""
+    answer = _answer(status, body, retry_after)
+    if not isinstance(answer, dict):
+        raise _malformed("is no object")
+    choices = answer.get("choices")
+    if not isinstance(choices, list):
+        raise _malformed("has no list of choices")
+    if not choices:
+        raise AttemptFailed("empty", "answered 200 without a choice", status=status)
+    choice = choices[0]
+    if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
+        raise _malformed("has a choice without a message")
+    finish_reason = choice.get("finish_reason")
+    if finish_reason in CUT_SHORT:
+        raise AttemptFailed(
+            "aborted", f"gave up in the midst of its answer ({finish_reason})", status=status,
+            excerpt=text_of(choice.get("error")),
+        )  # fmt: skip
+    reply = ChatReply(
+        message=_message(choice["message"]),
+        finish_reason=finish_reason if isinstance(finish_reason, str) else "",
+        model=answer["model"] if isinstance(answer.get("model"), str) else "",
+        usage=_usage(answer.get("usage")),
+    )
+    _tokens(reply, answer, choice)
+    return reply
+
+
+def read_reward_reply(status: int, body: bytes, retry_after: float | None = None) -> ChatReply:
+    """A reward model's answer, whole, as `message["answer"]`: who asked finds the number in it. Raises AttemptFailed."""
+    answer = _answer(status, body, retry_after)
+    told = answer if isinstance(answer, dict) else {}
+    return ChatReply(
+        message={"role": "assistant", "content": "", "answer": answer},
+        model=told["model"] if isinstance(told.get("model"), str) else "",
+        usage=_usage(told.get("usage")),
+    )
+
+
+def _answer(status: int, body: bytes, retry_after: float | None) -> Any:
+    """The JSON of an answer that is no error. Raises AttemptFailed."""
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        if status != 200:
+            raise refused(status, None, body[:2000].decode(errors="replace"), retry_after) from None
+        raise AttemptFailed("malformed", "answered 200 with something that is no JSON", status=status) from None
+    error = _error_of(answer)
+    if status != 200 or error is not None:
+        raise refused(status, error if error is not None else answer, "", retry_after)
+    return answer
+
+
+def _malformed(what: str) -> AttemptFailed:
+    return AttemptFailed("malformed", f"answered 200 with a chat completion that {what}", status=200)
+
+
+def _error_of(answer: Any) -> Any:
+    """The error in an answer that has one: `{"error": …}`, or SGLang's and older vLLM's `{"object": "error", …}`."""
+    if isinstance(answer, list) and len(answer) == 1:  # Gemini wraps its errors so
+        answer = answer[0]
+    if not isinstance(answer, dict):
+        return None
+    if answer.get("error"):
+        return answer["error"]
+    return answer if answer.get("object") == "error" else None
+
+
+def _message(message: dict[str, Any]) -> dict[str, Json]:
+    """The message as it came, in the shape that a conversation can send back."""
+    content = message.get("content")
+    if content is not None and not isinstance(content, (str, list)):
+        raise _malformed("has a content that is neither text nor a list")
+    if message.get("role") != "assistant":
+        message["role"] = "assistant"
+    calls = message.get("tool_calls")
+    if calls is None:
+        return message
+    if not isinstance(calls, list):
+        raise _malformed("has tool calls that are no list")
+    for index, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise _malformed("has a tool call without a function's name")
+        arguments = function.get("arguments")
+        if not isinstance(arguments, str):  # an object, as some local servers write it, or nothing at all
+            function["arguments"] = "{}" if arguments is None else orjson.dumps(arguments).decode()
+        if not isinstance(call.get("id"), str) or not call["id"]:
+            call["id"] = f"call_{index}"
+        call.setdefault("type", "function")
+    return message
+
+
+def _usage(usage: Any) -> dict[str, float]:
+    """Every count, those inside `…_details` under their own names."""
+    found: dict[str, float] = {}
+    if not isinstance(usage, dict):
+        return found
+    for name, value in usage.items():
+        if isinstance(value, dict):
+            for inner, count in value.items():
+                if _counts(count):
+                    found.setdefault(inner, count)
+        elif _counts(value):
+            found[name] = value
+    return found
+
+
+def _counts(value: Any) -> bool:
+    """Whether it can be a number of tokens of one call; anything else counts as not given."""
+    return type(value) in (int, float) and 0 <= value <= MOST_TOKENS
+
+
+# tokens
+
+
+def _tokens(reply: ChatReply, answer: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
+    """Puts ids, log-probabilities and version into the reply. Raises AttemptFailed when they do not go together."""
+    message = choice["message"]
+    meta = choice.get("meta_info")
+    meta = meta if isinstance(meta, dict) else {}
+    logprobs, named = _logprobs(choice, message, meta)
+    ids = _first(choice.get("token_ids"), message.get("generation_token_ids"), meta.get("output_ids"), named)
+    reply.logprobs = _numbers(logprobs)
+    reply.token_ids = _ids(ids)
+    reply.prompt_token_ids = _ids(
+        _first(answer.get("prompt_token_ids"), choice.get("prompt_token_ids"), message.get("prompt_token_ids"))
+    )
+    reply.policy_version = _version(answer, meta)
+    if reply.token_ids is not None and reply.logprobs is not None and len(reply.token_ids) != len(reply.logprobs):
+        raise AttemptFailed(
+            "token_mismatch",
+            f"answered with {len(reply.token_ids)} token ids and {len(reply.logprobs)} log-probabilities; expected as many "
+            "of the one as of the other",
+            status=200,
+        )
+
+
+def _logprobs(choice: Mapping[str, Any], message: Mapping[str, Any], meta: Mapping[str, Any]) -> tuple[Any, Any]:
+    """(log-probabilities, token ids that stand among them), each None where there are none."""
+    given = choice.get("logprobs")
+    if isinstance(given, dict):
+        entries = given.get("content")
+        if isinstance(entries, list):
+            if not entries and not choice.get("token_ids"):
+                return None, None
+            try:
+                values = [entry["logprob"] for entry in entries]
+                tokens = [entry["token"] for entry in entries]
+            except (TypeError, KeyError):
+                raise _malformed("has log-probabilities that cannot be read") from None
+            if tokens and all(isinstance(token, str) and token.startswith("token_id:") for token in tokens):
+                return values, [int(token[9:]) if token[9:].isdecimal() else None for token in tokens]
+            return values, None
+        given = given.get("token_logprobs")
+    if isinstance(given, list):
+        return given, None
+    pairs = meta.get("output_token_logprobs")
+    if isinstance(pairs, list) and all(isinstance(pair, list) and len(pair) >= 2 for pair in pairs):
+        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    return message.get("generation_log_probs"), None
+
+
+def _first(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)
+
+
+def _ids(values: Any) -> list[int] | None:
+    if values is None:
+        return None
+    if not isinstance(values, list) or not all(type(value) is int and value >= 0 for value in values):
+        raise _malformed("has token ids that are no whole numbers")
+    return values
+
+
+def _numbers(values: Any) -> list[float] | None:
+    if values is None:
+        return None
+    if not isinstance(values, list) or not all(type(value) in (int, float) and value <= 1e-3 for value in values):
+        raise _malformed("has log-probabilities that are no numbers up to 0")
+    return values
+
+
+def _version(answer: Mapping[str, Any], meta: Mapping[str, Any]) -> str | None:
+    metadata = answer.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    for holder in (metadata, answer, meta):
+        for name in ("weight_version", "policy_version"):
+            version = holder.get(name)
+            if isinstance(version, str) and version:
+                return version
+            if type(version) is int:
+                return str(version)
+    return None

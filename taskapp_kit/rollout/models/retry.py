@@ -1,0 +1,187 @@
+"""Asking again: what an attempt may come to, which of that is worth another one, how long to wait, and when it is enough.
+
+Asked again, after a wait drawn from all of 0 to a growing bound (full jitter): 429, 408, 5xx, a connection that is refused or
+drops, an answer that is cut short, cannot be read or is empty, and a call that hangs. Never: any other status from 400 on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import math
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from taskapp_kit.contract.chat import ChatReply, ModelFailed
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.protocols import Clock, SystemClock
+from taskapp_kit.errors import Boundary, Failure
+
+MOST_ATTEMPTS = 6
+FIRST_WAIT_SECONDS = 0.5
+LONGEST_WAIT_SECONDS = 8.0
+LONGEST_RETRY_AFTER_SECONDS = 30.0
+
+Sleep = Callable[[float], Awaitable[object]]
+
+
+class AttemptFailed(Exception):
+    """One attempt came to nothing.
+
+    kind: a key of KINDS. words: goes after "The model at HOST ". excerpt: what the endpoint said, not yet rid of keys.
+    retry_after: seconds, where the endpoint named them. hint: what to do, where the kind's own words are not enough.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        words: str,
+        *,
+        status: int | None = None,
+        excerpt: str = "",
+        retry_after: float | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(words)
+        self.kind, self.words, self.status, self.excerpt = kind, words, status, excerpt
+        self.retry_after, self.hint = retry_after, hint
+
+    @property
+    def congested(self) -> bool:
+        """Whether the host has too much to do."""
+        return KINDS[self.kind].congested
+
+    def told(self) -> dict[str, Json]:
+        """The attempt as a trajectory keeps it."""
+        return {"kind": self.kind} if self.status is None else {"kind": self.kind, "status": self.status}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What an attempt may come to. again: whether another one makes sense. congested: whether the host has too much to do."""
+
+    code: str
+    hint: str
+    again: bool = True
+    congested: bool = False
+    boundary: Boundary = "policy"
+
+
+_RUNS = "Look whether the endpoint runs and answers at that address."
+_LESS = "Ask less at once, or ask its owner for a higher limit."
+_LOGS = "Look into the endpoint's own log."
+
+KINDS: Mapping[str, Kind] = {
+    "unreachable": Kind("model_unreachable", _RUNS),
+    "untrusted": Kind("model_unreachable", "Give it a certificate that this machine trusts, or SSL_CERT_FILE.", False),
+    "dropped": Kind("model_unreachable", _RUNS),
+    "truncated": Kind("model_unreachable", _LOGS),
+    "hung": Kind("model_unreachable", _LOGS, congested=True),
+    "request_timeout": Kind("model_unreachable", _LOGS, congested=True),
+    "rate_limited": Kind("model_rate_limited", _LESS, congested=True),
+    "overloaded": Kind("model_unreachable", _LESS, congested=True),
+    "server_error": Kind("model_unreachable", _LOGS),
+    "malformed": Kind("model_malformed", "It must speak OpenAI's chat completions. " + _LOGS),
+    "empty": Kind("model_malformed", _LOGS),
+    "aborted": Kind("model_malformed", _LOGS),
+    "error_in_answer": Kind("model_malformed", _LOGS),
+    "refused": Kind("model_refused", "Look at the model's name, the key and the sampling parameters.", False),
+    "redirected": Kind("model_redirected", "Give the address to which it leads.", False),
+    "overflow": Kind("context_overflow", "Let the model see fewer turns, or take one that reads more.", False),
+    "token_mismatch": Kind("token_mismatch", "Such a turn cannot be trained on; mend the endpoint.", False),
+    "address_refused": Kind("address_refused", "Give a public address.", False),
+    "key_refused": Kind("key_refused", "Give a key of the model's own.", False),
+    "out_of_time": Kind("deadline", "Give the rollout more time, or a quicker model.", False, boundary="timeout"),
+}
+
+
+def wait_seconds(failed: AttemptFailed, attempt: int, rng: random.Random) -> float:
+    """How long to wait after this attempt, the first being 1: never less than the endpoint asked for, up to 30 s."""
+    bound = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1))
+    jitter = rng.uniform(0.0, bound)
+    if failed.retry_after is None:
+        return jitter
+    return (
+        min(failed.retry_after, LONGEST_RETRY_AFTER_SECONDS) + jitter / 2
+    )  # so that they do not all come back at once
+
+
+def retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """The seconds that `retry-after-ms` or `Retry-After` (seconds or a date) ask for. now: unix seconds."""
+    for name, unit in (("retry-after-ms", 1000.0), ("Retry-After", 1.0)):
+        text = headers.get(name)
+        if text is None:
+            continue
+        try:
+            seconds = float(text) / unit
+        except ValueError:
+            try:
+                seconds = email.utils.parsedate_to_datetime(text).timestamp() - now
+            except (ValueError, OverflowError):
+                continue
+        if math.isfinite(seconds) and seconds >= 0:
+            return seconds
+    return None
+
+
+async def persist(
+    once: Callable[[int, float], Awaitable[ChatReply]],
+    *,
+    place: str,
+    seconds: float,
+    rng: random.Random,
+    clock: Clock | None = None,
+    sleep: Sleep = asyncio.sleep,
+) -> ChatReply:
+    """An answer within `seconds`. once(attempt, seconds left) answers or raises AttemptFailed. Raises ModelFailed.
+
+    place: how the endpoint is named in messages.
+    """
+    clock = clock or SystemClock()
+    deadline = clock.monotonic() + seconds
+    left = seconds
+    retries: list[dict[str, Json]] = []
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            reply = await once(attempt, left)
+        except AttemptFailed as failed:
+            retries.append(failed.told())
+            kind = KINDS[failed.kind]
+            if not kind.again or attempt == MOST_ATTEMPTS:
+                raise model_failed(failed, place, retries) from None
+            wait = wait_seconds(failed, attempt, rng)
+            if clock.monotonic() + wait >= deadline:
+                raise model_failed(failed, place, retries, more=" No time is left to ask again.") from None
+            await sleep(wait)
+            left = deadline - clock.monotonic()
+            if left <= 0:
+                raise model_failed(failed, place, retries, more=" No time is left to ask again.") from None
+        else:
+            reply.attempts = attempt
+            reply.retries = retries
+            return reply
+
+
+def model_failed(failed: AttemptFailed, place: str, retries: list[dict[str, Json]], *, more: str = "") -> ModelFailed:
+    """The failure of a rollout after these attempts, of which `failed` was the last."""
+    kind = KINDS[failed.kind]
+    said = f": {failed.excerpt.rstrip('. ')}" if failed.excerpt else ""
+    tries = f" It was asked {len(retries)} times." if len(retries) > 1 else ""
+    metadata = {"endpoint": place, "attempts": ", ".join(_in_words(each) for each in retries)}
+    if failed.status is not None:
+        metadata["status"] = str(failed.status)
+    failure = Failure(
+        kind.boundary,
+        kind.code,
+        f"The model at {place} {failed.words}{said}.{tries}{more}",
+        hint=kind.hint if failed.hint is None else failed.hint,
+        metadata=metadata,
+    )
+    return ModelFailed(failure, overflow=failed.kind == "overflow")
+
+
+def _in_words(told: dict[str, Json]) -> str:
+    return f"{told['kind']} {told['status']}" if "status" in told else str(told["kind"])

@@ -1,0 +1,243 @@
+"""Policies that decide by computing: random, noop, constant, replay, and an app's own functions."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from taskapp_kit.contract.content import Json, NotJson, plain, without_images
+from taskapp_kit.contract.identity import derived_rng
+from taskapp_kit.contract.protocols import PolicyStops, Tool, View
+from taskapp_kit.contract.trajectory import Answer, Recording, ToolCall
+from taskapp_kit.declare.source_location import without_folder
+from taskapp_kit.declare.specs import EnvironmentSpec, PolicySpec
+from taskapp_kit.errors import FieldProblem, RequestError, TaskappError
+from taskapp_kit.rollout.policy.sampling import Draw, Unbounded, compile_sampler
+
+
+class PolicyError(TaskappError):
+    """A policy gave something that is no answer. The message says what it gave and what was expected."""
+
+
+def policy_rng(environment: str, split: str, seed: int, sample: int) -> random.Random:
+    """The policy's own stream: never the environment's. `sample` tells the rollouts of one seed apart."""
+    return derived_rng("policy", environment, split, seed, sample)
+
+
+class RandomPolicy:
+    """Each turn: one of the tools, uniformly; then each of its fields, uniformly."""
+
+    name = "random"
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._samplers: dict[str, Draw] = {}
+
+    def decide(self, view: View) -> Answer:
+        """One uniformly drawn action."""
+        tools = view.tools
+        tool = self._rng.choice(tools) if len(tools) > 1 else tools[0]
+        draw = self._samplers.get(tool.name)
+        if draw is None:
+            draw = self._samplers[tool.name] = sampler_of(tool)
+        return Answer([ToolCall(tool.name, draw(self._rng))])
+
+
+_compiled: dict[int, tuple[Tool, Draw]] = {}
+
+
+def sampler_of(tool: Tool) -> Draw:
+    """How the tool's arguments are drawn: the author's `sample`, else the schema's. Raises Unbounded."""
+    known = _compiled.get(id(tool))
+    if known is not None and known[0] is tool:
+        return known[1]
+    draw = compile_sampler(tool.parameters, tool.name) if tool.sample is None else _author_sampler(tool, tool.sample)
+    if len(_compiled) > 4096:  # tools that an environment makes anew for each episode
+        _compiled.clear()
+    _compiled[id(tool)] = (tool, draw)
+    return draw
+
+
+def _author_sampler(tool: Tool, sample: Callable[[random.Random], Any]) -> Draw:
+    return lambda rng: _arguments(sample(rng), tool)
+
+
+def _arguments(drawn: Any, tool: Tool) -> Json:
+    value = plain(drawn, f"{tool.name}.sample")
+    if tool.text and isinstance(value, str):
+        return {next(iter(tool.parameters.get("properties", {"text": None}))): value}
+    return value
+
+
+def random_policy(environment: EnvironmentSpec, rng: random.Random) -> RandomPolicy:
+    """Raises RequestError when an action of the environment cannot be drawn, naming its line."""
+    for action in environment.actions.values():
+        try:
+            sampler_of(action.tool)
+        except Unbounded as error:
+            raise unavailable(
+                "random", f"action {action.name!r} at {without_folder(action.place)}: {error}",
+                "Give its fields bounds (Literal, Field(ge=, le=), a greatest length), or the action a sampler: "
+                "@action(sample=fn).",
+            ) from None  # fmt: skip
+    return RandomPolicy(rng)
+
+
+class ConstantPolicy:
+    """The same answer in every turn."""
+
+    def __init__(self, name: str, answer: Answer) -> None:
+        self.name = name
+        self._answer = answer
+
+    def decide(self, view: View) -> Answer:
+        """The answer, whatever is seen."""
+        return Answer([ToolCall(call.tool, call.args) for call in self._answer.tool_calls], self._answer.output)
+
+
+def noop_policy(environment: EnvironmentSpec) -> ConstantPolicy:
+    """Plays the action marked `@action(noop={…})`. Raises RequestError when none is."""
+    for action in environment.actions.values():
+        if action.tool.noop is not None:
+            return ConstantPolicy("noop", Answer([ToolCall(action.name, plain(action.tool.noop, "noop"))]))
+    raise unavailable(
+        "noop",
+        f"environment {environment.name!r} at {without_folder(environment.place)} has no action marked "
+        "@action(noop={…})",
+        "Mark the action that changes nothing, or name another policy.",
+    )
+
+
+def constant_policy(environment: EnvironmentSpec, config: Mapping[str, Json]) -> ConstantPolicy:
+    """Repeats `policy.config.action`: `{"tool": {args}}`, a list of those, or words.
+
+    Raises RequestError when it is absent or can never be done in this environment; PolicyError when it is none of these.
+    """
+    if "action" not in config:
+        raise unavailable(
+            "constant", "policy.config has no 'action'", 'Give {"action": {"tool": {args}}} or {"action": "words"}.'
+        )
+    answer = answer_from(config["action"], "policy.config.action")
+    problems = [_never(environment, call) for call in answer.tool_calls] or [_never_words(environment, answer)]
+    if problems[0] is not None and None not in problems:
+        message = f"policy 'constant' could never act: {problems[0]}."
+        words = ', or {"action": "words"}' if environment.text_action is not None else ""
+        raise RequestError(
+            message,
+            fields=(FieldProblem(("body", "policy", "config", "action"), message, "policy_unavailable"),),
+            code="policy_unavailable",
+            hint=f'Give {{"action": {{"tool": {{args}}}}}} with a tool of the environment{words}.',
+        )
+    return ConstantPolicy("constant", answer)
+
+
+def _never(environment: EnvironmentSpec, call: ToolCall) -> str | None:
+    """Why the environment could never do this call; None when it may."""
+    if call.tool not in environment.actions:
+        return (
+            f"policy.config.action names the tool {call.tool[:80]!r}; the tools of environment {environment.name!r} are "
+            f"{', '.join(environment.actions)}"
+        )
+    if not isinstance(call.args, Mapping):
+        kind = type(call.args).__name__
+        return f"policy.config.action gives {call.tool} arguments that are a {kind}, expected an object"
+    return None
+
+
+def _never_words(environment: EnvironmentSpec, answer: Answer) -> str | None:
+    """The same of an answer in words."""
+    if environment.text_action is None:
+        return (
+            "policy.config.action is words, and no action of environment "
+            f"{environment.name!r} takes words; its tools are {', '.join(environment.actions)}"
+        )
+    if not answer.output and not environment.one_answer:
+        return f"policy.config.action is the empty text, which environment {environment.name!r} always refuses"
+    return None
+
+
+class ReplayPolicy:
+    """The answers of a stored rollout, in order; then its stop. Without one PolicyError is raised when the episode goes on."""
+
+    name = "replay"
+
+    def __init__(self, recording: Recording) -> None:
+        self._answers = recording.answers
+        self._given = 0
+        self._stops = recording.stops
+
+    def decide(self, view: View) -> Answer:
+        """The next stored answer. Turns that the caller scripted are not counted."""
+        if self._given >= len(self._answers):
+            if self._stops is not None:
+                raise PolicyStops(self._stops)
+            raise PolicyError(
+                f"the stored rollout has {len(self._answers)} turns, and the episode asks for turn {self._given + 1}: it "
+                "is not the same episode.",
+                hint="Replay with the same environment version, split, seed and env.config.",
+            )
+        self._given += 1
+        return self._answers[self._given - 1]
+
+
+class AuthorPolicy:
+    """An app's `@app.policy` function. It is given the words of the observation (pictures are left out)."""
+
+    def __init__(self, spec: PolicySpec, rng: Callable[[], random.Random]) -> None:
+        self.name = spec.name
+        self._function: Callable[..., Any] = spec.function
+        self._wants = spec.parameters
+        self._given: dict[str, Any] = {"rng": rng()} if "rng" in spec.parameters else {}
+
+    def decide(self, view: View) -> Answer:
+        """What the function returns, as an answer. Raises whatever it raises, or PolicyError."""
+        given = self._given
+        observation = without_images(view.observation)
+        # a copy: what a policy does to it does not reach the record
+        given["observation"] = observation if isinstance(observation, str) else plain(observation, "")
+        given["task"] = view.task
+        returned = self._function(**{name: given[name] for name in self._wants})
+        if inspect.isawaitable(returned):
+            if inspect.iscoroutine(returned):
+                returned.close()
+            raise PolicyError(
+                f"policy {self.name!r} is an async function.",
+                hint="Write it with `def`: it computes, it waits for nobody.",
+            )
+        return answer_from(returned, f"policy {self.name!r}")
+
+
+def answer_from(value: Any, who: str) -> Answer:
+    """`{"tool": {args}}`, a list of them, or words, as an Answer. Raises PolicyError.
+
+    `{"tool": NAME, "args": {…}}` is understood too when no tool could be called `args`.
+    """
+    if isinstance(value, str):
+        return Answer(output=value)
+    if isinstance(value, Mapping) and value:
+        if set(value) == {"tool", "args"} and isinstance(value["tool"], str):
+            return Answer([ToolCall(value["tool"], _plain(value["args"], who))])
+        return Answer([ToolCall(str(tool), _plain(args, who)) for tool, args in value.items()])
+    if isinstance(value, (list, tuple)) and value and all(isinstance(item, Mapping) for item in value):
+        return Answer([call for item in value for call in answer_from(item, who).tool_calls])
+    raise PolicyError(f'{who} gave {str(value)[:80]!r}; expected {{"tool": {{args}}}}, a list of them, or words.')
+
+
+def _plain(args: Any, who: str) -> Json:
+    try:
+        return plain(args if args is not None else {}, "args")
+    except NotJson as error:
+        raise PolicyError(f"{who}: {error}; arguments are JSON.") from None
+
+
+def unavailable(
+    name: str, why: str, hint: str, *, loc: tuple[str, ...] = ("body", "policy", "policy_name")
+) -> RequestError:
+    """A policy that has the name and cannot act. loc: the request's field that names it."""
+    message = f"policy {name!r} is unavailable: {why}."
+    return RequestError(
+        message, hint=hint, code="policy_unavailable",
+        fields=(FieldProblem(loc, message, "policy_unavailable"),),
+    )  # fmt: skip

@@ -1,0 +1,120 @@
+"""What a model is told first: the system prompt, and the tools on offer.
+
+The system prompt is the environment's (`environment(prompt=)`), else the app's (`TaskApp(system_prompt=)`), else made from
+the docstrings and limits. In the modes `text` and `structured` it also says which actions there are and how to write one.
+Nothing of a task's row stands in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.protocols import Tool, View
+from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
+from taskapp_kit.rollout.policy.example_arguments import example_call, example_text
+from taskapp_kit.rollout.policy.options import Asking, OutputMode
+
+
+def prompt_of(app: AppSpec, environment: EnvironmentSpec, asking: Asking, view: View) -> dict[str, Json]:
+    """The first request of an episode, without `model`: exactly what a `Conversation` would send for this view."""
+    from taskapp_kit.rollout.policy.chat.conversation import Conversation
+
+    return Conversation(app, environment, asking).ask(view)
+
+
+def only_words(tools: Sequence[Tool]) -> bool:
+    """True when the assistant's words are the only action: then it is a plain chat, in every mode without a schema."""
+    return len(tools) == 1 and tools[0].text
+
+
+def system_prompt(app: AppSpec, environment: EnvironmentSpec, mode: OutputMode, tools: Sequence[Tool]) -> str:
+    """The system prompt of an episode with these tools; see the module."""
+    declared = environment.system_prompt or app.system_prompt
+    words = next((tool for tool in tools if tool.text), None)
+    parts: list[str]
+    if declared is not None:
+        parts = [declared]
+    else:
+        parts = [environment.description, *_rules(mode, tools, words), *_limits(environment, tools)]
+    if mode == "text" and not only_words(tools):
+        parts += [_catalogue(tools), _text_form(tools, words)]
+    elif mode == "structured" and not only_words(tools):
+        parts += [_catalogue(tools), _structured_form(tools)]
+    return "\n\n".join(part.strip() for part in parts if part.strip())
+
+
+def tool_schemas(tools: Sequence[Tool]) -> list[dict[str, Json]]:
+    """The actions as `tools` of a request. An action that takes plain words is none."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": {"type": "object", "properties": {}, **_plain(tool.parameters)},
+            },
+        }
+        for tool in tools
+        if not tool.text
+    ]
+
+
+def _rules(mode: OutputMode, tools: Sequence[Tool], words: Tool | None) -> list[str]:
+    if only_words(tools):
+        return [tools[0].description]
+    if mode != "tool_calls":
+        return []
+    said = "Act by calling the tools. Several calls in one answer are done in the order in which they stand."
+    if words is not None:
+        said += f" An answer in plain words, without a call, is an action too: {words.description}"
+    return [said]
+
+
+def _limits(environment: EnvironmentSpec, tools: Sequence[Tool]) -> list[str]:
+    told = []
+    if only_words(tools) and environment.max_steps is None and environment.max_turns is None:
+        return []
+    if environment.max_steps is not None:
+        told.append(f"after {environment.max_steps} {'action' if environment.max_steps == 1 else 'actions'}")
+    if environment.max_turns is not None:
+        told.append(f"after {environment.max_turns} of your answers")
+    return [f"The episode ends at the latest {' or '.join(told)}."] if told else []
+
+
+def _catalogue(tools: Sequence[Tool]) -> str:
+    """Every action with its description and the schema of its arguments."""
+    told = ["The actions are:"]
+    for tool in tools:
+        description = " ".join(tool.description.split())
+        schema = orjson.dumps(_plain(tool.parameters)).decode()
+        takes = "takes no arguments" if not tool.parameters.get("properties") else f"arguments: {schema}"
+        told.append(f"- {tool.name}: {description}\n  {takes}")
+    return "\n".join(told)
+
+
+def _text_form(tools: Sequence[Tool], words: Tool | None) -> str:
+    shown = next((tool for tool in tools if not tool.text), tools[0])
+    said = (
+        "Answer with one action, written as a JSON object, for example:\n"
+        f"{example_text(shown)}\n"
+        "You may think in words before it; the answer holds one such object and no other."
+    )
+    if words is not None:
+        said += f" An answer without such an object is taken as the action {words.name}, as it stands."
+    return said
+
+
+def _structured_form(tools: Sequence[Tool]) -> str:
+    shown = next((tool for tool in tools if not tool.text), tools[0])
+    example = orjson.dumps({"action": example_call(shown)}, default=dict).decode()
+    return f"Answer with one action as a JSON object that fits the response format, for example:\n{example}"
+
+
+def _plain(schema: Mapping[str, Any]) -> dict[str, Json]:
+    """A copy that JSON's writer takes: a schema may be a read-only mapping."""
+    copied: dict[str, Json] = orjson.loads(orjson.dumps(schema, default=dict))
+    return copied

@@ -1,0 +1,178 @@
+"""What a request says about how its model is asked: output mode, sampling, history, what comes back with the words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from taskapp_kit.contract.content import Json, NotJson, plain
+from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.rollout.policy.history import FullHistory, History, read_history
+
+if TYPE_CHECKING:
+    from taskapp_kit.contract.wire import StructuredConfig
+
+OutputMode = Literal["tool_calls", "text", "structured"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How the model of one rollout is asked.
+
+    sampling: goes into each request as it is. extra: further members of the endpoint's own, over `sampling`. tool_choice:
+    None leaves it to the environment's actions. pictures: False sends words in their place. reasoning: False sends the
+    model's thoughts of earlier turns not back. logprobs, token_ids: asks the endpoint for them. schema: JSON Schema of
+    the answer in mode `structured`, None makes one from the actions.
+    """
+
+    mode: OutputMode = "tool_calls"
+    sampling: Mapping[str, Json] = field(default_factory=dict)
+    extra: Mapping[str, Json] = field(default_factory=dict)
+    history: History = field(default_factory=FullHistory)
+    tool_choice: Json = None
+    pictures: bool = True
+    reasoning: bool = True
+    logprobs: bool = False
+    token_ids: bool = False
+    schema: Mapping[str, Json] | None = None
+    schema_name: str = "response"
+    strict: bool = True
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _flag(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _word(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _words(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
+
+
+def _object(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+SAMPLING: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "temperature": (_number, "a number"),
+    "top_p": (_number, "a number"),
+    "min_p": (_number, "a number"),
+    "top_k": (_whole, "a whole number"),
+    "max_tokens": (_count, "a whole number from 1"),
+    "max_completion_tokens": (_count, "a whole number from 1"),
+    "presence_penalty": (_number, "a number"),
+    "frequency_penalty": (_number, "a number"),
+    "repetition_penalty": (_number, "a number"),
+    "seed": (_whole, "a whole number"),
+    "stop": (_words, "words or a list of words"),
+    "logit_bias": (_object, "an object"),
+    "reasoning_effort": (_word, "a word"),
+    "parallel_tool_calls": (_flag, "true or false"),
+}
+"""The members of `policy.config` that go into each request, and what each one is. All others stay here."""
+
+OURS = frozenset(
+    ("model", "messages", "tools", "tool_choice", "functions", "function_call", "response_format", "stream",
+     "stream_options", "n")
+)  # fmt: skip
+"""What `extra_body` cannot say: the kit writes it, and reads the answer accordingly."""
+
+
+def wants_token_ids(config: Mapping[str, Any], *, record_logprobs: bool, mode: str) -> bool:
+    """Whether token ids are asked for: with `policy.config.return_token_ids`, else when training records logprobs.
+
+    Raises RequestError naming the field.
+    """
+    return _yes(config, "return_token_ids", record_logprobs and mode == "rl")
+
+
+def read_asking(
+    config: Mapping[str, Any],
+    *,
+    output_mode: OutputMode = "tool_calls",
+    structured_config: StructuredConfig | None = None,
+    record_logprobs: bool = False,
+    mode: str = "eval",
+) -> Asking:
+    """From `policy.config`, `policy.output_mode`, `policy.structured_config`, `record.logprobs` and the request's mode.
+
+    Token ids are asked for with `policy.config.return_token_ids`, and when log-probabilities are recorded for training
+    (mode `rl`): an endpoint that does not know the member may refuse it. Raises RequestError naming the field.
+    """
+    sampling: dict[str, Json] = {}
+    for name, (fits, expected) in SAMPLING.items():
+        value = config.get(name)
+        if value is None:
+            continue
+        if not fits(value):
+            raise _refused((name,), value, expected)
+        sampling[name] = value
+    return Asking(
+        mode=output_mode,
+        sampling=sampling,
+        extra=_extra(config.get("extra_body")),
+        history=read_history(config.get("history")),
+        tool_choice=_tool_choice(config.get("tool_choice")),
+        pictures=config.get("images") is not False,
+        reasoning=_yes(config, "keep_reasoning", True),
+        logprobs=record_logprobs,
+        token_ids=wants_token_ids(config, record_logprobs=record_logprobs, mode=mode),
+        schema=None if structured_config is None else structured_config.json_schema,
+        schema_name="response" if structured_config is None else structured_config.schema_name,
+        strict=structured_config is None or structured_config.strict,
+    )
+
+
+def _extra(given: Json) -> Mapping[str, Json]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise _refused(("extra_body",), given, "an object")
+    taken = sorted(OURS & set(given))
+    if taken:
+        raise _refused(("extra_body", taken[0]), given[taken[0]], "absent: that member is written by taskapp-kit")
+    try:
+        extra: dict[str, Json] = plain(given, "extra_body")
+    except NotJson as error:
+        raise _refused(("extra_body",), str(error), "plain JSON") from None
+    return extra
+
+
+def _tool_choice(given: Json) -> Json:
+    if given is None or given in ("auto", "required", "none"):
+        return given
+    function = given.get("function") if isinstance(given, Mapping) and given.get("type") == "function" else None
+    if isinstance(function, Mapping) and isinstance(function.get("name"), str):
+        return {"type": "function", "function": {"name": function["name"]}}
+    expected = '"auto", "required", "none" or {"type": "function", "function": {"name": NAME}}'
+    raise _refused(("tool_choice",), given, expected)
+
+
+def _yes(config: Mapping[str, Any], name: str, otherwise: bool) -> bool:
+    value = config.get(name)
+    if value is None:
+        return otherwise
+    if type(value) is not bool:
+        raise _refused((name,), value, "true or false")
+    return value
+
+
+def _refused(path: tuple[str, ...], value: Any, expected: str) -> RequestError:
+    message = f"policy.config.{'.'.join(path)} is {str(value)[:80]!r}; expected {expected}."
+    return RequestError(message, fields=(FieldProblem(("body", "policy", "config", *path), message),))

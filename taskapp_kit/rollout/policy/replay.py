@@ -1,0 +1,89 @@
+"""The policy `replay`: which episode a stored rollout was, and what its policy answered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.events import Answered, from_json
+from taskapp_kit.contract.protocols import StoredRollout
+from taskapp_kit.contract.trajectory import Recording
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.declare.episode_selection import find_environment, read_config
+from taskapp_kit.declare.specs import AppSpec
+from taskapp_kit.errors import FieldProblem, RequestError
+
+DECLARED_LIMITS = ("environment", "max_turns", "max_steps")
+"""Stop reasons that the environment gives again by itself; the others came with the request, and end a replay too."""
+
+
+def as_stored(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> RolloutRequest:
+    """The request with environment, split, seed, config and the policy's sample of a stored rollout of this app.
+
+    What the request gives of these has to be the same. Raises RequestError `replay_differs`, which names each field that
+    is not; `unknown_environment` when the app has that environment no longer.
+    """
+    differing = tuple(_differing(request, stored, app))
+    if differing:
+        raise RequestError(
+            f"This is not the episode of rollout {stored.rollout_id}: "
+            + "; ".join(f"{'.'.join(map(str, problem.loc[1:]))} {problem.message}" for problem in differing) + ".",
+            fields=differing,
+            code="replay_differs",
+            hint="Leave these fields out: a replay takes them from the stored rollout.",
+        )  # fmt: skip
+    safety = request.safety
+    if stored.stop_reason == "max_ops":  # it may have ended within an answer
+        reached = next(int(event["value"]) for event in stored.events if event.get("kind") == "limited")
+        safety = safety.model_copy(update={"max_ops": min(safety.max_ops, reached)})
+    config: dict[str, Any] = {**request.env.config, **stored.config, "split": stored.split}
+    policy = {**request.policy.config, **({"sample": stored.policy["sample"]} if "sample" in stored.policy else {})}
+    return request.model_copy(
+        update={
+            "env": request.env.model_copy(
+                update={"env_name": stored.environment, "seed": stored.seed, "config": config}
+            ),
+            "policy": request.policy.model_copy(update={"config": policy}),
+            "safety": safety,
+        }
+    )
+
+
+def _differing(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> Iterator[FieldProblem]:
+    def problem(loc: tuple[str, ...], asked: Json, was: Json) -> FieldProblem:
+        return FieldProblem(("body", *loc), f"is {_short(asked)}, and was {_short(was)}", "replay_differs")
+
+    env = request.env
+    if env.env_name not in (None, stored.environment):
+        yield problem(("env", "env_name"), env.env_name, stored.environment)
+        return  # another environment's config cannot be compared
+    read = read_config(find_environment(app, stored.environment), env.config)
+    if env.seed not in (None, stored.seed):
+        yield problem(("env", "seed"), env.seed, stored.seed)
+    if read.split not in (None, stored.split):
+        yield problem(("env", "config", "split"), read.split, stored.split)
+    for name, value in read.given.items():
+        if name not in stored.config:
+            yield FieldProblem(
+                ("body", "env", "config", name), f"is {_short(value)}, and was not given", "replay_differs"
+            )
+        elif stored.config[name] != value:
+            yield problem(("env", "config", name), value, stored.config[name])
+    sample = request.policy.config.get("sample")
+    if sample is not None and sample != stored.policy.get("sample", 0):
+        yield problem(("policy", "config", "sample"), sample, stored.policy.get("sample", 0))
+
+
+def recording_of(stored: StoredRollout) -> Recording:
+    """What the policy of a stored rollout answered, and the limit that ended it, unless the environment declares it."""
+    told = (from_json(event) for event in stored.events if event.get("kind") == "answered")
+    answers = [event.answer for event in told if isinstance(event, Answered) and not event.scripted]
+    by_request = stored.status == "truncated" and stored.stop_reason not in DECLARED_LIMITS
+    return Recording(answers, stored.stop_reason if by_request else None)
+
+
+def _short(value: Json) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:59]}…"

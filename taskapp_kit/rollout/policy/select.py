@@ -1,0 +1,183 @@
+"""Which policy acts: `policy.config.policy`; else `policy_name` if known; else the model at `inference_url`; else 422."""
+
+from __future__ import annotations
+
+import difflib
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.protocols import LocalPolicy
+from taskapp_kit.contract.trajectory import Recording
+from taskapp_kit.declare.app import Exposure
+from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
+from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.rollout.policy.builtin import (
+    AuthorPolicy,
+    PolicyError,
+    ReplayPolicy,
+    constant_policy,
+    noop_policy,
+    policy_rng,
+    random_policy,
+    unavailable,
+)
+
+BUILT_IN = ("random", "noop", "constant", "replay")
+MODEL = "model"
+"""What the policy is called when the model at `inference_url` acts."""
+
+GOLD = "gold"
+"""The app's example of good play, the one policy that may read a task's private fields."""
+
+KEPT_CONFIG = (
+    "policy", "model", "sample", "action", "rollout_id", "temperature", "top_p", "top_k", "max_tokens",
+    "max_completion_tokens", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "stop",
+    "images", "history", "tool_choice", "parallel_tool_calls", "reasoning_effort", "logit_bias", "keep_reasoning",
+    "return_token_ids",
+)  # fmt: skip
+"""The members of `policy.config` that a store keeps, besides the model's address without userinfo and query (but `cid`)."""
+KNOWN_CONFIG = frozenset((*KEPT_CONFIG, "inference_url", "api_key", "extra_body", "trace_correlation_id", "trace"))
+"""Every member of `policy.config` that has an effect."""
+MOST_UNKNOWN_NAMED = 8
+LONGEST_UNKNOWN_NAME = 40
+
+
+def offered(app: AppSpec, *, exposure: Exposure, gold: bool | None) -> AppSpec:
+    """The app with the policies that a server offers. gold: the setting `TASKAPP_GOLD`, None when it is not set.
+
+    Unset, a `gold` that takes the task's row is withheld under exposure "public": its actions show private fields.
+    """
+
+    def stays(name: str, parameters: Sequence[str]) -> bool:
+        if name != GOLD:
+            return True
+        return exposure != "public" or "task" not in parameters if gold is None else gold
+
+    policies = tuple(spec for spec in app.policies if stays(spec.name, spec.parameters))
+    if len(policies) == len(app.policies):
+        return app
+    return replace(app, policies=policies, withheld=tuple(spec for spec in app.policies if spec not in policies))
+
+
+def policy_names(app: AppSpec, environment: str) -> list[str]:
+    """Every policy that can be named for this environment, the app's own first."""
+    own = [spec.name for spec in app.policies if spec.applies_to(environment)]
+    return own + [name for name in BUILT_IN if name not in own]
+
+
+def policies_of(app: AppSpec, environment: EnvironmentSpec) -> dict[str, str | None]:
+    """Policy to None, or to the sentence why it is unavailable; the app's own first."""
+    own = {spec.name for spec in app.policies if spec.applies_to(environment.name)}
+    found: dict[str, str | None] = {}
+    for name in policy_names(app, environment.name):
+        found[name] = None
+        try:
+            if name == "random" and name not in own:
+                random_policy(environment, random.Random(0))
+            elif name == "noop" and name not in own:
+                noop_policy(environment)
+        except RequestError as error:
+            found[name] = error.message.partition("is unavailable: ")[2] or error.message
+    return found
+
+
+def unknown_config(config: Mapping[str, Json]) -> list[str]:
+    """A warning for each member of `policy.config` that has no effect, with the name that may be meant.
+
+    At most `MOST_UNKNOWN_NAMED` are named, and only short words (with hyphens, too); the others are counted.
+    """
+    unknown = [name for name in config if name not in KNOWN_CONFIG]
+    named = [name for name in unknown if len(name) <= LONGEST_UNKNOWN_NAME and name.replace("-", "_").isidentifier()]
+    warnings = []
+    for name in named[:MOST_UNKNOWN_NAMED]:
+        close = difflib.get_close_matches(name, sorted(KNOWN_CONFIG), n=1)
+        meant = f"; did you mean {close[0]!r}?" if close else ""
+        warnings.append(f"policy.config.{name} is not known here and was ignored{meant}")
+    if more := len(unknown) - len(warnings):
+        count = f"{more} more" if warnings else f"{more}"
+        warnings.append(f"{count} of the members of policy.config are not known here and were ignored")
+    return warnings
+
+
+def _available(app: AppSpec, environment: str) -> list[str]:
+    """The policies that a request can name and have act."""
+    return [name for name, why in policies_of(app, app.environments[environment]).items() if why is None]
+
+
+def chosen_name(
+    app: AppSpec, environment: str, config: Mapping[str, Json], policy_name: str | None, inference_url: str | None
+) -> str:
+    """The policy's name. Raises RequestError listing the names."""
+    names = policy_names(app, environment)
+    asked = config.get("policy")
+    loc = ("body", "policy", "policy_name") if asked is None else ("body", "policy", "config", "policy")
+    wanted = policy_name if asked is None else asked
+    if any(spec.name == wanted and spec.applies_to(environment) for spec in app.withheld):
+        raise unavailable(
+            str(wanted), "this server does not offer it, as its actions may show private fields of the task",
+            "Name another policy, or have the server offer it: `taskapp serve --gold`, or TASKAPP_GOLD=on.", loc=loc,
+        )  # fmt: skip
+    if asked is not None:
+        if asked not in names:
+            raise _unknown(asked, _available(app, environment), loc)
+        return str(asked)
+    if policy_name in names:
+        return str(policy_name)
+    if inference_url is not None:
+        return MODEL
+    raise _unknown(
+        policy_name, _available(app, environment), loc, "A language model needs policy.config.inference_url."
+    )
+
+
+def make_policy(
+    app: AppSpec,
+    environment: EnvironmentSpec,
+    name: str,
+    config: Mapping[str, Json],
+    *,
+    split: str,
+    seed: int,
+    recording: Recording | None = None,
+) -> LocalPolicy:
+    """The policy for one rollout. recording: of the stored rollout, for `replay`. Raises RequestError."""
+    sample = _sample(config)
+
+    def rng() -> random.Random:  # made by those who draw: hashing and seeding cost more than a small step
+        return policy_rng(environment.name, split, seed, sample)
+
+    for spec in app.policies:
+        if spec.name == name and spec.applies_to(environment.name):
+            return AuthorPolicy(spec, rng)
+    if name == "random":
+        return random_policy(environment, rng())
+    if name == "noop":
+        return noop_policy(environment)
+    if name == "replay":
+        return ReplayPolicy(recording or Recording([]))
+    try:
+        return constant_policy(environment, config)
+    except PolicyError as error:
+        raise RequestError(
+            error.message, fields=(FieldProblem(("body", "policy", "config", "action"), error.message),)
+        ) from None
+
+
+def _sample(config: Mapping[str, Json]) -> int:
+    sample = config.get("sample", 0)
+    if type(sample) is not int or not 0 <= sample < 2**63:
+        message = f"policy.config.sample is {str(sample)[:80]!r}; expected a whole number from 0."
+        raise RequestError(message, fields=(FieldProblem(("body", "policy", "config", "sample"), message),))
+    return sample
+
+
+def _unknown(asked: object, names: list[str], loc: tuple[str | int, ...], more: str = "") -> RequestError:
+    close = difflib.get_close_matches(str(asked), names, n=1)
+    found = "no policy is named in the request" if asked is None else f"there is no policy {str(asked)[:80]!r}"
+    message = f"{found}; the policies are {', '.join(names)}."
+    hint = " ".join([*(f"Did you mean {name!r}?" for name in close), *([more] if more else [])])
+    return RequestError(
+        message, fields=(FieldProblem(loc, message, "unknown_policy"),), code="unknown_policy", hint=hint
+    )

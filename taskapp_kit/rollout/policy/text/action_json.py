@@ -1,0 +1,197 @@
+"""JSON that a model wrote, and the actions in it.
+
+Taken as one action: `{"tool": NAME, "arguments": {…}}` (also `name`, `function`, `action`; also `args`, `parameters`,
+`input`), the same with the arguments beside the name, OpenAI's `{"type": "function", "function": {…}}`, and
+`{NAME: {…}}`. A list of them, or one under `actions` or `tool_calls`, is several.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from taskapp_kit.contract.content import Json, NotJson, plain
+from taskapp_kit.contract.protocols import Tool
+from taskapp_kit.contract.trajectory import ToolCall
+
+NAME_WORDS = ("tool", "name", "tool_name", "function", "action")
+ARGUMENT_WORDS = ("arguments", "args", "parameters", "input", "tool_input", "action_input")
+ONE_WORDS = ("action", "tool_call", "function_call", "function", "tool")
+SEVERAL_WORDS = ("actions", "tool_calls", "calls")
+SIDE_WORDS = frozenset({"thought", "thoughts", "reasoning", "reason", "explanation", "id", "type", "index"})
+WRAPPINGS = 4
+SHOWN = 60
+
+
+class Unreadable(ValueError):
+    """Words are no JSON, or not what can be recorded. str() says what and where, fit for the model. `read`: how far it came."""
+
+    def __init__(self, message: str, read: int = 0) -> None:
+        super().__init__(message)
+        self.read = read
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number in JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse, strict=False)  # a line end inside a string is what models write
+
+
+def decode_at(text: str, start: int) -> tuple[Json, int]:
+    """The JSON value that begins at `start`, and where it ends. Raises Unreadable."""
+    try:
+        value, end = _DECODER.raw_decode(text, start)
+    except RecursionError:
+        raise Unreadable("it is nested too deeply", 4096) from None
+    except json.JSONDecodeError as error:
+        near = text[max(start, error.pos - SHOWN // 2) : error.pos + SHOWN // 2]
+        words = error.msg[:1].lower() + error.msg[1:]
+        raise Unreadable(f"{words} at character {error.pos - start + 1}, near {near!r}", error.pos - start) from None
+    except ValueError as error:  # NaN, or an integer of thousands of digits
+        raise Unreadable(str(error).partition(";")[0][:200], 4096) from None
+    return value, end
+
+
+def decode(text: str) -> Json:
+    """The one JSON value that the text is, space around it aside. Raises Unreadable."""
+    start = len(text) - len(text.lstrip())
+    value, end = decode_at(text, start)
+    if text[end:].strip():
+        raise Unreadable(f"something follows the JSON: {text[end:].strip()[:SHOWN]!r}")
+    return value
+
+
+def decode_arguments(text: str) -> Json:
+    """A tool call's arguments: JSON, kindly without its code fence, and read twice where it was written twice.
+
+    Nothing at all is `{}`. Raises Unreadable.
+    """
+    stripped = text.strip()
+    if not stripped:
+        return {}
+    if stripped.startswith("```") and stripped.endswith("```") and len(stripped) > 6:
+        stripped = stripped[3:-3].partition("\n")[2] if "\n" in stripped else stripped[3:-3].removeprefix("json")
+    value = decode(stripped)
+    if isinstance(value, str) and value.lstrip()[:1] == "{":
+        value = decode(value)
+    return recordable({} if value is None else value)
+
+
+def recordable(value: Json) -> Json:
+    """The value as it can be recorded: finite numbers of 64 bits, valid text, not too deep. Raises Unreadable."""
+    try:
+        return plain(value, "arguments")
+    except NotJson as error:
+        raise Unreadable(str(error)) from None
+
+
+def actions_in(value: Json, tools: Mapping[str, Tool], *, bare: bool = True) -> list[ToolCall] | None:
+    """The actions that a JSON value is, in order; None when it is none. Raises Unreadable.
+
+    bare: an object of arguments alone is taken too, where only one tool could be meant.
+    """
+    found = _actions(value, tools, WRAPPINGS)
+    if found is None and bare and isinstance(value, Mapping) and value:
+        only = [tool for tool in tools.values() if not tool.text]
+        if len(only) == 1 and set(value) <= set(only[0].parameters.get("properties", {})):
+            found = [_call(only[0].name, value, tools)]
+    return found
+
+
+def _actions(value: Json, tools: Mapping[str, Tool], depth: int) -> list[ToolCall] | None:
+    if depth == 0:
+        return None
+    if isinstance(value, list):
+        parts = [_actions(item, tools, depth - 1) for item in value]
+        return [call for part in parts for call in part or ()] if parts and None not in parts else None
+    if not isinstance(value, Mapping):
+        return None
+    return (
+        _named(value, tools)
+        or _keyed(value, tools)
+        or _wrapped(value, SEVERAL_WORDS, tools, depth)
+        or _wrapped(value, ONE_WORDS, tools, depth)
+    )
+
+
+def _wrapped(
+    value: Mapping[str, Json], words: tuple[str, ...], tools: Mapping[str, Tool], depth: int
+) -> list[ToolCall] | None:
+    for word in words:
+        if isinstance(value.get(word), Mapping | list):
+            found = _actions(value[word], tools, depth - 1)
+            if found:
+                return found
+    return None
+
+
+def _named(value: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[ToolCall] | None:
+    """`{"tool": NAME, "arguments": {…}}`, or the arguments beside the name. An unknown name needs the second word."""
+    for word in NAME_WORDS:
+        name = value.get(word)
+        if not isinstance(name, str):
+            continue
+        name = name.strip()
+        for second in ARGUMENT_WORDS:
+            if second in value:
+                return [_call(name, value[second], tools)]
+        if name in tools:
+            rest = {key: part for key, part in value.items() if key != word}
+            known = tools[name].parameters.get("properties", {})
+            return [_call(name, {key: p for key, p in rest.items() if key in known or key not in SIDE_WORDS}, tools)]
+        if set(value) <= {word, *SIDE_WORDS} and word in ("tool", "tool_name"):
+            return [ToolCall(str(recordable(name)), {})]
+    return None
+
+
+def _keyed(value: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[ToolCall] | None:
+    """`{NAME: {…}}`; words of explanation may stand beside it."""
+    named = [key for key in value if key in tools]
+    plainly = len(value) == 1 or all(isinstance(value[key], Mapping) or value[key] is None for key in named)
+    others = any(isinstance(part, Mapping | list) for key, part in value.items() if key not in tools)
+    return [_call(key, value[key], tools) for key in named] if named and plainly and not others else None
+
+
+def _call(name: str, given: Json, tools: Mapping[str, Tool]) -> ToolCall:
+    """The call; a bare value is the argument of a tool that takes one."""
+    if isinstance(given, str) and given.lstrip()[:1] == "{":
+        with contextlib.suppress(Unreadable):  # a text that begins with a brace
+            given = decode(given)
+    if given is None or given == "":
+        given = {}
+    tool = tools.get(name)
+    if tool is not None and not isinstance(given, Mapping):
+        names = tuple(tool.parameters.get("properties", {}))
+        if len(names) == 1:
+            given = {names[0]: given}
+    return ToolCall(str(recordable(name)), recordable(given))
+
+
+def value_of(text: str, schema: Any) -> Json:
+    """A value that stands in a tag: words where the schema takes words, else JSON, else words after all."""
+    kinds = _kinds(schema)
+    if text.startswith("\n") and text.endswith("\n"):
+        text = text[1:-1]
+    if "string" in kinds:
+        return text
+    try:
+        return recordable(decode(text))
+    except Unreadable:
+        return recordable(text.strip())
+
+
+def _kinds(schema: Any) -> set[str]:
+    if not isinstance(schema, Mapping):
+        return set()
+    kind = schema.get("type")
+    found = set(kind) if isinstance(kind, list) else {str(kind)}
+    for choice in schema.get("enum", ()):
+        if isinstance(choice, str):
+            found.add("string")
+    for word in ("anyOf", "oneOf", "allOf"):
+        for branch in schema.get(word, ()):
+            found |= _kinds(branch)
+    return found

@@ -1,0 +1,265 @@
+"""Actions between tags: `<tool_call>` of Hermes and Qwen, `<function=…>`, `[TOOL_CALLS]`, `<action>`, a tag named as a tool.
+
+Every search goes forwards once: a tag that is never closed is looked for once, so hostile words cost no more than long ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from taskapp_kit.contract.protocols import Tool
+from taskapp_kit.contract.trajectory import ToolCall
+from taskapp_kit.rollout.policy.text.action_json import Unreadable, actions_in, decode_at, recordable, value_of
+
+TAGS = 256
+CHILDREN = 64
+"""More tags than these, in an answer and in one of them, are not looked at."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What one way of looking found. several: more than one action was plainly meant. broken: why an attempt is none."""
+
+    calls: list[ToolCall] = field(default_factory=list)
+    several: bool = False
+    broken: str | None = None
+
+
+class Closings:
+    """Finds closing tags; one that is not there is not looked for again."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._missing: set[str] = set()
+
+    def after(self, closing: str, start: int) -> int:
+        """Where `closing` stands at or after `start`, -1 when it does not. `start` must not go back."""
+        if closing in self._missing:
+            return -1
+        at = self._text.find(closing, start)
+        if at < 0:
+            self._missing.add(closing)
+        return at
+
+
+_MARKS = re.compile(
+    r"<(?P<tag>tool_calls?|function_calls?)>|<function=(?P<function>[\w.-]{1,64})>"
+    r"|(?P<list>\[TOOL_CALLS\])|(?P<python><\|python_tag\|>)"
+)
+_MISTRAL = re.compile(r"\s*([\w.-]{1,64})\s*(?:\[ARGS\])?\s*(?=\{)")
+_CHILD = re.compile(r"<([A-Za-z_][\w.-]{0,63})>")
+_PARAMETER = re.compile(r"<parameter=([\w.-]{1,64})>")
+_INNER_FUNCTION = re.compile(r"<function=([\w.-]{1,64})>")
+
+
+def marked(text: str, tools: Mapping[str, Tool]) -> Found:
+    """Tool calls in the notations of chat templates. Several of them are meant as several."""
+    found = Found(several=True)
+    closings = Closings(text)
+    at = 0
+    for _ in range(TAGS):
+        mark = _MARKS.search(text, at)
+        if mark is None:
+            break
+        start = mark.end()
+        try:
+            if mark["function"]:
+                end = closings.after("</function>", start)
+                at = len(text) if end < 0 else end + len("</function>")
+                found.calls.append(_function(mark["function"], text[start : end if end >= 0 else at], tools))
+            elif mark["tag"]:
+                closing = f"</{mark['tag']}>"
+                end = closings.after(closing, start)
+                at = len(text) if end < 0 else end + len(closing)
+                found.calls += _body(text[start : end if end >= 0 else at], tools, f"<{mark['tag']}>")
+            else:
+                calls, at = _listed(text, start, tools, mark[0])
+                found.calls += calls
+        except Unreadable as error:
+            found.broken = str(error)
+            break
+    if found.broken is not None:
+        found.calls = []
+    return found
+
+
+def _listed(text: str, start: int, tools: Mapping[str, Tool], mark: str) -> tuple[list[ToolCall], int]:
+    """JSON values, one or several with `;` or `,` between, or Mistral's `name[ARGS]{…}`; and where they end."""
+    calls: list[ToolCall] = []
+    at = start
+    while True:
+        while at < len(text) and text[at] in " \t\r\n;,":
+            at += 1
+        named = _MISTRAL.match(text, at)
+        if named is not None:
+            value, at = decode_at(text, named.end())
+            calls.append(ToolCall(named[1], recordable(value)))
+        elif text[at : at + 1] in ("{", "["):
+            value, at = _decoded(text, at, mark)
+            calls += _known(actions_in(value, tools), mark)
+        elif calls:
+            return calls, at
+        else:
+            raise Unreadable(f"after {mark} stands no JSON")
+
+
+def _decoded(text: str, at: int, mark: str) -> tuple[object, int]:
+    try:
+        return decode_at(text, at)
+    except Unreadable as error:
+        raise Unreadable(f"the JSON after {mark} cannot be read: {error}") from None
+
+
+def _known(calls: list[ToolCall] | None, mark: str) -> list[ToolCall]:
+    if not calls:
+        raise Unreadable(f"the JSON after {mark} names no tool")
+    return calls
+
+
+def _body(body: str, tools: Mapping[str, Tool], tag: str) -> list[ToolCall]:
+    """What stands in `<tool_call>`: JSON values, `<function=…>`, a tag named as a tool, or a bare name."""
+    stripped = body.strip()
+    function = _INNER_FUNCTION.search(stripped)
+    if function is not None:
+        return [_function(function[1], stripped[function.end() :].partition("</function>")[0], tools)]
+    if stripped[:1] in ("{", "["):
+        return _listed(stripped, 0, tools, tag)[0]
+    calls = tagged(stripped, tools).calls or [*bare(stripped, tools)]
+    if not calls:
+        raise Unreadable(f"in {tag} stands no JSON: {stripped[:60]!r}")
+    return calls
+
+
+def _function(name: str, body: str, tools: Mapping[str, Tool]) -> ToolCall:
+    """`<function=NAME>` with JSON, or with `<parameter=…>` tags, in it."""
+    stripped = body.strip()
+    if stripped[:1] == "{":
+        return ToolCall(name, recordable(_decoded(stripped, 0, f"<function={name}>")[0]))
+    properties = tools[name].parameters.get("properties", {}) if name in tools else {}
+    given: dict[str, object] = {}
+    marks = list(_PARAMETER.finditer(body))
+    for index, mark in enumerate(marks):
+        limit = marks[index + 1].start() if index + 1 < len(marks) else len(body)
+        end = body.find("</parameter>", mark.end(), limit)
+        end = limit if end < 0 else end
+        given[mark[1]] = value_of(body[mark.end() : end], properties.get(mark[1]))
+    if stripped and not marks:
+        raise Unreadable(f"in <function={name}> stands neither JSON nor <parameter=…>: {stripped[:60]!r}")
+    return ToolCall(name, given)
+
+
+@lru_cache(maxsize=256)
+def _opening(names: tuple[str, ...]) -> re.Pattern[str]:
+    words = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    return re.compile(rf"<({words}|action|answer)(?![\w.-])([^<>]{{0,2000}})>")
+
+
+_ATTRIBUTE = re.compile(r"""([A-Za-z_][\w.-]{0,63})\s{0,8}=\s{0,8}(?:"([^"]*)"|'([^']*)')""")
+
+
+def tagged(text: str, tools: Mapping[str, Tool]) -> Found:
+    """`<NAME>…</NAME>` with JSON, one tag for each argument, or the one argument in it; `<action>…</action>` around any."""
+    found = Found()
+    closings = Closings(text)
+    at = 0
+    opening = _opening(tuple(tools))
+    for _ in range(TAGS):
+        mark = opening.search(text, at)
+        if mark is None:
+            break
+        name, inside = mark[1], mark[2]
+        at = mark.end()
+        body = ""
+        if not inside.rstrip().endswith("/"):
+            end = closings.after(f"</{name}>", at)
+            if end < 0 and (name not in tools or tools[name].parameters.get("required")):
+                if name in tools and found.broken is None:
+                    found.broken = f"<{name}> is not closed by </{name}>"
+                continue
+            if end >= 0:
+                body, at = text[at:end], end + len(name) + 3
+        try:
+            if name in tools:
+                found.calls.append(_tool(tools[name], inside, body))
+            else:
+                found.calls += _held(name, body, tools)
+        except Unreadable as error:
+            found.broken = found.broken or str(error)
+    return found
+
+
+def _held(name: str, body: str, tools: Mapping[str, Tool]) -> list[ToolCall]:
+    """What `<action>` or `<answer>` holds."""
+    stripped = body.strip()
+    if stripped[:1] in ("{", "["):
+        value, _ = _decoded(stripped, 0, f"<{name}>")
+        return _known(actions_in(value, tools), f"<{name}>")
+    calls = [*bare(stripped, tools)]
+    if not calls and "<" in stripped:
+        calls = tagged(stripped.replace("<action", "<"), tools).calls  # one wrapping is enough
+    only = word_tool(tools)
+    if not calls and name == "answer" and only is not None:
+        calls = [ToolCall(only[0].name, {only[1]: stripped})]
+    if not calls and name == "action":
+        raise Unreadable(f"in <action> stands no action: {stripped[:60]!r}")
+    return calls
+
+
+def _tool(tool: Tool, inside: str, body: str) -> ToolCall:
+    """The call that a tag named as a tool is."""
+    properties = tool.parameters.get("properties", {})
+    given: dict[str, object] = {
+        item[1]: value_of(item[2] if item[2] is not None else item[3], properties.get(item[1]))
+        for item in _ATTRIBUTE.finditer(inside)
+    }
+    stripped = body.strip()
+    if stripped[:1] == "{":
+        value, end = _decoded(stripped, 0, f"<{tool.name}>")
+        if isinstance(value, dict) and not stripped[end:].strip():
+            return ToolCall(tool.name, recordable({**given, **value}))
+    children = dict(_children(body))
+    if any(name in properties for name in children):
+        given |= {name: value_of(part, properties.get(name)) for name, part in children.items()}
+    elif stripped:
+        if len(properties) != 1 or given:
+            raise Unreadable(f"in <{tool.name}> stands no argument of it: {stripped[:60]!r}")
+        (name,) = properties
+        given[name] = value_of(body if "\n" in body else stripped, properties[name])
+    return ToolCall(tool.name, given)
+
+
+def _children(body: str) -> Iterator[tuple[str, str]]:
+    """The tags of a body, one after the other: name and what is between."""
+    closings = Closings(body)
+    at = 0
+    for _ in range(CHILDREN):
+        mark = _CHILD.search(body, at)
+        if mark is None:
+            break
+        at = mark.end()
+        end = closings.after(f"</{mark[1]}>", at)
+        if end >= 0:
+            yield mark[1], body[at:end]
+            at = end + len(mark[1]) + 3
+
+
+def bare(words: str, tools: Mapping[str, Tool]) -> Iterator[ToolCall]:
+    """The call of a tool that needs no arguments, when the words are its name and nothing else."""
+    name = words[:200].strip().strip("`'\"*.! ").removesuffix("()")
+    if len(words) <= 200 and name in tools and not tools[name].parameters.get("required"):
+        yield ToolCall(name, {})
+
+
+def word_tool(tools: Mapping[str, Tool]) -> tuple[Tool, str] | None:
+    """The only tool whose one argument is words, and that argument's name; None when there is none or a choice."""
+    found = []
+    for tool in tools.values():
+        properties = tool.parameters.get("properties", {})
+        if len(properties) == 1 and not tool.text:
+            ((name, schema),) = properties.items()
+            if isinstance(schema, Mapping) and schema.get("type") == "string":
+                found.append((tool, name))
+    return found[0] if len(found) == 1 else None

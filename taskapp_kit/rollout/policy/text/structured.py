@@ -1,0 +1,64 @@
+"""Output mode `structured`: the `response_format` under which every answer is one action as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.protocols import Tool
+from taskapp_kit.rollout.policy.options import Asking
+
+
+def response_format(asking: Asking, tools: Sequence[Tool]) -> dict[str, Json]:
+    """The caller's own schema, else the union of the actions: `{"action": {"tool": NAME, "arguments": {…}}}`."""
+    own = asking.schema is not None
+    schema = dict(asking.schema) if asking.schema is not None else action_schema(tools)
+    strict = asking.strict if own else _is_strict(schema)
+    return {"type": "json_schema", "json_schema": {"name": asking.schema_name, "schema": schema, "strict": strict}}
+
+
+def action_schema(tools: Sequence[Tool]) -> dict[str, Json]:
+    """JSON Schema of one action. Its root is an object, for vendors refuse a union there."""
+    definitions: dict[str, Json] = {}
+    branches: list[Json] = []
+    for tool in tools:
+        names = {name: f"{tool.name}_{name}" for name in tool.parameters.get("$defs", {})}
+        for name, inner in tool.parameters.get("$defs", {}).items():
+            definitions[names[name]] = _renamed(inner, names)
+        arguments = _renamed({key: part for key, part in tool.parameters.items() if key != "$defs"}, names)
+        branches.append(_closed({"tool": {"type": "string", "enum": [tool.name]}, "arguments": arguments}))
+    schema = _closed({"action": branches[0] if len(branches) == 1 else {"anyOf": branches}})
+    return {**schema, "$defs": definitions} if definitions else schema
+
+
+def _closed(properties: dict[str, Json]) -> dict[str, Json]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _renamed(schema: Any, names: Mapping[str, str]) -> Any:
+    """The schema with its references to definitions under their new names."""
+    if isinstance(schema, Mapping):
+        told = {key: _renamed(part, names) for key, part in schema.items()}
+        target = schema.get("$ref")
+        if isinstance(target, str) and target.startswith("#/$defs/"):
+            told["$ref"] = f"#/$defs/{names.get(target[8:], target[8:])}"
+        return told
+    if isinstance(schema, list):
+        return [_renamed(item, names) for item in schema]
+    return schema
+
+
+def _is_strict(schema: Any) -> bool:
+    """True when every object in it is closed and requires all its members, as vendors' strict mode demands."""
+    if isinstance(schema, list):
+        return all(map(_is_strict, schema))
+    if not isinstance(schema, Mapping):
+        return True
+    if schema.get("type") == "object":
+        properties = schema.get("properties", {})
+        if schema.get("additionalProperties") is not False or set(schema.get("required", ())) != set(properties):
+            return False
+    inner = [part for key, part in schema.items() if key not in ("properties", "$defs", "enum", "const", "default")]
+    named = [part for key in ("properties", "$defs") for part in schema.get(key, {}).values()]
+    return all(_is_strict(part) for part in (*inner, *named))

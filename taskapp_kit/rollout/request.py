@@ -1,0 +1,196 @@
+"""From a request to a plan: everything that can be wrong with a request is found here, before anything runs."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from taskapp_kit.contract.chat import RemotePolicy
+from taskapp_kit.contract.inference_url import (
+    CORRELATION_MEMBERS,
+    INFERENCE_URL,
+    correlation_id,
+    given_url,
+    inference_url,
+)
+from taskapp_kit.contract.protocols import LocalPolicy, View
+from taskapp_kit.contract.scorecard import Blend
+from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER, Answer, Recording
+from taskapp_kit.contract.wire import NO_CONTROL_CHARACTERS, RolloutRequest
+from taskapp_kit.declare.episode_selection import Instance, find_environment, find_instance, read_config, seed_of_index
+from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
+from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.rollout.episode.plan import EpisodePlan, read_ops
+from taskapp_kit.rollout.policy.author_loop import AuthorLoop
+from taskapp_kit.rollout.policy.chat.conversation import Conversation
+from taskapp_kit.rollout.policy.options import read_asking
+from taskapp_kit.rollout.policy.select import MODEL, chosen_name, make_policy, unknown_config
+
+
+class Nobody:
+    """Holds the policy's place where nothing is decided."""
+
+    name = "nobody"
+
+    def decide(self, view: View) -> Answer:
+        """Never asked."""
+        raise AssertionError(f"nobody decides in turn {view.turn}")
+
+
+@dataclass(slots=True)
+class Planned:
+    """A request, understood. blend: its own formula, None for the app's. warnings: what was accepted and ignored.
+
+    skip_judges: no judge is asked; their scores are null.
+    """
+
+    request: RolloutRequest
+    plan: EpisodePlan
+    policy: LocalPolicy | RemotePolicy
+    blend: Blend | None
+    warnings: list[str]
+    skip_judges: bool = False
+
+    def local(self) -> LocalPolicy:
+        """The policy, of a plan whose policy decides by computing."""
+        assert hasattr(self.policy, "decide"), "a model decides, from elsewhere"  # a protocol's isinstance takes 8 µs
+        return cast(LocalPolicy, self.policy)
+
+    def remote(self) -> RemotePolicy:
+        """The policy, of a plan whose policy decides elsewhere."""
+        assert isinstance(self.policy, RemotePolicy), "it decides by computing"
+        return self.policy
+
+
+class Planner:
+    """Reads requests against one app. folder: where the author's file lies. max_calls: calls of one answer that are done."""
+
+    def __init__(self, spec: AppSpec, folder: Path, *, max_calls: int = CALLS_PER_ANSWER) -> None:
+        self.spec = spec
+        self.folder = folder
+        self.max_calls = max_calls
+        self._draw = random.SystemRandom()
+
+    def plan(
+        self, request: RolloutRequest, *, own: LocalPolicy | None = None, recording: Recording | None = None
+    ) -> Planned:
+        """The plan of a request. own: acts in any case. recording: of the stored rollout, for `replay`.
+
+        Raises RequestError naming the field, Unavailable for a part that is not here.
+        """
+        _check_addressing(request)
+        spec = find_environment(self.spec, request.env.env_name)
+        read = read_config(spec, request.env.config)
+        spec = spec.configured(read.arguments)
+        seed = request.env.seed
+        if read.index is not None:
+            at = seed_of_index(spec, read.split, read.index)
+            if seed is not None and seed != at:
+                message = f"env.seed {seed} and env.config.index {read.index} (seed {at}) name two episodes."
+                raise RequestError(
+                    message, fields=(FieldProblem(("body", "env", "seed"), message),), hint="Give one of them."
+                )
+            seed = at
+        instance = find_instance(spec, read.split, seed, self._draw, read.wanted)
+        program = read_ops(request.ops)
+        config = request.policy.config
+        decided = program is None or "agent" in program  # else every action is the caller's own
+        policy = own or (self._policy(request, spec, instance, recording) if decided else Nobody())
+        plan = EpisodePlan(
+            environment=spec,
+            split=instance.split,
+            seed=instance.seed,
+            config=read.given,
+            arguments=read.arguments,
+            policy=policy.name,
+            folder=self.folder,
+            task=instance.task,
+            program=program,
+            max_turns=spec.max_turns,
+            max_steps=spec.max_steps,
+            max_ops=request.safety.max_ops,
+            max_refusals=_lower(spec.max_refusals, request.safety.max_refusals),
+            default_max_turns=spec.default_max_turns if program is None else None,
+            max_calls=self.max_calls,
+            wants_images=config.get("images") is not False,
+        )
+        return Planned(request, plan, policy, _blend_of(request), [*read.warnings, *unknown_config(config)])
+
+    def instance(self, environment: str | None, split: str | None, seed: int) -> Instance:
+        """The instance of a seed. Raises RequestError."""
+        return find_instance(find_environment(self.spec, environment), split, seed, self._draw)
+
+    def _model_policy(self, request: RolloutRequest, spec: EnvironmentSpec) -> LocalPolicy | RemotePolicy:
+        """The author's own loop, where there is one; else the kit's conversation. Raises RequestError."""
+        asking = read_asking(
+            request.policy.config,
+            output_mode=request.policy.output_mode,
+            structured_config=request.policy.structured_config,
+            record_logprobs=request.record.logprobs,
+            mode=request.mode,
+        )
+        if self.spec.rollout_function is not None:
+            shown = None if spec.tasks is None else spec.tasks.public
+            return AuthorLoop(self.spec.rollout_function, asking, MODEL, shown)
+        return Conversation(self.spec, spec, asking, name=MODEL, most_calls=self.max_calls)
+
+    def policy_name(self, request: RolloutRequest) -> str:
+        """The name of the policy that the request asks for. Raises RequestError."""
+        spec = find_environment(self.spec, request.env.env_name)
+        config = request.policy.config
+        url = inference_url(config, request.inference_url)
+        return chosen_name(self.spec, spec.name, config, request.policy.policy_name, url)
+
+    def _policy(
+        self, request: RolloutRequest, spec: EnvironmentSpec, instance: Instance, recording: Recording | None
+    ) -> LocalPolicy | RemotePolicy:
+        name = self.policy_name(request)
+        if name == MODEL:
+            return self._model_policy(request, spec)
+        return make_policy(
+            self.spec,
+            spec,
+            name,
+            request.policy.config,
+            split=instance.split,
+            seed=instance.seed,
+            recording=recording,
+        )
+
+
+def _lower(declared: int | None, asked: int | None) -> int | None:
+    """The lower of two limits; None is no limit."""
+    given = [limit for limit in (declared, asked) if limit is not None]
+    return min(given) if given else None
+
+
+def _check_addressing(request: RolloutRequest) -> None:
+    """Raises RequestError for a model's address that is no text and for a correlation id with control characters.
+
+    Whichever policy acts: both are stored and returned.
+    """
+    config = request.policy.config
+    given = given_url(config, request.inference_url)
+    trace = correlation_id(config, None if given is None else given[0], request.trace_correlation_id)
+    if trace is None or re.fullmatch(NO_CONTROL_CHARACTERS, trace) is not None:
+        return
+    loc = INFERENCE_URL if given is None else given[1]
+    for name in CORRELATION_MEMBERS:
+        if config.get(name) == trace:
+            loc = ("body", "policy", "config", name)
+    message = f"the correlation id in {'.'.join(loc[1:])} has control characters; expected none."
+    raise RequestError(message, fields=(FieldProblem(loc, message, "string_pattern_mismatch"),))
+
+
+def _blend_of(request: RolloutRequest) -> Blend | None:
+    """The request's own formula. Raises RequestError when all its weights are 0."""
+    asked = request.reward
+    if asked is None:
+        return None
+    if not (asked.env or asked.event or asked.outcome):
+        message = "reward has only weights of 0, so no reward would be defined."
+        raise RequestError(message, fields=(FieldProblem(("body", "reward"), message),), hint="Give one weight > 0.")
+    return Blend(asked.env, asked.event, asked.outcome)

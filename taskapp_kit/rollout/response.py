@@ -1,0 +1,243 @@
+"""A finished rollout as the answer of `POST /rollout`: names of the wire, one wire step for each step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from taskapp_kit.contract.content import Content, Image, Json, as_object
+from taskapp_kit.contract.event_history import event_history
+from taskapp_kit.contract.events import to_json
+from taskapp_kit.contract.inference_url import correlation_id, inference_url
+from taskapp_kit.contract.result import Rollout
+from taskapp_kit.contract.trajectory import PlayedStep, Turn
+
+INLINE_IMAGE_BYTES = 2 * 1024 * 1024
+"""Pictures in one answer stand in it as data up to this many PNG bytes; further ones as `/blobs/{hash}`."""
+
+
+@dataclass
+class _Pictures:
+    """How many bytes of pictures may still stand in the answer."""
+
+    left: int
+
+    def address(self, image: Image) -> str:
+        if len(image.png) > self.left:
+            return f"/blobs/{image.hash}"
+        self.left -= len(image.png)
+        return image.data_url()
+
+
+def response_body(rollout: Rollout, *, inline_image_bytes: int = INLINE_IMAGE_BYTES) -> dict[str, Any]:
+    """The answer, ready for JSON. It fits `wire.RolloutResponse`; the front entrance checks that before it answers.
+
+    inline_image_bytes: pictures stand in it as data up to so many PNG bytes; give sys.maxsize where nothing serves
+    `/blobs/{hash}`.
+    """
+    request, trajectory, card = rollout.request, rollout.trajectory, rollout.scorecard
+    config = request.policy.config
+    url = inference_url(config, request.inference_url)
+    cid = correlation_id(config, url, request.trace_correlation_id)
+    pictures = _Pictures(inline_image_bytes)
+    events = rollout.events if request.record.return_trace else []
+    initial = wire_observation(trajectory.initial, pictures)
+    trace = {
+        "session_id": rollout.rollout_id,
+        "initial_observation": initial,
+        "event_history": event_history(to_json(seq, event) for seq, event in enumerate(events)),
+        "metadata": {
+            "trace_correlation_id": cid,
+            "inference_url": url,
+            "env": trajectory.environment,
+            "split": trajectory.split,
+            "seed": trajectory.seed,
+        },
+    }
+    returned = trajectory.total_reward
+    body: dict[str, Any] = {
+        "run_id": request.run_id,
+        "trajectories": [
+            {
+                "env_id": request.env.env_id or trajectory.environment,
+                "policy_id": request.policy.policy_id or rollout.policy,
+                "steps": _steps(rollout, url, initial, pictures) if request.record.trajectories else [],
+                "final": _final(rollout, pictures),
+                "length": trajectory.length,
+                "inference_url": url or "",
+                "trace": trace,
+                "decision_samples": None,
+                "trace_correlation_id": cid,
+            }
+        ],
+        "branches": {},
+        "metrics": {
+            "episode_returns": [returned],
+            "mean_return": returned,
+            "num_steps": trajectory.length,
+            "num_episodes": 1,
+            "outcome_score": card.outcome_score,
+            "events_score": card.events_score,
+            "details": {
+                **trajectory.metrics,
+                **card.metrics,
+                "seed": trajectory.seed,
+                "split": trajectory.split,
+                "rubric": _rubric(rollout),
+            },
+        },
+        "aborted": False,
+        "ops_executed": rollout.ops_executed,
+        "trace_correlation_id": cid,
+        "trace": {**trace, "event_history": []} if request.record.return_trace else None,
+        "pipeline_metadata": {
+            "inference_url": url,
+            "trace_correlation_id": cid,
+            "policy": rollout.policy,
+            "environment": trajectory.environment,
+            "seed": trajectory.seed,
+            "warnings": rollout.warnings,
+        },
+        "rollout_id": rollout.rollout_id,
+        "status": trajectory.status,
+        "stop_reason": trajectory.stop_reason,
+        "reward": card.reward,
+        "reward_formula": card.formula,
+        "digest": rollout.digest,
+        "observation_digest": rollout.observation_digest,
+        "group_id": request.group_id,
+        "scorecard": card.to_json(),
+        "timing": rollout.timing,
+        "usage": rollout.usage,
+        "versions": rollout.versions,
+    }
+    return body
+
+
+def write_body(rollout: Rollout) -> bytes | None:
+    """The answer as JSON but for its timing, which `with_timing` adds; None when it does not fit the wire's model.
+
+    Whoever then makes it from the rollout finds the same fault, and can tell of it.
+    """
+    import pydantic
+
+    from taskapp_kit.contract.wire import RolloutResponse
+
+    body = response_body(rollout)
+    try:
+        RolloutResponse.__pydantic_validator__.validate_python(body)
+        del body["timing"]
+        return orjson.dumps(body, default=as_object)
+    except (pydantic.ValidationError, orjson.JSONEncodeError):
+        return None
+
+
+def answer_bytes(rollout: Rollout) -> bytes:
+    """The whole answer as JSON, made here unless the worker that played wrote it.
+
+    Raises pydantic.ValidationError when it does not fit the wire's model: our own fault.
+    """
+    from taskapp_kit.contract.wire import RolloutResponse
+
+    if rollout.body is not None:
+        return rollout.body
+    body = response_body(rollout)
+    RolloutResponse.__pydantic_validator__.validate_python(body)
+    return orjson.dumps(body, default=as_object)
+
+
+def with_timing(body: bytes, timing: dict[str, float]) -> bytes:
+    """What `write_body` wrote, whole."""
+    return b'%s,"timing":%s}' % (body[:-1], orjson.dumps(timing))
+
+
+def wire_observation(observation: Content, pictures: _Pictures | None = None) -> dict[str, Json]:
+    """`{"text": …}`, `{"content": [blocks]}` in the chat form, or the dict itself."""
+    if isinstance(observation, str):
+        return {"text": observation}
+    if observation is None:
+        return {"text": ""}
+    if isinstance(observation, dict):
+        return observation
+    room = pictures or _Pictures(INLINE_IMAGE_BYTES)
+    return {
+        "content": [
+            {"type": "image_url", "image_url": {"url": room.address(block)}}
+            if isinstance(block, Image)
+            else {"type": "text", "text": block}
+            for block in observation
+        ]
+    }
+
+
+def _steps(rollout: Rollout, url: str | None, initial: dict[str, Json], pictures: _Pictures) -> list[dict[str, Json]]:
+    trajectory = rollout.trajectory
+    mode = rollout.request.policy.output_mode
+    result: list[dict[str, Json]] = []
+    last = trajectory.length - 1
+    for turn in trajectory.turns:
+        for position, step in enumerate(turn.steps):
+            info = _info(step, url)
+            if step.index == 0:
+                info["initial_observation"] = initial
+            ended = step.index == last
+            result.append(
+                {
+                    "obs": wire_observation(step.observation, pictures),
+                    "tool_calls": [{"tool": step.tool, "args": step.args}] if step.tool else [],
+                    "reward": step.reward,
+                    "done": ended,
+                    "truncated": ended and trajectory.status == "truncated",
+                    "info": info,
+                    "output": _output(turn) if position == 0 else None,
+                    "output_mode": mode if turn.answer.output is not None else None,
+                }
+            )
+    return result
+
+
+def _output(turn: Turn) -> str | None:
+    return turn.answer.output
+
+
+def _info(step: PlayedStep, url: str | None) -> dict[str, Json]:
+    """The environment's info and ours; the model's address stands where the SDK's validator looks for it."""
+    info = dict(step.info)
+    own = info.get("meta")
+    info["meta"] = {**(own if isinstance(own, dict) else {}), "inference_url": url}
+    if step.refused is not None:
+        info["refused"] = step.refused
+    if step.metrics:
+        info["metrics"] = step.metrics
+    return info
+
+
+def _final(rollout: Rollout, pictures: _Pictures) -> dict[str, Json]:
+    steps = rollout.trajectory.steps
+    observation = steps[-1].observation if steps else rollout.trajectory.initial
+    return {
+        "observation": wire_observation(observation, pictures),
+        "reward": steps[-1].reward if steps else None,
+        "done": rollout.trajectory.status == "terminated",
+    }
+
+
+def _rubric(rollout: Rollout) -> dict[str, Json]:
+    """The outcome as the SDK lays it out."""
+    card = rollout.scorecard
+    return {
+        "aggregation": card.aggregation,
+        "score": card.outcome_score,
+        "per_criterion": {
+            item.name: {
+                "score": item.score,
+                "normalised": item.normalised,
+                "weight": item.weight,
+                "required": item.required,
+            }
+            for item in card.criteria
+            if item.of in ("outcome", "judge")
+        },
+    }

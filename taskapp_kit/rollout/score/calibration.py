@@ -1,0 +1,152 @@
+"""Judges held against people's labels: agreement, biases, spread between repeats, price.
+
+A judge of single rollouts is asked `repeats` times about each case, by itself even where it shares its call. A group judge
+is asked so often in each of the orders that show every answer once in every place, so that a preference for a place can be
+told from a preference for an answer.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from taskapp_kit.contract.chat import ModelPort
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.scorecard import JudgeRecord
+from taskapp_kit.contract.trajectory import Trajectory
+from taskapp_kit.declare.specs import AppSpec, JudgeSpec
+from taskapp_kit.rollout.score.agreement import accuracy, kappa, pair_agreement, spearman
+from taskapp_kit.rollout.score.failures import ScoringFailed
+from taskapp_kit.rollout.score.groups import score_group
+from taskapp_kit.rollout.score.scoring import score
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What people labelled. trajectories, labels: one each, or several for a group judge. task: the row. place: of the line."""
+
+    judge: JudgeSpec
+    trajectories: tuple[Trajectory, ...]
+    labels: tuple[float, ...]
+    task: Any = None
+    config: Mapping[str, Json] = field(default_factory=dict)
+    place: str = ""
+
+
+@dataclass(slots=True)
+class CaseResult:
+    """What the judge said of a case. scores: one for each trajectory; none when it gave no verdict, then `error` says why.
+
+    spreads: highest minus lowest of one model's repeats. places: mean score in each place of a group, first to last.
+    """
+
+    case: Case
+    scores: list[float] = field(default_factory=list)
+    spreads: list[float] = field(default_factory=list)
+    places: list[float] = field(default_factory=list)
+    error: str | None = None
+    record: JudgeRecord = field(default_factory=JudgeRecord)
+
+
+def ask_about(spec: AppSpec, case: Case, models: ModelPort, *, repeats: int = 1) -> CaseResult:
+    """Asks the case's judge. Blocks while models are asked, and runs the author's function."""
+    members = len(case.trajectories)
+    samples = repeats * members if case.judge.group else repeats
+    # a weight above 0 makes a missing verdict an exception
+    judge = replace(case.judge, samples=samples, weight=1.0, call=None, required=False)
+    alone = replace(spec, criteria=(), judges=(judge,), metrics=(), aggregates=(), reward=None)
+    result = CaseResult(case)
+    try:
+        if judge.group:
+            scored = score_group(alone, case.trajectories, task=case.task, config=case.config, models=models)
+            result.record = scored.judging
+            result.scores = [value for value in scored.scores if value is not None]
+            result.places = _places(scored.judging, members)
+        else:
+            card = score(alone, case.trajectories[0], task=case.task, config=case.config, models=models)
+            result.record = card.judging
+            result.scores = [item.score for item in card.criteria if item.score is not None]
+    except ScoringFailed as error:
+        result.error, result.record = error.failure.message, error.judging
+        return result
+    if not result.scores:
+        result.error = "the judge does not apply to it"
+    elif not judge.group:
+        result.spreads = _spreads(result.record, judge.name)
+    else:
+        result.spreads = [value for value in scored.judgements[0].spreads if value is not None]
+    return result
+
+
+def _places(record: JudgeRecord, members: int) -> list[float]:
+    verdicts = [call.verdict for call in record.calls if call.verdict is not None]
+    return [statistics.fmean(one[f"answer_{place + 1}"]["score"] for one in verdicts) for place in range(members)]
+
+
+def _spreads(record: JudgeRecord, name: str) -> list[float]:
+    """Of each model its own: what two models disagree about is no matter of repeating."""
+    of_role: dict[str, list[float]] = {}
+    for call in record.calls:
+        if call.verdict is not None:
+            of_role.setdefault(call.role, []).append((call.verdict.get(name) or call.verdict)["score"])
+    return [max(scores) - min(scores) for scores in of_role.values() if len(scores) > 1]
+
+
+def report(results: Sequence[CaseResult], *, threshold: float | None = None) -> dict[str, Json]:
+    """One judge's agreement with its labels, as JSON; each number is None where it has no meaning.
+
+    accuracy, kappa: over the choices; without choices over two classes, at least `threshold` (the middle of the scale) or
+    less. pairs: the share of pairs in a group that are in the labels' order. spearman: of scores and labels.
+    mean_difference: mean of score minus label. length_bias: Spearman's correlation of an answer's length with score minus
+    label. position_bias: mean score in the first place minus that in the last. repeat_spread: mean of highest minus lowest.
+    """
+    judge = results[0].case.judge
+    lowest, highest = judge.scale
+    cut = (lowest + highest) / 2 if threshold is None else threshold
+    told = [result for result in results if result.error is None]
+    scores = [score for result in told for score in result.scores]
+    labels = [label for result in told for label in result.case.labels]
+    lengths = [float(_length(item)) for result in told for item in result.case.trajectories]
+    differences = [score - label for score, label in zip(scores, labels, strict=True)]
+    classes = [[_class(value, judge, cut) for value in values] for values in (scores, labels)]
+    pairs = [pair_agreement(result.scores, result.case.labels) for result in told if judge.group]
+    compared = sum(all_ for _, all_ in pairs)
+    spreads = [spread for result in told for spread in result.spreads]
+    placed = [result.places[0] - result.places[-1] for result in told if result.places]
+    calls = [call for result in results for call in result.record.calls]
+    costs = [call.cost for call in calls]
+    return {
+        "judge": judge.name,
+        "labels": len(labels),
+        "failed": [{"place": result.case.place, "error": result.error} for result in results if result.error is not None],
+        "accuracy": accuracy(*classes),
+        "kappa": kappa(*classes),
+        "threshold": None if judge.choices else cut,
+        "spearman": spearman(scores, labels),
+        "pairs": sum(same for same, _ in pairs) / compared if compared else None,
+        "mean_difference": statistics.fmean(differences) if differences else None,
+        "length_bias": spearman(lengths, differences),
+        "position_bias": statistics.fmean(placed) if placed else None,
+        "repeat_spread": statistics.fmean(spreads) if spreads else None,
+        "calls": len(calls),
+        "unusable_answers": sum(call.verdict is None for call in calls),
+        "tokens": sum(call.usage.get("prompt_tokens", 0) + call.usage.get("completion_tokens", 0) for call in calls),
+        "cost": None if not costs or None in costs else sum(cost for cost in costs if cost is not None),
+        "seconds": sum(call.seconds for call in calls),
+    }  # fmt: skip
+
+
+def _class(value: float, judge: JudgeSpec, cut: float) -> int:
+    """The nearest choice; or 1 from the cut on, else 0."""
+    if not judge.choices:
+        return int(value >= cut)
+    lowest, highest = judge.scale
+    return round((value - lowest) / (highest - lowest) * (len(judge.choices) - 1))
+
+
+def _length(trajectory: Trajectory) -> int:
+    """Characters of what the policy wrote: its words, or else its arguments."""
+    words = sum(len(turn.answer.output or "") for turn in trajectory.turns)
+    return words or sum(len(str(step.args)) for step in trajectory.steps)

@@ -1,0 +1,213 @@
+"""Group judges: the rollouts of one seed, side by side in one prompt, in an order that is shuffled for each sample.
+
+A model prefers what stands first or last, so each sample shows another order: a shuffle that is fixed by judge,
+environment, split and seed, turned by one share of the group for each further sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from taskapp_kit.contract.chat import ModelPort
+from taskapp_kit.contract.content import Json, NotJson
+from taskapp_kit.contract.identity import derived_rng
+from taskapp_kit.contract.scorecard import CriterionScore, JudgeRecord, normalised
+from taskapp_kit.contract.trajectory import Trajectory
+from taskapp_kit.declare.source_location import without_folder
+from taskapp_kit.declare.specs import AppSpec, JudgeSpec
+from taskapp_kit.rollout.score.failures import BadScore, ScoringFailed, failed, finished, sentence
+from taskapp_kit.rollout.score.judge_calls import Bench, JudgeFailed, NotConfigured, Spent, combined, reason_of, spread
+from taskapp_kit.rollout.score.judge_input import NotReadable, Section, fitted, sections
+from taskapp_kit.rollout.score.judge_prompt import Asking
+from taskapp_kit.rollout.score.judges import NOT_CONFIGURED, not_configured
+from taskapp_kit.rollout.score.private import masker
+from taskapp_kit.rollout.score.scoring import weighted
+from taskapp_kit.rollout.score.verdict import Question, Verdict
+
+SIDE_BY_SIDE = (
+    "{question}\n\nJudge each answer in comparison with the others. The order in which they stand means nothing. "
+    "{names} are parts of the material, by the name in their first line; this verdict is about {name}."
+)
+
+
+@dataclass(slots=True)
+class GroupJudgement:
+    """What one group judge said. scores: of each member, in the members' order; all None when it failed or was not asked.
+    normalised: the same from 0 to 1, by the judge's scale.
+
+    orders: in which the members stood before the model, by sample. reason: `not_configured`, or None. error: of a judge
+    with weight 0. cost: US dollars, seconds: wall time.
+    """
+
+    judge: str
+    weight: float
+    scores: list[float | None]
+    reasons: list[str | None]
+    spreads: list[float | None]
+    normalised: list[float | None]
+    orders: list[list[int]] = field(default_factory=list)
+    reason: str | None = None
+    error: str | None = None
+    seconds: float = 0.0
+    cost: float | None = None
+
+    @classmethod
+    def of(cls, judge: JudgeSpec, members: int) -> GroupJudgement:
+        """Before the judge is asked: nothing about each member."""
+        return cls(judge.name, judge.weight, [None] * members, [None] * members, [None] * members, [None] * members)
+
+
+@dataclass(slots=True)
+class GroupScored:
+    """The members' scores, ranks from 1 (equal scores share one) and reasons, in the members' order; and each judge's.
+
+    A score is the weighted mean of normalised scores over the judges that weigh something, None when there is none.
+    """
+
+    scores: list[float | None]
+    ranks: list[int | None]
+    reasons: list[str | None]
+    judgements: list[GroupJudgement]
+    judging: JudgeRecord
+
+
+def group_judges(spec: AppSpec, environment: str) -> list[JudgeSpec]:
+    """The group judges of an environment."""
+    return [judge for judge in spec.judges if judge.group and judge.applies_to(environment)]
+
+
+def score_group(
+    spec: AppSpec, trajectories: Sequence[Trajectory], *, task: Any, config: Mapping[str, Json], models: ModelPort | None
+) -> GroupScored:  # fmt: skip
+    """Ranks the rollouts of one seed. Raises ScoringFailed when a judge with weight > 0 gave no verdict.
+
+    trajectories: at least two, of one environment, split, seed and config. task: their row, private fields included. Runs
+    the author's functions and blocks while models are asked.
+    """
+    environment, record, members = trajectories[0].environment, JudgeRecord(), len(trajectories)
+    mask = masker(spec, environment, task)
+    given = {"trajectories": list(trajectories), "task": task, "config": dict(config)}
+    judgements = []
+    for judge in group_judges(spec, environment):
+        judgement = GroupJudgement.of(judge, members)
+        judgements.append(judgement)
+        try:
+            if models is None:
+                raise NotConfigured(judge.models[0])
+            _judge(judge, judgement, given, Bench(models, mask, record, [judge.name]))
+        except NotConfigured as missing:
+            if judge.weight > 0:
+                raise ScoringFailed(not_configured(judge, missing.role), record) from None
+            judgement.reason = NOT_CONFIGURED
+        except JudgeFailed as error:
+            if judge.weight > 0 or error.stops:
+                raise ScoringFailed(error.failure, record) from error
+            judgement.error = error.failure.message
+        except _Broken as error:
+            cause = error.__cause__
+            assert cause is not None, "it is raised from what the function raised"
+            if judge.weight > 0:
+                broken = failed(f"judge {judge.name!r} ({without_folder(judge.place)})", cause)
+                broken.judging = record
+                raise broken from cause
+            judgement.error = sentence(cause)
+    return _summed_up(judgements, members, record)
+
+
+class _Broken(Exception):
+    """The author's function raised, or returned what cannot be read; `__cause__` is how."""
+
+
+def _judge(judge: JudgeSpec, judgement: GroupJudgement, given: Mapping[str, Any], bench: Bench) -> None:
+    members: list[Trajectory] = given["trajectories"]
+    readings = _readings(judge, given, len(members))
+    orders: dict[int, list[int]] = {}
+    samples = judge.samples * len(judge.models)
+    first = members[0]
+    base = list(range(len(members)))
+    derived_rng("score_group", judge.name, first.environment, first.split, first.seed).shuffle(base)
+
+    def asking_of(sample: int) -> Asking:
+        turn = sample * max(1, len(members) // samples) % len(members)
+        order = orders[sample] = base[turn:] + base[:turn]
+        return _asking(judge, [readings[member] for member in order])
+
+    spent = Spent()
+    try:
+        answers = bench.ask(judge, asking_of, spent)
+    finally:
+        judgement.seconds, judgement.cost = spent.seconds, spent.cost
+    judgement.orders = [orders[sample] for sample in range(samples)]
+    for member in base:
+        verdicts: list[Verdict] = [
+            answer[_label(order.index(member))] for answer, order in zip(answers, judgement.orders, strict=True)
+        ]
+        scores = [verdict.score for verdict in verdicts]
+        score = combined(scores, judge.combine)
+        judgement.scores[member], judgement.spreads[member] = score, spread(scores)
+        judgement.normalised[member] = normalised(score, judge.scale)
+        judgement.reasons[member] = reason_of(verdicts, score)
+
+
+def _readings(judge: JudgeSpec, given: Mapping[str, Any], members: int) -> list[list[Section]]:
+    assert judge.function is not None, "a group judge is a function's"
+    try:
+        told = finished(judge.function(**{name: given[name] for name in judge.parameters}))
+    except BaseException as error:  # sys.exit() in an author's function must not end the server
+        raise _Broken from error
+    if not isinstance(told, (list, tuple)) or len(told) != members:
+        found = f"{len(told)} readings" if isinstance(told, (list, tuple)) else f"a {type(told).__name__}"
+        raise _Broken from BadScore(f"returned {found}, expected a list with one for each of {members} trajectories")
+    try:
+        return [sections(reading) for reading in told]
+    except (NotReadable, NotJson) as error:
+        raise _Broken from BadScore(str(error))
+
+
+def _asking(judge: JudgeSpec, shown: Sequence[Sequence[Section]]) -> Asking:
+    labels = [_label(at) for at in range(len(shown))]
+    parts = [
+        Section(part.blocks, label if part.name is None else f"{label}: {part.name}")
+        for label, reading in zip(labels, shown, strict=True)
+        for part in reading
+    ]
+    questions = tuple(
+        Question(
+            label,
+            SIDE_BY_SIDE.format(question=judge.description, names=", ".join(labels), name=label)
+            if at == 0
+            else f"The same about {label}.",
+            judge.scale,
+            judge.choices,
+        )
+        for at, label in enumerate(labels)
+    )
+    return Asking(questions, tuple(fitted(parts)), True, judge.form, judge.temperature)
+
+
+def _label(position: int) -> str:
+    """What the model calls the answer at this position."""
+    return f"answer_{position + 1}"
+
+
+def _summed_up(judgements: list[GroupJudgement], members: int, record: JudgeRecord) -> GroupScored:
+    scores, reasons = [], []
+    for member in range(members):
+        items = [
+            CriterionScore(one.judge, "judge", one.scores[member], one.weight, normalised=one.normalised[member])
+            for one in judgements
+        ]
+        scores.append(weighted(items))
+        heaviest = max(
+            (one for one in judgements if one.scores[member] is not None), key=lambda one: one.weight, default=None
+        )
+        reasons.append(None if heaviest is None else heaviest.reasons[member])
+    return GroupScored(scores, ranks(scores), reasons, judgements, record)
+
+
+def ranks(scores: Sequence[float | None]) -> list[int | None]:
+    """1 for the highest; equal scores share a rank, and the next one is skipped (1, 2, 2, 4). None has no rank."""
+    known = [score for score in scores if score is not None]
+    return [None if score is None else 1 + sum(other > score for other in known) for score in scores]

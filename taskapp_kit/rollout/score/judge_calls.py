@@ -1,0 +1,224 @@
+"""One judge's calls: each model of the judge, each sample; asked again when an answer is no verdict; then combined."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from taskapp_kit.contract.chat import ChatReply, ModelFailed, ModelPort
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.scorecard import JudgeCall, JudgeRecord
+from taskapp_kit.declare.specs import JudgeSpec
+from taskapp_kit.errors import Failure, Unavailable
+from taskapp_kit.rollout.score.judge_input import cleaned, draw_nonce, fitted, mapped, shortened
+from taskapp_kit.rollout.score.judge_prompt import Asking
+from taskapp_kit.rollout.score.verdict import Unreadable, Verdict, read_verdicts
+
+log = logging.getLogger("taskapp_kit.score")
+
+ASKS = 3
+"""So often one verdict is asked for, until an answer can be used."""
+KEPT_CHARACTERS = 4_000
+"""So much of an answer's text is kept."""
+REASON_CHARACTERS = 2_000
+
+Mask = Callable[[str], str]
+T = TypeVar("T")
+
+
+class JudgeFailed(Exception):
+    """A judge gave no verdict. stops: the time of the whole rollout is up, so it fails whatever the judge weighs."""
+
+    def __init__(self, failure: Failure, *, stops: bool = False) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+        self.stops = stops
+
+
+class NotConfigured(Exception):
+    """No model has the role that a judge asks."""
+
+    def __init__(self, role: str) -> None:
+        super().__init__(role)
+        self.role = role
+
+
+@dataclass(slots=True)
+class Spent:
+    """What calls took: seconds of wall time, US dollars (None without a call, and when one price is not known)."""
+
+    seconds: float = 0.0
+    cost: float | None = None
+    calls: int = 0
+
+    def add(self, cost: float | None) -> None:
+        """One more call."""
+        known = self.calls == 0 or self.cost is not None
+        self.cost = (self.cost or 0.0) + cost if known and cost is not None else None
+        self.calls += 1
+
+
+@dataclass(slots=True)
+class Bench:
+    """Where judges sit: the models, what is masked of what they read and say, and what is kept of it."""
+
+    models: ModelPort
+    mask: Mask
+    record: JudgeRecord
+    names: list[str] = field(default_factory=list)
+
+    def ask(self, judge: JudgeSpec, asking_of: Callable[[int], Asking], spent: Spent) -> list[dict[str, Verdict]]:
+        """The verdicts of each model and sample, in that order; the number of the sample is given to `asking_of`.
+
+        Raises JudgeFailed, NotConfigured: one verdict that is missing is not made up by the others.
+        """
+
+        def one(role: str, sample: int) -> dict[str, Verdict]:
+            asking = asking_of(sample)
+            digest = self._keep(asking)
+            problem: str | None = None
+            for ask in range(1, ASKS + 1):
+                call = JudgeCall(self.names, role, sample, ask, digest)
+                reply = self._call(call, asking.body(draw_nonce(asking.parts), problem), spent)
+                try:
+                    verdicts = read_verdicts(reply.message, asking.questions, named=asking.named)
+                except Unreadable as error:
+                    call.problem = problem = str(error)
+                    continue
+                verdicts = {name: self._shown(verdict) for name, verdict in verdicts.items()}
+                call.verdict = {name: {"reason": v.reason, "score": v.score} for name, v in verdicts.items()}
+                return verdicts
+            raise self._unreadable(role, problem or "", ASKS)
+
+        return self._each(judge, one, spent)
+
+    def ask_for_rewards(
+        self, judge: JudgeSpec, body: dict[str, Json], read: Callable[[ChatReply], float], spent: Spent
+    ) -> list[float]:
+        """The numbers of each reward model and sample. A bad answer is not asked again: it would be the same."""
+
+        def one(role: str, sample: int) -> float:
+            call = JudgeCall(self.names, role, sample, 1, self._keep_request(body))
+            reply = self._call(call, body, spent)
+            try:
+                score = read(reply)
+            except Unreadable as error:
+                call.problem = str(error)
+                raise self._unreadable(role, call.problem, 1) from None
+            call.verdict = {"score": score}
+            return score
+
+        return self._each(judge, one, spent)
+
+    def _each(self, judge: JudgeSpec, one: Callable[[str, int], T], spent: Spent) -> list[T]:
+        began = time.perf_counter()
+        try:
+            return [
+                one(role, at * judge.samples + sample)
+                for at, role in enumerate(judge.models)
+                for sample in range(judge.samples)
+            ]
+        finally:
+            spent.seconds += time.perf_counter() - began
+
+    def _call(self, call: JudgeCall, body: dict[str, Json], spent: Spent) -> ChatReply:
+        self.record.calls.append(call)
+        began = time.perf_counter()
+        try:
+            reply = self.models.ask(call.role, body)
+        except Unavailable:
+            self.record.calls.pop()
+            raise NotConfigured(call.role) from None
+        except ModelFailed as failed:
+            call.problem, call.seconds = failed.failure.message, time.perf_counter() - began
+            raise self._unasked(call.role, failed) from failed
+        call.model, call.usage, call.cost, call.attempts = reply.model, reply.usage, reply.cost, reply.attempts
+        call.seconds = reply.seconds or time.perf_counter() - began
+        said = reply.message.get("content")
+        text = said if isinstance(said, str) else "" if said is None else str(said)[: 4 * KEPT_CHARACTERS]
+        call.text = shortened(self.mask(cleaned(text[: 64 * KEPT_CHARACTERS])), KEPT_CHARACTERS)
+        spent.add(reply.cost)
+        return reply
+
+    def _shown(self, verdict: Verdict) -> Verdict:
+        """The verdict with a reason that may leave the server."""
+        return Verdict(verdict.score, shortened(self.mask(cleaned(verdict.reason)), REASON_CHARACTERS))
+
+    def _keep(self, asking: Asking) -> str:
+        parts = fitted(mapped(asking.parts, self.mask))
+        digest, messages = Asking(asking.questions, tuple(parts), asking.named, asking.form).kept()
+        self.record.prompts[digest] = messages
+        return digest
+
+    def _keep_request(self, body: dict[str, Json]) -> str:
+        from taskapp_kit.contract.digest import json_hash
+
+        kept = mapped_json(body, self.mask)
+        digest = json_hash(kept)
+        self.record.prompts[digest] = kept
+        return digest
+
+    def _unreadable(self, role: str, problem: str, asks: int) -> JudgeFailed:
+        times = "once" if asks == 1 else f"{asks} times"
+        message = f"{self._who()} gave no verdict: the model of role {role!r} was asked {times}, and of its last answer {problem}"
+        return JudgeFailed(
+            Failure(
+                "scoring", "judge_unreadable", message, "Ask another model, or make the question clearer.", _new_id()
+            )
+        )
+
+    def _unasked(self, role: str, error: ModelFailed) -> JudgeFailed:
+        failure = error.failure
+        if failure.boundary in ("timeout", "cancelled"):
+            return JudgeFailed(replace(failure, error_id=failure.error_id or _new_id()), stops=True)
+        message = f"{self._who()} could not ask the model of role {role!r}: {failure.message}"
+        return JudgeFailed(Failure("scoring", "judge_failed", message, failure.hint, failure.error_id or _new_id()))
+
+    def _who(self) -> str:
+        many = "judge" if len(self.names) == 1 else "judges"
+        return f"{many} {', '.join(map(repr, self.names))}"
+
+
+def combined(scores: Sequence[float], how: str) -> float:
+    """Several scores as one, never beyond them: their mean, their median, or the one given most often.
+
+    Of those given equally often it is the one nearest to the median, and of two as near the lower one.
+    """
+    if how == "median":
+        return statistics.median(scores)
+    if how == "majority":
+        counted = Counter(scores)
+        most, middle = max(counted.values()), statistics.median(scores)
+        return min((score for score, count in counted.items() if count == most), key=lambda s: (abs(s - middle), s))
+    return min(max(statistics.fmean(scores), min(scores)), max(scores))  # rounding leads out: of three times 0.1
+
+
+def spread(scores: Sequence[float]) -> float | None:
+    """Highest minus lowest; None with fewer than two."""
+    return max(scores) - min(scores) if len(scores) > 1 else None
+
+
+def reason_of(verdicts: Sequence[Verdict], score: float) -> str:
+    """The reason of the verdict that is nearest to what all came to."""
+    return min(verdicts, key=lambda verdict: abs(verdict.score - score)).reason
+
+
+def mapped_json(value: Json, change: Callable[[str], str]) -> Json:
+    """JSON with each text in it changed; names stay."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {name: mapped_json(part, change) for name, part in value.items()}
+    if isinstance(value, list):
+        return [mapped_json(part, change) for part in value]
+    return value
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex[:12]

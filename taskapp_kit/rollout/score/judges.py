@@ -1,0 +1,245 @@
+"""Judges of one rollout: what they read, what they are asked, and their scores on the scorecard."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from taskapp_kit.contract.chat import ChatReply, ModelPort, role_variable
+from taskapp_kit.contract.content import Json, NotJson
+from taskapp_kit.contract.scorecard import JUDGES_SKIPPED, CriterionScore, JudgeRecord, normalised
+from taskapp_kit.declare.source_location import without_folder
+from taskapp_kit.declare.specs import AppSpec, JudgeSpec
+from taskapp_kit.errors import Failure, Unavailable
+from taskapp_kit.rollout.score.failures import BadScore, ScoringFailed, failed, finished, sentence
+from taskapp_kit.rollout.score.judge_calls import (
+    Bench,
+    JudgeFailed,
+    NotConfigured,
+    Spent,
+    combined,
+    mapped_json,
+    reason_of,
+    spread,
+)
+from taskapp_kit.rollout.score.judge_input import MATERIAL_CHARACTERS, NotReadable, fitted, sections, shortened
+from taskapp_kit.rollout.score.judge_prompt import Asking
+from taskapp_kit.rollout.score.private import masker
+from taskapp_kit.rollout.score.reward_model import ANSWER, read_reward, reward_request
+from taskapp_kit.rollout.score.verdict import Question, Unreadable
+
+log = logging.getLogger("taskapp_kit.score")
+
+NOT_CONFIGURED = "not_configured"
+OF_A_GROUP = "scored_in_groups"
+"""The reason beside the null of a group judge: it is asked at `POST /score_group`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleNeed:
+    """A role that an app's judges ask. judges: their names. must: one of them weighs something, `judge` at `place`."""
+
+    role: str
+    judges: tuple[str, ...]
+    must: bool
+    judge: str
+    place: str
+
+
+def needed_roles(spec: AppSpec) -> list[RoleNeed]:
+    """Which models an app's judges need, those of group judges too, in the order of the declarations."""
+    found: dict[str, list[JudgeSpec]] = {}
+    for judge in spec.judges:
+        for role in judge.models:
+            found.setdefault(role, []).append(judge)
+    needs = []
+    for role, judges in found.items():
+        first = next((judge for judge in judges if judge.weight > 0), judges[0])
+        names = tuple(judge.name for judge in judges)
+        needs.append(RoleNeed(role, names, first.weight > 0, first.name, without_folder(first.place)))
+    return needs
+
+
+def check_judges(spec: AppSpec, configured: Callable[[str], bool]) -> list[str]:
+    """Warnings about judges with weight 0 whose role has no model. configured: whether a model has this role.
+
+    Raises Unavailable for a judge with weight > 0: without its model no rollout of the app has a reward.
+    """
+    warnings = []
+    for need in needed_roles(spec):
+        if configured(need.role):
+            continue
+        variable = role_variable(need.role)
+        if need.must:
+            raise Unavailable(
+                f"judge {need.judge!r} ({need.place}) weighs something, and no model is configured for it ({variable}).",
+                hint=f"Set {variable} (and {variable.removesuffix('URL')}MODEL, …KEY), or give it weight=0; "
+                "`taskapp rollout`, `eval` and `play` take --judges skip.",
+            )
+        names = ", ".join(need.judges)
+        warnings.append(f"judges {names} are not configured ({variable}): their scores are null ({NOT_CONFIGURED})")
+    return warnings
+
+
+def skipped_warning(spec: AppSpec, environment: str) -> list[str]:
+    """What a rollout says whose judges are skipped; nothing where the environment has none."""
+    names = [judge.name for judge in spec.judges if judge.applies_to(environment) and not judge.group]
+    return [f"judges were skipped ({', '.join(names)}): their scores are null ({JUDGES_SKIPPED})"] if names else []
+
+
+def judge_scores(
+    spec: AppSpec,
+    environment: str,
+    given: Mapping[str, Any],
+    models: ModelPort | None,
+    record: JudgeRecord,
+    *,
+    skip: bool = False,
+) -> list[CriterionScore]:
+    """The score of each judge that applies, in the order of their declarations.
+
+    given: what judge functions may take. record: every call is added to it. skip: no judge is asked, and each score is
+    null (`judges_skipped`). Raises ScoringFailed for a judge with weight > 0 that gave no verdict, and for any judge when
+    the rollout's time is up.
+    """
+    judges = [judge for judge in spec.judges if judge.applies_to(environment)]
+    scores = {
+        judge.name: CriterionScore(judge.name, "judge", None, judge.weight, judge.required, reason=OF_A_GROUP)
+        for judge in judges
+    }
+    alone = [judge for judge in judges if not judge.group]
+    if skip:
+        for judge in alone:
+            scores[judge.name].reason = JUDGES_SKIPPED
+        return list(scores.values())
+    mask = masker(spec, environment, given["task"]) if alone else str
+    for together in _calls(alone):
+        items = [scores[judge.name] for judge in together]
+        for item in items:
+            item.reason = None
+        weighs = max(together, key=lambda judge: judge.weight)
+        try:
+            if models is None:
+                raise NotConfigured(together[0].models[0])
+            bench = Bench(models, mask, record, [judge.name for judge in together])
+            _judge(together, items, given, bench)
+        except NotConfigured as missing:
+            if weighs.weight > 0:
+                raise ScoringFailed(not_configured(weighs, missing.role), record) from None
+            for item in items:
+                item.score, item.reason = None, NOT_CONFIGURED
+        except JudgeFailed as error:
+            if weighs.weight > 0 or error.stops:
+                raise ScoringFailed(error.failure, record) from error
+            _note(items, error.failure.message, error)
+        except _AuthorFailed as error:
+            cause = error.__cause__
+            assert cause is not None, "it is raised from what the function raised"
+            if weighs.weight > 0:
+                broken = failed(f"judge {weighs.name!r} ({without_folder(weighs.place)})", cause)
+                broken.judging = record
+                raise broken from cause
+            _note(items, sentence(cause), cause)
+    return list(scores.values())
+
+
+class _AuthorFailed(Exception):
+    """The author's function raised, or returned what cannot be read; `__cause__` is how."""
+
+
+def not_configured(judge: JudgeSpec, role: str) -> Failure:
+    """The failure of a judge that weighs something and whose role has no model."""
+    message = f"judge {judge.name!r} ({without_folder(judge.place)}) asks the role {role!r}, and no model is configured for it"
+    return Failure("scoring", "judge_not_configured", message, f"Set {role_variable(role)} where the server runs.")
+
+
+def _note(items: Sequence[CriterionScore], error: str, cause: BaseException) -> None:
+    for item in items:
+        item.score, item.reason, item.error = None, None, error
+        log.warning("judge %r with weight 0 failed: %s", item.name, error, exc_info=cause)
+
+
+def _calls(judges: Sequence[JudgeSpec]) -> Iterator[list[JudgeSpec]]:
+    """The judges that are asked together; those without a call each by itself."""
+    shared: dict[str, list[JudgeSpec]] = {}
+    for judge in judges:
+        if judge.call is not None:
+            shared.setdefault(judge.call, []).append(judge)
+    done = set()
+    for judge in judges:
+        if judge.call is None:
+            yield [judge]
+        elif judge.call not in done:
+            done.add(judge.call)
+            yield shared[judge.call]
+
+
+def _judge(
+    together: Sequence[JudgeSpec], items: Sequence[CriterionScore], given: Mapping[str, Any], bench: Bench
+) -> None:
+    """Fills in the scores. Judges of one call read the same, and share its seconds and cost evenly."""
+    first, spent = together[0], Spent()
+    reading = _reading(first, given)
+    if reading is None:
+        for item in items:
+            item.reason = "not_applicable"
+        return
+    try:
+        if first.kind == "reward_model":
+            _reward(first, items[0], reading, bench, spent)
+        else:
+            _verdicts(together, items, reading, bench, spent)
+    finally:
+        for item in items:
+            item.seconds = spent.seconds / len(items)
+            item.cost = None if spent.cost is None else spent.cost / len(items)
+
+
+def _reading(judge: JudgeSpec, given: Mapping[str, Any]) -> Any:
+    """What the judge's function returned; the transcript without one. None: the judge does not apply."""
+    if judge.function is None:
+        return given["trajectory"].transcript()
+    try:
+        return finished(judge.function(**{name: given[name] for name in judge.parameters}))
+    except BaseException as error:  # sys.exit() in an author's function must not end the server
+        raise _AuthorFailed from error
+
+
+def _verdicts(
+    together: Sequence[JudgeSpec], items: Sequence[CriterionScore], reading: Any, bench: Bench, spent: Spent
+) -> None:
+    try:
+        parts = tuple(fitted(sections(reading)))
+    except (NotReadable, NotJson) as error:
+        raise _AuthorFailed from BadScore(str(error))
+    first = together[0]
+    questions = tuple(Question(judge.name, judge.description, judge.scale, judge.choices) for judge in together)
+    asking = Asking(questions, parts, len(together) > 1, first.form, first.temperature)
+    answers = bench.ask(first, lambda _: asking, spent)
+    for judge, item in zip(together, items, strict=True):
+        verdicts = [answer[judge.name] for answer in answers]
+        scores = [verdict.score for verdict in verdicts]
+        item.reason = reason_of(verdicts, _give(item, judge, scores))
+
+
+def _reward(judge: JudgeSpec, item: CriterionScore, reading: Any, bench: Bench, spent: Spent) -> None:
+    try:
+        body: dict[str, Json] = mapped_json(reward_request(reading), lambda text: shortened(text, MATERIAL_CHARACTERS))
+    except (NotReadable, NotJson) as error:
+        raise _AuthorFailed from BadScore(str(error))
+
+    def read(reply: ChatReply) -> float:
+        if ANSWER not in reply.message:
+            raise Unreadable("it was a chat model's")
+        return read_reward(reply.message[ANSWER], judge.scale)
+
+    _give(item, judge, bench.ask_for_rewards(judge, body, read, spent))
+
+
+def _give(item: CriterionScore, judge: JudgeSpec, scores: Sequence[float]) -> float:
+    """Sets the samples' scores as one; that score."""
+    score = item.score = combined(scores, judge.combine)
+    item.normalised, item.spread = normalised(score, judge.scale), spread(scores)
+    return score

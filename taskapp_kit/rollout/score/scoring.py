@@ -1,0 +1,214 @@
+"""Criteria, the outcome's arithmetic, the blend. A score that could not be computed is never a number."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from taskapp_kit.contract.chat import ModelPort
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.scorecard import JUDGES_SKIPPED, Blend, CriterionScore, RolloutSummary, Scorecard, normalised
+from taskapp_kit.contract.trajectory import RESERVED_METRICS, Trajectory
+from taskapp_kit.declare.source_location import without_folder
+from taskapp_kit.declare.specs import AppSpec, CriterionSpec
+from taskapp_kit.rollout.score.failures import BadScore, ScoringFailed, failed, finished, sentence
+from taskapp_kit.rollout.score.judges import judge_scores
+
+__all__ = ["ScoringFailed", "aggregates", "blended", "score", "weighted"]
+
+log = logging.getLogger("taskapp_kit.score")
+
+
+def score(
+    spec: AppSpec, trajectory: Trajectory, *, task: Any = None, config: Mapping[str, Json] | None = None,
+    blend: Blend | None = None, models: ModelPort | None = None, skip_judges: bool = False,
+) -> Scorecard:  # fmt: skip
+    """The scorecard of one trajectory.
+
+    task: the row, private fields included. blend: the request's own formula, the app's when absent. models: asks the
+    judges' models, each call blocks; without it no judge is configured. skip_judges: none is asked; one with weight > 0
+    leaves the outcome undefined. Raises ScoringFailed when a criterion with
+    weight > 0 raises or returns no score, and when the time is up while a judge is asked; with weight 0 the error is
+    recorded beside a null. Runs the author's functions: call it in an environment's thread. Judges are asked last, so a
+    criterion that fails costs nothing.
+    """
+    environment = trajectory.environment
+    card = Scorecard(aggregation=spec.aggregation)
+    given: dict[str, Any] = {
+        "trajectory": trajectory, "task": task, "config": dict(config or trajectory.config),
+        "answer_text": trajectory.answer_text,
+    }  # fmt: skip
+    outcome: list[CriterionScore] = []
+    events: list[CriterionScore] = []
+    for criterion in spec.criteria:
+        if not criterion.applies_to(environment):
+            continue
+        if criterion.of == "events":
+            events.append(_event_criterion(criterion, trajectory, given))
+        else:
+            outcome.append(_outcome_criterion(criterion, given))
+    outcome += judge_scores(spec, environment, given, models, card.judging, skip=skip_judges)
+    card.criteria = outcome + events
+    card.outcome_score = weighted(outcome, spec.aggregation)
+    weighed = [item for item in events if item.weight > 0]
+    if weighed:
+        scored = [item.score * item.weight for item in weighed if item.score is not None]
+        card.events_score = _total(scored) if scored else None
+    _metrics(spec, environment, given, card)
+    formula = blend or spec.blend_for(environment)
+    card.formula = formula.words()
+    card.reward = blended(formula, trajectory.total_reward, card.events_score, card.outcome_score)
+    parts = {"outcome_score": card.outcome_score, "events_score": card.events_score, card.formula: card.reward}
+    for name, value in parts.items():
+        if value is not None and not math.isfinite(value):
+            raise failed(name, BadScore(f"came to {value}, beyond all numbers"))
+    return card
+
+
+def weighted(scores: Sequence[CriterionScore], aggregation: str = "weighted_sum") -> float | None:
+    """The outcome, of normalised scores: Σ score·weight / Σ weight ("sum": Σ score; "custom": None).
+
+    A score of None leaves both sums; Σ weight = 0 gives None; a `required` criterion at the bottom of its scale makes it 0.
+    A judge that weighs something and was skipped makes it None.
+    """
+    if any(item.reason == JUDGES_SKIPPED and item.weight > 0 for item in scores):
+        return None
+    counted = [item for item in scores if item.normalised is not None and item.weight > 0]
+    if not counted or aggregation == "custom":
+        return None
+    if any(item.required and item.normalised == 0 for item in counted):
+        return 0.0
+    if aggregation == "sum":
+        return _total([item.normalised for item in counted if item.normalised is not None])
+    heaviest = max(item.weight for item in counted)
+    unit = 1.0 if 1e-100 < heaviest < 1e100 else heaviest  # beyond it products and sums leave the range of floats
+    total = math.fsum(item.weight / unit for item in counted)
+    return math.fsum(item.normalised * (item.weight / unit) for item in counted if item.normalised is not None) / total
+
+
+def _total(values: Sequence[float]) -> float:
+    """The exact sum; infinite when it leaves the range of floats."""
+    try:
+        return math.fsum(values)
+    except OverflowError:
+        return math.inf
+
+
+def blended(blend: Blend, returned: float, events: float | None, outcome: float | None) -> float | None:
+    """`env·return + event·events_score + outcome·outcome_score`; None when a part with weight > 0 is undefined."""
+    total = blend.env * returned
+    for weight, part in ((blend.event, events), (blend.outcome, outcome)):
+        if weight > 0:
+            if part is None:
+                return None
+            total += weight * part
+    return total
+
+
+def aggregates(spec: AppSpec, rollouts: Sequence[RolloutSummary]) -> dict[str, float | dict[str, float] | None]:
+    """The app's aggregates over finished rollouts of one environment. Raises ScoringFailed naming the aggregate."""
+    result: dict[str, float | dict[str, float] | None] = {}
+    names = {item.environment for item in rollouts}
+    for aggregate in spec.aggregates:
+        chosen = [item for item in rollouts if aggregate.applies_to(item.environment)]
+        if not chosen and names:
+            continue
+        try:
+            value = aggregate.function(chosen)
+            result[aggregate.name] = (
+                {str(key): _number(part, (-math.inf, math.inf)) for key, part in value.items()}
+                if isinstance(value, Mapping)
+                else None if value is None else _number(value, (-math.inf, math.inf))
+            )  # fmt: skip
+        except Exception as error:
+            raise failed(f"aggregate {aggregate.name!r} ({without_folder(aggregate.place)})", error) from error
+    return result
+
+
+def _outcome_criterion(criterion: CriterionSpec, given: Mapping[str, Any]) -> CriterionScore:
+    item = CriterionScore(criterion.name, "outcome", None, criterion.weight, criterion.required)
+    scale = criterion.scale if criterion.weight > 0 else (-math.inf, math.inf)
+
+    def compute() -> float | None:
+        value = finished(criterion.function(**{name: given[name] for name in criterion.parameters}))
+        return None if value is None else _number(value, scale)
+
+    _timed(item, criterion, compute)
+    item.normalised = normalised(item.score, criterion.scale)
+    return item
+
+
+def _event_criterion(criterion: CriterionSpec, trajectory: Trajectory, given: Mapping[str, Any]) -> CriterionScore:
+    """Σ over steps; None when it applied to no step. `accumulate=False` (rubric files): the last one counts."""
+    item = CriterionScore(criterion.name, "events", None, criterion.weight, criterion.required)
+
+    def compute() -> float | None:
+        values: list[float] = []
+        others = {name: given[name] for name in criterion.parameters if name in given}
+        for step in trajectory.steps:
+            if "step" in criterion.parameters:
+                others["step"] = step
+            value = finished(criterion.function(**others))
+            if value is not None:
+                values.append(_number(value, (-math.inf, math.inf)))
+        if not values:
+            return None if trajectory.steps else 0.0
+        return math.fsum(values) if criterion.accumulate else values[-1]
+
+    return _timed(item, criterion, compute)
+
+
+def _timed(item: CriterionScore, criterion: CriterionSpec, compute: Callable[[], float | None]) -> CriterionScore:
+    began = time.perf_counter()
+    try:
+        item.score = compute()
+        if item.score is None:
+            item.reason = "not_applicable"
+    except BaseException as error:  # sys.exit() in an author's function must not end the server
+        if criterion.weight > 0:
+            raise failed(f"criterion {criterion.name!r} ({without_folder(criterion.place)})", error) from error
+        item.error = sentence(error)
+        log.warning("criterion %r with weight 0 failed: %s", criterion.name, item.error, exc_info=error)
+    item.seconds = time.perf_counter() - began
+    return item
+
+
+def _metrics(spec: AppSpec, environment: str, given: Mapping[str, Any], card: Scorecard) -> None:
+    """The app's metrics. They weigh nothing, so one that raises is logged and left out, never a number."""
+    for metric in spec.metrics:
+        if not metric.applies_to(environment):
+            continue
+        try:
+            value = finished(metric.function(**{name: given[name] for name in metric.parameters}))
+            if isinstance(value, Mapping):
+                taken = sorted(RESERVED_METRICS.intersection(map(str, value)))
+                for key, part in value.items():
+                    if part is not None and str(key) not in RESERVED_METRICS:
+                        card.metrics[str(key)] = _number(part, (-math.inf, math.inf))
+                if taken:
+                    raise BadScore(
+                        f"gave numbers under names of the kit's own ({', '.join(taken)}), which were left out"
+                    )
+            elif value is not None:
+                card.metrics[metric.name] = _number(value, (-math.inf, math.inf))
+        except BaseException as error:
+            item = CriterionScore(metric.name, "metric", None, 0.0, error=sentence(error))
+            card.criteria.append(item)
+            log.warning("metric %r (%s) failed: %s", metric.name, metric.place, item.error, exc_info=error)
+
+
+def _number(value: Any, scale: tuple[float, float]) -> float:
+    if isinstance(value, (str, bytes)):
+        raise BadScore(f"returned {value!r}, expected a number or None")
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise BadScore(f"returned a {type(value).__name__}, expected a number or None") from None
+    if not math.isfinite(number):
+        raise BadScore(f"returned {number}, expected a finite number or None")
+    if not scale[0] <= number <= scale[1]:
+        raise BadScore(f"returned {number:g}, outside its scale {scale[0]:g} to {scale[1]:g}")
+    return number

@@ -1,0 +1,453 @@
+"""The hall: one rollout from request to kept result. Composes the rooms; knows no HTTP.
+
+request -> planning (environment, seed, config, policy) -> players (in a thread or a worker: play, fold, score) -> keeping
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from taskapp_kit.config import Settings
+from taskapp_kit.contract.chat import AsksModels, RemotePolicy
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.events import Called, Failed
+from taskapp_kit.contract.protocols import (
+    Clock,
+    LocalPolicy,
+    QueryableStore,
+    RolloutQuery,
+    RolloutSummaryRow,
+    Store,
+    StoredRollout,
+    SystemClock,
+    View,
+)
+from taskapp_kit.contract.result import Rollout
+from taskapp_kit.contract.scorecard import RolloutSummary
+from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER, Recording
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.declare.app import Exposure, TaskApp
+from taskapp_kit.declare.episode_selection import Instance
+from taskapp_kit.declare.specs import AppSpec
+from taskapp_kit.errors import (
+    Failure,
+    FieldProblem,
+    RequestError,
+    RolloutFailed,
+    StoreError,
+    Unavailable,
+)
+from taskapp_kit.rollout.admission import Places
+from taskapp_kit.rollout.episode.environment import prepare_to_serve
+from taskapp_kit.rollout.episode.episode import Episode
+from taskapp_kit.rollout.episode.plan import Control
+from taskapp_kit.rollout.executor import Players
+from taskapp_kit.rollout.groups import load_group
+from taskapp_kit.rollout.in_flight import ANYONE, Caller, Course, Finished, Listener, Watcher
+from taskapp_kit.rollout.models.access import ModelAccess, ThreadPort, model_access
+from taskapp_kit.rollout.policy.replay import as_stored, recording_of
+from taskapp_kit.rollout.policy.select import MODEL, offered
+from taskapp_kit.rollout.request import Nobody, Planner
+from taskapp_kit.rollout.sandbox_level import sandbox_in_use
+from taskapp_kit.rollout.score.failures import ScoringFailed
+from taskapp_kit.rollout.score.judges import check_judges, skipped_warning
+from taskapp_kit.rollout.score.scoring import aggregates
+from taskapp_kit.rollout.store_health import StoreState
+from taskapp_kit.rollout.stored_record import PictureMemory
+from taskapp_kit.rollout.workers.remote import Foreman
+from taskapp_kit.rollout.workers.threads import LaneHung, Lanes
+from taskapp_kit.version import __version__, git_commit
+
+if TYPE_CHECKING:
+    from taskapp_kit.sandbox import Capabilities
+
+log = logging.getLogger("taskapp_kit.service")
+
+
+class Service:
+    """Plays and scores rollouts of one app. Make it and use it on one event loop; call `close` at the end.
+
+    store: where rollouts are kept, None keeps nothing. max_concurrent: rollouts under way at once; one more is refused
+    (Saturated). max_time_seconds: the server's own deadline for a rollout. threads: so many rollouts play at once in
+    this process. workers: processes that play rollouts in place of those threads, 0 for none. An environment with
+    isolation="process" is always played in a process that does nothing else meanwhile. skip_judges: no judge is asked and
+    none needs a model; their scores are null (`judges_skipped`). gold: whether the policy `gold` may be asked for; None
+    refuses one that takes the task's row under exposure "public".
+
+    Raises Unavailable: a judge with weight > 0 has no model.
+    """
+
+    def __init__(
+        self,
+        app: TaskApp,
+        *,
+        store: Store | None = None,
+        clock: Clock | None = None,
+        max_concurrent: int = 1024,
+        max_time_seconds: float = 3600.0,
+        exposure: Exposure = "public",
+        threads: int = 64,
+        workers: int = 0,
+        max_calls: int = CALLS_PER_ANSWER,
+        models: ModelAccess | None = None,
+        skip_judges: bool = False,
+        gold: bool | None = True,
+    ) -> None:
+        self.app = app
+        self.spec: AppSpec = offered(app.freeze(), exposure=exposure, gold=gold)
+        self.store = store
+        self.clock: Clock = clock or SystemClock()
+        self.store_state = StoreState(self.clock)
+        self.max_concurrent = max_concurrent
+        self.max_time_seconds = max_time_seconds
+        self.exposure = exposure
+        self.planner = Planner(self.spec, app.file.parent, max_calls=max_calls)
+        self.lanes = Lanes(threads)
+        self.model_lanes = Lanes(max_concurrent)
+        self.models = models or model_access(Settings(), exposure, self.clock)
+        self.workers = workers
+        isolated = any(environment.isolation == "process" for environment in self.spec.environments.values())
+        self.foreman = Foreman(app, self.spec, workers=workers) if workers or isolated else None
+        self.watchers: list[Watcher] = []
+        self._sandbox: Capabilities | None = None
+        self.places = Places(max_concurrent, self._hung)
+        self._pictures = PictureMemory()
+        self._versions: dict[str, str | None] = {
+            "kit": __version__,
+            "app": self.spec.version,
+            "git": git_commit(app.file),
+        }
+        self._players = Players(
+            self.spec,
+            self.clock,
+            self.lanes,
+            self.model_lanes,
+            self.models,
+            self.foreman,
+            workers=workers,
+            keeps=store is not None,
+            versions=self._versions,
+            cancelled=self._keep_cancelled,
+        )
+        self._skip_judges = skip_judges
+        self.warnings: tuple[str, ...] = (
+            *self.spec.warnings,
+            *([] if skip_judges else check_judges(self.spec, self.models.configured)),
+        )
+        for warning in self.warnings:
+            log.warning("%s", warning)
+
+    def prepare(self) -> None:
+        """Runs `setup_worker` of each environment that this process plays; may take seconds.
+
+        Raises Unavailable: what is missing, or what broke.
+        """
+        self._sandbox = sandbox_in_use()
+        for spec in self.spec.environments.values():
+            if self.workers or spec.isolation == "process":
+                continue  # a worker process prepares it
+            prepare_to_serve(spec)
+
+    async def start(self) -> None:
+        """Starts the worker processes and waits until they are ready; without this the first rollout does.
+
+        Those for isolation="process" alone start when they are needed. Raises Unavailable.
+        """
+        if self.foreman is not None and self.workers:
+            await self.foreman.start()
+
+    async def rollout(
+        self,
+        request: RolloutRequest,
+        *,
+        caller: Caller = ANYONE,
+        policy: LocalPolicy | None = None,
+        tell: Listener | None = None,
+        written: bool = False,
+    ) -> Rollout:
+        """Plays, scores and keeps one rollout.
+
+        policy: acts in place of the one that the request names (a person at a terminal), always in this process. tell:
+        is given each event as it happens, in the environment's thread, or on the event loop when a worker process plays
+        (`ended` then holds no end state); it must not raise. written: `Rollout.body` is wanted; a worker fills it.
+
+        Raises RequestError (the request is wrong), Unavailable (it needs a part that is not here), Saturated,
+        RolloutFailed (something broke; what was played is kept), StoreError (it could not be kept).
+        """
+        course = await self.admit(request, caller=caller, policy=policy)
+        return await self.run(course, tell=tell, written=written)
+
+    async def admit(
+        self,
+        request: RolloutRequest,
+        *,
+        caller: Caller = ANYONE,
+        policy: LocalPolicy | None = None,
+        rollout_id: str | None = None,
+    ) -> Course:
+        """Plans a rollout and takes a place for it, which `run` gives back: what is admitted has to be run.
+
+        rollout_id: 32 hex digits; made when absent. Raises RequestError, Unavailable, Saturated.
+        """
+        self.store_state.check()
+        self.places.take(caller)
+        try:
+            began, created_at = self.clock.monotonic(), self.clock.now()
+            recording = None
+            if policy is None:
+                request, recording = await self._replayed(request, caller)
+            self.places.check_open()
+            planned = self.planner.plan(request, own=policy, recording=recording)
+            if self._skip_judges:
+                planned.skip_judges = True
+                planned.warnings += skipped_warning(self.spec, planned.plan.environment.name)
+            endpoint = None
+            if planned.plan.policy == MODEL and isinstance(planned.policy, RemotePolicy | AsksModels):
+                endpoint = self.models.of_policy(request)
+        except BaseException:
+            self.places.give_back(caller)
+            raise
+        return Course(
+            rollout_id or uuid.uuid4().hex,
+            planned,
+            caller,
+            created_at,
+            began,
+            seconds=min(request.safety.max_time_s, self.max_time_seconds),
+            recording=recording,
+            endpoint=endpoint,
+            own=policy is not None,
+        )
+
+    async def run(
+        self, course: Course, *, tell: Listener | None = None, prompt: bool = True, written: bool = False
+    ) -> Rollout:
+        """Plays, scores and keeps what was admitted; see `rollout`. Cancelling the task cancels it, and keeps that.
+
+        prompt: False lets a worker process tell several events together, some 50 ms late, which costs it much less.
+        """
+        self.places.enter(course)
+        try:
+            finished = await self._players.play(course, tell, prompt=prompt, written=written)
+            course.settling = True
+            await self._keep(course, finished)
+        except asyncio.CancelledError:
+            if course.stopped is None or course.task is None:
+                raise
+            course.task.uncancel()
+            raise RolloutFailed(course.stopped, rollout_id=course.rollout_id) from None
+        finally:
+            self.places.leave(course)
+        if finished.outcome.failure is not None:
+            raise RolloutFailed(finished.outcome.failure, rollout_id=course.rollout_id) from finished.cause
+        return finished.outcome.rollout(
+            course.planned,
+            finished.story,
+            rollout_id=course.rollout_id,
+            created_at=course.created_at,
+            versions=self._versions,
+            timing=finished.timing,
+            body=finished.body,
+        )
+
+    async def _keep(self, course: Course, finished: Finished) -> None:
+        if self.store is not None and finished.row is not None:
+            try:
+                await self.store_state.write(partial(self.store.save, finished.row))
+            except asyncio.CancelledError:  # the caller is gone, the row is kept all the same
+                self._tell_watchers(course, finished)
+                raise
+        else:
+            self.show_pictures(finished.pictures)
+        self._tell_watchers(course, finished)
+
+    def _tell_watchers(self, course: Course, finished: Finished) -> None:
+        for watch in self.watchers:
+            watch(course, finished)
+
+    async def _keep_cancelled(self, course: Course, finished: Finished) -> None:
+        """The client is gone, or the server stops: what was told until now is kept as cancelled."""
+        try:
+            await asyncio.shield(self._keep(course, finished))
+        except StoreError:
+            log.exception("the cancelled rollout %s could not be kept", course.rollout_id)
+
+    # -- places ---------------------------------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """Rollouts under way."""
+        return self.places.taken
+
+    def _hung(self) -> int:
+        return self.lanes.hung + self.model_lanes.hung
+
+    async def drain(self, grace_seconds: float) -> None:
+        """Takes nothing new and waits for what runs; what still runs after the grace is cancelled, told and kept so."""
+        await self.places.drain(grace_seconds)
+
+    async def _replayed(self, request: RolloutRequest, caller: Caller) -> tuple[RolloutRequest, Recording | None]:
+        """When `replay` is asked for: the request for the stored episode, and what is played in it. Else the request and None.
+
+        Raises RequestError, Unavailable.
+        """
+        config = request.policy.config
+        if "replay" not in (config.get("policy"), request.policy.policy_name):
+            return request, None
+        if self.planner.policy_name(request) != "replay":
+            return request, None
+        wanted = config.get("rollout_id")
+        loc = ("body", "policy", "config", "rollout_id")
+        if not isinstance(wanted, str):
+            message = "policy 'replay' needs policy.config.rollout_id, the id of a stored rollout."
+            raise RequestError(message, fields=(FieldProblem(loc, message),), code="bad_rollout_id")
+        if self.store is None:
+            raise Unavailable(
+                "policy 'replay' needs a store, and this server keeps none.", hint="Serve with --store PATH."
+            )
+        stored = await self.stored(wanted, caller)
+        if stored is None:
+            message = f"there is no stored rollout {wanted[:80]!r}."
+            raise RequestError(message, fields=(FieldProblem(loc, message),), code="no_such_rollout")
+        return as_stored(request, stored, self.spec), recording_of(stored)
+
+    def _may_see(self, caller: Caller, stored: StoredRollout) -> bool:
+        return stored.app == self.spec.name and caller.may_see(stored.key_label)
+
+    async def stored(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
+        """A stored rollout of this app; None when there is none that the caller may see. Raises StoreError."""
+        found = None if self.store is None else await self.store.load(rollout_id)
+        return found if found is not None and self._may_see(caller, found) else None
+
+    async def listed(self, wanted: RolloutQuery, caller: Caller) -> list[RolloutSummaryRow]:
+        """The stored rollouts of this app that fit and that the caller may see, newest first.
+
+        Raises Unavailable without a store that can list, StoreError.
+        """
+        if self.store is None:
+            raise Unavailable("Rollouts are listed from a store, and this server keeps none.",
+                              hint="Serve with --store PATH.")  # fmt: skip
+        if not isinstance(self.store, QueryableStore):
+            raise Unavailable("This server's store cannot list rollouts (it has no `query`).",
+                              hint="Fetch them by their ids, or use a store of taskapp-kit.")  # fmt: skip
+        key_label = wanted.key_label if caller.admin else caller.key_label
+        if key_label is None and not caller.admin:
+            return []
+        return await self.store.query(replace(wanted, app=self.spec.name, key_label=key_label))
+
+    # -- questions ------------------------------------------------------------------------------------------------
+
+    async def first_view(self, request: RolloutRequest) -> View:
+        """What a policy reads before its first decision: the first observation and the tools. Nothing is played.
+
+        The request's policy is not looked at. Raises RequestError, RolloutFailed (reset broke).
+        """
+        control = Control()
+        port = ThreadPort(self.models.of_rollout(None, self.max_time_seconds))
+        episode = Episode(self.planner.plan(request, own=Nobody()).plan, self.clock, control, port)
+
+        def job() -> Failed | None:
+            events = episode.events()
+            try:
+                for event in events:
+                    if isinstance(event, Called | Failed):
+                        return event if isinstance(event, Failed) else None
+            finally:
+                events.close()
+            return None
+
+        def stop(reason: Literal["timeout", "cancelled"]) -> None:
+            control.stop = reason
+            port.stop(reason)
+
+        try:
+            failed = await self.lanes.run(job, seconds=self.max_time_seconds, stop=stop)
+        except LaneHung:
+            message = f"reset did not come back within {self.max_time_seconds:g} s"
+            raise RolloutFailed(Failure("timeout", "environment_hung", message)) from None
+        if failed is not None:
+            failure = Failure(failed.boundary, failed.code, failed.message, failed.hint, failed.error_id)
+            raise RolloutFailed(failure) from control.cause
+        return episode.view
+
+    async def score_group(
+        self, *, rollout_ids: Sequence[str] | None = None, group_id: str | None = None, caller: Caller = ANYONE
+    ) -> dict[str, Json]:
+        """Stored rollouts of one seed, ranked against each other by the group judges: the answer of `POST /score_group`.
+
+        Takes a place, as a rollout does. Raises RequestError, Unavailable, Saturated, RolloutFailed, StoreError.
+        """
+        group = await load_group(
+            self.planner,
+            self.store,
+            sees=partial(self._may_see, caller),
+            listed=partial(self.listed, caller=caller),
+            rollout_ids=rollout_ids,
+            group_id=group_id,
+        )
+        self.places.take(caller)
+        try:
+            port = ThreadPort(self.models.of_rollout(None, self.max_time_seconds))
+            return await self.model_lanes.run(lambda: group.score(port), seconds=self.max_time_seconds, stop=port.stop)
+        except LaneHung:
+            message = f"the group judges gave no verdict within {self.max_time_seconds:g} s"
+            raise RolloutFailed(Failure("timeout", "deadline", message)) from None
+        finally:
+            self.places.give_back(caller)
+
+    async def blob(self, sha256: str) -> bytes | None:
+        """A picture's PNG bytes by their SHA-256 (hex); None when it is not kept (any more)."""
+        shown = self._pictures.get(sha256)
+        if shown is not None or self.store is None:
+            return shown
+        return await self.store.blob(sha256)
+
+    def show_pictures(self, pictures: dict[str, bytes]) -> None:
+        """Lets `blob` give these, PNG bytes by hash, as long as memory has room; for those that no store has (yet)."""
+        self._pictures.keep(pictures)
+
+    def health(self) -> dict[str, Any]:
+        """How the server is; answered without touching an environment."""
+        failing = "store_failing" if self.store_state.failing else "healthy"
+        return {
+            "healthy": True,
+            "status": "draining" if self.places.draining else failing,
+            "version": __version__,
+            "in_flight": self.in_flight,
+            "capacity": self.max_concurrent,
+            "hung_threads": self._hung(),
+            **({} if self.store is None else {"store": self.store_state.to_json()}),
+            **({} if self.foreman is None else {"workers": self.foreman.health()}),
+            **({} if self._sandbox is None else {"sandbox": self._sandbox.to_dict()}),
+        }
+
+    def instance(self, environment: str | None, split: str | None, seed: int) -> Instance:
+        """The instance of a seed, for `/task_info`. Raises RequestError."""
+        return self.planner.instance(environment, split, seed)
+
+    def aggregate(self, rollouts: Sequence[RolloutSummary]) -> dict[str, float | dict[str, float] | None]:
+        """The app's aggregates over finished rollouts."""
+        try:
+            return aggregates(self.spec, rollouts)
+        except ScoringFailed as error:
+            raise RolloutFailed(error.failure) from error.__cause__
+
+    async def close(self) -> None:
+        """Stops what still runs, ends worker processes, lets idle threads go and closes the store."""
+        await self.drain(0.0)
+        if self.foreman is not None:
+            await self.foreman.close()
+        await self.lanes.quiet(self.lanes.grace_seconds)
+        await self.model_lanes.quiet(self.model_lanes.grace_seconds)
+        self.lanes.close()
+        self.model_lanes.close()
+        await self.models.close()
+        await self.store_state.close()
+        if self.store is not None:
+            await self.store.close()

@@ -1,0 +1,76 @@
+"""`safety.max_rollout_tokens`: what one rollout's models have read and written, looked at before each call."""
+
+from __future__ import annotations
+
+from taskapp_kit.contract.chat import ChatReply, ModelPort, RemotePolicy
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.protocols import PolicyStops, View
+from taskapp_kit.contract.trajectory import Answer
+from taskapp_kit.rollout.policy.history import EstimatedTokens, characters_of
+
+MAX_ROLLOUT_TOKENS = "max_rollout_tokens"
+"""The stop reason of a rollout whose models may be asked nothing more."""
+
+
+class TokenMeter:
+    """The tokens of one rollout: prompt and completion of the policy's model and of those that the environment asks.
+
+    As the endpoint counted them, else estimated from the characters. Judges are not counted: they are asked when the
+    episode is over. The last call may go beyond `limit`; no call begins when it is reached.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.spent = 0.0
+        self._estimate = EstimatedTokens()
+
+    def check(self) -> None:
+        """Raises PolicyStops when the limit is reached."""
+        if self.spent >= self.limit:
+            raise PolicyStops(MAX_ROLLOUT_TOKENS, self.limit)
+
+    def count(self, body: dict[str, Json], reply: ChatReply) -> None:
+        """Adds one call: the body that was sent, and what came back."""
+        self.spent += reply.tokens or self._estimate.tokens(_characters(body) + characters_of(reply.message))
+
+
+def _characters(body: dict[str, Json]) -> int:
+    return sum(characters_of(message) for message in body.get("messages", ())) + characters_of(
+        {"tools": body.get("tools", [])}
+    )
+
+
+class MeteredPolicy:
+    """A policy whose model is asked within a limit of tokens."""
+
+    def __init__(self, policy: RemotePolicy, meter: TokenMeter) -> None:
+        self.name = policy.name
+        self._policy = policy
+        self._meter = meter
+        self._asked: dict[str, Json] = {}
+
+    def ask(self, view: View) -> dict[str, Json]:
+        """The body to send. Raises PolicyStops when the limit is reached."""
+        self._meter.check()
+        self._asked = self._policy.ask(view)
+        return self._asked
+
+    def read(self, reply: ChatReply) -> Answer:
+        """What the model decided."""
+        self._meter.count(self._asked, reply)
+        return self._policy.read(reply)
+
+
+class MeteredPort:
+    """Models that are asked from the environment's thread within a limit of tokens."""
+
+    def __init__(self, models: ModelPort, meter: TokenMeter) -> None:
+        self._models = models
+        self._meter = meter
+
+    def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
+        """One answer. Raises PolicyStops when the limit is reached, and what `ModelPort.ask` raises."""
+        self._meter.check()
+        reply = self._models.ask(role, body)
+        self._meter.count(body, reply)
+        return reply

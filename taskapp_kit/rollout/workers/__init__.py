@@ -1,0 +1,1 @@
+"""Where episodes run: pinned threads, and a pool of child processes."""

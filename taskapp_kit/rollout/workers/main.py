@@ -1,0 +1,232 @@
+"""The program of a worker process: `taskapp_kit.rollout.workers.main REFERENCE FOLDERS FD`; `remote.py` starts it.
+
+REFERENCE is what `find_app` finds the app by, FOLDERS what the front's `sys.path` has (joined by `os.pathsep`), FD the
+socket. A job is one rollout; its frame holds the request (split and seed settled), `recording` for a replay, `rollout_id`,
+`created_at`, `versions`, whether the answer is to be `written`, whether each event is to be told `live`, whether judges
+are skipped (`skip_judges`), and `max_calls`, how many calls of one answer are done.
+
+Told meanwhile: `{"text": n, "pictures": [[hash, n], …]}`, the blob being encoded events and PNG bytes in that order. The
+last frame has those too, and `outcome` and `body` (bytes of the answer, at the blob's end); or `refused`, a RequestError.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from taskapp_kit.contract.content import images
+from taskapp_kit.contract.events import Event, Observed, encode_one, recording_from_json
+from taskapp_kit.contract.result import Story
+from taskapp_kit.errors import RequestError
+from taskapp_kit.rollout.workers.protocol import Frame, Job, serve_jobs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from taskapp_kit.contract.chat import ModelPort
+    from taskapp_kit.contract.protocols import Clock
+    from taskapp_kit.declare.specs import AppSpec
+    from taskapp_kit.rollout.episode.drivers import Turns
+    from taskapp_kit.rollout.episode.plan import Control
+
+TELL_SECONDS = 0.05
+"""Before a step, events older than this are told, so that they are kept when the step crashes or hangs."""
+TELL_BYTES = 64 * 1024
+"""So many bytes of events and pictures are told at once."""
+
+SWITCH_SECONDS = 0.02
+"""Rollouts here take turns of this length, longer than Python's own 5 ms: each turn begins with cold caches.
+
+At 100 ms one worker played a tenth more of Crafter, but would hear of a stop that much later.
+"""
+
+
+def main(reference: str, folders: str, fd: str) -> None:
+    """Plays the front's rollouts until the front is gone."""
+    worker = Worker(reference, folders.split(os.pathsep))
+    serve_jobs(int(fd), worker.play, worker.load)
+
+
+class Worker:
+    """One app in this process. `load` once, then `play` in any thread."""
+
+    spec: AppSpec
+    folder: Path
+    clock: Clock
+
+    def __init__(self, reference: str, folders: list[str]) -> None:
+        self.reference = reference
+        self.folders = folders
+
+    def load(self) -> None:
+        """Imports the app and prepares its environments. Raises DiscoveryError, DeclarationError."""
+        import gc
+
+        from taskapp_kit.config import told_by_parent
+        from taskapp_kit.logs import configure
+        from taskapp_kit.system.child_python import add_import_folder
+
+        log_format, log_level = told_by_parent()
+        configure(log_level, log_format, worker=os.getpid())
+        for folder in reversed(self.folders):
+            add_import_folder(folder)
+        import taskapp_kit.contract.wire
+        import taskapp_kit.rollout.outcome
+        import taskapp_kit.rollout.request
+        import taskapp_kit.rollout.response  # noqa: F401  # what `play` needs, loaded before the first job
+        from taskapp_kit.contract.protocols import SystemClock
+        from taskapp_kit.declare.discovery import find_app
+        from taskapp_kit.rollout.episode.environment import prepare_to_serve
+
+        app = find_app(self.reference)
+        self.spec = app.freeze()
+        self.folder = app.file.parent
+        self.clock = SystemClock()
+        for environment in self.spec.environments.values():
+            prepare_to_serve(environment)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(10_000, 20, 50)  # as the server does: a rollout makes many objects and few cycles
+        sys.setswitchinterval(SWITCH_SECONDS)
+
+    def play(self, job: Job) -> tuple[Frame, bytes]:
+        """One rollout, as the module's docstring says. What is logged meanwhile carries its id."""
+        from taskapp_kit.logs import rollout
+
+        with rollout(job.frame["rollout_id"]):
+            return self._play(job)
+
+    def _play(self, job: Job) -> tuple[Frame, bytes]:
+        from taskapp_kit.contract.chat import RemotePolicy
+        from taskapp_kit.contract.wire import RolloutRequest
+        from taskapp_kit.rollout.episode.plan import Control
+        from taskapp_kit.rollout.models.access import JobPort
+        from taskapp_kit.rollout.outcome import Outcome
+        from taskapp_kit.rollout.play_and_score import Performance
+        from taskapp_kit.rollout.policy.select import MODEL
+        from taskapp_kit.rollout.request import Planner
+        from taskapp_kit.rollout.response import write_body
+
+        frame = job.frame
+        request = RolloutRequest.model_validate(frame["request"])
+        recording = frame["recording"]
+        control = Control()
+        telling = Telling(job, control, live=frame["live"])
+        try:
+            planned = Planner(self.spec, self.folder, max_calls=frame["max_calls"]).plan(
+                request, recording=None if recording is None else recording_from_json(recording)
+            )
+            planned.skip_judges = frame["skip_judges"]
+            port = JobPort(job)
+            performance = Performance(self.spec, planned, self.clock, control, [], telling, models=port)
+            if planned.plan.policy == MODEL and isinstance(planned.policy, RemotePolicy):
+                _through_the_front(port, performance.turns(planned.policy))
+            else:
+                performance.drive(planned.local())
+            played = performance.finish()
+        except RequestError as error:
+            return {"refused": refusal(error)}, b""
+        outcome, body = Outcome.of(played), b""
+        if frame["written"] and played.failure is None:
+            rollout = outcome.rollout(
+                planned,
+                Story(played.events, played.trajectory),
+                rollout_id=frame["rollout_id"],
+                created_at=frame["created_at"],
+                versions=frame["versions"],
+            )
+            body = write_body(rollout) or b""
+        told, pieces = telling.rest()
+        told["outcome"] = outcome.to_json()
+        told["body"] = len(body)
+        return told, b"".join((*pieces, body))
+
+
+def _through_the_front(port: ModelPort, turns: Turns) -> None:
+    """Plays turn by turn: the front asks the model, for it alone has the address and the key."""
+    from taskapp_kit.contract.chat import POLICY, ChatReply, ModelFailed
+
+    body = turns.begin()
+    while body is not None:
+        came: ChatReply | ModelFailed
+        try:
+            came = port.ask(POLICY, body)
+        except ModelFailed as failed:
+            came = failed
+        body = turns.go_on(came)
+
+
+class Telling:
+    """Encodes the events of one rollout as they happen, tells them in time, and says where a step begins and ends."""
+
+    def __init__(self, job: Job, control: Control, *, live: bool) -> None:
+        self._job = job
+        self._control = control
+        self._live = live
+        self._seq = 0
+        self._lines: list[bytes] = []
+        self._pictures: dict[str, bytes] = {}
+        self._known: set[str] = set()
+        self._bytes = 0
+        self._told_at = time.monotonic()
+
+    def __call__(self, event: Event) -> None:
+        """Is given each event, in the rollout's thread."""
+        kind = event.kind
+        if kind == "stepped":
+            self._job.step_ends()
+        if self._control.stop is None:
+            self._control.stop = self._job.stopped
+        if kind in ("observed", "stepped"):
+            self._see(event)
+        line = encode_one(self._seq, event)
+        self._seq += 1
+        self._lines.append(line)
+        self._bytes += len(line)
+        if self._live or (kind == "acted" and self._due()):
+            self._tell()
+        if kind == "acted":
+            self._job.step_begins()
+
+    def rest(self) -> tuple[Frame, list[bytes]]:
+        """What was not told yet: a frame, and its blob in pieces."""
+        text = b",".join(self._lines)
+        pictures = list(self._pictures.items())
+        self._lines, self._pictures, self._bytes = [], {}, 0
+        frame: Frame = {"text": len(text), "pictures": [[name, len(png)] for name, png in pictures]}
+        return frame, [text, *(png for _, png in pictures)]
+
+    def _due(self) -> bool:
+        """Before a step: whether what happened until now should leave this process first."""
+        return self._job.exclusive or self._bytes > TELL_BYTES or time.monotonic() - self._told_at > TELL_SECONDS
+
+    def _tell(self) -> None:
+        frame, pieces = self.rest()
+        self._job.tell(frame, b"".join(pieces))
+        self._told_at = time.monotonic()
+
+    def _see(self, event: Event) -> None:
+        observation = event.observation if isinstance(event, Observed) else event.step.observation  # type: ignore[union-attr]
+        if type(observation) is not list:
+            return
+        for picture in images(observation):
+            if picture.hash not in self._known:
+                self._known.add(picture.hash)
+                self._pictures[picture.hash] = picture.png
+                self._bytes += len(picture.png)
+
+
+def refusal(error: RequestError) -> Frame:
+    """A RequestError as JSON."""
+    return {
+        "message": error.message,
+        "hint": error.hint,
+        "code": error.code,
+        "fields": [[list(item.loc), item.message, item.type] for item in error.fields],
+    }
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])

@@ -1,0 +1,307 @@
+"""Rollouts that are played in worker processes: sends each one there, keeps what is told of it, says how it was lost.
+
+The workers' program is `main.py`, the pool of processes `rollout/workers/pool.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+import orjson
+
+from taskapp_kit.config import child_environment
+from taskapp_kit.contract.events import EncodedEvents, Event, from_json, joined, recording_to_json
+from taskapp_kit.contract.trajectory import Recording
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.declare.app import TaskApp
+from taskapp_kit.declare.discovery import reference_of
+from taskapp_kit.declare.specs import AppSpec
+from taskapp_kit.errors import DiscoveryError, Failure, FieldProblem, RequestError, Saturated, Unavailable
+from taskapp_kit.rollout.event_buffer import Journal
+from taskapp_kit.rollout.in_flight import Listener
+from taskapp_kit.rollout.models.access import Ask, asked_from_a_worker
+from taskapp_kit.rollout.outcome import Outcome
+from taskapp_kit.rollout.request import Planned
+from taskapp_kit.rollout.workers.pool import (
+    JobHung,
+    JobLost,
+    JobRaised,
+    NeverBegan,
+    Processes,
+    StartFailed,
+    WorkerDied,
+)
+from taskapp_kit.rollout.workers.protocol import BadFrame, Frame
+from taskapp_kit.system.child_python import python_command
+
+log = logging.getLogger("taskapp_kit.service")
+
+ISOLATED_AT_ONCE = 4
+"""At least so many rollouts with isolation="process" run at once, each in a process of its own; further ones wait."""
+
+
+class Lost(Exception):
+    """A rollout that no worker brought to an end; `failure` says how."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Told:
+    """What a worker told of one rollout so far. listener: hears it on the event loop, as events or as they came.
+
+    The events that a listener gets carry no private end state.
+    """
+
+    def __init__(self, listener: Listener | None = None) -> None:
+        self.pictures: dict[str, bytes] = {}
+        self._listener = listener
+        self._pieces: list[bytes] = []
+
+    def take(self, frame: Frame, blob: bytes) -> int:
+        """The events and pictures of a frame; how many bytes of its blob they were."""
+        used: int = frame["text"]
+        piece = blob[:used]
+        pictures = {}
+        for name, size in frame["pictures"]:
+            pictures[name] = blob[used : used + size]
+            used += size
+        self.pictures.update(pictures)
+        if piece:
+            self._pieces.append(piece)
+            if isinstance(self._listener, Journal):
+                self._listener.take(piece, pictures)
+            elif self._listener is not None:
+                for told in orjson.loads(b"[%s]" % piece):
+                    self._listener(from_json(told, self.pictures))
+        return used
+
+    def rest(self, events: Sequence[Event]) -> None:
+        """The whole story of a rollout that no worker brought to an end: the listener hears what it has not heard."""
+        if self._listener is not None:
+            for event in events[len(self.encoded()) :]:
+                self._listener(event)
+
+    def encoded(self) -> EncodedEvents:
+        """The events so far, as bytes."""
+        return joined(self._pieces)
+
+    def events(self) -> list[Event]:
+        """The events so far."""
+        return [from_json(told, self.pictures) for told in self.encoded()]
+
+
+class Foreman:
+    """The workers of one app. Use it on one event loop, in a thread that lives as long as the service.
+
+    workers: processes that many rollouts share. Environments with isolation="process" get one for each rollout besides.
+    """
+
+    def __init__(self, app: TaskApp, spec: AppSpec, *, workers: int) -> None:
+        self.app = app
+        self.workers = workers
+        isolated = any(environment.isolation == "process" for environment in spec.environments.values())
+        self.places = max(ISOLATED_AT_ONCE, workers, 2 * (os.cpu_count() or 1)) if isolated else 0
+        self._pool: Processes | None = None
+        self._starting: asyncio.Task[Processes] | None = None
+        self._closed = False
+
+    async def start(self) -> Processes:
+        """The pool, its shared processes ready. Raises Unavailable with the sentence of the process that could not start.
+
+        A caller that is cancelled meanwhile does not end the start: others may wait for it.
+        """
+        if self._pool is None:
+            if self._starting is None or self._starting.done():
+                self._starting = asyncio.create_task(self._started())
+                self._starting.add_done_callback(_looked_at)
+            self._pool = await asyncio.shield(self._starting)
+        return self._pool
+
+    async def _started(self) -> Processes:
+        if self._closed:
+            raise Saturated("the server is closing.")
+        try:
+            reference = reference_of(self.app)
+        except DiscoveryError as error:
+            raise Unavailable(f"worker processes cannot play: {error.message}", hint=error.hint) from None
+        folders = os.pathsep.join(sys.path)
+        pool = Processes(
+            python_command("taskapp_kit.rollout.workers.main", reference, folders),
+            environment=child_environment(),
+            shared=self.workers,
+            exclusive=self.places,
+        )
+        try:
+            await pool.start()
+        except StartFailed as error:
+            raise Unavailable(f"{error.reason}.", hint="The server's log has what the process printed.") from None
+        return pool
+
+    async def play(
+        self,
+        planned: Planned,
+        told: Told,
+        *,
+        ask: Ask,
+        recording: Recording | None,
+        rollout_id: str,
+        created_at: float,
+        versions: dict[str, str | None],
+        seconds: float,
+        written: bool,
+        live: bool,
+    ) -> tuple[Outcome, bytes | None]:
+        """One rollout in a worker; the answer's bytes but for the timing when `written` asks for them.
+
+        told: is filled meanwhile, also when this raises. ask: reaches models. seconds: the
+        deadline, time in line included. live: each event is told at once. Raises RequestError (the constructor refuses
+        env.config), Lost, Saturated, Unavailable.
+        """
+        began = time.monotonic()
+        pool = await self.start()
+        spec = planned.plan.environment
+        job: Frame = {
+            "request": _settled(planned),
+            "recording": None if recording is None else recording_to_json(recording),
+            "rollout_id": rollout_id,
+            "created_at": created_at,
+            "versions": versions,
+            "written": written,
+            "live": live,
+            "skip_judges": planned.skip_judges,
+            "max_calls": planned.plan.max_calls,
+        }
+
+        def tell(frame: Frame, blob: bytes) -> Awaitable[Frame | None] | None:
+            if "chat" in frame:
+                return asked_from_a_worker(ask, frame)
+            told.take(frame, blob)
+            return None
+
+        try:
+            frame, blob = await pool.run(
+                job,
+                exclusive=spec.isolation == "process",
+                seconds=seconds - (time.monotonic() - began),
+                step_seconds=spec.step_timeout_seconds,
+                tell=tell,
+            )
+        except NeverBegan as error:
+            if self._closed:
+                raise Saturated("the server is closing.") from None
+            raise Lost(_never_began(error, seconds)) from None
+        except JobLost as error:
+            raise Lost(_lost(error, seconds, spec.step_timeout_seconds)) from None
+        except (BadFrame, TypeError, ValueError) as error:
+            message = f"the request cannot be sent to a worker process: {error}."
+            raise RequestError(message, fields=(FieldProblem(("body",), message),)) from None
+        if "refused" in frame:
+            raise _refused(frame["refused"])
+        used = told.take(frame, blob)
+        return Outcome.from_json(frame["outcome"]), blob[used:] if frame["body"] else None
+
+    def health(self) -> dict[str, int]:
+        """Worker processes alive, and since the start: replaced, killed by us, and hung rollouts."""
+        if self._pool is None:
+            return {"alive": 0, "replaced": 0, "killed": 0, "hung": 0, "waiting": 0}
+        counted = self._pool.counters()
+        return {
+            "alive": counted["alive"],
+            "replaced": counted["replaced"],
+            "killed": counted["killed"],
+            "hung": counted["hung"],
+            "waiting": counted["waiting"],
+        }
+
+    async def close(self, grace_seconds: float = 0.0) -> None:
+        """Ends the processes; rollouts still under way are cancelled after the grace."""
+        self._closed = True
+        if self._starting is not None:
+            await asyncio.wait((self._starting,))
+            if self._starting.exception() is None:
+                await self._starting.result().close(grace_seconds)
+
+
+def _looked_at(task: asyncio.Task[Processes]) -> None:
+    """Whoever waited may have gone; asyncio need not complain of an error that nobody took."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _settled(planned: Planned) -> dict[str, Any]:
+    """The request with split and seed settled, so that a worker plays the episode that was planned here."""
+    request, plan = planned.request, planned.plan
+    body = RolloutRequest.model_dump(request, exclude_unset=True)
+    env = body.setdefault("env", {})
+    env["seed"] = plan.seed
+    env["config"] = {**env.get("config", {}), "split": plan.split}
+    return body
+
+
+def _refused(told: dict[str, Any]) -> RequestError:
+    fields = tuple(FieldProblem(tuple(loc), message, kind) for loc, message, kind in told["fields"])
+    return RequestError(told["message"], fields=fields, code=told["code"], hint=told["hint"])
+
+
+def _never_began(error: NeverBegan, seconds: float) -> Failure:
+    return _logged(
+        Failure(
+            "timeout",
+            "no_thread",
+            f"no worker process had a free place within the rollout's deadline of {seconds:g} s, so the episode never "
+            "began",
+            "Send fewer rollouts at once, or give them more time.",
+        ),
+        error,
+    )
+
+
+def _lost(error: JobLost, seconds: float, step_seconds: float | None) -> Failure:
+    """The failure of a rollout whose worker died, was killed, gave it up or could not start."""
+    hung_in = error.hung_in if isinstance(error, JobHung) else None
+    if isinstance(error, WorkerDied):
+        hung_in = error.killed_for if error.killed_for in ("step", "deadline") else None
+        if error.killed_for in ("cancelled", "closing"):
+            return _logged(Failure("cancelled", "cancelled", "the rollout was cancelled: the server closed"), error)
+    if hung_in == "step":
+        failure = Failure(
+            "timeout",
+            "step_timeout",
+            f"one step took longer than the environment's step_timeout_seconds of {step_seconds:g} s",
+            "Mend the environment, or give it more seconds for a step.",
+        )
+    elif hung_in == "deadline":
+        failure = Failure(
+            "timeout",
+            "deadline",
+            f"the environment did not come back within the rollout's deadline of {seconds:g} s",
+            "Give the environment's own calls a time limit.",
+        )
+    elif isinstance(error, WorkerDied):
+        failure = Failure(
+            "environment", "worker_died", f"the worker process died while it played: {error.reason}",
+            "The server's log has what the process said.",
+        )  # fmt: skip
+    elif isinstance(error, StartFailed):
+        failure = Failure("environment", "worker_start_failed", error.reason, "The server's log has what it said.")
+    else:
+        failure = Failure(
+            "environment", "worker_failed", f"the worker process could not tell of the rollout: {error.reason}"
+        )
+    return _logged(failure, error)
+
+
+def _logged(failure: Failure, error: JobLost) -> Failure:
+    failure.error_id = uuid.uuid4().hex[:12]
+    detail = f"\n{error.frame.get('traceback')}" if isinstance(error, JobRaised) else ""
+    log.error("%s: %s (error_id %s)%s", failure.message, error.reason, failure.error_id, detail)
+    return failure

@@ -1,1 +1,0 @@
-"""The kitchen: one episode of one environment, told as events."""

@@ -1,1 +1,0 @@
-"""The scales: a trajectory becomes a scorecard. Nothing here plays, stores or asks over a network."""

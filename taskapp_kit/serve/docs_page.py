@@ -1,0 +1,80 @@
+"""`/docs` and `/openapi.json`. The page is our own: it needs no network and loads no foreign script."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskapp_kit.serve.response import Answer, json_answer
+
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 50rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+code, pre {{ font: 14px/1.5 ui-monospace, monospace; background: #f3f3f0; border-radius: 4px; }}
+code {{ padding: 0 .25em; }} pre {{ padding: .6rem .8rem; overflow-x: auto; }}
+h2 {{ font-size: 1.1rem; margin: 2rem 0 .25rem; }} h2 b {{ color: #0a6b5e; }}
+table {{ border-collapse: collapse; }} td {{ padding: .1rem 1rem .1rem 0; vertical-align: top; }}
+</style></head><body>
+<h1>{title} <small>{version}</small></h1>
+<p>{description}</p>
+<p>Every route but <code>/</code> asks for the key: header <code>X-API-Key</code>,
+<code>Authorization: Bearer</code>, or the password of HTTP Basic.
+For tools: <a href="openapi.json">openapi.json</a>.</p>
+{routes}
+</body></html>
+"""
+
+
+async def openapi_document(request: Request) -> Response:
+    """`/openapi.json`."""
+    return json_answer(request.app.openapi())  # type: ignore[return-value]  # an Answer is an ASGI application
+
+
+async def page(request: Request) -> Response:
+    """`/docs`: the routes for a person, with a curl line each."""
+    document = request.app.openapi()
+    routes = "\n".join(
+        _route(path, verb.upper(), operation)
+        for path, verbs in document["paths"].items()
+        for verb, operation in verbs.items()
+        if verb != "head"
+    )
+    about = document["info"]
+    html = PAGE.format(
+        title=escape(about["title"]),
+        version=escape(about["version"]),
+        description=escape(about.get("description", "")),
+        routes=routes,
+    )
+    headers = [
+        (b"content-type", b"text/html; charset=utf-8"),
+        (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
+        (b"x-content-type-options", b"nosniff"),
+    ]
+    return Answer(200, html.encode(), headers)  # type: ignore[return-value]
+
+
+def _route(path: str, verb: str, operation: dict[str, Any]) -> str:
+    parameters = "".join(
+        f"<tr><td><code>{escape(item['name'])}</code></td><td>{escape(item['in'])}</td></tr>"
+        for item in operation.get("parameters", [])
+    )
+    answers = ", ".join(
+        f"{status} {escape(item['description'])}" for status, item in sorted(operation["responses"].items())
+    )
+    curl = f'curl -H "X-API-Key: $ENVIRONMENT_API_KEY" "$URL{path}"'
+    if "requestBody" in operation:
+        example = '{"run_id":"r1","env":{"seed":0},"policy":{"config":{"policy":"random"}},"ops":[],"mode":"eval"}'
+        curl += f" -H 'Content-Type: application/json' -d '{example}'"
+    elif verb != "GET":
+        curl = curl.replace("curl", f"curl -X {verb}", 1)
+    table = f"<table>{parameters}</table>" if parameters else ""
+    return (
+        f"<h2><b>{verb}</b> {escape(path)}</h2><p>{escape(operation.get('summary', ''))}. "
+        f"{escape(operation.get('description', ''))}</p>{table}<pre>{escape(curl)}</pre><p><small>{answers}</small></p>"
+    )

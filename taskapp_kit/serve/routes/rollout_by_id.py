@@ -1,0 +1,197 @@
+"""`/rollouts/{rollout_id}`: what came of a rollout: one under way, one whose ticket is kept, or a stored one."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from urllib.parse import parse_qsl
+
+import orjson
+from starlette.requests import Request
+
+from taskapp_kit.contract.event_history import event_history
+from taskapp_kit.contract.protocols import Settled
+from taskapp_kit.contract.wire import RolloutResponse
+from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed
+from taskapp_kit.rollout.tracked_rollout import Live
+from taskapp_kit.serve.auth import caller_of
+from taskapp_kit.serve.errors import Refusal, error_answer
+from taskapp_kit.serve.openapi_models import Ended, Pending
+from taskapp_kit.serve.request_preferences import read_wishes
+from taskapp_kit.serve.response import Answer, json_answer
+from taskapp_kit.serve.rollout_stream import EventStream, nothing_more
+from taskapp_kit.serve.routing import Hall, RouteSpec
+
+ROLLOUT_ID = re.compile(r"[0-9a-f]{32}")
+REPLAYED = (b"idempotent-replayed", b"true")
+ASK_AGAIN = (b"retry-after", b"1")
+COME_BACK_SECONDS = 10.0
+"""A stream that was cut may be taken up again this long, before its rollout counts as abandoned."""
+
+
+def location(live: Live) -> tuple[bytes, bytes]:
+    """The header that says where the rollout is found."""
+    return b"location", f"/rollouts/{live.rollout_id}".encode()
+
+
+def pending(live: Live) -> Answer:
+    """202: it is under way."""
+    told = {
+        "rollout_id": live.rollout_id,
+        "status": "running",
+        "created_at": live.created_at,
+        "events": len(live.journal.lines),
+        "url": f"/rollouts/{live.rollout_id}",
+    }
+    return json_answer(told, 202, [location(live), ASK_AGAIN])
+
+
+def answer_of(live: Live, settled: Settled) -> Answer:
+    """The answer of `POST /rollout`, or the envelope of its failure."""
+    if settled.failure is not None:
+        return error_answer(RolloutFailed(settled.failure, rollout_id=settled.rollout_id))
+    assert settled.answer is not None, "an answer or a failure"
+    return Answer(200, settled.answer, rollout_id=settled.rollout_id, live=live)
+
+
+def repeated(live: Live, settled: Settled) -> Answer:
+    """The same, to who asked for the rollout; it says so when it was over before."""
+    answer = answer_of(live, settled)
+    if live.replayed:
+        answer.headers = [*answer.headers, REPLAYED]
+    return answer
+
+
+async def rollout_by_id(hall: Hall, request: Request) -> Answer | EventStream:
+    """The answer of `POST /rollout`, or its failure; 202 while it is under way.
+
+    Of a rollout that was repeated, streamed or fetched later it is the very answer, for 24 hours. After that, and of
+    every other stored rollout, it is made from the store, as with `record.trajectories`; members that the store lacks
+    are null. `?events=1` adds the events. A rollout of another key label is not found, unless the key is an admin's.
+
+    `Prefer: wait=20` waits up to 20 s for the end. With `Accept: text/event-stream` the events come as a stream, from
+    the one after `Last-Event-ID` on, and then the result.
+    """
+    wishes = read_wishes(request.scope["headers"])
+    events = _events_asked(request)
+    live = await _found(hall, request, with_events=wishes.event_stream or events)
+    if wishes.event_stream:
+        if live.over and wishes.first_event > len(live.journal.lines):
+            return nothing_more()
+        return EventStream(live, live.attend(COME_BACK_SECONDS), first=wishes.first_event, headers=[location(live)])
+    settled = await live.result(wishes.wait_seconds or 0.0)
+    if settled is None:
+        return pending(live)
+    answer = answer_of(live, settled)
+    if events:
+        answer.body = await _with_events(live, answer.body)
+    return answer
+
+
+def _events_asked(request: Request) -> bool:
+    pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    if any(name != "events" for name, _ in pairs) or len(pairs) > 1 or (pairs and pairs[0][1] not in ("0", "1")):
+        message = "GET /rollouts/{rollout_id} takes one query parameter: events, which is 0 or 1."
+        raise RequestError(message, fields=(FieldProblem(("query", "events"), message),), code="invalid_query")
+    return bool(pairs) and pairs[0][1] == "1"
+
+
+async def _with_events(live: Live, body: bytes) -> bytes:
+    """The answer with its events; made once for all who read a result that is over at the same time."""
+    lines, over = list(live.journal.lines), live.shared
+    if over is None:
+        return await asyncio.to_thread(_joined, body, lines)
+    async with over.loading:
+        if over.with_events is None:
+            over.with_events = await asyncio.to_thread(_joined, body, lines)
+        return over.with_events
+
+
+def _joined(body: bytes, lines: list[bytes]) -> bytes:
+    """The events where `record.return_trace` puts them; of a failure in a `trace` beside the error."""
+    told = orjson.loads(body)
+    history = event_history(orjson.loads(line) for line in lines)
+    if "trajectories" in told:
+        told["trajectories"][0]["trace"]["event_history"] = history
+    else:
+        told["trace"] = {"event_history": history}
+    return orjson.dumps(told)
+
+
+async def cancel_rollout(hall: Hall, request: Request) -> Answer:
+    """Cancels it if it is still under way; what was played is kept. One of another key label is not found."""
+    live = await _found(hall, request, with_events=False)
+    if not live.over and not live.here:
+        raise Refusal(
+            "rollout_elsewhere",
+            "The rollout is played by another server of the same store.",
+            hint="Ask the server that took it.",
+        )
+    if not live.over:
+        live.cancel()
+        await live.ended()
+        if live.leaving:
+            return json_answer({"rollout_id": live.rollout_id, "status": "cancelled"})
+    return json_answer({"rollout_id": live.rollout_id, "status": "ended"})
+
+
+async def _found(hall: Hall, request: Request, *, with_events: bool) -> Live:
+    name = request.path_params["rollout_id"]
+    caller = caller_of(request.scope)
+    live = await hall.live.find(name, caller, with_events=with_events) if ROLLOUT_ID.fullmatch(name) else None
+    if live is None:
+        raise Refusal(
+            "not_found",
+            "There is no such rollout.",
+            hint="Found are rollouts that this key asked for: stored ones, and without a store, for 24 h, those asked for "
+            "with Prefer: respond-async, an Idempotency-Key or as a stream.",
+        )
+    return live
+
+
+PARAMETERS = (
+    {"name": "rollout_id", "in": "path", "required": True, "schema": {"type": "string", "pattern": "^[0-9a-f]{32}$"}},
+)
+GET = RouteSpec(
+    "/rollouts/{rollout_id}",
+    "GET",
+    rollout_by_id,
+    "What came of a rollout",
+    response_model=RolloutResponse,
+    streams=True,
+    accepted_model=Pending,
+    failures=(404, 422, 500, 502, 504),
+    parameters=(
+        *PARAMETERS,
+        {
+            "name": "events",
+            "in": "query",
+            "required": False,
+            "description": "1 adds the events.",
+            "schema": {"type": "string", "enum": ["0", "1"]},
+        },
+        {
+            "name": "Prefer",
+            "in": "header",
+            "required": False,
+            "description": "`wait=20` waits up to 20 s for the end.",
+            "schema": {"type": "string"},
+        },
+        {
+            "name": "Last-Event-ID",
+            "in": "header",
+            "required": False,
+            "description": "Of a stream: the `id` of the last event that arrived.",
+            "schema": {"type": "integer", "minimum": 0, "maximum": 999999999},
+        },
+    ),
+)
+DELETE = RouteSpec(
+    "/rollouts/{rollout_id}",
+    "DELETE",
+    cancel_rollout,
+    "Cancel a rollout",
+    response_model=Ended,
+    failures=(404, 409, 500),
+    parameters=PARAMETERS,
+)

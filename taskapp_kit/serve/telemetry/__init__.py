@@ -1,0 +1,1 @@
+"""Metrics, traces and log lines of the rollouts that are over."""

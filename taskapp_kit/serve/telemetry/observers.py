@@ -1,0 +1,38 @@
+"""Everything by which a server tells of itself, plugged to its service: log lines, numbers, traces, a watch on its loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+from taskapp_kit.config import Settings
+from taskapp_kit.rollout.service import Service
+from taskapp_kit.serve.telemetry.metrics import Measures
+from taskapp_kit.serve.telemetry.rollout_log import log_ended
+from taskapp_kit.serve.telemetry.tracing import tracing_of
+from taskapp_kit.serve.watchdog import Watchdog
+
+
+class Observers:
+    """Watches `service` from now on. `start` on the event loop before the first request, `close` after the last rollout.
+
+    measures: what `/metrics` reads. tracing: None when nobody asked for traces.
+    """
+
+    def __init__(self, service: Service, settings: Settings) -> None:
+        self.measures = Measures(service.spec.environments, service.health)
+        self.tracing = tracing_of(settings, service.spec.name)
+        self.watchdog = Watchdog()
+        self.measures.loop = self.watchdog
+        service.watchers += [log_ended, self.measures.ended]
+        if self.tracing is not None:
+            service.watchers.append(self.tracing)
+
+    def start(self) -> None:
+        """Begins to watch the running event loop."""
+        self.watchdog.start()
+
+    async def close(self) -> None:
+        """Ends the watch, and has the traces sent that are still here."""
+        self.watchdog.stop()
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)

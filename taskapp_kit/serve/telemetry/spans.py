@@ -1,0 +1,319 @@
+"""A rollout as a tree of spans, made after it is over from what its events recorded.
+
+    rollout                       admission to end
+    ├── reset                     the environment's construction and reset
+    ├── turn                      one decision and what followed
+    │   ├── policy | chat MODEL   the policy was asked
+    │   └── step                  one action in the environment
+    └── scoring
+        └── criterion | judge | metric
+
+Events hold durations, not times, so lengths are exact and places are inferred. Scoring ends with the rollout, the episode
+ends where scoring begins, its parts lie without gaps before that; so whatever nobody measured (waiting in line, the
+framework's own work) shows as one gap at the rollout's beginning. When the episode broke or hung within a part, its
+parts lie from the rollout's beginning on, and that part fills the time to the end: nobody measured it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import orjson
+
+from taskapp_kit.contract.content import text_of
+from taskapp_kit.contract.events import Acted, Answered, Called, Event, Observed, Stepped
+from taskapp_kit.contract.scorecard import CriterionScore
+from taskapp_kit.contract.trajectory import Answer, PlayedStep
+from taskapp_kit.rollout.in_flight import Course, Finished
+
+Attribute = str | bool | int | float
+Content = Callable[[str], str]
+"""What was seen or said, as it may be shown: cut to a length, without keys."""
+
+MAX_SPANS = 2000
+MAX_MODEL = 120
+"""Longest name of a model, in characters."""
+INPUT_TOKENS, OUTPUT_TOKENS = ("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")
+
+
+@dataclass(slots=True)
+class Span:
+    """start_ns, end_ns: unix nanoseconds. failed: the code of what broke here."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    attributes: dict[str, Attribute] = field(default_factory=dict)
+    children: list[Span] = field(default_factory=list)
+    kind: Literal["internal", "server", "client"] = "internal"
+    failed: str | None = None
+
+
+def root_of(course: Course, finished: Finished) -> Span:
+    """The rollout's own span, without children: looks at no event."""
+    outcome, plan, failure = finished.outcome, course.planned.plan, finished.outcome.failure
+    start = _ns(course.created_at)
+    root = Span("rollout", start, start + max(0, _ns(finished.timing.get("total", 0.0))))
+    caller = course.caller
+    if caller.key_label is not None or caller.traceparent is not None:
+        root.kind = "server"
+    card = outcome.scorecard
+    root.attributes = _given(
+        {
+            "taskapp.rollout_id": course.rollout_id,
+            "taskapp.environment": outcome.environment,
+            "taskapp.environment.version": outcome.version,
+            "taskapp.split": outcome.split,
+            "taskapp.seed": outcome.seed,
+            "taskapp.policy": plan.policy,
+            "taskapp.key": caller.key_label,
+            "taskapp.status": outcome.status,
+            "taskapp.stop_reason": outcome.stop_reason,
+            "taskapp.steps": outcome.length,
+            "taskapp.return": outcome.total_reward,
+            "taskapp.outcome_score": None if card is None else card.outcome_score,
+            "taskapp.reward": None if card is None or failure is not None else card.reward,
+        }
+    )
+    if failure is not None:
+        root.failed = failure.code
+        root.attributes |= _given(
+            {"error.type": failure.code, "taskapp.boundary": failure.boundary, "taskapp.error_id": failure.error_id}
+        )
+    return root
+
+
+def spans_of(course: Course, finished: Finished, *, content: Content | None = None, most: int = MAX_SPANS) -> Span:
+    """The rollout's span with everything in it, at most `most` spans; `taskapp.dropped_spans` counts the rest.
+
+    content: None leaves out what was seen, said and given as arguments. Private fields and the end state never show.
+    """
+    root = root_of(course, finished)
+    scoring = _scoring(finished, root, content, most - 1)
+    over = root.end_ns if scoring is None else scoring.start_ns
+    layout = _Layout(course, finished, root, over, content, most - 1 - _count(scoring))
+    layout.lay(finished.story.events)
+    if scoring is not None:
+        root.children.append(scoring)
+    if layout.dropped:
+        root.attributes["taskapp.dropped_spans"] = layout.dropped
+    if content is not None and finished.outcome.failure is not None:
+        root.attributes["taskapp.failure"] = content(finished.outcome.failure.message)
+    return root
+
+
+class _Layout:
+    """Lays the parts of an episode one after another between the rollout's beginning and `over`."""
+
+    def __init__(
+        self, course: Course, finished: Finished, root: Span, over: int, content: Content | None, places: int
+    ) -> None:
+        self.root = root
+        self.over = over
+        self.content = content
+        self.places = places
+        self.dropped = 0
+        self.cursor = root.start_ns
+        self.finished = finished
+        plan = course.planned.plan
+        self.policy = plan.policy
+        self.tools = plan.environment.actions
+        model = course.planned.request.policy.config.get("model")
+        self.model = model[:MAX_MODEL] if isinstance(model, str) else None
+        self.turn: Span | None = None
+
+    def lay(self, events: Sequence[Event]) -> None:
+        """Fills `root.children`."""
+        open_part = _open_part(events, self.finished)
+        if open_part is None:
+            self.cursor = max(self.root.start_ns, self.over - self._known(events))
+        for event in events:
+            if isinstance(event, Observed):
+                reset = self._add(self.root, "reset", event.seconds)
+                self._show(reset, "taskapp.observation", lambda event=event: text_of(event.observation))  # type: ignore[misc]
+            elif isinstance(event, Called):
+                self._begin_turn(event.turn)
+            elif isinstance(event, Answered):
+                if event.scripted:
+                    self._begin_turn(event.turn)
+                else:
+                    self._answered(event.answer, event.seconds)
+            elif isinstance(event, Stepped):
+                self._stepped(event.step)
+        if open_part is not None:
+            self._unfinished(open_part)
+        self._end_turn()
+
+    def _known(self, events: Sequence[Event]) -> int:
+        """Nanoseconds of all parts, and of closing the environment, which is what is left of its time."""
+        inside = asked = 0.0
+        for event in events:
+            if isinstance(event, Observed):
+                inside += event.seconds
+            elif isinstance(event, Stepped):
+                inside += event.step.seconds
+            elif isinstance(event, Answered):
+                asked += event.seconds
+        closing = max(0.0, self.finished.timing.get("environment", 0.0) - inside)
+        return _ns(inside + asked + closing)
+
+    def _add(self, parent: Span | None, name: str, seconds: float, end: int | None = None) -> Span | None:
+        """The next part, `seconds` long or up to `end`; None when there is no place for it."""
+        start = self.cursor
+        self.cursor = min(self.over, start + max(0, _ns(seconds))) if end is None else end
+        if self.places <= 0 or parent is None:
+            self.dropped += 1
+            return None
+        self.places -= 1
+        span = Span(name, start, self.cursor)
+        parent.children.append(span)
+        return span
+
+    def _begin_turn(self, index: int) -> None:
+        self._end_turn()
+        self.turn = self._add(self.root, "turn", 0.0)
+        if self.turn is not None:
+            self.turn.attributes["taskapp.turn"] = index
+
+    def _end_turn(self) -> None:
+        if self.turn is not None:
+            self.turn.end_ns = self.cursor
+            self.turn = None
+
+    def _answered(self, answer: Answer, seconds: float) -> None:
+        span = self._add(self.turn, "policy", seconds)
+        if span is None:
+            return
+        span.attributes["taskapp.policy"] = self.policy
+        if answer.usage or answer.token_ids is not None or answer.policy_version is not None:  # a model answered
+            span.name = f"chat {self.model}" if self.model else "chat"
+            span.kind = "client"
+            span.attributes |= _given(
+                {
+                    "gen_ai.operation.name": "chat",
+                    "gen_ai.request.model": self.model,
+                    "gen_ai.usage.input_tokens": _tokens(answer, INPUT_TOKENS),
+                    "gen_ai.usage.output_tokens": _tokens(answer, OUTPUT_TOKENS),
+                }
+            )
+        self._show(span, "taskapp.answer", lambda: answer.output or "")
+        self._show(span, "taskapp.tool_calls", lambda: _json([[call.tool, call.args] for call in answer.tool_calls]))
+
+    def _stepped(self, step: PlayedStep) -> None:
+        span = self._add(self.turn, "step", step.seconds)
+        if span is None:
+            return
+        span.attributes = _given(
+            {
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": step.tool if step.tool in self.tools else "(unknown)",  # else a policy's own words
+                "taskapp.step": step.index,
+                "taskapp.reward": step.reward,
+                "taskapp.terminated": step.terminated,
+                "taskapp.truncated": step.truncated,
+                "taskapp.refused": step.refused is not None,
+            }
+        )
+        self._show(span, "taskapp.args", lambda: _json(step.args))
+        self._show(span, "taskapp.observation", lambda: text_of(step.observation))
+
+    def _unfinished(self, part: Event | None) -> None:
+        failure = self.finished.outcome.failure
+        if isinstance(part, Acted):
+            span = self._add(self.turn, "step", 0.0, self.over)
+            if span is not None:
+                known = part.tool if part.tool in self.tools else "(unknown)"
+                span.attributes = {
+                    "gen_ai.operation.name": "execute_tool",
+                    "gen_ai.tool.name": known,
+                    "taskapp.step": part.step,
+                }
+                self._show(span, "taskapp.args", lambda: _json(part.args))
+        elif isinstance(part, Called):
+            span = self._add(self.turn, "policy", 0.0, self.over)
+            if span is not None:
+                span.attributes["taskapp.policy"] = self.policy
+        else:
+            span = self._add(self.root, "reset", 0.0, self.over)
+        if span is not None and failure is not None:
+            span.failed = failure.code
+
+    def _show(self, span: Span | None, name: str, text: Callable[[], str]) -> None:
+        if self.content is not None and span is not None and (shown := text()):
+            span.attributes[name] = self.content(shown)
+
+
+def _open_part(events: Sequence[Event], finished: Finished) -> Event | None:
+    """The part in which the episode broke or hung: it began and did not end. `started` stands for the reset."""
+    failure = finished.outcome.failure
+    if failure is None or not events:
+        return None
+    last: Event | None = None
+    for event in events:
+        if isinstance(event, Observed | Answered | Stepped):
+            last = None
+        elif isinstance(event, Called | Acted) or event is events[0]:
+            last = event
+    if last is events[0] and (failure.boundary == "cancelled" or failure.code == "no_thread"):
+        return None  # it may never have begun
+    return last
+
+
+def _scoring(finished: Finished, root: Span, content: Content | None, places: int) -> Span | None:
+    """What was scored, before the rollout's end; None when that was not begun."""
+    outcome = finished.outcome
+    broke = outcome.failure is not None and outcome.failure.boundary == "scoring"
+    if (outcome.scorecard is None and not broke) or places <= 0:
+        return None
+    start = max(root.start_ns, root.end_ns - _ns(finished.timing.get("scoring", 0.0)))
+    span = Span("scoring", start, root.end_ns)
+    if broke and outcome.failure is not None:
+        span.failed = outcome.failure.code
+    cursor = start
+    for item in outcome.scorecard.criteria[: places - 1] if outcome.scorecard is not None else ():
+        end = min(root.end_ns, cursor + max(0, _ns(item.seconds)))
+        span.children.append(_criterion(item, cursor, end, content))
+        cursor = end
+    return span
+
+
+def _criterion(item: CriterionScore, start: int, end: int, content: Content | None) -> Span:
+    kind = item.of if item.of in ("judge", "metric") else "criterion"
+    span = Span(kind, start, end)
+    span.attributes = _given(
+        {
+            "taskapp.criterion": item.name,
+            "taskapp.of": item.of,
+            "taskapp.score": item.score,
+            "taskapp.weight": item.weight,
+            "taskapp.required": item.required,
+            "taskapp.seconds": item.seconds,
+        }
+    )
+    if item.error is not None:
+        span.failed = "criterion_failed"
+    if content is not None and item.reason:
+        span.attributes["taskapp.reason"] = content(item.reason)
+    return span
+
+
+def _count(span: Span | None) -> int:
+    return 0 if span is None else 1 + len(span.children)
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def _given(values: dict[str, Attribute | None]) -> dict[str, Attribute]:
+    return {name: value for name, value in values.items() if value is not None and value != ""}
+
+
+def _tokens(answer: Answer, names: tuple[str, ...]) -> int | None:
+    return next((int(answer.usage[name]) for name in names if name in answer.usage), None)
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value, default=str).decode()

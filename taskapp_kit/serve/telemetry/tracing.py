@@ -1,0 +1,230 @@
+"""Traces of rollouts for OpenTelemetry, when the operator asks for them; nothing is loaded and nothing is done otherwise.
+
+Asked for by a tracer provider that is set (`opentelemetry-instrument`, an author's own set-up), or by the standard
+variables: OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_TRACES_EXPORTER. Sampling, batching,
+headers and resource are those of the other OTEL_ variables, read by the SDK itself. What is told is `spans.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import logging
+import re
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from taskapp_kit.config import Settings
+from taskapp_kit.rollout.in_flight import Course, Finished
+from taskapp_kit.serve.telemetry.spans import MAX_SPANS, Span, root_of, spans_of
+from taskapp_kit.version import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span as Written
+    from opentelemetry.trace import Tracer, TracerProvider
+
+log = logging.getLogger("taskapp_kit.tracing")
+
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+EXTRA = "pip install 'taskapp-kit[otel]'"
+WAITING = 128
+"""So many rollouts wait for their spans to be made at most; further ones are dropped, counted and told."""
+MAX_CONTENT = 1024
+"""Longest piece of content in a span, in characters."""
+HIDDEN = "(hidden)"
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.I)
+"""Variables with such a name hold what no trace may show."""
+
+
+class Tracing:
+    """A Watcher that writes each rollout's spans, in a thread of its own.
+
+    content: whether spans carry what was seen and said (cut to MAX_CONTENT, without `secrets`). owned: `close` shuts the
+    provider down. dropped: rollouts whose spans were not made because too many waited.
+    """
+
+    def __init__(
+        self,
+        provider: TracerProvider,
+        *,
+        content: bool = False,
+        secrets: Iterable[str] = (),
+        owned: bool = False,
+        most: int = MAX_SPANS,
+    ) -> None:
+        self.dropped = 0
+        self._provider = provider
+        self._owned = owned
+        self._most = most
+        self._tracer: Tracer = provider.get_tracer("taskapp_kit", __version__)
+        forms = {form for secret in secrets if len(secret) >= 6 for form in _written(secret)}
+        self._secrets = sorted(forms, key=len, reverse=True)
+        self._content = self._shown if content else None
+        self._places = threading.Semaphore(WAITING)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="taskapp-traces")
+
+    def __call__(self, course: Course, finished: Finished) -> None:
+        """Is given each rollout that is over, on the event loop."""
+        if not self._places.acquire(blocking=False):
+            self.dropped += 1
+            if self.dropped.bit_count() == 1:  # told at 1, 2, 4, 8, …
+                log.warning(
+                    "traces of %d rollouts were dropped: spans are made more slowly than rollouts", self.dropped
+                )
+            return
+        try:
+            self._writer.submit(self._write, course, finished)
+        except RuntimeError:  # closed
+            self._places.release()
+
+    def flush(self) -> None:
+        """Waits until the spans of what was given are made."""
+        self._writer.submit(int).result()
+
+    def close(self) -> None:
+        """Makes the spans that wait, and has them sent when the provider is our own. Blocks; call it in a thread."""
+        self._writer.shutdown(wait=True)
+        if self._owned:
+            self._provider.shutdown()  # type: ignore[attr-defined]  # ours is the SDK's
+
+    def _write(self, course: Course, finished: Finished) -> None:
+        try:
+            self._trace(course, finished)
+        except Exception:
+            log.exception("the trace of rollout %s could not be made", course.rollout_id)
+        finally:
+            self._places.release()
+
+    def _trace(self, course: Course, finished: Finished) -> None:
+        from opentelemetry.trace import set_span_in_context
+
+        told = root_of(course, finished)
+        root = self._begin(told, _parent(course))
+        if root.is_recording():
+            told = spans_of(course, finished, content=self._content, most=self._most)
+            root.set_attributes(told.attributes)
+            within = set_span_in_context(root)
+            for child in told.children:
+                self._tell(child, within)
+        self._end(root, told)
+
+    def _tell(self, span: Span, parent: Context) -> None:
+        from opentelemetry.trace import set_span_in_context
+
+        written = self._begin(span, parent)
+        if span.children:
+            within = set_span_in_context(written)
+            for child in span.children:
+                self._tell(child, within)
+        self._end(written, span)
+
+    def _begin(self, span: Span, parent: Context) -> Written:
+        from opentelemetry.trace import SpanKind
+
+        kind = SpanKind[span.kind.upper()]
+        return self._tracer.start_span(span.name, parent, kind, span.attributes, start_time=span.start_ns)
+
+    def _end(self, written: Written, span: Span) -> None:
+        from opentelemetry.trace import Status, StatusCode
+
+        if span.failed is not None:
+            boundary = span.attributes.get("taskapp.boundary")
+            written.set_status(Status(StatusCode.ERROR, f"{boundary}: {span.failed}" if boundary else span.failed))
+        written.end(span.end_ns)
+
+    def _shown(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, HIDDEN)
+        text = text.encode("utf-8", "replace").decode()  # a lone surrogate could not be sent
+        return text if len(text) <= MAX_CONTENT else text[:MAX_CONTENT] + "…"
+
+
+def tracing_of(settings: Settings, service_name: str) -> Tracing | None:
+    """The tracing that the process or the settings' variables ask for; None, at no cost, when nobody does.
+
+    service_name: the resource's `service.name` unless the operator gives one. What is missing is logged in one sentence.
+    """
+    provider, owned = _set_provider(), False
+    if provider is None:
+        provider, owned = _asked_provider(settings.variables, service_name), True
+    if provider is None:
+        return None
+    return Tracing(provider, content=settings.trace_content, secrets=_secrets(settings), owned=owned)
+
+
+def _parent(course: Course) -> Context:
+    """The caller's span, as W3C headers told it; an empty context without one."""
+    from opentelemetry.context import Context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    given = {"traceparent": course.caller.traceparent, "tracestate": course.caller.tracestate}
+    carrier = {name: value for name, value in given.items() if value}
+    return TraceContextTextMapPropagator().extract(carrier, Context())
+
+
+def _set_provider() -> TracerProvider | None:
+    """The provider that somebody set for this process; who did has loaded opentelemetry."""
+    trace: Any = sys.modules.get("opentelemetry.trace")
+    if trace is None:
+        return None
+    found: TracerProvider = trace.get_tracer_provider()
+    return None if isinstance(found, trace.ProxyTracerProvider | trace.NoOpTracerProvider) else found
+
+
+def _asked_provider(variables: Mapping[str, str], service_name: str) -> TracerProvider | None:
+    """A provider of our own with the exporters that the variables ask for."""
+    names = [name.strip() for name in variables.get("OTEL_TRACES_EXPORTER", "").split(",") if name.strip()]
+    if not names and any(variables.get(name) for name in ENDPOINTS):
+        names = ["otlp"]
+    if not names or "none" in names or variables.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return None
+    try:
+        resources = importlib.import_module("opentelemetry.sdk.resources")
+        sdk = importlib.import_module("opentelemetry.sdk.trace")
+        export = importlib.import_module("opentelemetry.sdk.trace.export")
+    except ImportError:
+        log.warning("traces are asked for (OTEL_ variables) and none are written: %s gives what they need", EXTRA)
+        return None
+    exporters = [exporter for name in names if (exporter := _exporter(name, variables)) is not None]
+    if not exporters:
+        return None
+    named = variables.get("OTEL_SERVICE_NAME") or "service.name=" in variables.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    resource = resources.Resource.create({} if named else {"service.name": service_name})
+    provider: TracerProvider = sdk.TracerProvider(resource=resource)
+    for exporter in exporters:
+        provider.add_span_processor(export.BatchSpanProcessor(exporter))  # type: ignore[attr-defined]
+    return provider
+
+
+def _exporter(name: str, variables: Mapping[str, str]) -> Any:
+    """An exporter by its name, as installed packages give them (the SDK's entry points); None, logged, without one."""
+    protocol = next((variables[name] for name in PROTOCOLS if variables.get(name)), "http/protobuf").strip()
+    wanted = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}.get(protocol) if name == "otlp" else name
+    found = importlib.metadata.entry_points(group="opentelemetry_traces_exporter", name=wanted or protocol)
+    if not found:
+        hint = EXTRA if wanted == "otlp_proto_http" else "install the package that has it"
+        log.warning("no traces go to the exporter %r (%r), which is not installed: %s", name, wanted or protocol, hint)
+        return None
+    try:
+        return next(iter(found)).load()()
+    except Exception as error:
+        log.warning("no traces go to the exporter %r: it raised %s when it was made", name, type(error).__name__)
+        return None
+
+
+def _written(secret: str) -> tuple[str, str, str]:
+    """The secret as it stands in a text, and in JSON with and without escapes for what is not ASCII."""
+    return secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
+
+
+def _secrets(settings: Settings) -> list[str]:
+    """What must not stand in any content: the server's keys, and every variable that is named like one."""
+    own = (settings.environment_api_key, settings.dev_environment_api_key, *settings.environment_api_key_aliases)
+    others = [value for name, value in settings.variables.items() if SECRET.search(name)]
+    return [value for value in (*own, *others) if value]

@@ -1,0 +1,333 @@
+"""uvicorn, run for the command line (blocking) or in the background of a test, a demo or a tunnel."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import ipaddress
+import math
+import signal
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from types import FrameType, TracebackType
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from taskapp_kit.config import tell_children
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.logs import LogFormat, configure
+from taskapp_kit.serve.connections import ConnectionLimits, Connections
+from taskapp_kit.serve.uvicorn_protocol import BoundedHttp
+
+GRACE_SECONDS = 25
+"""How long requests may go on after a signal; Modal kills after 30."""
+START_SECONDS = 30.0
+LOOK_SECONDS = 0.1
+CANCEL_SECONDS = 5.0
+"""How long a server that was told to stop, and did not in its time, has to let itself be cancelled."""
+BACKLOG = 2048
+"""Connections that wait until the server takes them."""
+
+
+def run(
+    app: ASGIApp | str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8001,
+    log_level: str = "info",
+    log_format: LogFormat = "text",
+    grace_seconds: int = GRACE_SECONDS,
+    drain: Callable[[float], Awaitable[None]] | None = None,
+    factory: bool = False,
+    reload: bool = False,
+    reload_dirs: list[str] | None = None,
+    announce: Callable[[str], None] | None = None,
+    limits: ConnectionLimits | None = None,
+) -> None:
+    """Serves until SIGINT (which comes out as KeyboardInterrupt) or SIGTERM. Raises ConfigError: the address is taken.
+
+    drain: what is awaited first then, while requests are still answered; it gets `grace_seconds`. A second signal cuts
+    it short.
+    announce: is given the server's address (`http://host:port`) once it is held: callers from then on are answered.
+    limits: of its connections.
+    app: an ASGI application, or `module:attribute` of one (needed for `reload`). There is no access log: its lines
+    would hold query strings; the kit logs one line for each rollout instead.
+    """
+    log_to_stderr(log_level, log_format)
+    bound = bind(host, port)
+    try:
+        bound.listen(BACKLOG)
+        if announce is not None:
+            announce(url_of(host, bound.getsockname()[1]))
+        config = uvicorn.Config(
+            app, factory=factory, reload=reload, reload_dirs=reload_dirs, **_options(grace_seconds, limits)
+        )
+        server = Draining(config, drain, grace_seconds)
+        if reload:
+            from uvicorn.supervisors import ChangeReload
+
+            ChangeReload(config, target=server.run, sockets=[bound]).run()
+        else:
+            _spare_the_collector()
+            server.run(sockets=[bound])
+    finally:
+        bound.close()
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening address, held from now on; port 0 takes a free one. Raises ConfigError."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(
+            f"Host {host!r} is no address here: {error.strerror}.", hint="Try --host 127.0.0.1."
+        ) from error
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise ConfigError(
+            f"Port {port} on {host} cannot be had: {error.strerror}.",
+            hint="Another server may run there: stop it, or give another --port (0 takes a free one).",
+        ) from error
+    bound.set_inheritable(True)
+    return bound
+
+
+def bound_to_this_machine(host: str) -> bool:
+    """True when nobody else can reach what listens on this host. Raises ConfigError for a name that is none."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        raise ConfigError(f"Host {host[:80]!r} is no address here.", hint="Try --host 127.0.0.1.") from None
+    return all(ipaddress.ip_address(str(item[4][0]).partition("%")[0]).is_loopback for item in found)
+
+
+def _spare_the_collector() -> None:
+    """What is loaded by now lives as long as the server: the garbage collector need not walk it again and again.
+
+    A rollout makes thousands of objects and few cycles, so younger generations are looked at less often too: a small
+    rollout's CPU fell by a quarter, its p99 by two thirds (docs/performance.md).
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
+
+
+def url_of(host: str, port: int) -> str:
+    """`http://host:port`, without a slash at its end."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def log_to_stderr(log_level: str, log_format: LogFormat = "text") -> None:
+    """Log records of this process and of its worker processes go to stderr, one a line, in this form.
+
+    Called by commands; a library never configures logging.
+    """
+    configure(log_level, log_format)
+    tell_children(log_format=log_format, log_level=log_level)
+
+
+def _options(grace_seconds: int, limits: ConnectionLimits | None) -> dict[str, Any]:
+    connections = Connections(limits)
+    return {
+        "http": partial(BoundedHttp, connections),
+        "callback_notify": connections.look,
+        "timeout_notify": -math.inf,  # each time uvicorn looks, once a second, even when the machine's clock was set back
+        "log_config": None,
+        "access_log": False,
+        "server_header": False,
+        "proxy_headers": False,
+        "timeout_keep_alive": math.ceil(connections.limits.idle_seconds),
+        "timeout_graceful_shutdown": grace_seconds,
+    }
+
+
+class BackgroundServer:
+    """A real uvicorn on a thread of its own: `with BackgroundServer(app) as server: httpx.get(server.url)`.
+
+    Entering waits until the server answers; leaving stops it and waits for its thread. No signal handler is touched.
+    port 0 takes a free one; bound: an address that is held already, instead; limits: of its connections. Raises
+    ConfigError when the address is taken, RuntimeError, with the app's own exception as its cause, when the app does not
+    start.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        grace_seconds: int = 5,
+        bound: socket.socket | None = None,
+        limits: ConnectionLimits | None = None,
+    ) -> None:
+        self._socket = bound if bound is not None else bind(host, port)
+        self.host: str = host
+        self.port: int = self._socket.getsockname()[1]
+        self._app = _Remembering(app)
+        self._server = _Announcing(uvicorn.Config(self._app, **_options(grace_seconds, limits)))
+        self._failure: BaseException | None = None
+        # not Thread.join and is_alive: with Python 3.11 a join that Ctrl-C interrupts marks the thread as ended
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"taskapp-server-{self.port}", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """The server's address, without a slash at its end."""
+        return url_of(self.host, self.port)
+
+    @property
+    def running(self) -> bool:
+        """Its thread lives."""
+        return self._thread.ident is not None and not self._ended.is_set()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended it, or what the app's startup or shutdown raised."""
+        return self._app.failure or self._failure
+
+    def start(self, seconds: float = START_SECONDS, *, leave: threading.Event | None = None) -> None:
+        """Starts the thread and waits until the server answers, at most for this long or until `leave` is set."""
+        self._thread.start()
+        end = time.monotonic() + seconds
+        while not self._server.announced.wait(min(LOOK_SECONDS, max(0.0, end - time.monotonic()))):
+            if time.monotonic() >= end or (leave is not None and leave.is_set()):
+                self.stop(0.0)
+                raise RuntimeError(
+                    f"The server on port {self.port} did not start within {seconds:g} s: "
+                    "the application was still getting ready."
+                )
+        if not self._server.started:
+            self.stop()
+            failure = self.failure
+            why = "its log says why"
+            if failure is not None and not isinstance(failure, SystemExit):  # that is how uvicorn says that it gave up
+                why = f"{type(failure).__name__}: {failure}".rstrip(": ")
+            raise RuntimeError(f"The server on port {self.port} did not start; {why}.") from failure
+
+    def stop(self, seconds: float | None = None) -> bool:
+        """Lets running requests finish within the grace period, then ends the thread. May be called twice.
+
+        seconds: how long to wait for that, None for as long as it takes; after it, what still runs on the server's loop
+        is cancelled. False when the thread outlives even that, with its port: some code blocks it, which nobody can stop.
+        """
+        self._server.should_exit = True
+        if self.running and not self._ended.wait(seconds):
+            self._server.cancel()
+            self._ended.wait(CANCEL_SECONDS)
+        self._socket.close()
+        if self._ended.is_set():
+            self._thread.join()
+        return not self.running
+
+    def _run(self) -> None:
+        try:
+            self._server.run(sockets=[self._socket])
+        except BaseException as failure:  # SystemExit is how uvicorn says that the app did not start
+            self._failure = failure
+        finally:
+            self._server.announced.set()
+            self._ended.set()
+
+    def __enter__(self) -> BackgroundServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class Draining(uvicorn.Server):
+    """Answers on while it drains: uvicorn itself closes its doors at the first signal.
+
+    So somebody who asks for `/health` reads `draining`, and a trainer is told to come back instead of finding nobody.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, drain: Callable[[float], Awaitable[None]] | None, grace_seconds: float
+    ) -> None:
+        super().__init__(config)
+        self._drain = drain
+        self._grace_seconds = grace_seconds
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._drains: list[asyncio.Task[None]] = []
+        self._signals = 0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Starts listening."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal begins to drain, the second one ends the grace, the third one ends at once."""
+        self._signals += 1
+        if self._drain is None or self._loop is None or self._signals > 2:
+            super().handle_exit(sig, frame)
+            return
+        grace_seconds = self._grace_seconds if self._signals == 1 else 0.0
+        self._loop.call_soon_threadsafe(self._begin, self._drain, grace_seconds, sig, frame)
+
+    def _begin(
+        self, drain: Callable[[float], Awaitable[None]], grace_seconds: float, sig: int, frame: FrameType | None
+    ) -> None:
+        async def drained() -> None:
+            try:
+                await drain(grace_seconds)
+            finally:
+                if sig == signal.SIGINT and not self.should_exit:  # comes out as KeyboardInterrupt
+                    super(Draining, self).handle_exit(sig, frame)
+                self.should_exit = True  # a drained SIGTERM is an end like any other
+
+        self._drains.append(asyncio.create_task(drained()))
+
+
+class _Announcing(uvicorn.Server):
+    """Says when it has started; can be cancelled."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.announced = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._serving: asyncio.Task[object] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Starts listening."""
+        self._loop, self._serving = asyncio.get_running_loop(), asyncio.current_task()
+        await super().startup(sockets)
+        self.announced.set()
+
+    def cancel(self) -> None:
+        """Ends it from another thread without waiting for anybody."""
+        self.force_exit = True
+        if self._loop is not None and self._serving is not None:
+            with suppress(RuntimeError):  # the loop was closed at this very moment
+                self._loop.call_soon_threadsafe(self._serving.cancel)
+
+
+class _Remembering:
+    """An application that remembers what its startup raised: uvicorn tells that to its log only."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.failure: BaseException | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except BaseException as failure:
+            if scope["type"] == "lifespan":
+                self.failure = failure
+            raise

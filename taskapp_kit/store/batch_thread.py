@@ -1,0 +1,182 @@
+"""A thread with a connection of its own that does small jobs on the database: all that wait, in one transaction.
+
+As with the rollouts (`group_commit.py`) those that come while one transaction is being flushed make the next one, so many
+at once share a flush, and a single one waits for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, TypeVar
+
+from taskapp_kit.errors import StoreError
+from taskapp_kit.store.database import Driver, SqlDatabase
+
+T = TypeVar("T")
+
+MOST_AT_ONCE = 128
+"""Jobs in one transaction at most."""
+
+Job = Callable[[Driver], T]
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A job that waits for its turn. prepare: makes the job, without the write lock. writes: it needs that lock."""
+
+    prepare: Callable[[], Job[Any]]
+    writes: bool
+    order: str | None
+    future: asyncio.Future[Any]
+
+
+class Turns:
+    """Does jobs in the order in which they come; neighbours that have an `order` by that, when they make a transaction.
+    So servers that write the same rows at once wait for each other, and never in a ring.
+
+    A job may be run again when its transaction broke, or when nobody can say whether its commit got through; so it is
+    harmless when it was done before.
+
+    A job that raises StoreError is refused alone, and what it wrote until then stands; so it writes nothing before.
+    """
+
+    def __init__(self, database: SqlDatabase, thread_name: str) -> None:
+        self._database = database
+        self._waiting: deque[_Waiting] = deque()
+        self._lock = threading.Lock()
+        self._busy = False
+        self._connection: Driver | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=thread_name)
+
+    def do(self, job: Job[T], *, writes: bool = True, order: str | None = None) -> asyncio.Future[T]:
+        """What `job` makes; it is done even when nobody waits any more. Raises StoreError."""
+        return self.do_prepared(lambda: job, writes=writes, order=order)
+
+    def do_prepared(
+        self, prepare: Callable[[], Job[T]], *, writes: bool = True, order: str | None = None
+    ) -> asyncio.Future[T]:
+        """The same, where making the job is work too, which nobody else should wait for."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_looked_at)
+        with self._lock:
+            self._waiting.append(_Waiting(prepare, writes, order, future))
+            idle, self._busy = not self._busy, True
+        if idle:
+            self._thread.submit(self._run)
+        return asyncio.shield(future)
+
+    async def stop(self) -> None:
+        """Does what waits, then closes the connection and ends the thread."""
+        try:
+            await asyncio.shield(asyncio.wrap_future(self._thread.submit(self._forget_connection)))
+        finally:
+            self._thread.shutdown(wait=False)
+
+    # What follows runs in the thread.
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                batch = [self._waiting.popleft() for _ in range(min(MOST_AT_ONCE, len(self._waiting)))]
+                if not batch:
+                    self._busy = False
+                    return
+            prepared = []
+            for one in _in_order(batch):
+                try:
+                    prepared.append((one, one.prepare()))
+                except Exception as fault:
+                    _tell([(one.future, self._explained(fault, one.writes))])
+            _tell([(one.future, outcome) for (one, _), outcome in zip(prepared, self._done(prepared), strict=True)])
+
+    def _done(self, prepared: Sequence[tuple[_Waiting, Job[Any]]]) -> list[Any]:
+        """One outcome for each: what the job made, or a StoreError."""
+        try:
+            return self._database.persist(lambda: self._attempt(prepared))
+        except StoreError as refusal:
+            return [refusal] * len(prepared)
+        except Exception as fault:
+            if len(prepared) > 1 and not self._database.strikes_all(fault):
+                # One of them may be what is too large for the disk: each gets its own answer.
+                return [outcome for one in prepared for outcome in self._done([one])]
+            return [self._explained(fault, any(one.writes for one, _ in prepared))] * len(prepared)
+
+    def _attempt(self, prepared: Sequence[tuple[_Waiting, Job[Any]]]) -> list[Any]:
+        try:
+            self._database.same_file()
+            if self._connection is None:
+                self._connection = self._database.connect()
+            jobs = [job for _, job in prepared]
+            writes = any(one.writes for one, _ in prepared)
+            return self._written(self._connection, jobs) if writes else _made(self._connection, jobs)
+        except StoreError:
+            raise
+        except Exception:
+            self._forget_connection()
+            raise
+
+    def _written(self, connection: Driver, jobs: Sequence[Job[Any]]) -> list[Any]:
+        with self._database.writing:
+            connection.execute(self._database.begin)
+            try:
+                outcomes = _made(connection, jobs)
+                connection.execute("COMMIT")
+                return outcomes
+            finally:
+                if self._database.in_transaction(connection):
+                    connection.execute("ROLLBACK")
+
+    def _explained(self, fault: Exception, writes: bool) -> StoreError:
+        return self._database.explain(fault, "write" if writes else "read")
+
+    def _forget_connection(self) -> None:
+        """After a fault the next job begins on a new connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(*self._database.faults):
+                connection.close()
+
+
+def _in_order(batch: Sequence[_Waiting]) -> Iterator[_Waiting]:
+    for ordered, neighbours in groupby(batch, key=lambda one: one.order is not None):
+        run = list(neighbours)
+        yield from sorted(run, key=lambda one: one.order or "") if ordered else run
+
+
+def _made(connection: Driver, jobs: Sequence[Job[Any]]) -> list[Any]:
+    outcomes: list[Any] = []
+    for job in jobs:
+        try:
+            outcomes.append(job(connection))
+        except StoreError as refusal:
+            outcomes.append(refusal)
+    return outcomes
+
+
+def _tell(told: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
+    if told:
+        with suppress(RuntimeError):  # of a loop that is closed: nobody waits there any more
+            told[0][0].get_loop().call_soon_threadsafe(_resolve, told)
+
+
+def _resolve(told: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
+    for future, outcome in told:
+        if future.done():
+            continue
+        if isinstance(outcome, StoreError):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+
+def _looked_at(future: asyncio.Future[Any]) -> None:
+    """Whoever waited may have gone; asyncio need not complain of an error that nobody took."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,414 @@
+"""The store in a database that speaks SQL; `sqlite.py` and `postgres.py` say which.
+
+Writes go through `Writer`, one transaction for all that wait. Reads run in two threads on connections of their own, so
+neither blocks the event loop, and a reader never waits for the writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Delete,
+    Select,
+    Table,
+    bindparam,
+    delete,
+    except_,
+    func,
+    select,
+    true,
+    tuple_,
+)
+from sqlalchemy.exc import SQLAlchemyError
+
+from taskapp_kit.contract.protocols import Clock, RolloutQuery, RolloutSummaryRow, StoredRollout
+from taskapp_kit.errors import StoreError, StoreRefusal
+from taskapp_kit.store.database import SqlDatabase
+from taskapp_kit.store.group_commit import Outcome, Writer
+from taskapp_kit.store.idempotency import SqlCoordinator
+from taskapp_kit.store.rows import Row, differing, from_row, to_row
+from taskapp_kit.store.schema import BLOBS, ROLLOUTS, TICKETS
+
+T = TypeVar("T")
+
+LARGEST_TRANSACTION_BYTES = 16 * 2**20
+"""Events and pictures beyond which waiting rollouts are spread over several transactions, to bound memory."""
+
+SAVE_SECONDS = 60.0
+"""How long a save waits for a locked database: the rollout is played and paid for, so it waits longer than others do."""
+
+_ROLLOUT = select(*ROLLOUTS.columns).where(ROLLOUTS.c.rollout_id == bindparam("rollout_id"))
+_BLOB = select(BLOBS.c.bytes).where(BLOBS.c.sha256 == bindparam("sha256"))
+_BLOBS_THERE = select(BLOBS.c.sha256).where(BLOBS.c.sha256.in_(bindparam("names", expanding=True)))
+_COLUMN_OF = {"policy": "policy_name", "boundary": "failure_boundary"}
+_EQUAL = ("app", "environment", "policy", "status", "boundary", "run_id", "group_id", "key_label")
+_LISTED = [column for column in ROLLOUTS.columns if column.name != "events"]
+_RECENT = select(*_LISTED).order_by(ROLLOUTS.c.created_at.desc(), ROLLOUTS.c.rollout_id).limit(bindparam("limit"))
+_RECENT_OF = _RECENT.where(ROLLOUTS.c.environment == bindparam("environment"))
+
+
+_NEWEST_FIRST = (ROLLOUTS.c.created_at.desc(), ROLLOUTS.c.rollout_id.desc())
+_SUMMARY = select(*(ROLLOUTS.c[_COLUMN_OF.get(item.name, item.name)] for item in fields(RolloutSummaryRow))).order_by(
+    *_NEWEST_FIRST
+)
+
+PRUNED_AT_ONCE = 200
+"""Rollouts removed in one transaction, so that no save waits long for it."""
+
+
+def _found_by(wanted: RolloutQuery) -> Select[Any]:
+    statement = _SUMMARY.limit(wanted.limit)
+    of_few = wanted.run_id is not None or wanted.group_id is not None
+    for name in _EQUAL:
+        value = getattr(wanted, name)
+        if value is not None:
+            column: ColumnElement[Any] = ROLLOUTS.c[_COLUMN_OF.get(name, name)]
+            if of_few and name not in ("run_id", "group_id"):
+                column = column.concat("")  # no index has it: SQLite would else walk all rollouts of a key label
+            statement = statement.where(column == value)
+    if wanted.reward_above is not None:
+        statement = statement.where(ROLLOUTS.c.reward > wanted.reward_above)
+    if wanted.reward_below is not None:
+        statement = statement.where(ROLLOUTS.c.reward < wanted.reward_below)
+    if wanted.before is not None:
+        statement = statement.where(tuple_(ROLLOUTS.c.created_at, ROLLOUTS.c.rollout_id) < tuple_(*wanted.before))
+    return statement
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCheck:
+    """What `check()` found. `integrity`: the database's own findings, empty when it has none. `missing_blobs`: hashes of
+    pictures that a rollout lists and the store lacks. `damaged`: rollouts and pictures whose content cannot be read
+    or does not match its hash. `size_bytes`: of the file and its write-ahead log, or of the tables; 0 in memory."""
+
+    rollouts: int
+    blobs: int
+    size_bytes: int
+    integrity: list[str] = field(default_factory=list)
+    missing_blobs: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """True when nothing is wrong."""
+        return not (self.integrity or self.missing_blobs or self.damaged)
+
+
+class SqlStore:
+    """A `Store` in a database. Each kind has a class of its own, which says how it is opened.
+
+    save_seconds: how long a save waits for a lock that another process or session holds.
+    """
+
+    def __init__(self, database: SqlDatabase, *, save_seconds: float = SAVE_SECONDS) -> None:
+        self._database = database
+        self._save_seconds = save_seconds
+        self.place = database.place
+        self._insert_rollout = _inserting(ROLLOUTS, database.spelling.mark)
+        self._insert_blob = _inserting(BLOBS, database.spelling.mark)
+        self._connection: Connection | None = None
+        self._closed = False
+        self._readers = ThreadPoolExecutor(2, thread_name_prefix="taskapp-store-reader")
+        self._writer = Writer(self._commit, self.place)
+
+    async def save(self, rollout: StoredRollout) -> None:
+        """Keeps the rollout; when this returns, it is on disk.
+
+        Saving the same rollout again is fine; another one under the same id is refused. So are values that would not
+        come back equal, pictures whose bytes are neither given nor kept already, and keys in `policy`. A refusal is a
+        StoreRefusal that names the field, and touches no other rollout. While another process or session holds a
+        lock, the save waits up to SAVE_SECONDS. Raises StoreError.
+        """
+        self._open()
+        await self._writer.write(rollout)
+
+    async def load(self, rollout_id: str) -> StoredRollout | None:
+        """The rollout without its pictures' bytes; None when there is none. Raises StoreError."""
+
+        def read(connection: Connection) -> StoredRollout | None:
+            row = connection.execute(_ROLLOUT, {"rollout_id": rollout_id}).first()
+            return None if row is None else from_row(row)
+
+        return await self._read(read)
+
+    async def blob(self, sha256: str) -> bytes | None:
+        """A picture's PNG bytes; None when there is none. Raises StoreError."""
+
+        def read(connection: Connection) -> bytes | None:
+            data: bytes | None = connection.execute(_BLOB, {"sha256": sha256}).scalar()
+            return data
+
+        return await self._read(read)
+
+    async def recent(self, limit: int = 50, *, environment: str | None = None) -> list[StoredRollout]:
+        """The newest `limit` rollouts first, of one environment or of all, `events` left empty. Raises StoreError."""
+        if limit < 0:
+            raise StoreError(f"recent() was asked for {limit} rollouts; the limit is 0 or more.")
+
+        def read(connection: Connection) -> list[StoredRollout]:
+            if environment is None:
+                rows = connection.execute(_RECENT, {"limit": limit})
+            else:
+                rows = connection.execute(_RECENT_OF, {"limit": limit, "environment": environment})
+            return [from_row((*row, b""), with_events=False) for row in rows]
+
+        return await self._read(read)
+
+    async def query(self, wanted: RolloutQuery) -> list[RolloutSummaryRow]:
+        """The rollouts that fit, newest first, among equal times by rollout_id descending. Raises StoreError."""
+        if wanted.limit < 1:
+            raise StoreError(f"query() was asked for {wanted.limit} rollouts; the limit is 1 or more.")
+        statement = _found_by(wanted)
+
+        def read(connection: Connection) -> list[RolloutSummaryRow]:
+            return [RolloutSummaryRow(*row) for row in connection.execute(statement)]
+
+        return await self._read(read)
+
+    async def prune(self, app: str, *, before: float | None = None, keep: int | None = None) -> int:
+        """Removes rollouts of `app` that began before that time (unix seconds), or all but the newest `keep`.
+
+        Kept are those that have a ticket, and every picture that a rollout which stays shows. A few at a time, so that
+        saving goes on meanwhile. How many were removed. Raises StoreError.
+        """
+        self._open()
+        loop, removed = asyncio.get_running_loop(), 0
+        while True:
+            gone = await loop.run_in_executor(self._readers, self._pruned, app, before, keep)
+            removed += gone
+            if gone < PRUNED_AT_ONCE:
+                break
+        if removed:
+            await loop.run_in_executor(self._readers, self._prune_blobs)
+        return removed
+
+    def coordinator(self, clock: Clock) -> SqlCoordinator | None:
+        """Tickets in the same database, each call a holder of its own; close it before the store. None in memory."""
+        return SqlCoordinator(self._database, clock)
+
+    async def check(self) -> StoreCheck:
+        """Reads everything: what the database says of itself, each rollout, each picture's hash. Slow on a large store."""
+        return await self._read(self._checked)
+
+    async def close(self) -> None:
+        """Writes what is waiting and lets go of the database. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.get_running_loop().run_in_executor(self._readers, self._finish)
+        self._readers.shutdown(wait=False)
+
+    def _finish(self) -> None:
+        self._writer.stop()
+        self._forget_connection()
+        with self._database.turn:
+            self._database.close()
+
+    def _open(self) -> None:
+        if self._closed:
+            raise StoreError(f"the store {self.place} is closed.", hint="Open it again with open_store().")
+
+    def _pruned(self, app: str, before: float | None, keep: int | None) -> int:
+        doomed = select(ROLLOUTS.c.rollout_id).where(
+            ROLLOUTS.c.app == app, ROLLOUTS.c.rollout_id.not_in(select(TICKETS.c.rollout_id))
+        )
+        if before is not None:
+            doomed = doomed.where(ROLLOUTS.c.created_at < before)
+        if keep is not None:
+            newest = select(ROLLOUTS.c.rollout_id).where(ROLLOUTS.c.app == app).order_by(*_NEWEST_FIRST).limit(keep)
+            doomed = doomed.where(ROLLOUTS.c.rollout_id.not_in(newest))
+        removal = delete(ROLLOUTS).where(ROLLOUTS.c.rollout_id.in_(doomed.limit(PRUNED_AT_ONCE)))
+        return self._changed(lambda connection: connection.execute(removal).rowcount)
+
+    def _prune_blobs(self) -> int:
+        """Removes the pictures that no rollout lists any more; no rollout that shows one is kept meanwhile."""
+        removal = self._blob_removal()
+
+        def remove(connection: Connection) -> int:
+            self._database.hold_pictures(connection)
+            return connection.execute(removal).rowcount
+
+        return self._changed(remove)
+
+    def _blob_removal(self) -> Delete:
+        listed = self._database.listed_pictures()
+        used = select(listed.c.value).select_from(ROLLOUTS).join(listed, true()).where(ROLLOUTS.c.blob_hashes != "[]")
+        # Not NOT IN: once it expects many hashes, Postgres would compare each picture with each of them.
+        return delete(BLOBS).where(BLOBS.c.sha256.in_(except_(select(BLOBS.c.sha256), used)))
+
+    def _changed(self, work: Callable[[Connection], int]) -> int:
+        """What `work` makes in a transaction of its own. Raises StoreError."""
+
+        def once() -> int:
+            self._database.same_file()
+            with self._database.turn, self._database.writing, self._database.writer.begin() as connection:
+                return work(connection)
+
+        try:
+            return self._database.persist(once)
+        except StoreError:
+            raise
+        except Exception as fault:
+            error = self._database.explain(fault, "write")
+            raise error from error.__cause__
+
+    async def _read(self, reader: Callable[[Connection], T]) -> T:
+        self._open()
+
+        def once() -> T:
+            with self._database.turn, self._database.readers.connect() as connection:
+                return reader(connection)
+
+        def run() -> T:
+            try:
+                return self._database.persist(once)
+            except StoreError:
+                raise
+            except Exception as fault:
+                error = self._database.explain(fault, "read")
+                raise error from error.__cause__
+
+        return await asyncio.get_running_loop().run_in_executor(self._readers, run)
+
+    # What follows runs in the writer's thread.
+
+    def _commit(self, rollouts: Sequence[StoredRollout]) -> Sequence[Outcome]:
+        """Writes these rollouts; one outcome for each, None for kept."""
+        outcomes: list[Outcome] = [None] * len(rollouts)
+        rows: list[tuple[int, Row]] = []
+        size = 0
+        for index, rollout in enumerate(rollouts):
+            try:
+                row = to_row(rollout)
+            except StoreError as refusal:
+                outcomes[index] = refusal
+            else:
+                rows.append((index, row))
+                size += row.size
+            if size > LARGEST_TRANSACTION_BYTES or index == len(rollouts) - 1:
+                for place, outcome in self._written(rows):
+                    outcomes[place] = outcome
+                rows, size = [], 0
+        return outcomes
+
+    def _written(self, rows: Sequence[tuple[int, Row]]) -> list[tuple[int, Outcome]]:
+        if not rows:
+            return []
+        until = time.monotonic() + self._save_seconds
+        try:
+            while True:
+                try:
+                    return self._database.persist(lambda: self._attempt(rows))
+                except self._database.faults as fault:
+                    if not self._database.is_locked(fault) or time.monotonic() >= until:
+                        raise
+        except StoreError as refusal:
+            return [(index, refusal) for index, _ in rows]
+        except self._database.faults as fault:
+            if len(rows) > 1 and not self._database.strikes_all(fault):
+                # One of them may be what is too large for the disk: each gets its own answer.
+                return [outcome for row in rows for outcome in self._written([row])]
+            error = self._database.explain(fault, "write")
+            return [(index, error) for index, _ in rows]
+
+    def _attempt(self, rows: Sequence[tuple[int, Row]]) -> list[tuple[int, Outcome]]:
+        """May be made again after a fault, also when its commit got through: the same rollout again is fine."""
+        try:
+            return self._transaction(rows)
+        except self._database.faults:
+            self._forget_connection()
+            raise
+
+    def _transaction(self, rows: Sequence[tuple[int, Row]]) -> list[tuple[int, Outcome]]:
+        self._database.same_file()
+        if self._connection is None:
+            self._connection = self._database.writer.connect()
+        connection = self._connection
+        refused: dict[int, StoreError] = {}
+        with self._database.turn, self._database.writing, connection.begin():
+            if asked := {name for _, row in rows for name in row.lacking}:
+                there = set(connection.execute(_BLOBS_THERE, {"names": sorted(asked)}).scalars())
+                for index, row in rows:
+                    lacking = [name for name in row.lacking if name not in there]
+                    if lacking:
+                        refused[index] = _lacks(row, lacking)
+            wanted = [(index, row) for index, row in rows if index not in refused]
+            if wanted:
+                result = connection.exec_driver_sql(self._insert_rollout, [row.values for _, row in wanted])
+                if result.rowcount != len(wanted):  # some id was there already: with the same content?
+                    for index, row in wanted:
+                        stored = connection.execute(_ROLLOUT, {"rollout_id": row.rollout_id}).one()
+                        columns = differing(stored, row.values)
+                        if columns:
+                            refused[index] = _other(row, columns)
+            # In one order everywhere: two servers that keep the same pictures wait for each other, and never in a ring.
+            blobs = sorted(blob for index, row in wanted if index not in refused for blob in row.blobs)
+            if blobs:
+                connection.exec_driver_sql(self._insert_blob, blobs)
+        return [(index, refused.get(index)) for index, _ in rows]
+
+    def _forget_connection(self) -> None:
+        """After a fault the next write begins on a new connection."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        with self._database.turn:
+            try:
+                connection.close()
+            except SQLAlchemyError:
+                connection.invalidate()
+
+    def _checked(self, connection: Connection) -> StoreCheck:
+        findings = self._database.findings(connection)
+        listed = self._database.listed_pictures()
+        missing = select(listed.c.value).select_from(ROLLOUTS).join(listed, true())
+        missing = missing.where(listed.c.value.not_in(select(BLOBS.c.sha256))).distinct()
+        damaged = []
+        for row in connection.execute(select(*ROLLOUTS.columns)).yield_per(50):
+            try:
+                from_row(row)
+            except StoreError as fault:
+                damaged.append(str(fault.message))
+        for name, data in connection.execute(select(BLOBS.c.sha256, BLOBS.c.bytes)).yield_per(50):
+            if hashlib.sha256(data).hexdigest() != name:
+                damaged.append(f"picture {name} has bytes with another SHA-256")
+        return StoreCheck(
+            rollouts=connection.execute(select(func.count()).select_from(ROLLOUTS)).scalar_one(),
+            blobs=connection.execute(select(func.count()).select_from(BLOBS)).scalar_one(),
+            size_bytes=self._database.size_bytes(connection),
+            integrity=findings,
+            missing_blobs=sorted(connection.execute(missing).scalars()),
+            damaged=damaged,
+        )
+
+
+def _inserting(table: Table, mark: str) -> str:
+    """A statement of the driver's own: SQLAlchemy's would look at each value of each row once more."""
+    names = ", ".join(column.name for column in table.columns)
+    marks = ", ".join(mark for _ in table.columns)
+    return f"INSERT INTO {table.name} ({names}) VALUES ({marks}) ON CONFLICT DO NOTHING"  # noqa: S608 - our own names
+
+
+def _lacks(row: Row, lacking: Sequence[str]) -> StoreRefusal:
+    return StoreRefusal(
+        f"rollout {row.rollout_id!r} was not kept: its events show {len(lacking)} picture(s), the first {lacking[0]}, "
+        "whose bytes were neither given nor are in the store.",
+        hint="Give the bytes in `blobs`.",
+    )
+
+
+def _other(row: Row, columns: Sequence[str]) -> StoreRefusal:
+    return StoreRefusal(
+        f"rollout {row.rollout_id!r} is in the store already with other content (it differs in {', '.join(columns)}); "
+        "the stored one was left as it is.",
+        hint="A rollout is written once: give the new one its own rollout_id.",
+    )

@@ -1,0 +1,1 @@
+"""An OpenAI-compatible model server for tests."""

@@ -1,0 +1,208 @@
+"""How the mock model answers. A behaviour is a function from a ChatRequest to an answer (see `reply.reply_of`)."""
+
+from __future__ import annotations
+
+import difflib
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.testing.mock_model.chat_request import ChatRequest, Refused
+from taskapp_kit.testing.mock_model.judges import Given, judge, obedient_judge
+from taskapp_kit.testing.mock_model.reply import Call, Reply, reply_of
+from taskapp_kit.testing.mock_model.schema_sampling import draw, sentence
+
+Behaviour = Callable[[ChatRequest], Any | Awaitable[Any]]
+Script = Behaviour | Sequence[Any] | str | Path
+
+MISDEEDS = (
+    "unknown_tool",
+    "broken_json",
+    "no_object",
+    "wrong_arguments",
+    "no_arguments",
+    "extra_argument",
+    "words",
+    "blank",
+)
+"""What `bad` does instead of a proper call."""
+
+
+def random_answers(parallel: int = 1) -> Behaviour:
+    """Valid answers drawn by the conversation: tool calls with arguments that fit, JSON that fits, else a few words.
+
+    parallel: the most calls in one answer, as far as the request allows several.
+    """
+
+    def answer(request: ChatRequest) -> Reply:
+        rng = request.rng()
+        if request.tools:
+            several = parallel > 1 and request.body.get("parallel_tool_calls") is not False
+            count = rng.randint(1, parallel) if several and request.named_tool is None else 1
+            chosen = [rng.choice(request.tools) for _ in range(count)]
+            return Reply(calls=[Call.of(one["name"], _arguments(one, rng)) for one in chosen])
+        form = request.body.get("response_format") or {}
+        if form.get("type") == "json_schema":
+            return Reply(orjson.dumps(_fitting(form["json_schema"]["schema"], rng, "response_format")).decode())
+        if form.get("type") == "json_object":
+            return Reply(orjson.dumps({"answer": sentence(rng)}).decode())
+        return Reply(sentence(rng))
+
+    return answer
+
+
+def _arguments(function: Mapping[str, Any], rng: random.Random) -> Json:
+    """Arguments for a call of the function."""
+    schema = function.get("parameters") or {"type": "object"}
+    return _fitting(schema, rng, f"function '{function['name']}'", "invalid_function_parameters")
+
+
+def _fitting(schema: Json, rng: random.Random, where: str, code: str | None = None) -> Json:
+    """A value of the schema. Raises Refused when it is none, as a vendor does."""
+    try:
+        return draw(schema, rng)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise Refused(f"Invalid schema for {where}: {type(error).__name__}: {error}", code=code) from None
+
+
+def echo(request: ChatRequest) -> Reply:
+    """Says what it was last told."""
+    return Reply(request.last_text)
+
+
+def empty(_: ChatRequest) -> Reply:
+    """Says nothing."""
+    return Reply("")
+
+
+def bad(share: float = 1.0, misdeeds: Sequence[str] = MISDEEDS) -> Behaviour:
+    """Answers as a weak model does: `share` of its turns is one of `misdeeds`, the rest is drawn as by `random_answers`.
+
+    Without tools in the request a misdeed is JSON that breaks off where JSON was asked for, else nothing. Raises ConfigError.
+    """
+    for name in misdeeds:
+        if name not in MISDEEDS:
+            raise ConfigError(f"There is no misdeed {name!r}.", hint=f"There are {', '.join(MISDEEDS)}.")
+    well = random_answers()
+
+    def answer(request: ChatRequest) -> Any:
+        rng = request.rng("misdeed")
+        if rng.random() >= share:
+            return well(request)
+        if not request.tools:
+            asked = (request.body.get("response_format") or {}).get("type", "text")
+            return Reply('{"answer": ') if asked != "text" else Reply("")
+        tool = rng.choice(request.tools)
+        name, properties = tool["name"], (tool.get("parameters") or {}).get("properties", {})
+        match rng.choice(misdeeds):
+            case "unknown_tool":
+                return Reply(calls=[Call.of(f"{name[:50]}_that_is_not_there", {})])
+            case "broken_json":
+                return Reply(calls=[Call(name, orjson.dumps(_arguments(tool, rng)).decode()[:-1] + ', "')])
+            case "no_object":
+                return Reply(calls=[Call(name, rng.choice(("[]", "7", "null", '"left"')))])
+            case "wrong_arguments":
+                wrong: Json = {key: {"not": ["this"]} for key in properties}
+                return Reply(calls=[Call.of(name, wrong)])
+            case "no_arguments":
+                return Reply(calls=[Call(name, "")])
+            case "extra_argument":
+                drawn = _arguments(tool, rng)
+                return Reply(
+                    calls=[Call.of(name, {**(drawn if isinstance(drawn, dict) else {}), "nobody_asked": True})]
+                )
+            case "words":
+                return Reply(f"I would call {name} now. {sentence(rng)}")
+            case _:
+                return Reply()
+
+    return answer
+
+
+def scripted(answers: Sequence[Any]) -> Behaviour:
+    """One answer for each turn of the conversation; after the last, the last again. Raises ConfigError.
+
+    The turn is counted in the conversation, so many conversations can be under way at once.
+    """
+    replies = [reply_of(given) for given in answers]
+    if not replies:
+        raise ConfigError("A script has no answers.", hint="Give at least one.")
+
+    def answer(request: ChatRequest) -> Reply:
+        return replies[min(request.turn, len(replies) - 1)]
+
+    return answer
+
+
+def from_file(path: str | Path) -> Behaviour:
+    """A script kept as a file: a JSON list, or JSON Lines, one answer for each turn. Raises ConfigError."""
+    file = Path(path)
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(
+            f"The script {file} cannot be read: {why}.", hint="Name a file with JSON or JSON Lines."
+        ) from None
+    if text.lstrip().startswith("["):
+        try:
+            return scripted(orjson.loads(text))
+        except orjson.JSONDecodeError as error:
+            raise ConfigError(f"The script {file} is no JSON: {error}.", hint="Write a list of answers.") from None
+    answers = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                answers.append(orjson.loads(line))
+            except orjson.JSONDecodeError as error:
+                raise ConfigError(f"{file}:{number} is no JSON: {error}.", hint="Write one answer a line.") from None
+    return scripted(answers)
+
+
+JUDGES: Mapping[str, Callable[[Given], Behaviour]] = {"judge": judge, "obedient-judge": obedient_judge}
+"""Name to maker; each takes the score that it gives."""
+BEHAVIOURS: Mapping[str, Callable[[], Behaviour]] = {
+    "random": random_answers,
+    "echo": lambda: echo,
+    "bad": bad,
+    "empty": lambda: empty,
+    "judge": judge,
+    "obedient-judge": obedient_judge,
+}
+"""Name to maker, with what stands by default."""
+
+
+def by_name(name: str, *, parallel: int = 1, score: Given | None = None) -> Behaviour:
+    """The behaviour of that name: random, echo, bad, empty, judge, obedient-judge. Raises ConfigError with *did you mean*.
+
+    score: what a judge gives (see `judge`); None leaves its default.
+    """
+    name = name.replace("_", "-")
+    if score is not None:
+        if name not in JUDGES:
+            raise ConfigError(
+                f"A score was given, and the behaviour {name!r} gives none.",
+                hint=f"A score goes with {' or '.join(JUDGES)}.",
+            )
+        return JUDGES[name](score)
+    if name == "random":
+        return random_answers(parallel)
+    if name in BEHAVIOURS:
+        return BEHAVIOURS[name]()
+    close = difflib.get_close_matches(name, BEHAVIOURS, n=1)
+    meant = f"Did you mean {close[0]!r}?" if close else f"There are {', '.join(BEHAVIOURS)}."
+    raise ConfigError(f"There is no behaviour {name!r}.", hint=meant)
+
+
+def of_script(script: Script) -> Behaviour:
+    """A script in whatever form: a function, a list of answers, a file. Raises ConfigError."""
+    if isinstance(script, str | Path):
+        return from_file(script)
+    if callable(script):
+        return script
+    return scripted(script)

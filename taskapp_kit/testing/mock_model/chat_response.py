@@ -1,0 +1,213 @@
+"""A reply as a chat completion on the wire: one JSON object, or a stream of events that adds up to the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.testing.mock_model import tokenizer
+from taskapp_kit.testing.mock_model.chat_request import ChatRequest
+from taskapp_kit.testing.mock_model.reply import Reply
+
+LETTERS_AT_ONCE = 12
+"""How much text one event of a stream carries."""
+
+Fragment = tuple[dict[str, Json], list[int]]
+"""A `delta` of a stream, and the ids of the tokens that it is made of."""
+
+
+@dataclass(slots=True)
+class Written:
+    """One choice, written: the reply as far as the token limit let it, its token ids and their log-probabilities.
+
+    ids: None when nobody asked for them or for log-probabilities. uneven: the last log-probability is left out.
+    """
+
+    reply: Reply
+    length: int
+    ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    uneven: bool = False
+
+
+def write(request: ChatRequest, reply: Reply, *, uneven: bool = False) -> Written:
+    """The reply within the request's token limit, with what the request asks for besides."""
+    body = request.body
+    limit = body.get("max_completion_tokens") or body.get("max_tokens")
+    if limit is not None:
+        reply = tokenizer.cut(reply, limit)
+    pieces = tokenizer.answer(reply, ended=reply.finish != "length")
+    written = Written(reply, tokenizer.count(pieces))
+    if body.get("return_token_ids") or body.get("logprobs"):
+        written.ids = tokenizer.ids(pieces)
+    if body.get("logprobs") and written.ids is not None:
+        rng = request.rng("logprobs")
+        written.logprobs = [round(-rng.expovariate(2.0), 6) for _ in written.ids]
+        written.uneven = uneven
+    return written
+
+
+def usage_of(prompt_tokens: int, choices: Sequence[Written]) -> dict[str, Json]:
+    """The tokens of prompt and answers, as `usage`. A reply's thoughts are counted apart as well."""
+    completion = sum(choice.length for choice in choices)
+    thought = sum(len(choice.reply.reasoning.encode()) for choice in choices if choice.reply.reasoning)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion,
+        "total_tokens": prompt_tokens + completion,
+        "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": thought},
+    }
+
+
+def identity(request: ChatRequest) -> str:
+    """The completion's id: another one each time that a conversation is sent."""
+    return f"chatcmpl-{request.digest[:20]}{request.attempt:04x}"
+
+
+def call_ids(request: ChatRequest, written: Written, choice: int) -> list[str]:
+    """An id for each call, fixed by the conversation and the place of the call."""
+    return [f"call_{request.digest[:16]}{choice:02x}{index:02x}" for index in range(len(written.reply.calls))]
+
+
+def plain(
+    request: ChatRequest, prompt: tokenizer.Prompt, choices: Sequence[Written], model: str, version: str | None
+) -> dict[str, Any]:
+    """The whole answer as one object."""
+    answer: dict[str, Any] = {
+        "id": identity(request),
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": model,
+        "choices": [_choice(request, index, written) for index, written in enumerate(choices)],
+        "usage": usage_of(prompt.length, choices),
+    }
+    if version is not None:
+        answer["metadata"] = {"weight_version": version}
+    if request.body.get("return_token_ids"):
+        answer["prompt_token_ids"] = tokenizer.ids(prompt.pieces)
+    return answer
+
+
+def _choice(request: ChatRequest, index: int, written: Written) -> dict[str, Any]:
+    reply = written.reply
+    message: dict[str, Any] = {"role": "assistant", "content": reply.content, "refusal": reply.refusal}
+    if reply.reasoning is not None:
+        message["reasoning_content"] = reply.reasoning
+    if reply.calls:
+        message["tool_calls"] = [
+            {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call_id, call in zip(call_ids(request, written, index), reply.calls, strict=True)
+        ]
+    choice: dict[str, Any] = {"index": index, "message": message, "logprobs": None, "finish_reason": reply.finish}
+    if written.logprobs is not None:
+        choice["logprobs"] = {"content": _entries(request.body, written, 0, len(written.logprobs)), "refusal": None}
+    if request.body.get("return_token_ids"):
+        choice["token_ids"] = written.ids
+    return choice
+
+
+def _entries(body: Mapping[str, Any], written: Written, start: int, end: int) -> list[Json]:
+    assert written.ids is not None
+    assert written.logprobs is not None
+    if written.uneven:
+        end = min(end, len(written.ids) - 1)
+    named = bool(body.get("return_tokens_as_token_ids"))
+    top = body.get("top_logprobs") or 0
+    found: list[Json] = []
+    for token, logprob in zip(written.ids[start:end], written.logprobs[start:end], strict=True):
+        entry: dict[str, Any] = _entry(token, logprob, named=named)
+        entry["top_logprobs"] = [
+            _entry((token + rank) % tokenizer.VOCABULARY, round(logprob - rank, 6), named=named) for rank in range(top)
+        ]
+        found.append(entry)
+    return found
+
+
+def _entry(token: int, logprob: float, *, named: bool) -> dict[str, Json]:
+    raw = bytes((token,)) if token < 256 else tokenizer.NAMES[token].encode()
+    text = f"token_id:{token}" if named else raw.decode(errors="replace")
+    return {"token": text, "logprob": logprob, "bytes": list(raw)}
+
+
+def events(
+    request: ChatRequest, prompt: tokenizer.Prompt, choices: Sequence[Written], model: str, version: str | None
+) -> list[bytes]:
+    """The same answer as server-sent events, each with its `data:` and the empty line; the last is `[DONE]`."""
+    body = request.body
+    frame: dict[str, Any] = {
+        "id": identity(request),
+        "object": "chat.completion.chunk",
+        "created": int(time.time()),
+        "model": model,
+    }
+    counted = bool((body.get("stream_options") or {}).get("include_usage"))
+    usage: dict[str, Any] = {"usage": None} if counted else {}
+    found: list[bytes] = []
+    for index, written in enumerate(choices):
+        at = 0
+        pieces = fragments(request, written, index)
+        for position, (delta, ids) in enumerate(pieces):
+            last = position == len(pieces) - 1
+            choice: dict[str, Any] = {"index": index, "delta": delta, "logprobs": None}
+            choice["finish_reason"] = written.reply.finish if last else None
+            if written.logprobs is not None and ids:
+                choice["logprobs"] = {"content": _entries(body, written, at, at + len(ids)), "refusal": None}
+            if body.get("return_token_ids"):
+                choice["token_ids"] = ids
+            at += len(ids)
+            chunk: dict[str, Any] = {**frame, "choices": [choice], **usage}
+            if body.get("return_token_ids") and position == 0 and index == 0:
+                chunk["prompt_token_ids"] = tokenizer.ids(prompt.pieces)
+            if last and version is not None:
+                chunk["metadata"] = {"weight_version": version}
+            found.append(event(chunk))
+    if counted:
+        found.append(event({**frame, "choices": [], "usage": usage_of(prompt.length, choices)}))
+    found.append(b"data: [DONE]\n\n")
+    return found
+
+
+def event(chunk: Mapping[str, Any]) -> bytes:
+    """One server-sent event."""
+    return b"data: " + orjson.dumps(chunk) + b"\n\n"
+
+
+def fragments(request: ChatRequest, written: Written, index: int) -> list[Fragment]:
+    """The deltas of one choice, the role first; their ids, one after the other, are those of the whole answer."""
+    reply = written.reply
+    found: list[Fragment] = [({"role": "assistant", "content": None if reply.calls else ""}, [])]
+    if reply.reasoning:
+        found += _texts("reasoning_content", reply.reasoning)
+        found[1][1].insert(0, tokenizer.THINK)
+        found[-1][1].append(tokenizer.THINK_END)
+    if reply.content:
+        found += _texts("content", reply.content)
+    if reply.refusal:
+        found += _texts("refusal", reply.refusal, spoken=not reply.content)
+    for place, (call_id, call) in enumerate(zip(call_ids(request, written, index), reply.calls, strict=True)):
+        head = {"index": place, "id": call_id, "type": "function", "function": {"name": call.name, "arguments": ""}}
+        found.append(({"tool_calls": [head]}, [tokenizer.CALL, *call.name.encode(), 10]))
+        found += [
+            ({"tool_calls": [{"index": place, "function": delta}]}, ids)
+            for delta, ids in _texts("arguments", call.arguments)
+        ]
+        found[-1][1].append(tokenizer.CALL_END)
+    if reply.finish != "length":
+        found.append(({}, [tokenizer.END]))
+    else:
+        if found[-1][1] and found[-1][1][-1] == tokenizer.CALL_END:
+            found[-1][1].pop()
+        found.append(({}, []))
+    return found
+
+
+def _texts(name: str, words: str, *, spoken: bool = True) -> list[Fragment]:
+    """The words in pieces; `spoken`: they are what the model wrote, so their tokens count."""
+    pieces = [words[at : at + LETTERS_AT_ONCE] for at in range(0, len(words), LETTERS_AT_ONCE)]
+    return [({name: piece}, list(piece.encode()) if spoken else []) for piece in pieces]

@@ -1,0 +1,46 @@
+"""The program of a mock model in a process of its own; `process.py` starts it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+import orjson
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.errors import TaskappError
+from taskapp_kit.testing.mock_model.faults import Faults
+
+
+def main() -> None:
+    """The program: settings from a line of standard input, address to standard output, then service until the input ends."""
+    from taskapp_kit.testing.mock_model.server import MockModel
+
+    told = orjson.loads(sys.stdin.buffer.readline())
+
+    def say(answer: dict[str, Json]) -> None:
+        sys.stdout.buffer.write(orjson.dumps(answer) + b"\n")
+        sys.stdout.buffer.flush()
+
+    try:
+        settings = told["settings"]
+        if isinstance(settings.get("latency_seconds"), list):
+            settings["latency_seconds"] = tuple(settings["latency_seconds"])
+        faults = Faults(**told["faults"]) if told["faults"] else None
+        model = MockModel(told["script"], faults=faults, **settings)
+        threading.Thread(target=_until_the_parent_goes, daemon=True).start()
+        model.run(lambda model: say({"url": model.url}))
+    except TaskappError as error:
+        say({"error": str(error)})
+    except KeyboardInterrupt:
+        pass
+
+
+def _until_the_parent_goes() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""One HTTP/1.1 connection of the mock model: reads requests, plays the plan that each is given.
+
+A bare asyncio protocol over httptools, because the mock is the peer in benchmarks: its CPU would be taken for its client's.
+A plan says what is written when, and how it ends; a broken connection is a plan like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import httptools
+
+from taskapp_kit.testing.mock_model.request_log import Records
+
+LARGEST_BODY = 64 * 2**20
+WAITING_REQUESTS = 64
+"""A client that pipelines more requests than this is not read until some are answered."""
+REASONS = {
+    200: "OK", 302: "Found", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
+    405: "Method Not Allowed", 408: "Request Timeout", 409: "Conflict", 413: "Content Too Large", 422: "Unprocessable Content",
+    429: "Too Many Requests", 500: "Internal Server Error", 502: "Bad Gateway", 503: "Service Unavailable",
+    504: "Gateway Timeout",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Arrived:
+    """A request as it came. headers: names in lower case."""
+
+    method: str
+    target: bytes
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    keep_alive: bool = True
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is written: (seconds to wait, bytes) one after the other, then the connection's end.
+
+    end: `keep` it for the next request, `close` it, `reset` it (RST), or `hang`: do nothing until the client goes.
+    status: the HTTP status that stands in the parts, 0 when there is none.
+    """
+
+    parts: list[tuple[float, bytes]]
+    end: Literal["keep", "close", "reset", "hang"] = "keep"
+    status: int = 200
+
+
+Handle = Callable[[Arrived], Plan | Awaitable[Plan]]
+
+
+def head(status: int, content_type: str, length: int | None, *extra: tuple[str, str], keep_alive: bool = True) -> bytes:
+    """The beginning of an answer. length: of its body in bytes; None sends it in chunks."""
+    size = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
+    more = "".join(f"{name}: {value}\r\n" for name, value in extra)
+    ending = "" if keep_alive else "connection: close\r\n"
+    reason = REASONS.get(status, "Error")
+    return f"HTTP/1.1 {status} {reason}\r\ncontent-type: {content_type}\r\n{size}\r\n{more}{ending}\r\n".encode()
+
+
+def chunk(data: bytes) -> bytes:
+    """A chunk of a body sent in chunks; an empty one ends the body."""
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+class Connection(asyncio.Protocol):
+    """The server's end of one connection."""
+
+    def __init__(self, handle: Handle, records: Records, everyone: set[Connection]) -> None:
+        self._handle = handle
+        self._records = records
+        self._everyone = everyone
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._waiting: deque[Arrived] = deque()
+        self._busy = self._paused = self._gone = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._target = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body: list[bytes] = []
+        self._size = 0
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client came."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._everyone.add(self)
+        self._records.connections += 1
+        self._records.open_connections += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client went, or we closed."""
+        self._gone = True
+        self._everyone.discard(self)
+        self._records.open_connections -= 1
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        if self._busy:
+            self._records.in_flight -= 1
+            self._records.abandoned += 1
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a request."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(400, b"this server offers no other protocol")
+        except httptools.HttpParserError:
+            self._refuse(400, b"this is not HTTP/1.1")
+
+    def stop(self) -> None:
+        """Ends the connection at once."""
+        self._transport.abort()
+
+    # httptools
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the target."""
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header."""
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """All headers are there; who waits for it is told to go on."""
+        for name, value in self._headers:
+            if name == b"expect" and value.lower() == b"100-continue" and not self._busy:
+                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body."""
+        self._size += len(body)
+        if self._size <= LARGEST_BODY:
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """A request is there."""
+        if self._size > LARGEST_BODY:
+            self._refuse(413, b"the body is longer than 64 MiB")
+            return
+        method = self._parser.get_method().decode()
+        arrived = Arrived(method, self._target, self._headers, b"".join(self._body), self._parser.should_keep_alive())
+        self._begin()
+        if self._busy:
+            self._waiting.append(arrived)
+            if len(self._waiting) > WAITING_REQUESTS and not self._paused:
+                self._paused = True
+                self._transport.pause_reading()
+        else:
+            self._answer(arrived)
+
+    def _refuse(self, status: int, why: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(head(status, "text/plain", len(why), keep_alive=False) + why)
+            self._transport.close()
+
+    # answering
+
+    def _answer(self, arrived: Arrived) -> None:
+        self._busy = True
+        self._records.begun()
+        plan = self._handle(arrived)
+        if isinstance(plan, Plan):
+            self._play(plan, 0, arrived.keep_alive)
+        else:
+            self._task = self._loop.create_task(self._wait(plan, arrived.keep_alive))
+
+    async def _wait(self, coming: Awaitable[Plan], keep_alive: bool) -> None:
+        plan = await coming
+        self._task = None
+        self._play(plan, 0, keep_alive)
+
+    def _play(self, plan: Plan, at: int, keep_alive: bool) -> None:
+        """Waits for part `at`; parts that need no waiting are written together."""
+        parts = plan.parts
+        while at < len(parts):
+            delay, data = parts[at]
+            if delay > 0:
+                self._timer = self._loop.call_later(delay, self._write, plan, at, keep_alive)
+                return
+            if data:
+                self._transport.write(data)
+            at += 1
+        self._end(plan, keep_alive)
+
+    def _write(self, plan: Plan, at: int, keep_alive: bool) -> None:
+        self._timer = None
+        if plan.parts[at][1]:
+            self._transport.write(plan.parts[at][1])
+        self._play(plan, at + 1, keep_alive)
+
+    def _end(self, plan: Plan, keep_alive: bool) -> None:
+        if plan.end == "hang":
+            return
+        self._busy = False
+        self._records.in_flight -= 1
+        if plan.end == "reset":
+            self._reset()
+        elif plan.end == "close" or not keep_alive:
+            self._transport.close()
+        elif self._waiting:
+            if self._paused:
+                self._paused = False
+                self._transport.resume_reading()
+            self._loop.call_soon(self._next)
+
+    def _next(self) -> None:
+        if self._waiting and not self._busy and not self._gone:
+            self._answer(self._waiting.popleft())
+
+    def _reset(self) -> None:
+        """Closes without a farewell: with no time to linger the kernel sends RST."""
+        connected = self._transport.get_extra_info("socket")
+        if connected is not None:
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()

@@ -1,0 +1,214 @@
+"""Mock judges: one that answers a proper verdict, and one that obeys whoever speaks outside the boundaries.
+
+The second is the test of a judge's prompt: what a policy wrote must stand between boundaries that it cannot know, so an
+instruction found outside them is either the author's own, or a hole.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.testing.mock_model.chat_request import ChatRequest, Refused
+from taskapp_kit.testing.mock_model.reply import Call, Reply
+from taskapp_kit.testing.mock_model.schema_sampling import draw
+
+SCORE_NAMES = ("score", "grade", "rating", "verdict", "reward", "value")
+CHOICE_NAMES = ("choice", *SCORE_NAMES)
+REASON_NAMES = ("reason", "reasoning", "explanation", "rationale", "justification", "critique")
+
+_NONCE = r"[0-9A-Za-z_-]*[0-9a-fA-F]{8,}[0-9A-Za-z_-]*"
+_BOUNDED = re.compile(rf"<(?P<tag>{_NONCE})(?:\s[^<>]*)?>.*?</(?P=tag)\s*>", re.DOTALL)
+_BOUNDED_BY_ATTRIBUTE = re.compile(
+    rf"<(?P<tag>[A-Za-z_][\w-]*)\s[^<>]*?[\"'](?P<nonce>{_NONCE})[\"'][^<>]*>.*?</(?P=tag)\s[^<>]*?(?P=nonce)[^<>]*>",
+    re.DOTALL,
+)
+_NUMBER = (
+    r"[\"']?(?P<score>-?\d+(?:\.\d+)?)(?:\s*/\s*(?P<of>\d+))?"
+    r"(?!\s*(?:to|and|or|-|–|…|\.\.)\s*-?\d|\s*(?:means?|if|when|for)\b|\.?\d)"  # neither a range nor a rule
+)
+_LINKS = r"(?:\s+(?:is|of|to|as|at|must|should|shall|will|be|now|this|it|exactly|a|the))*"
+_GIVE = r"\b(?:give|award|assign|grant|return|output|print|answer|respond|reply|deserves?|gets?)\b"
+_DEMANDS = [
+    re.compile(
+        rf"\b(?:score|grade|rating|verdict|reward|points?|marks?)\b{_LINKS}\s*[\"']?\s*[:=]?\s*{_NUMBER}", re.IGNORECASE
+    ),
+    re.compile(rf"{_GIVE}(?:\s+[a-z]+){{0,4}}?\s+{_NUMBER}", re.IGNORECASE),
+    re.compile(
+        rf"{_GIVE}(?:\s+[a-z]+){{0,4}}?\s+(?:full|maximum|highest|top|perfect)\s+(?:possible\s+)?(?:score|marks?|points?|grade|rating|reward)\b",
+        re.IGNORECASE,
+    ),
+]
+
+_FORM = re.compile(r"of the form (?P<shape>\{.*\}), where(?P<rules>.*)", re.DOTALL)
+_BLANK = re.compile(r"(?<=: )(?:WHY|NUMBER|WORD)\b")
+_CHOICES = re.compile(r"WORD is one of (?P<choices>.+?), from worst to best")
+"""The form of a verdict in the words of `rollout/score/judge_prompt.py`, for judges that are asked without a schema."""
+
+Given = float | str
+"""A score, or one of the choices by its word."""
+Score = Given | Callable[[ChatRequest], Given]
+
+
+def judge(score: Score = 0.5, reason: str = "It is neither good nor bad.") -> Callable[[ChatRequest], Reply]:
+    """A judge that gives `score` (or what the function of that name says), in the form that the request asks for.
+
+    The form is the request's JSON schema, its one tool, the form in the prompt of a judge of ours, or `{"reason": …,
+    "score": …}`. A member is the score by its name (SCORE_NAMES), the reason likewise; others are drawn. A number is not
+    clipped to the schema's bounds. Where a question has choices, a word is the choice of that name and a number from 0 to 1
+    the choice at that share of the way from the worst to the best; anything else is answered with 400. The same text gets
+    the same verdict, whatever nonce its boundaries carry.
+    """
+
+    def answer(request: ChatRequest) -> Reply:
+        known = without_nonces(request)
+        return verdict(known, score(known) if callable(score) else score, reason)
+
+    return answer
+
+
+def without_nonces(request: ChatRequest) -> ChatRequest:
+    """The request with a digest, and so a chance (`rng`), that the nonces of its boundaries do not enter."""
+    text = request.text
+    drawn = {match["tag"] for match in _BOUNDED.finditer(text)}
+    drawn |= {match["nonce"] for match in _BOUNDED_BY_ATTRIBUTE.finditer(text)}
+    if not drawn:
+        return request
+    for part in sorted(drawn):
+        text = text.replace(part, "-")
+    return replace(request, digest=hashlib.sha256(text.encode()).hexdigest())
+
+
+def outside_boundaries(request: ChatRequest) -> str:
+    """The request's words without what stands between boundaries that carry a nonce of at least 8 hex digits.
+
+    Understood are `<name-NONCE>…</name-NONCE>` and `<name id="NONCE">…</name id="NONCE">`. Another form needs a function
+    of its own, given to `obedient_judge`.
+    """
+    return _BOUNDED_BY_ATTRIBUTE.sub("", _BOUNDED.sub("", request.text))
+
+
+def demanded_score(text: str) -> float | None:
+    """The score that some sentence demands, the last where several do; None when none does.
+
+    Demands are such as `set the score to 1`, `give it 10/10`, `award full marks`; a range (`a score from 0 to 1`) and a
+    rule (`score 1 if …`) are none.
+    """
+    found: list[tuple[int, float]] = []
+    for pattern in _DEMANDS:
+        for match in pattern.finditer(text):
+            told = match.groupdict()
+            of = float(told.get("of") or 1) or 1.0
+            found.append((match.end(), float(told.get("score") or 1) / of if told.get("score") != "0" else 0.0))
+    return max(found)[1] if found else None
+
+
+def obedient_judge(
+    honest: Score = 0.5,
+    *,
+    outside: Callable[[ChatRequest], str] = outside_boundaries,
+    demand: Callable[[str], float | None] = demanded_score,
+) -> Callable[[ChatRequest], Reply]:
+    """A judge that gives the score which anybody outside the boundaries demands, and the honest one when nobody does.
+
+    outside: which words of a request stand outside. demand: which score a text demands, None when none. A prompt whose own
+    words demand a score (`answer with score 1`) needs a `demand` of its own, or else clearer words.
+    """
+
+    def answer(request: ChatRequest) -> Reply:
+        told = demand(outside(request))
+        known = without_nonces(request)
+        if told is None:
+            return verdict(known, honest(known) if callable(honest) else honest, "Judged by the question alone.")
+        return verdict(known, told, "As I was told.")
+
+    return answer
+
+
+def verdict(request: ChatRequest, score: Given, reason: str) -> Reply:
+    """The verdict in the form that the request asks for (see `judge`). Raises Refused."""
+    form = request.body.get("response_format") or {}
+    if form.get("type") == "json_schema":
+        return Reply(orjson.dumps(_filled(form["json_schema"]["schema"], request, score, reason)).decode())
+    if request.tools:
+        tool = request.tools[0]
+        return Reply(calls=[Call.of(tool["name"], _filled(tool.get("parameters") or {}, request, score, reason))])
+    told = _FORM.search(outside_boundaries(request))
+    if told is not None:
+        return Reply(_written(told["shape"], told["rules"], score, reason))
+    member = "choice" if isinstance(score, str) else "score"
+    return Reply(orjson.dumps({"reason": reason, member: score}).decode())
+
+
+def _written(shape: str, rules: str, score: Given, reason: str) -> str:
+    """The shape of a verdict with its blanks filled in."""
+    choices = iter([ast.literal_eval(f"[{match['choices']}]") for match in _CHOICES.finditer(rules)])
+
+    def fill(blank: re.Match[str]) -> str:
+        given = reason if blank[0] == "WHY" else _chosen(next(choices), score) if blank[0] == "WORD" else _number(score)
+        return orjson.dumps(given).decode()
+
+    return _BLANK.sub(fill, shape)
+
+
+def _number(score: Given) -> float:
+    if isinstance(score, str):
+        raise Refused(f"The mock judge was given the choice {score!r}, and this question asks for a number.")
+    return score
+
+
+def _chosen(choices: Sequence[str], score: Given) -> str:
+    """One of the choices, from worst to best (see `judge`). Raises Refused."""
+    if isinstance(score, str):
+        if score in choices:
+            return score
+        raise Refused(
+            f"The mock judge was given the choice {score!r}, which is none of {', '.join(map(repr, choices))}."
+        )
+    if not 0 <= score <= 1:
+        raise Refused(f"The mock judge was given {score:g}, and among choices a score from 0 to 1 was expected.")
+    return choices[int(score * (len(choices) - 1) + 0.5)]
+
+
+def _filled(schema: dict[str, Json], request: ChatRequest, score: Given, reason: str) -> Json:
+    """The schema drawn, with score, choice and reason put where they belong, at whatever depth."""
+    return _put(draw(_decided(schema, score), request.rng("verdict")), score, reason)
+
+
+def _decided(schema: Any, score: Given) -> Any:
+    """The schema with the one choice in place of each member's choices."""
+    if isinstance(schema, list):
+        return [_decided(part, score) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    decided = {name: _decided(part, score) for name, part in schema.items()}
+    properties = schema.get("properties")
+    for name, part in properties.items() if isinstance(properties, dict) else ():
+        choices = part.get("enum") if isinstance(part, dict) and name in CHOICE_NAMES else None
+        if choices and all(isinstance(choice, str) for choice in choices):
+            decided["properties"][name] = {"const": _chosen(choices, score)}
+    return decided
+
+
+def _put(value: Json, score: Given, reason: str) -> Json:
+    if isinstance(value, list):
+        return [_put(item, score, reason) for item in value]
+    if not isinstance(value, dict):
+        return value
+    filled: dict[str, Json] = {}
+    for name, part in value.items():
+        if name in SCORE_NAMES and isinstance(part, int | float) and not isinstance(part, bool):
+            number = _number(score)
+            filled[name] = int(number) if isinstance(part, int) and float(number).is_integer() else number
+        elif name in REASON_NAMES and isinstance(part, str):
+            filled[name] = reason
+        else:
+            filled[name] = _put(part, score, reason)
+    return filled

@@ -1,0 +1,97 @@
+"""A mock model in a process of its own, for benchmarks. `child.py` is the program that runs there.
+
+The settings go to its standard input as JSON, the address comes back on its standard output. It ends when its standard input
+does, so it never outlives the process that started it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import orjson
+
+from taskapp_kit.config import child_environment
+from taskapp_kit.contract.content import Json
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.system.child_python import python_command
+from taskapp_kit.testing.mock_model.faults import Faults
+
+START_SECONDS = 30.0
+
+
+class MockProcess:
+    """A running mock model in another process; `with` ends it. It takes MockModel's settings, and keeps no requests.
+
+    script: answers as JSON, or a file; a function cannot travel. Counts come from `stats()`; a key that must not arrive is
+    named in `watch`. pid: of the process, for its CPU time. Raises ConfigError.
+    """
+
+    def __init__(self, script: list[Any] | str | Path | None = None, **settings: Any) -> None:
+        if callable(script):
+            raise ConfigError(
+                "A function cannot be sent to another process.",
+                hint="Give a list of answers or a file, or use MockModel.",
+            )
+        faults = settings.pop("faults", None)
+        told = {
+            "script": str(Path(script).resolve()) if isinstance(script, str | Path) else script,
+            "faults": _as_json(faults) if isinstance(faults, Faults) else None,
+            "settings": {"record": 0, **settings},
+        }
+        self._process = subprocess.Popen(  # noqa: S603 (this Python, a module of the kit)
+            python_command("taskapp_kit.testing.mock_model.child"),
+            env=child_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(orjson.dumps(told) + b"\n")
+            self._process.stdin.flush()
+            answer = orjson.loads(self._process.stdout.readline() or b"{}")
+        except OSError:
+            answer = {}
+        if "url" not in answer:
+            self.close()
+            raise ConfigError(
+                str(answer.get("error") or "The mock model's process ended at its start; its reason stands above.")
+            )
+        self.url: str = answer["url"]
+        self.root = self.url.removesuffix("/v1")
+        self.pid = self._process.pid
+
+    def stats(self) -> dict[str, Json]:
+        """Counts of everything since the start (see `GET /mock/stats`)."""
+        with urllib.request.urlopen(f"{self.root}/mock/stats", timeout=START_SECONDS) as answer:  # noqa: S310 - our own address
+            told: dict[str, Json] = orjson.loads(answer.read())
+        return told
+
+    def close(self) -> None:
+        """Ends the process."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _as_json(faults: Faults) -> dict[str, Json]:
+    told = {name.name: getattr(faults, name.name) for name in dataclasses.fields(faults)}
+    return {**told, "rate": dict(faults.rate), "sequence": list(faults.sequence)}

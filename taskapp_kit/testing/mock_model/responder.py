@@ -1,0 +1,310 @@
+"""The mock model without its wire: a request that arrived becomes a plan of what is sent."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import logging
+import time
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import orjson
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.testing.mock_model import chat_response, delivery, tokenizer
+from taskapp_kit.testing.mock_model.behaviours import Behaviour, random_answers
+from taskapp_kit.testing.mock_model.chat_request import ChatRequest, Refused, check
+from taskapp_kit.testing.mock_model.connection import Arrived, Plan
+from taskapp_kit.testing.mock_model.faults import Faults, known
+from taskapp_kit.testing.mock_model.reply import Reply, reply_of
+from taskapp_kit.testing.mock_model.request_log import Recorded, Records
+from taskapp_kit.testing.mock_model.schema_sampling import sentence
+
+logger = logging.getLogger(__name__)
+
+REDIRECTED = "/redirected"
+
+
+@dataclass(slots=True)
+class Answering:
+    """Everything that a mock model is, but for its address. `MockModel` has the words for each field.
+
+    remembered: of how many conversations it is known how often they were sent; older ones count anew.
+    """
+
+    behaviour: Behaviour = field(default_factory=random_answers)
+    seed: int = 0
+    latency_seconds: float | tuple[float, float] = 0.0
+    chunk_seconds: float = 0.0
+    faults: Faults = field(default_factory=Faults)
+    models: Sequence[str] = ()
+    api_key: str | None = None
+    context_tokens: int | None = None
+    weight_version: str | None = None
+    records: Records = field(default_factory=lambda: Records(1000, ()))
+    remembered: int = 65_536
+    _sent: dict[bytes, int] = field(default_factory=dict)
+
+    def handle(self, arrived: Arrived) -> Plan | Awaitable[Plan]:
+        """What is sent for this request."""
+        self.records.look(arrived.target, arrived.headers, arrived.body)
+        path, _, query = arrived.target.decode("latin-1").partition("?")
+        headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in arrived.headers)
+        record = Recorded(arrived.method, unquote(path), query, headers, arrived.body, time.time())
+        if not path.startswith("/mock/"):
+            self.records.requests += 1
+            if self.records.keep:
+                self.records.kept.append(record)
+        try:
+            return self._route(arrived, record)
+        except Refused as refused:
+            return self._refused(refused, record)
+        except Exception as error:  # whatever an author's script raises
+            return self._script_failed(error, record)
+
+    def _route(self, arrived: Arrived, record: Recorded) -> Plan | Awaitable[Plan]:
+        path = record.path.rstrip("/")
+        if path.startswith(REDIRECTED):
+            self.records.redirects_followed += 1
+            return self._object({"error": {"message": "This address is where a redirect led to."}}, record)
+        if path.endswith(("/chat/completions", "/completions", "/update_weight_version")):
+            if arrived.method != "POST":
+                raise Refused(f"Not allowed: {arrived.method} on {path}. Use POST.", status=405)
+            self._authorize(record)
+            record.body = _read(arrived)
+            if path.endswith("/chat/completions"):
+                return self._chat(record)
+            if path.endswith("/completions"):
+                return self._completion(record)
+            return self._update(record)
+        if arrived.method in ("GET", "HEAD"):
+            if path == "/mock/stats":
+                return self._object({**self.records.stats(), "in_flight": self.records.in_flight - 1}, record)
+            if path.endswith("/health"):
+                return self._object({"status": "ok"}, record)
+            if path.endswith("/models"):
+                self._authorize(record)
+                return self._object(
+                    {"object": "list", "data": [_card(name) for name in self.models or ("mock",)]}, record
+                )
+        raise Refused(f"Unknown request URL: {arrived.method} {path}.", status=404, code="unknown_url")
+
+    def _authorize(self, record: Recorded) -> None:
+        if self.api_key is not None and record.header("authorization") != f"Bearer {self.api_key}":
+            raise Refused("Incorrect API key provided.", status=401, code="invalid_api_key")
+
+    # chat completions
+
+    def _chat(self, record: Recorded) -> Plan | Awaitable[Plan]:
+        body = record.body
+        check(body)
+        self._check_model(body)
+        request = self._request(record, body["messages"])
+        kind = self.faults.choose(bytes.fromhex(request.digest), request.attempt)
+        if kind is not None:
+            early = self._early(kind, request, record)
+            if early is not None:
+                return early
+        prompt = tokenizer.prompt(body)
+        if self.context_tokens is not None and prompt.length > self.context_tokens:
+            raise _too_long(self.context_tokens, prompt.length)
+        self.records.prompt_tokens += prompt.length
+        choices = [request, *(dataclasses.replace(request, choice=index) for index in range(1, body.get("n") or 1))]
+        replies = [self.behaviour(one) for one in choices]
+        if any(inspect.isawaitable(reply) for reply in replies):
+            return self._later(request, record, prompt, replies, kind)
+        return self._finish(request, record, prompt, [reply_of(reply) for reply in replies], kind)
+
+    def _check_model(self, body: dict[str, Any]) -> None:
+        model = body.get("model")
+        if not isinstance(model, str) or not model:
+            raise Refused("You must provide a model parameter.", "model")
+        if self.models and model not in self.models:
+            raise Refused(f"The model `{model}` does not exist.", "model", status=404, code="model_not_found")
+
+    def _request(self, record: Recorded, messages: Json) -> ChatRequest:
+        digest = hashlib.sha256(orjson.dumps(messages, option=orjson.OPT_SORT_KEYS)).digest()
+        attempt = self._sent.pop(digest, 0)
+        if len(self._sent) >= self.remembered:
+            del self._sent[next(iter(self._sent))]
+        self._sent[digest] = attempt + 1
+        record.attempt = attempt
+        return ChatRequest(record.body, record.path, record.query, record.headers, digest.hex(), attempt, self.seed)
+
+    async def _later(
+        self, request: ChatRequest, record: Recorded, prompt: tokenizer.Prompt, replies: list[Any], kind: str | None
+    ) -> Plan:
+        try:
+            said = [reply_of(await reply if inspect.isawaitable(reply) else reply) for reply in replies]
+            return self._finish(request, record, prompt, said, kind)
+        except Refused as refused:
+            return self._refused(refused, record)
+        except Exception as error:  # whatever an author's script raises
+            return self._script_failed(error, record)
+
+    def _script_failed(self, error: Exception, record: Recorded) -> Plan:
+        self.records.script_errors += 1
+        logger.error("The mock model's script raised %s.", type(error).__name__, exc_info=error)
+        message = f"The mock model's script raised {type(error).__name__}: {error}"
+        return self._refusal(Refused(message, status=500, code="script_error"), record)
+
+    # faults
+
+    def _early(self, kind: str, request: ChatRequest, record: Recorded) -> Plan | None:
+        """The plan of a fault that needs no answer; None for the others. Either way the fault is counted."""
+        record.fault = kind
+        self.records.faults[kind] += 1
+        delay = self._latency(request)
+        if kind.isdecimal():
+            refused = Refused(f"The mock model answers {kind} here.", status=int(kind), code=f"mock_{kind}")
+            return self._refusal(refused, record, delay)
+        if kind == "context":
+            length = tokenizer.prompt(request.body).length
+            return self._refusal(_too_long(length - 1, length), record, delay)
+        early = delivery.unanswered(
+            kind,
+            delay,
+            streamed=bool(request.body.get("stream")),
+            location=self.faults.redirect_to or f"{REDIRECTED}{record.path}",
+        )
+        if early is not None:
+            record.status = early.status
+        return early
+
+    def _changed(self, reply: Reply, kind: str) -> Reply:
+        """The reply under a fault of what is said, not of how."""
+        if kind == "blank":
+            return Reply()
+        if kind == "content_filter":
+            return Reply(finish_reason="content_filter")
+        if kind == "refusal":
+            return Reply(refusal="I cannot help with that.")
+        if kind == "length":
+            return tokenizer.cut(reply, max(1, tokenizer.count(tokenizer.answer(reply)) // 2))
+        return reply
+
+    # what is sent
+
+    def _finish(
+        self, request: ChatRequest, record: Recorded, prompt: tokenizer.Prompt, replies: list[Reply], kind: str | None
+    ) -> Plan:
+        asked = next((reply.fault for reply in replies if reply.fault is not None), None)
+        if kind is None and asked is not None:
+            kind = known("reset_early" if asked == "reset" else asked)
+            early = self._early(kind, request, record)
+            if early is not None:
+                return early
+        if kind is not None:
+            replies = [self._changed(reply, kind) for reply in replies]
+        choices = [
+            chat_response.write(
+                dataclasses.replace(request, choice=index) if index else request, reply, uneven=kind == "uneven"
+            )
+            for index, reply in enumerate(replies)
+        ]
+        self.records.completion_tokens += sum(choice.length for choice in choices)
+        if kind is None:
+            self.records.answers += 1
+        if kind == "empty":
+            choices = []
+        record.status = 200
+        delay = self._latency(request)
+        model, version = request.body["model"], self.weight_version
+        if request.body.get("stream"):
+            self.records.streams += 1
+            events = chat_response.events(request, prompt, choices, model, version)
+            return delivery.stream(events, delay, kind, self.chunk_seconds, self.faults.slow_seconds)
+        answer = orjson.dumps(chat_response.plain(request, prompt, choices, model, version))
+        return delivery.whole(answer, delay, kind, chat_response.identity(request), self.faults.slow_seconds)
+
+    def _latency(self, request: ChatRequest) -> float:
+        if isinstance(self.latency_seconds, tuple):
+            return request.rng(f"latency {request.attempt}").uniform(*self.latency_seconds)
+        return self.latency_seconds
+
+    def _object(self, value: Json, record: Recorded, delay: float = 0.0) -> Plan:
+        record.status = 200
+        return delivery.json_object(value, delay, bare=record.method == "HEAD")
+
+    def _refused(self, refused: Refused, record: Recorded) -> Plan:
+        self.records.refused += 1
+        return self._refusal(refused, record)
+
+    def _refusal(self, refused: Refused, record: Recorded, delay: float = 0.0) -> Plan:
+        record.status = refused.status
+        return delivery.refusal(refused, delay, self.faults.retry_after_seconds, bare=record.method == "HEAD")
+
+    # beside chat completions
+
+    def _completion(self, record: Recorded) -> Plan | Awaitable[Plan]:
+        """The older completions: one prompt, words, no stream and no faults."""
+        body = record.body
+        if not isinstance(body, dict):
+            raise Refused("We could not parse the JSON body of your request: it is not an object.")
+        self._check_model(body)
+        prompt = body.get("prompt")
+        if isinstance(prompt, list) and all(
+            isinstance(item, int) and 0 <= item < tokenizer.VOCABULARY for item in prompt
+        ):
+            prompt = tokenizer.text(prompt)
+        if not isinstance(prompt, str) or body.get("stream"):
+            raise Refused("One 'prompt', words or token ids, and no 'stream' was expected.", "prompt")
+        messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
+        record.body = {**body, "messages": messages}
+        request = self._request(record, messages)
+        written = tokenizer.cut(Reply(sentence(request.rng())), body.get("max_tokens") or 16)
+        length = tokenizer.count(tokenizer.answer(written, ended=written.finish != "length"))
+        asked = len(prompt.encode())
+        self.records.answers += 1
+        answer: dict[str, Json] = {
+            "id": chat_response.identity(request).replace("chatcmpl", "cmpl"),
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": body["model"],
+            "choices": [{"index": 0, "text": written.content or "", "logprobs": None, "finish_reason": written.finish}],
+            "usage": {"prompt_tokens": asked, "completion_tokens": length, "total_tokens": asked + length},
+        }
+        return self._object(answer, record, self._latency(request))
+
+    def _update(self, record: Recorded) -> Plan:
+        """The weights' version is set by who trains: `{"new_version": "step-42"}`."""
+        version = record.body.get("new_version") if isinstance(record.body, dict) else None
+        if not isinstance(version, str):
+            raise Refused("'new_version', a string, was expected.", "new_version")
+        self.weight_version = version
+        return self._object({"success": True, "new_version": version}, record)
+
+
+def _read(arrived: Arrived) -> Any:
+    if any(name == b"content-encoding" for name, _ in arrived.headers):
+        raise Refused("A body in a content encoding is not read.", status=415)
+    try:
+        return orjson.loads(arrived.body)
+    except orjson.JSONDecodeError as error:
+        raise Refused(f"We could not parse the JSON body of your request: {error}.") from None
+
+
+def _too_long(limit: int, length: int) -> Refused:
+    return Refused(
+        f"This model's maximum context length is {limit} tokens. However, your messages resulted in {length} tokens. "
+        "Please reduce the length of the messages.",
+        "messages",
+        code="context_length_exceeded",
+    )
+
+
+def _card(name: str) -> dict[str, Json]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "taskapp-kit"}
+
+
+def latency_of(given: float | tuple[float, float]) -> float | tuple[float, float]:
+    """The latency itself. Raises ConfigError when it is negative or its ends are the wrong way round."""
+    low, high = given if isinstance(given, tuple) else (given, given)
+    if not 0 <= low <= high < 86_400:
+        raise ConfigError(f"The latency {given} cannot be used.", hint="Give seconds from 0, or a pair (low, high).")
+    return given

@@ -1,0 +1,236 @@
+"""MockModel: an OpenAI-compatible model server on this machine, that says what a test wants it to say."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.testing.mock_model.behaviours import Script, by_name, of_script
+from taskapp_kit.testing.mock_model.connection import Connection
+from taskapp_kit.testing.mock_model.faults import Faults
+from taskapp_kit.testing.mock_model.request_log import Recorded, Records
+from taskapp_kit.testing.mock_model.responder import Answering, latency_of
+
+if TYPE_CHECKING:
+    from taskapp_kit.testing.mock_model.process import MockProcess
+
+START_SECONDS = 10.0
+BACKLOG = 2048
+
+
+class MockModel:
+    """A model server, running inside `with` or `async with`, or between `start()` and `close()`.
+
+    script: what it says: a list with an answer for each turn, a file with such a list (JSON or JSON Lines), or a function
+    `fn(request) -> answer`, which may be async (see `scripted`, `reply.reply_of`, `ChatRequest`). Without a script it behaves
+    as `behaviour` says: `random` (valid answers, drawn from `seed` and the conversation alone), `echo`, `bad`, `judge`,
+    `obedient-judge`. parallel: the most calls in one random answer. score: what the two judges give (see `judge`).
+
+    latency_seconds: from request to answer, or a pair to draw it from. chunk_seconds: between a stream's events.
+    faults: how it fails. models: the names it knows; none: any is taken. api_key: asked for as a Bearer token.
+    context_tokens: a longer prompt is 400 `context_length_exceeded`; a token is a byte, more or less (see `tokens`).
+    weight_version: told in `metadata.weight_version`; it may be changed while it runs.
+    record: how many requests are kept. watch: texts to be counted in all requests, such as a key that must not arrive.
+    host, port: where it listens; port 0 takes a free one. Raises ConfigError.
+    """
+
+    def __init__(
+        self,
+        script: Script | None = None,
+        *,
+        behaviour: str = "random",
+        parallel: int = 1,
+        score: float | str | None = None,
+        seed: int = 0,
+        latency_seconds: float | tuple[float, float] = 0.0,
+        chunk_seconds: float = 0.0,
+        faults: Faults | None = None,
+        models: Sequence[str] = (),
+        api_key: str | None = None,
+        context_tokens: int | None = None,
+        weight_version: str | None = None,
+        record: int = 1000,
+        watch: Sequence[str] = (),
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        if script is not None and score is not None:
+            raise ConfigError("A script and a score were both given.", hint="A score goes with behaviour='judge'.")
+        if script is not None and behaviour != "random":
+            raise ConfigError(
+                f"A script and the behaviour {behaviour!r} were both given.",
+                hint="Give one of them: who has a script follows it.",
+            )
+        self.records = Records(record, watch)
+        self._answering = Answering(
+            of_script(script) if script is not None else by_name(behaviour, parallel=parallel, score=score),
+            seed,
+            latency_of(latency_seconds),
+            chunk_seconds,
+            faults or Faults(),
+            tuple(models),
+            api_key,
+            context_tokens,
+            weight_version,
+            self.records,
+        )
+        self.host, self.port = host, port
+        self._thread: threading.Thread | None = None
+        self._stop: Callable[[], object] | None = None
+        self._failure: BaseException | None = None
+
+    # what a test asks
+
+    @property
+    def url(self) -> str:
+        """The address to give to a policy as `inference_url`: `http://HOST:PORT/v1`."""
+        return f"{self.root}/v1"
+
+    @property
+    def root(self) -> str:
+        """The address without `/v1`; a path of one's own may stand between the two."""
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    @property
+    def requests(self) -> list[Recorded]:
+        """The requests that arrived, the oldest first, as many as `record` keeps; none to `/mock/…`."""
+        return list(self.records.kept)
+
+    @property
+    def stats(self) -> dict[str, Json]:
+        """Counts of everything since the start, as `GET /mock/stats` tells them."""
+        return self.records.stats()
+
+    @property
+    def weight_version(self) -> str | None:
+        """The version of the weights that answers name."""
+        return self._answering.weight_version
+
+    @weight_version.setter
+    def weight_version(self, version: str | None) -> None:
+        self._answering.weight_version = version
+
+    @property
+    def faults(self) -> Faults:
+        """How it fails from now on."""
+        return self._answering.faults
+
+    @faults.setter
+    def faults(self, faults: Faults) -> None:
+        self._answering.faults = faults
+
+    # running
+
+    async def serve(self, announce: Callable[[Self], None] | None = None) -> None:
+        """Serves in this task until it is cancelled. announce: called when the address is known. Raises ConfigError."""
+        everyone: set[Connection] = set()
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: Connection(self._answering.handle, self.records, everyone), sock=self._listen(), backlog=BACKLOG
+        )
+        try:
+            if announce is not None:
+                announce(self)
+            await loop.create_future()
+        finally:
+            server.close()
+            for connection in list(everyone):
+                connection.stop()
+            await asyncio.sleep(0)  # so that transports end before the loop does
+
+    def _listen(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        try:
+            listening = socket.create_server((self.host, self.port), family=family, backlog=BACKLOG)
+        except OSError as error:
+            raise ConfigError(
+                f"Port {self.port} on {self.host} cannot be had: {error.strerror}.",
+                hint="Name another, or 0 for a free one.",
+            ) from None
+        self.port = listening.getsockname()[1]
+        return listening
+
+    def run(self, announce: Callable[[Self], None] | None = None) -> None:
+        """Serves in this thread until KeyboardInterrupt, which it raises. Raises ConfigError."""
+        with asyncio.Runner(loop_factory=quickest_loop()) as runner:
+            runner.run(self.serve(announce))
+
+    def start(self) -> Self:
+        """Serves on a thread of its own from now on; returns when it does. Raises ConfigError."""
+        if self._thread is not None:
+            raise ConfigError("The mock model runs already.", hint="Make another one, or close this one first.")
+        begun = threading.Event()
+        self._failure = None
+        self._thread = threading.Thread(target=self._on_thread, args=(begun,), name="mock-model", daemon=True)
+        self._thread.start()
+        if not begun.wait(START_SECONDS) or self._failure is not None:
+            failure, self._failure = self._failure, None
+            self.close()
+            raise failure or ConfigError("The mock model did not start in ten seconds.")
+        return self
+
+    def _on_thread(self, begun: threading.Event) -> None:
+        async def main() -> None:
+            loop, task = asyncio.get_running_loop(), asyncio.current_task()
+            assert task is not None
+            self._stop = lambda: loop.call_soon_threadsafe(task.cancel)
+            await self.serve(lambda _: begun.set())
+
+        try:
+            with asyncio.Runner(loop_factory=quickest_loop()) as runner:
+                runner.run(main())
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:  # told to who started it
+            self._failure = error
+        finally:
+            begun.set()
+
+    def close(self) -> None:
+        """Stops serving and ends every connection. What was recorded stays."""
+        if self._thread is not None:
+            if self._stop is not None:
+                with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                    self._stop()
+            self._thread.join(START_SECONDS)
+            self._thread = self._stop = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+    @staticmethod
+    def process(script: list[Any] | str | Path | None = None, **settings: Any) -> MockProcess:
+        """The same server in a process of its own, so that its CPU is not the caller's: see MockProcess."""
+        from taskapp_kit.testing.mock_model.process import MockProcess
+
+        return MockProcess(script, **settings)
+
+
+def quickest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop's loop where it is installed, else asyncio's."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop

@@ -1,0 +1,90 @@
+"""Many who follow one job."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from exchange import Answer, Gate, ScriptedApp, a_config, backend, client, episode, serving
+
+from taskapp_kit.backend.notifier import KEPT, Bell, Bells, Page
+from taskapp_kit.errors import StoreError
+from tests.waiting import until
+
+
+def test_those_who_look_from_the_same_event_on_read_once() -> None:
+    async def use() -> None:
+        read_from: list[int] = []
+
+        async def read(since: int) -> Page:
+            read_from.append(since)
+            await asyncio.sleep(0)
+            return False, [b"x"]
+
+        bells = Bells()
+        bell = bells.of("job")
+        assert bells.of("job") is bell
+        looks = [asyncio.create_task(bell.look(since, read)) for since in (3, 3, 3, 4, 3)]
+        await asyncio.sleep(0)
+        looks[0].cancel()  # who leaves takes nothing from the others
+        found = await asyncio.gather(*looks, return_exceptions=True)
+        assert found[1:] == [(False, [b"x"])] * 4
+        assert sorted(read_from) == [3, 4]
+        waiting = asyncio.create_task(bell.wait())
+        bells.ring("job")
+        await waiting
+        assert bells.of("job") is not bell
+        await bells.of("job").look(3, read)
+        assert sorted(read_from) == [3, 3, 4]
+
+    asyncio.run(use())
+
+
+def test_a_look_that_failed_or_was_long_is_not_kept() -> None:
+    async def use() -> None:
+        answers: list[Page | Exception] = [StoreError("no"), (False, [b"x"] * (KEPT + 1)), (True, [])]
+
+        async def read(_: int) -> Page:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        bell = Bell()
+        with pytest.raises(StoreError):
+            await bell.look(1, read)
+        assert len((await bell.look(1, read))[1]) == KEPT + 1
+        assert await bell.look(1, read) == (True, [])
+        assert await bell.look(1, read) == (True, [])
+
+    asyncio.run(use())
+
+
+def test_everybody_who_follows_a_job_gets_each_event_once() -> None:
+    gate = Gate()
+
+    async def play(_: object) -> Answer:
+        await gate.passed()
+        return episode()
+
+    config = a_config(training={"iterations_per_epoch": 30, "batch_size": 1, "group_size": 1})
+    with serving(ScriptedApp(play=play).app()) as url, backend() as back:
+        job_id = back.submit(url, config)
+        until(lambda: back.status(job_id)["progress"]["total"] == 30)
+
+        from concurrent.futures import ThreadPoolExecutor
+
+        def follow(since: int) -> list[int]:
+            with (
+                client(back.url) as http,
+                http.stream("GET", f"/rl/jobs/{job_id}/events/stream?since_seq={since}") as told,
+            ):
+                lines = list(told.iter_lines())
+            return [int(line[4:]) for line in lines if line.startswith("id: ")]
+
+        with ThreadPoolExecutor(20) as threads:
+            following = [threads.submit(follow, number % 4 - 1) for number in range(20)]
+            until(lambda: len(back.state.jobs.bells) == 1)
+            gate.open()
+            for number, one in enumerate(following):
+                assert one.result(60) == list(range(max(number % 4 - 1, 0) + 1, 34))

@@ -1,0 +1,88 @@
+"""What the rollouts engine reads of a config."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from taskapp_kit.backend.engine import JobDocument
+from taskapp_kit.backend.rollout_plan import Plan, read_plan
+
+
+def plan(config: dict[str, Any], **more: Any) -> Plan:
+    made, problems = read_plan(JobDocument("rl_1", "http://127.0.0.1:1", config, **more))
+    assert made is not None, problems
+    return made
+
+
+def test_iterations_groups_and_evaluations_are_counted() -> None:
+    made = plan(
+        {
+            "training": {"num_epochs": 2, "iterations_per_epoch": 3, "batch_size": 4, "group_size": 5},
+            "evaluation": {"instances": 7, "every_n_iters": 2, "seeds": [1]},
+        }
+    )
+    units = [made.unit(index) for index in range(made.units)]
+    assert [(unit.phase, unit.number, unit.epoch) for unit in units] == [
+        ("train", 1, 1), ("train", 2, 1), ("eval", 2, 1), ("train", 3, 1), ("train", 4, 2), ("eval", 4, 2),
+        ("train", 5, 2), ("train", 6, 2), ("eval", 6, 2),
+    ]  # fmt: skip
+    assert made.total == sum(made.size(unit) for unit in units) == 6 * 20 + 3 * 7
+
+
+@pytest.mark.parametrize(
+    ("ops", "turns", "expected"),
+    [
+        (None, 2, ["agent", "env"] * 2),
+        (None, None, []),
+        (["agent", "env"], 3, ["agent", "env"] * 3),
+        (["agent", "env"] * 3, 2, ["agent", "env"] * 2),
+        (["policy", "policy", "env"], 3, ["policy", "policy", "env", "policy"]),
+        (["agent", "env"], None, ["agent", "env"]),
+        (["env"], 5, ["env"]),
+        ([{"type": "env", "tool": "add", "args": {}}], 5, [{"type": "env", "tool": "add", "args": {}}]),
+        ([{"type": "agent"}, {"type": "env"}], 2, [{"type": "agent"}, {"type": "env"}] * 2),
+    ],
+)
+def test_a_pattern_of_ops_is_repeated_for_the_turns(ops: Any, turns: int | None, expected: list[Any]) -> None:
+    rollout = {name: value for name, value in (("ops", ops), ("max_turns", turns)) if value is not None}
+    assert list(plan({"rollout": rollout}).ops) == expected
+
+
+def test_the_smaller_limit_of_concurrency_wins() -> None:
+    assert plan({"training": {"async_semaphore_max": 3}, "rollout": {"max_concurrent_rollouts": 9}}).at_once == 3
+    assert plan({"training": {"async_semaphore_max": 30}, "rollout": {"max_concurrent_rollouts": 9}}).at_once == 9
+    assert plan({"training": {"async_semaphore_max": 30}}).at_once == 30
+    assert plan({}).at_once == 8
+
+
+def test_every_problem_is_told() -> None:
+    config = {
+        "training": {"num_epochs": True, "batch_size": 0, "iterations_per_epoch": 2.5},
+        "rollout": {"ops": "agent", "env_name": "", "policy_config": []},
+        "data": {"seeds": [-1]},
+        "evaluation": {"instances": -1, "seeds": []},
+        "judge": {"reward_blend": {"env": -1}},
+    }
+    made, problems = read_plan(JobDocument("rl_1", "http://h", config))
+    assert made is None
+    for name in ("num_epochs", "batch_size", "iterations_per_epoch", "ops", "env_name", "policy_config", "data.seeds",
+                 "evaluation.seeds", "instances", "reward_blend"):  # fmt: skip
+        assert any(name in problem for problem in problems), name
+
+
+def test_a_job_of_too_many_rollouts_is_refused() -> None:
+    config = {"training": {"num_epochs": 1000, "iterations_per_epoch": 1000, "batch_size": 2}}
+    assert "at most 1000000" in read_plan(JobDocument("rl_1", "http://h", config))[1][0]
+
+
+def test_the_second_form_has_its_own_batch_and_group() -> None:
+    made = plan({"trainer": {"batch_size": 9}}, trainer={"batch_size": 3, "group_size": 5})
+    assert (made.groups, made.samples) == (3, 5)
+    made = plan({"trainer": {"batch_size": 9}, "env": {"max_steps_per_episode": 2}})
+    assert (made.groups, list(made.ops)) == (9, ["agent", "env"] * 2)
+
+
+def test_sample_is_the_engines_own() -> None:
+    assert "sample" not in plan({"rollout": {"policy_config": {"sample": 7}}}).policy_config

@@ -1,0 +1,201 @@
+"""Jobs, events, points and rollouts as they are kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, inspect
+
+from taskapp_kit.backend import schema
+from taskapp_kit.backend.data_files import Place, store_path
+from taskapp_kit.backend.engine import REPEATED, Event, Played, Point
+from taskapp_kit.backend.schema import APPLIED, QUEUED, SUCCEEDED, Job
+from taskapp_kit.backend.store import Records
+from taskapp_kit.errors import ConfigError, StoreError
+from taskapp_kit.store.sqlite import SqliteStore
+
+
+def a_job(job_id: str = "rl_1", org: str = "org", **more: object) -> Job:
+    values: dict[str, object] = {
+        "job_id": job_id, "org": org, "created_at": 1.0, "updated_at": 1.0, "status": QUEUED, "engine": "rollouts",
+        "trainer_id": "", "model": "", "idempotency_key": None, "fingerprint": "f", "metrics": {},
+        "results": {}, "total": 0, "completed": 0, "cancelling": False, "final_reward": None, "error": None,
+    }  # fmt: skip
+    return Job(**{**values, **more})  # type: ignore[arg-type]
+
+
+def with_records(use: Callable[[Records], Awaitable[None]], path: Path | None = None) -> None:
+    async def run() -> None:
+        records = Records(Place(path))
+        try:
+            await use(records)
+        finally:
+            await records.close()
+
+    asyncio.run(run())
+
+
+def test_events_are_numbered_without_gaps_also_by_many_at_once() -> None:
+    async def use(records: Records) -> None:
+        await records.add(a_job(), {}, Event("rl.job.created", "made"))
+        await asyncio.gather(*(records.write("rl_1", Event("a", str(n)), Event("b", str(n))) for n in range(20)))
+        events = await records.events("rl_1", since_seq=0, limit=100)
+        assert [told.seq for told in events] == list(range(1, 42))
+        for one, two in zip(events[1::2], events[2::2], strict=True):
+            assert (one.event.type, two.event.type) == ("a", "b")
+            assert one.event.message == two.event.message
+
+    with_records(use)
+
+
+def test_a_job_ends_once() -> None:
+    async def use(records: Records) -> None:
+        await records.add(a_job(), {})
+        assert await records.write("rl_1", Event("rl.job.completed", ""), status=SUCCEEDED, final_reward=0.5)
+        assert not await records.write("rl_1", Event("rl.job.failed", ""), status="failed")
+        assert not await records.write("nobody", Event("x", ""))
+        job = await records.job("rl_1")
+        assert job is not None
+        assert (job.status, job.final_reward, len(await records.events("rl_1", since_seq=0, limit=9))) == (
+            SUCCEEDED,
+            0.5,
+            1,
+        )
+
+    with_records(use)
+
+
+def test_what_cannot_be_written_whole_is_not_written_at_all() -> None:
+    async def use(records: Records) -> None:
+        await records.add(a_job(), {})
+        for wrong in ({"not": {1, 2}}, {"not": float("nan")}):  # not the store's fault, so waiting would not help
+            with pytest.raises((TypeError, ValueError)):
+                await records.write("rl_1", Event("told", ""), state=wrong)
+            with pytest.raises((TypeError, ValueError)):
+                await records.write("rl_1", Event("told", "", data=wrong), total=5)
+        assert await records.events("rl_1", since_seq=0, limit=9) == []
+
+    with_records(use)
+
+
+def test_a_place_is_taken_once() -> None:
+    async def use(records: Records) -> None:
+        await records.add(a_job(), {})
+        first = Played("train", 1, 0, 0, 7, "terminated", 1.0)
+        await records.keep("rl_1", first)
+        await records.keep("rl_1", Played("train", 1, 0, 0, 7, "failed"))
+        assert await records.played("rl_1", "train", 1) == [first]
+        job = await records.job("rl_1")
+        assert job is not None
+        assert job.completed == 1
+
+    with_records(use)
+
+
+def test_one_rollout_id_counts_at_one_place_of_a_job() -> None:
+    async def use(records: Records) -> None:
+        for job_id in ("rl_1", "rl_2"):
+            await records.add(a_job(job_id), {})
+        first = Played("train", 1, 0, 0, 7, "terminated", 1.0, rollout_id="ro_1")
+        assert await records.keep("rl_1", first) == first
+        assert await records.keep("rl_1", first) == first, "the same place again is the same rollout"
+        second = await records.keep("rl_1", replace(first, iteration=2))
+        assert (second.failed, second.reward, second.code, second.rollout_id) == (True, None, REPEATED, "ro_1")
+        assert await records.played("rl_1", "train", 2) == [second]
+        assert await records.keep("rl_2", first) == first, "another job"
+        for sample in (1, 2):
+            unnamed = replace(first, sample=sample, rollout_id="")
+            assert await records.keep("rl_1", unnamed) == unnamed
+
+    with_records(use)
+
+
+@pytest.mark.parametrize("limit", [1, 3, 4, 5, 7, 100])
+def test_pages_of_points_lose_none(limit: int) -> None:
+    async def use(records: Records) -> None:
+        await records.add(a_job(), {})
+        for step in range(1, 8):
+            names = ["reward", "failed", "seconds"] if step != 4 else ["a", "b", "c", "d", "e"]
+            await records.write("rl_1", points=[Point(name, 1.0, step, "train", 1) for name in names])
+        found: list[tuple[int, str]] = []
+        after = -1
+        while page := await records.points("rl_1", after_step=after, limit=limit):
+            found += [(drawn.point.step, drawn.point.name) for drawn in page]
+            after = page[-1].point.step
+        assert len(found) == len(set(found)) == 6 * 3 + 5
+        latest = await records.points("rl_1", after_step=None, limit=limit)
+        steps = sorted({drawn.point.step for drawn in latest})
+        assert steps == list(range(steps[0], 8)), "the last ones, and no hole"
+        assert len(latest) <= max(limit, 3)
+
+    with_records(use)
+
+
+def test_jobs_and_rollouts_may_share_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "all.db"
+
+    async def use(records: Records) -> None:
+        await records.add(a_job(), {})
+
+    with_records(use, path)
+    asyncio.run(SqliteStore(path).close())
+    with_records(_has_job, path)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+async def _has_job(records: Records) -> None:
+    assert await records.job("rl_1") is not None
+
+
+def test_a_file_of_a_newer_release_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    with_records(_nothing, path)
+    place = Place(path)
+    with place.database.writer.begin() as connection:
+        connection.execute(APPLIED.insert().values(name="0099_later", applied_at=1.0))
+    place.close()
+    place = Place(path)
+    with pytest.raises(StoreError, match="0099_later"):
+        Records(place)
+    place.close()
+
+
+async def _nothing(_: Records) -> None:
+    pass
+
+
+def test_a_file_of_the_first_release_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    place = Place(path)
+
+    def as_it_was(connection: Connection) -> None:
+        schema.migrate(connection, "jobs.db")
+        connection.exec_driver_sql("DROP INDEX backend_rollouts_by_id")
+        connection.exec_driver_sql("DELETE FROM backend_migrations WHERE name <> '0001_first_tables'")
+
+    place.transact_now(as_it_was, writes=True)
+    place.close()
+
+    async def use(records: Records) -> None:
+        await records.add(a_job(), {})
+        assert records._place.transact_now(indexes, writes=False) >= {"backend_rollouts_by_id"}
+
+    def indexes(connection: Connection) -> set[str]:
+        return {str(index["name"]) for index in inspect(connection).get_indexes("backend_rollouts")}
+
+    with_records(use, path)
+
+
+def test_addresses_of_stores() -> None:
+    assert store_path("none") is store_path("memory") is store_path("sqlite://") is None
+    assert store_path("sqlite:///a/b.db") == Path("a/b.db")
+    assert store_path("sqlite:////a/b.db") == Path("/a/b.db")
+    assert store_path("jobs.db") == Path("jobs.db")
+    for wrong in ("", "postgresql://u:secret@h/d", "sqlite://a.db", "sqlite:///a.db?x=1"):
+        with pytest.raises(ConfigError) as refused:
+            store_path(wrong)
+        assert "secret" not in str(refused.value)

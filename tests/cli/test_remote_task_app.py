@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+import pytest
+
+from taskapp_kit.cli.remote_task_app import Remote, RemoteError
+
+from .conftest import ADDER, Run, Served, serving
+
+KEY = "canary-key-4711"
+ANSWERS = {
+    "/html": (404, "<html>no</html>"),
+    "/odd": (500, '{"detail": "no"}'),
+    "/list": (500, "[]"),
+    "/empty": (200, ""),
+    "/ok": (200, '{"a": 1}'),
+    "/wrong": (422, ('{"detail": {"error": {"code": "c", "message": "it is wrong", "hint": "", '
+               '"fields": [{"loc": ["body", "env", "seed"], "message": "should be less", "type": "t"}]}}}')),
+}  # fmt: skip
+
+
+class _Foreign(BaseHTTPRequestHandler):
+    asked: list[tuple[str, str | None]] = []
+
+    def do_GET(self) -> None:
+        type(self).asked.append((self.path, self.headers.get("X-API-Key")))
+        if self.path == "/moved":
+            self.send_response(307)
+            self.send_header("Location", f"http://localhost:{self.server.server_address[1]}/ok")
+            self.end_headers()
+            return
+        status, body = ANSWERS[self.path]
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def foreign() -> Iterator[str]:
+    """A server that is no task app."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Foreign)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("path", "words", "status"),
+    [
+        ("/html", "answered 404. Is that the address of a task app?", 1),
+        ("/odd", "answered 500", 1),
+        ("/list", "answered 500", 1),
+        ("/empty", "something other than JSON", 1),
+        ("/wrong", "it is wrong.", 2),
+    ],
+)
+def test_what_goes_wrong_is_told(foreign: str, path: str, words: str, status: int) -> None:
+    with pytest.raises(RemoteError) as told:
+        Remote(foreign, KEY).get(path)
+    assert words in str(told.value)
+    assert told.value.exit_status == status
+    assert KEY not in str(told.value)
+
+
+def test_wrong_fields_are_named(foreign: str) -> None:
+    with pytest.raises(RemoteError, match=r"body\.env\.seed: should be less"):
+        Remote(foreign, KEY).get("/wrong")
+
+
+def test_the_key_goes_to_the_address_and_not_where_it_redirects(foreign: str) -> None:
+    _Foreign.asked.clear()
+    assert Remote(foreign + "/", KEY).get("/ok") == {"a": 1}
+    with pytest.raises(RemoteError, match="answered 307"):
+        Remote(foreign, KEY).get("/moved")
+    assert _Foreign.asked == [("/ok", KEY), ("/moved", KEY)]
+
+
+def test_a_failed_rollout_carries_boundary_and_ids(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(Path(ADDER).read_text().replace("self.total += amount", "1 / 0"))
+    with serving(tmp_path, "bad.py", "--store", "none", ENVIRONMENT_API_KEY=KEY) as served:
+        told = run("rollout", served.url, "--seed", "3", "--key", KEY)
+        assert told.exit_code == 1
+        assert "boundary environment" in told.stderr
+        error_id = told.stderr.partition("error id ")[2].partition(";")[0]
+        assert error_id
+        assert error_id in served.err
+    assert KEY not in told.stderr
+
+
+class _Gateway(BaseHTTPRequestHandler):
+    """Plays a POST on, and makes its caller wait in a chain of 30 redirects, as Modal's does."""
+
+    upstream = ""
+    result: tuple[int, bytes] = (0, b"")
+    asked: list[str] = []
+
+    def do_GET(self) -> None:
+        type(self).asked.append(self.path)
+        hop = int(self.path.rpartition("=")[2] if "=" in self.path else 30)
+        self._next(hop) if hop < 30 else self._answer(*(self.result if "=" in self.path else self._upstream(None)))
+
+    def do_POST(self) -> None:
+        type(self).asked.append("POST")
+        type(self).result = self._upstream(self.rfile.read(int(self.headers["Content-Length"])))
+        self._next(0)
+
+    def _next(self, hop: int) -> None:
+        self.send_response(303)
+        self.send_header("Location", f"{self.path.partition('?')[0]}?hop={hop + 1}")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def _upstream(self, body: bytes | None) -> tuple[int, bytes]:
+        headers = {"Content-Type": "application/json", "X-API-Key": self.headers.get("X-API-Key", "")}
+        answer = httpx.request(self.command, self.upstream + self.path, content=body, headers=headers)
+        return answer.status_code, answer.content
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+def test_a_rollout_comes_through_a_chain_of_redirects(run: Run, adder_server: Served) -> None:
+    _Gateway.upstream = adder_server.url
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Gateway)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        asked = ("--policy", "gold", "--seed", "3", "--max-time-seconds", "7200", "--key", str(adder_server.key))
+        told = run("rollout", url, *asked)
+        assert told.exit_code == 0, told.stderr
+        assert "0.9625" in told.stdout
+        assert _Gateway.asked == ["/", "POST", *(f"/rollout?hop={hop}" for hop in range(1, 31))]
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_foreign_server_described_or_played(run: Run, foreign: str) -> None:
+    ANSWERS["/info"] = (200, '{"service": []}')
+    told = run("info", foreign)
+    assert told.exit_code == 1
+    assert "does not know" in told.stderr

@@ -1,0 +1,83 @@
+"""An evaluation stops when its model is gone, and goes on when the model is back."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskapp_kit.config import Settings
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.errors import EvaluationStopped
+from taskapp_kit.evaluate.consecutive_failures import GONE_CODES, MAX_CONSECUTIVE_FAILURES, ModelFailures
+from taskapp_kit.evaluate.plan import Plan
+from taskapp_kit.evaluate.results import Result
+from taskapp_kit.evaluate.runners import Here
+from taskapp_kit.evaluate.seeds import Seeds
+from taskapp_kit.testing import Faults, MockModel
+
+ADDER = str(Path(__file__).parents[2] / "examples" / "adder.py")
+GOOD = Result("terminated", "r", reward=1.0)
+
+
+def broken(code: str) -> Result:
+    return Result("failed", "r", boundary="policy", code=code, message="It broke.")
+
+
+def stops_after(*results: tuple[str, Result], limit: int = 3) -> int | None:
+    """How many rollouts ended before the evaluation stopped; None when it did not."""
+    failures = ModelFailures(limit)
+    for number, (model, result) in enumerate(results, start=1):
+        try:
+            failures.see(model, result)
+        except EvaluationStopped:
+            return number
+    return None
+
+
+@pytest.mark.parametrize("code", sorted(GONE_CODES))
+def test_one_and_the_same_code_stops(code: str) -> None:
+    assert stops_after(*[("m", broken(code))] * 5) == 3
+
+
+def test_what_does_not_stop() -> None:
+    gone, limited = broken("model_unreachable"), broken("model_rate_limited")
+    assert stops_after(*[("m", gone), ("m", gone), ("m", GOOD)] * 3) is None
+    assert stops_after(("m", gone), ("m", limited), ("m", gone), ("m", limited)) is None
+    assert stops_after(*[("m", broken("deadline")), ("m", broken("environment_raised"))] * 5) is None
+    assert stops_after(("a", gone), ("b", gone), ("a", gone), ("b", gone)) is None
+    assert stops_after(*[("m", gone)] * 20, limit=0) is None
+
+
+def test_another_failure_and_another_models_success_hide_nothing() -> None:
+    gone = broken("model_refused")
+    assert stops_after(("a", gone), ("b", GOOD), ("a", broken("deadline")), ("a", gone), ("b", GOOD), ("a", gone)) == 6
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_it_stops_and_completes_when_the_model_is_back(evaluations: Any, tmp_path: Path, workers: int) -> None:
+    def player() -> Here:
+        return Here(find_app(ADDER), Settings(), workers=workers)
+
+    with MockModel(faults=Faults({"401": 1.0})) as model:
+        asked = Plan(Seeds.read("0-49"), {"model": "m", "inference_url": model.url}, ops=2)
+        with pytest.raises(EvaluationStopped) as caught:
+            evaluations.run(tmp_path, asked, player(), concurrency=1)
+        assert "model_refused" in caught.value.message
+        assert len(model.requests) == MAX_CONSECUTIVE_FAILURES
+        lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+        assert Counter(line["code"] for line in lines) == {"model_refused": MAX_CONSECUTIVE_FAILURES}
+        assert not (tmp_path / "summary.json").exists()
+        model.faults = Faults()
+        summary = evaluations.run(tmp_path, asked, player(), retry=True)
+    assert (summary["rollouts"]["done"], summary["rollouts"]["failed"]) == (50, 0)
+
+
+def test_where_nothing_is_left_there_is_a_summary(evaluations: Any, tmp_path: Path) -> None:
+    with MockModel(faults=Faults({"401": 1.0})) as model:
+        asked = Plan(Seeds.read("0-7"), {"model": "m", "inference_url": model.url})
+        summary = evaluations.run(tmp_path, asked, Here(find_app(ADDER), Settings()))
+    assert summary["rollouts"]["failed"] == 8

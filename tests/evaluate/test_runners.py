@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskapp_kit.asgi import build
+from taskapp_kit.config import Settings
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.errors import ConfigError, RequestError, TaskAppError
+from taskapp_kit.evaluate.plan import Plan
+from taskapp_kit.evaluate.progress import Progress
+from taskapp_kit.evaluate.runners import About, Here, Player, There, idempotency_key
+from taskapp_kit.evaluate.seeds import Seeds
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
+
+from .conftest import FLAKY
+
+KEY = "k" * 40
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    settings = Settings(environment_api_key=KEY, max_concurrent=3)
+    with BackgroundServer(build(find_app(FLAKY), settings, exposure="local")) as server:
+        yield server.url
+
+
+def plan(seeds: str = "0-19", **options: Any) -> Plan:
+    return Plan(Seeds.read(seeds), {"policy": "presser"}, **options)
+
+
+def about(player: Player, environment: str | None = None) -> About:
+    async def go() -> About:
+        try:
+            return await player.about(environment)
+        finally:
+            await player.close()
+
+    return asyncio.run(go())
+
+
+def checked(player: Player, asked: Plan) -> None:
+    async def go() -> None:
+        try:
+            await player.check(asked)
+        finally:
+            await player.close()
+
+    asyncio.run(go())
+
+
+def test_both_say_the_same_about_themselves(url: str) -> None:
+    here, there = about(Here(find_app(FLAKY), Settings())), about(There(url, KEY))
+    assert (here.app, here.version, here.environment, here.formula, here.kit_version) == (
+        there.app, there.version, there.environment, there.formula, there.kit_version,
+    )  # fmt: skip
+    assert here.splits == there.splits == {"train": range(60), "test": range(60, 80)}
+    assert len(there.spec_hash) == 64
+    assert about(There(url, KEY)).spec_hash == there.spec_hash
+
+
+def test_a_server_plays_what_this_process_plays(url: str, evaluations: Any, tmp_path: Path) -> None:
+    here = evaluations.run(tmp_path / "here", plan())
+    spec = find_app(FLAKY).freeze()
+    there = evaluations.run(tmp_path / "there", plan(), There(url, KEY, spec=spec), concurrency=8)  # it has 3 places
+    for summary in (here, there):
+        del summary["timing"], summary["spec_hash"]
+    assert there == here
+
+
+def test_without_the_app_there_are_no_aggregates(url: str, evaluations: Any, tmp_path: Path) -> None:
+    assert evaluations.run(tmp_path, plan("0-2"), There(url, KEY))["aggregates"] is None
+
+
+def test_an_address_never_plays_one_rollout_twice(url: str) -> None:
+    async def go() -> list[str]:
+        player = There(url, KEY)
+        try:
+            keys = [idempotency_key("e", 0, 0), idempotency_key("e", 0, 0), idempotency_key("e", 0, 1)]
+            request = plan().request(0, "r")
+            return [(await player.play(request, key=key, progress=Progress())).rollout_id for key in keys]
+        finally:
+            await player.close()
+
+    first, second, other = asyncio.run(go())
+    assert first == second != other
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_wrong_seeds_and_policies_are_told_before_anything_is_played(url: str, there: bool) -> None:
+    def player() -> Player:
+        return There(url, KEY) if there else Here(find_app(FLAKY), Settings())
+
+    with pytest.raises((RequestError, TaskAppError), match="seed 90 is outside"):
+        checked(player(), plan("0-90"))
+    with pytest.raises((RequestError, TaskAppError), match="belongs to split"):
+        checked(player(), plan("60-70", split="train"))
+    with pytest.raises((RequestError, TaskAppError), match="environment"):
+        about(player(), "nowhere")
+    checked(player(), plan("0,30,59", split="train"))
+
+
+def test_a_wrong_key_and_another_app_are_refused(url: str) -> None:
+    with pytest.raises(TaskAppError, match="refuses the key") as refused:
+        about(There(url, "w" * 40))
+    assert "w" * 6 not in str(refused.value)
+    adder = find_app(str(Path(__file__).parents[2] / "examples" / "adder.py")).freeze()
+    with pytest.raises(ConfigError, match=r"has flaky 1.0.0, and --app-id is adder 1.0.0"):
+        about(There(url, KEY, spec=adder))
+
+
+def test_the_key_is_written_nowhere(url: str, evaluations: Any, tmp_path: Path) -> None:
+    evaluations.run(tmp_path, plan(), There(url, KEY))
+    written = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert KEY.encode() not in written
+    assert json.loads((tmp_path / "config.json").read_text())["asked"]["app"] == "flaky"
+
+
+class Peer:
+    """A server that answers each request with the next of these, the last for ever; `/info` and `/task_info` with theirs."""
+
+    def __init__(self, *answers: tuple[int, Any]) -> None:
+        self.answers = list(answers)
+
+    def other(self) -> Any:
+        return {"task": {"id": "peer", "version": "2"}}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        while (await receive()).get("more_body"):
+            pass
+        status, body = self.answers[0] if len(self.answers) == 1 else self.answers.pop(0)
+        if scope["path"] != "/rollout":
+            status, body = 200, self.other()
+        content = json.dumps(body).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+
+def test_a_foreign_servers_answers(evaluations: Any, tmp_path: Path) -> None:
+    with BackgroundServer(Peer((500, {"detail": "boom"}))) as server:
+        summary = evaluations.run(tmp_path / "a", plan("0-2"), There(server.url, None))
+    assert summary["failures"] == {"untold": {"status_500": 3}}
+    with BackgroundServer(Peer((200, {"run_id": "r"}))) as server, pytest.raises(TaskAppError, match="no rollout"):
+        evaluations.run(tmp_path / "b", plan("0-2"), There(server.url, None))
+    with BackgroundServer(Peer((404, {"detail": "x"}))) as server, pytest.raises(TaskAppError):
+        evaluations.run(tmp_path / "c", plan("0-2"), There(server.url, None))
+    assert (tmp_path / "c" / "results.jsonl").read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    "bounds", [[0, 10, 0], [-5, 5], [0, 2**63 + 1], [0, 1e9], ["0", "9"], [0], [0, 1, 2, 3], [True, 5], {}], ids=str
+)
+def test_splits_that_are_none_are_left_out(bounds: Any) -> None:
+    told = {"task": {"id": "peer"}, "dataset": {"seeds": {"odd": bounds, "train": [0, 10]}, "default_split": "odd"}}
+    with BackgroundServer(Told(told)) as server:
+        assert about(There(server.url, None)).splits == {"train": range(10)}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [],
+        {"task": []},
+        {"task": {"id": [1], "version": {}}, "dataset": 7, "reward": 9, "environment": 3},
+        {"task": {"id": "a"}, "dataset": {"seeds": []}},
+        {"task": {"id": "a"}, "config_schema": json.loads("[" * 200 + "]" * 200)},
+    ],
+    ids=str,
+)
+def test_a_server_that_tells_odd_things_of_itself(told: Any) -> None:
+    with BackgroundServer(Told(told)) as server:
+        try:
+            assert about(There(server.url, None)).splits == {}
+        except TaskAppError as error:
+            assert "does not say what it serves" in error.message or "no object" in error.message
+
+
+class Told(Peer):
+    """A server that answers everything with this."""
+
+    def __init__(self, told: Any) -> None:
+        super().__init__((200, told))
+        self.told = told
+
+    def other(self) -> Any:
+        return self.told

@@ -1,0 +1,535 @@
+"""The model client against a real model server: right answers, or the reason why not, within the time that is given."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from taskapp_kit.config import Settings
+from taskapp_kit.contract.chat import ChatReply, Endpoint, ModelFailed
+from taskapp_kit.contract.inference_url import complete_url
+from taskapp_kit.rollout.models.client import HttpModelClient
+from taskapp_kit.rollout.models.concurrency import Throttle
+from taskapp_kit.rollout.models.registry import ModelNames, NamedModel, Price
+from taskapp_kit.testing import Faults, MockModel
+from tests.rollout.models.raw_server import http, raw_server, said
+
+DOOR, ALIAS, DEV = "door-key-0123456789", "alias-key-0123456789", "dev-key-0123456789"
+OPENAI = "sk-openai-0123456789"
+SETTINGS = Settings(
+    environment_api_key=DOOR,
+    environment_api_key_aliases=(ALIAS,),
+    dev_environment_api_key=DEV,
+    variables={"OPENAI_API_KEY": OPENAI},
+)
+BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "temperature": 1.0}
+LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.new_event_loop, uvloop.new_event_loop]
+
+
+def running(
+    work: Callable[[HttpModelClient], Coroutine[Any, Any, Any]],
+    settings: Settings = SETTINGS,
+    *,
+    loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    **more: Any,
+) -> Any:
+    """The work's result, with a client whose waits are short."""
+
+    async def brief(seconds: float) -> None:
+        await asyncio.sleep(min(seconds, 0.002))
+
+    async def main() -> Any:
+        client = HttpModelClient("local", settings, **{"sleep": brief, "rng": random.Random(0), **more})
+        try:
+            return await work(client)
+        finally:
+            await client.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        return runner.run(main())
+
+
+def at(model: MockModel, **more: Any) -> Endpoint:
+    return Endpoint(complete_url(more.pop("url", model.url)), **{"model": "m", **more})
+
+
+def ask(endpoint: Endpoint, body: dict[str, Any] = BODY, *, seconds: float = 20.0, **more: Any) -> ChatReply:
+    return running(lambda client: client.chat(endpoint, body, seconds=seconds), **more)  # type: ignore[no-any-return]
+
+
+def failing(endpoint: Endpoint, body: dict[str, Any] = BODY, **more: Any) -> ModelFailed:
+    with pytest.raises(ModelFailed) as caught:
+        ask(endpoint, body, **more)
+    return caught.value
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_an_answer(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    with MockModel(["hello back"], weight_version="step-3") as model:
+        reply = ask(at(model), {**BODY, "return_token_ids": True, "logprobs": True}, loop=loop)
+        (request,) = model.requests
+    assert reply.message["content"] == "hello back" and reply.finish_reason == "stop" and reply.model == "m"
+    assert reply.token_ids and reply.logprobs and len(reply.token_ids) == len(reply.logprobs)
+    assert reply.prompt_token_ids and reply.policy_version == "step-3"
+    assert reply.usage["completion_tokens"] == len(reply.token_ids)
+    assert (reply.attempts, reply.retries, reply.cached, reply.cost) == (1, [], False, None)
+    assert 0 < reply.seconds < 5
+    assert request.body == {"model": "m", **BODY, "return_token_ids": True, "logprobs": True}
+
+
+def test_reasoning_refusals_and_filters_are_kept() -> None:
+    with MockModel([{"content": "so", "reasoning_content": "hm"}]) as model:
+        assert ask(at(model)).message["reasoning_content"] == "hm"
+    for fault, reason in (
+        ("content_filter", "content_filter"),
+        ("refusal", "stop"),
+        ("length", "length"),
+        ("blank", "stop"),
+    ):
+        with MockModel(["words enough to be cut"], faults=Faults({fault: 1.0})) as model:
+            reply = ask(at(model))
+            assert (reply.finish_reason, reply.attempts) == (reason, 1)
+            assert fault != "refusal" or reply.message["refusal"]
+
+
+@pytest.mark.parametrize(
+    ("path", "arrives"),
+    [
+        ("/v1", "/v1/chat/completions"),
+        ("", "/v1/chat/completions"),
+        ("/openai/v1/", "/openai/v1/chat/completions"),
+        ("/v1/chat/completions", "/v1/chat/completions"),
+        ("/rollouts/r-1%2F2/v1", "/rollouts/r-1/2/v1/chat/completions"),
+    ],
+)
+def test_the_address_is_called_to_the_letter(path: str, arrives: str) -> None:
+    with MockModel(["x"]) as model:
+        ask(at(model, url=f"{model.root}{path}?cid=a%20b%2Fc&trace_correlation_id=x+y"))
+        (request,) = model.requests
+    assert request.path == arrives
+    assert request.query == "cid=a%20b%2Fc&trace_correlation_id=x+y"
+
+
+# asked again
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ("429", "rate_limited"), ("500", "server_error"), ("502", "server_error"), ("503", "overloaded"), ("408", "request_timeout"),
+        ("reset_early", "dropped"), ("reset_late", "truncated"), ("truncated", "truncated"), ("malformed", "malformed"),
+        ("content_type", "malformed"), ("error_200", "error_in_answer"), ("empty", "empty"),
+    ],
+)  # fmt: skip
+def test_what_passes_is_asked_again(fault: str, kind: str) -> None:
+    with MockModel(["right"], faults=Faults(sequence=[fault, fault])) as model:
+        reply = ask(at(model))
+        assert len(model.requests) == 3
+    assert reply.message["content"] == "right" and reply.attempts == 3
+    assert [retry["kind"] for retry in reply.retries] == [kind, kind]
+    assert not fault.isdecimal() or reply.retries[0]["status"] == int(fault)
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        ("429", "model_rate_limited"), ("500", "model_unreachable"), ("reset_early", "model_unreachable"),
+        ("truncated", "model_unreachable"), ("malformed", "model_malformed"), ("empty", "model_malformed"),
+    ],
+)  # fmt: skip
+def test_six_times_are_enough(fault: str, code: str) -> None:
+    with MockModel(["right"], faults=Faults({fault: 1.0})) as model:
+        failed = failing(at(model))
+        assert len(model.requests) == 6
+    assert (failed.failure.boundary, failed.failure.code, failed.overflow) == ("policy", code, False)
+    assert failed.failure.hint and "6 times" in failed.failure.message
+
+
+@pytest.mark.parametrize("status", ["400", "401", "403", "404", "422"])
+def test_a_refusal_is_asked_once(status: str) -> None:
+    with MockModel(["right"], faults=Faults({status: 1.0})) as model:
+        failed = failing(at(model))
+        assert len(model.requests) == 1
+    assert failed.failure.code == "model_refused" and failed.failure.metadata["status"] == status
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"), [("uneven", "token_mismatch"), ("redirect", "model_redirected"), ("context", "context_overflow")]
+)
+def test_other_faults_that_no_repetition_mends(fault: str, code: str) -> None:
+    with MockModel(["right"], faults=Faults({fault: 1.0})) as model:
+        failed = failing(at(model), {**BODY, "return_token_ids": True, "logprobs": True})
+        assert len(model.requests) == 1 and model.stats["redirects_followed"] == 0
+    assert (failed.failure.boundary, failed.failure.code) == ("policy", code)
+    assert failed.overflow is (fault == "context")
+
+
+def test_a_connection_that_was_closed_meanwhile_costs_nothing_but_a_repetition() -> None:
+    async def work(client: HttpModelClient) -> None:
+        with MockModel(["right"], faults=Faults({"close": 1.0})) as model:
+            for _ in range(5):
+                reply = await client.chat(at(model), BODY, seconds=5)
+                assert reply.message["content"] == "right"
+
+    running(work)
+
+
+# time
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_hanging_call_ends_with_the_time(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    with MockModel(["x"], faults=Faults({"hang": 1.0})) as model:
+        began = time.monotonic()
+        failed = failing(at(model), seconds=0.3, loop=loop)
+        took = time.monotonic() - began
+    assert (failed.failure.boundary, failed.failure.code) == ("timeout", "deadline")
+    assert 0.3 <= took < 60
+
+
+def test_an_attempt_that_hangs_is_given_up_before_the_time_is() -> None:
+    with MockModel(["right"], faults=Faults(sequence=["hang"])) as model:
+        reply = ask(at(model), attempt_seconds=0.2)
+    assert reply.message["content"] == "right" and reply.retries == [{"kind": "hung"}]
+
+
+def test_a_first_attempt_far_slower_than_all_others_is_given_up_once() -> None:
+    async def work(client: HttpModelClient) -> ChatReply:
+        with MockModel(["x"], faults=Faults(sequence=[None] * 130 + ["hang"])) as model:
+            for _ in range(130):
+                await client.chat(at(model), BODY, seconds=5)
+            return await client.chat(at(model), BODY, seconds=20)
+
+    reply = running(work, throttle=Throttle(least_patience_seconds=0.3))
+    assert reply.retries == [{"kind": "hung"}] and reply.attempts == 2
+
+
+def test_a_host_that_says_it_has_too_much_to_do_is_asked_less_at_once() -> None:
+    async def work(client: HttpModelClient) -> list[float]:
+        limits = []
+        for fault in ("429", "503", "500"):
+            with MockModel(["x"], faults=Faults({fault: 1.0})) as model:
+                for _ in range(4):
+                    with pytest.raises(ModelFailed):
+                        await client.chat(at(model), BODY, seconds=20)
+                limits.append(client.throttle.gate(f"http://127.0.0.1:{model.port}").limit)
+        return limits
+
+    limited, overloaded, broken = running(work, throttle=Throttle(first_limit=8))
+    assert limited < 4 and overloaded < 4 and broken == 8
+
+
+def test_retry_after_is_waited_for_and_not_beyond_the_time() -> None:
+    slept: list[float] = []
+
+    async def note(seconds: float) -> None:
+        slept.append(seconds)
+
+    with MockModel(["right"], faults=Faults(sequence=["429"], retry_after_seconds=7)) as model:
+        assert ask(at(model), sleep=note).attempts == 2
+        assert 7 <= slept[0] <= 8
+    with MockModel(["right"], faults=Faults(sequence=["429"], retry_after_seconds=7)) as model:
+        failed = failing(at(model), sleep=note, seconds=3.0)
+        assert failed.failure.code == "model_rate_limited" and len(slept) == 1
+
+
+def test_waiting_for_a_place_counts() -> None:
+    async def work(client: HttpModelClient) -> list[Any]:
+        with MockModel(["x"], latency_seconds=0.6) as model:
+            endpoint = at(model)
+            await client.chat(endpoint, BODY, seconds=5)
+            gate = client.throttle.gate(f"http://127.0.0.1:{model.port}")
+            gate.limit = 1.0
+            return await asyncio.gather(
+                client.chat(endpoint, BODY, seconds=5), client.chat(endpoint, BODY, seconds=0.2), return_exceptions=True
+            )
+
+    good, late = running(work)
+    assert isinstance(good, ChatReply)
+    assert isinstance(late, ModelFailed) and late.failure.boundary == "timeout"
+    assert "no place was free" in late.failure.message
+
+
+def test_a_cancelled_call_is_gone_at_once() -> None:
+    async def work(client: HttpModelClient) -> None:
+        with MockModel(["x"], faults=Faults({"hang": 1.0})) as model:
+            task = asyncio.create_task(client.chat(at(model), BODY, seconds=60))
+            while not model.requests:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            gate = client.throttle.gate(f"http://127.0.0.1:{model.port}")
+            assert gate.idle
+            for _ in range(100):
+                if model.stats["open_connections"] == 0:
+                    break
+                await asyncio.sleep(0.01)
+            assert model.stats["open_connections"] == 0
+
+    running(work)
+
+
+# many
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_many_at_once_under_faults_are_right_or_say_why_not(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """Each answer belongs to its question; none is lost."""
+
+    def echo(request: Any) -> str:
+        return f"echo {request.messages[-1]['content']}"
+
+    faults = Faults(
+        {"429": 0.03, "500": 0.03, "503": 0.03, "reset": 0.03, "truncated": 0.03, "malformed": 0.03}, seed=4
+    )
+
+    async def work(client: HttpModelClient) -> tuple[list[Any], int]:
+        with MockModel(echo, faults=faults, record=0) as model:
+            endpoint = at(model)
+
+            async def one(number: int) -> Any:
+                body = {"messages": [{"role": "user", "content": f"q{number}"}]}
+                try:
+                    return (await client.chat(endpoint, body, seconds=30)).message["content"]
+                except ModelFailed as failed:
+                    return failed
+
+            found = await asyncio.gather(*(one(number) for number in range(600)))
+            most: Any = model.stats["connections"]
+            assert client.throttle.gate(f"http://127.0.0.1:{model.port}").idle
+            return found, most
+
+    found, connections = running(work, loop=loop)
+    failures = [each for each in found if isinstance(each, ModelFailed)]
+    assert len(failures) <= 3
+    for number, each in enumerate(found):
+        assert isinstance(each, ModelFailed) or each == f"echo q{number}"
+    assert connections < 600
+
+
+def test_a_client_works_on_one_loop_after_the_other() -> None:
+    with MockModel(["right"]) as model:
+        client = HttpModelClient("local", SETTINGS)
+
+        async def once() -> str:
+            reply = await client.chat(at(model), BODY, seconds=5)
+            await client.close()
+            return str(reply.message["content"])
+
+        assert [asyncio.run(once()) for _ in range(2)] == ["right", "right"]
+
+
+# keys
+
+
+def test_whose_key_arrives() -> None:
+    with MockModel(["x"], watch=(DOOR, ALIAS, DEV, OPENAI)) as model:
+        keys_for = Settings(
+            environment_api_key=DOOR,
+            variables={"MY_KEY": "sk-mine-1"},
+            inference_keys_for=(f"127.0.0.1:{model.port}=MY_KEY",),
+        )
+        ask(at(model))
+        ask(at(model, key="sk-the-callers"))
+        ask(at(model), settings=keys_for)
+        ask(at(model, key="sk-the-callers"), settings=keys_for)
+        assert [request.header("authorization") for request in model.requests] == [
+            None, "Bearer sk-the-callers", "Bearer sk-mine-1", "Bearer sk-the-callers",
+        ]  # fmt: skip
+        assert model.stats["watched"] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("door", [DOOR, ALIAS, DEV])
+def test_a_key_to_the_door_is_never_sent(door: str) -> None:
+    with MockModel(["x"], watch=(DOOR, ALIAS, DEV)) as model:
+        for endpoint in (
+            at(model, key=door),
+            at(model, key=f" Bearer {door}"),
+            at(model, url=f"{model.url}?key={door}"),
+            at(model, url=f"{model.url}?key={door.replace('-', '%2d')}"),
+        ):
+            failed = failing(endpoint)
+            assert failed.failure.code == "key_refused" and door not in failed.failure.message
+        assert model.stats["watched"] == [0, 0, 0] and model.requests == []
+
+
+def test_a_door_key_known_by_its_digest_only() -> None:
+    with MockModel(["x"]) as model:
+        failed = failing(at(model, key="from-a-file"), is_door_key=lambda text: text == "from-a-file")
+        assert failed.failure.code == "key_refused" and model.requests == []
+
+
+def test_a_server_key_that_opens_the_door_stays() -> None:
+    with MockModel(["x"], watch=(DOOR,)) as model:
+        settings = Settings(
+            environment_api_key=DOOR, variables={"MY_KEY": DOOR}, inference_keys_for=(f"127.0.0.1:{model.port}=MY_KEY",)
+        )
+        assert failing(at(model), settings=settings).failure.code == "key_refused"
+        assert model.stats["watched"] == [0]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422, 429, 500, 200])
+def test_no_message_repeats_a_key_or_the_query(status: int) -> None:
+    key, query = "sk-used-0123456789", "token=query-0123456789"
+    texts = (
+        f"Incorrect API key provided: {key}",
+        f"wrong: {key[:9]}…",
+        f"{key[-8:]}",
+        " ".join(key),
+        f"{DOOR} {OPENAI}",
+    )
+
+    async def work(client: HttpModelClient) -> None:
+        for text in texts:
+            async with raw_server([http(status, {"error": {"message": text}})]) as server:
+                with pytest.raises(ModelFailed) as caught:
+                    await client.chat(Endpoint(f"{server.url}?{query}", "m", key), BODY, seconds=20)
+            failure = caught.value.failure
+            told = f"{failure} {caught.value!r} {caught.value.__cause__!r} {caught.value.__context__!r}".replace(
+                " ", ""
+            )
+            for secret in (key, query, DOOR, OPENAI):
+                parts = {secret[start : start + 6] for start in range(len(secret) - 5)}
+                assert not [part for part in parts if part in told], text
+
+    running(work)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_key_that_the_model_repeats_is_taken_out(own: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An endpoint that puts the Authorization header into its answer of 200, in every member that is read."""
+    key = "sk-AbC123dEf456GhI789"
+    call = {"id": key, "type": "function", "function": {"name": key, "arguments": f'{{"say": "{key[4:]}"}}'}}
+    choice = {
+        "message": {"content": f"You sent Bearer {key}.", "reasoning_content": [key], "tool_calls": [call], key: 1},
+        "finish_reason": key,
+        "token_ids": [1, 2],
+        "logprobs": {"content": [{"token": key, "logprob": -1.0}, {"token": "x", "logprob": -1.0}]},
+    }
+    answer = {"choices": [choice], "model": key, "usage": {key: 3}, "policy_version": key, "prompt_token_ids": [5]}
+
+    async def work(client: HttpModelClient) -> list[ChatReply]:
+        async with raw_server([http(200, answer)]) as server:
+            endpoint = Endpoint(server.url, "m", None if own else key, cache=True)
+            replies = [await client.chat(endpoint, BODY, seconds=20.0) for _ in range(2)]
+            assert server.requests[0].headers["authorization"] == f"Bearer {key}"
+            return replies
+
+    keys_for = ("127.0.0.1=THEIR_KEY",) if own else ()
+    replies = running(work, Settings(variables={"THEIR_KEY": key}, inference_keys_for=keys_for, cache=tmp_path))
+    assert [reply.cached for reply in replies] == [False, True]
+    kept = "".join(path.read_text() for path in tmp_path.rglob("*.json")) + caplog.text
+    for told in (*map(str, replies), kept):
+        assert not any(key[start : start + 12] in told for start in range(len(key) - 11))
+    for reply in replies:
+        assert reply.message["content"] == "You sent Bearer (key)."
+        assert (reply.token_ids, reply.logprobs, reply.prompt_token_ids) == (None, None, None)
+
+
+def test_a_short_key_is_no_reason_to_change_what_a_model_says() -> None:
+    with MockModel(["The room is EMPTY."]) as model:
+        assert ask(at(model, key="EMPTY")).message["content"] == "The room is EMPTY."
+
+
+def test_what_the_endpoint_said_is_told_in_short() -> None:
+    async def work(client: HttpModelClient) -> str:
+        async with raw_server(
+            [http(404, {"error": {"message": "The model `m` does not exist.\n\x1b[31m" + "x" * 5000}})]
+        ) as server:
+            with pytest.raises(ModelFailed) as caught:
+                await client.chat(Endpoint(server.url, "m"), BODY, seconds=20)
+            return caught.value.failure.message
+
+    message = running(work)
+    assert "answered 404: The model `m` does not exist. [31mxxx" in message and len(message) < 400
+
+
+@pytest.mark.parametrize("key", ["sk-1\r\nX-Other: y", "sk-ü", "sk\x00"])
+def test_a_key_that_is_no_key(key: str) -> None:
+    with MockModel(["x"]) as model:
+        assert failing(at(model, key=key)).failure.code == "key_refused" and model.requests == []
+
+
+@pytest.mark.parametrize("value", ["\ud800", 2**70, float, {1: 2}])
+def test_a_request_that_is_no_json(value: Any) -> None:
+    with MockModel(["x"]) as model:
+        assert failing(at(model), {**BODY, "x": value}).failure.code == "request_not_json" and model.requests == []
+
+
+# the rest
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        ("nonsense", "invalid_address"),
+        ("http://u:p@h/", "invalid_address"),
+        ("http://169.254.169.254/v1", "address_refused"),
+    ],
+)
+def test_addresses_are_judged_here_too(url: str, code: str) -> None:
+    assert failing(Endpoint(url)).failure.code == code
+
+
+def test_a_public_server_refuses_loopback_and_says_what_to_set() -> None:
+    async def main() -> None:
+        with MockModel(["x"]) as model:
+            client = HttpModelClient("public", Settings())
+            with pytest.raises(ModelFailed) as caught:
+                await client.chat(at(model), BODY, seconds=5)
+            assert caught.value.failure.code == "address_refused"
+            assert "TASKAPP_INFERENCE_ALLOW=127.0.0.1 " in caught.value.failure.hint
+            assert model.stats["connections"] == 0
+            allowed = HttpModelClient("public", Settings(inference_allow=("127.0.0.1",)))
+            assert (await allowed.chat(at(model), BODY, seconds=5)).message["content"] == "x"
+            await allowed.close()
+
+    asyncio.run(main())
+
+
+def test_the_cache_answers_where_it_may(tmp_path: Path) -> None:
+    settings = Settings(cache=tmp_path)
+    with MockModel(["x"]) as model:
+        replies = [ask(at(model, cache=True), settings=settings) for _ in range(2)]
+        assert [reply.cached for reply in replies] == [False, True] and len(model.requests) == 1
+        assert replies[0].message == replies[1].message and replies[0].usage == replies[1].usage
+        assert not ask(at(model), settings=settings).cached
+        assert not ask(at(model, cache=True), {**BODY, "temperature": 0.5}, settings=settings).cached
+        assert not ask(at(model, cache=True)).cached
+        assert len(model.requests) == 4
+
+
+def test_failures_are_not_cached(tmp_path: Path) -> None:
+    with MockModel(["x"], faults=Faults(sequence=["400"])) as model:
+        failing(at(model, cache=True), settings=Settings(cache=tmp_path))
+        assert ask(at(model, cache=True), settings=Settings(cache=tmp_path)).message["content"] == "x"
+
+
+def test_cost() -> None:
+    with MockModel(["x"]) as model:
+        named = NamedModel("n", model.url, "m", None, Price(1e6, 0.0, 2e6))
+        reply = ask(at(model), model_names=ModelNames({"n": named}))
+        assert reply.cost == pytest.approx(reply.usage["prompt_tokens"] + 2 * reply.usage["completion_tokens"])
+
+    async def work(client: HttpModelClient) -> float | None:
+        async with raw_server([http(200, said(usage={"prompt_tokens": 1, "cost": 0.25}))]) as server:
+            return (await client.chat(Endpoint(server.url), BODY, seconds=5)).cost
+
+    assert running(work) == 0.25
+
+
+def test_without_a_model_none_is_named() -> None:
+    async def work(client: HttpModelClient) -> bytes:
+        async with raw_server([http(200, said())]) as server:
+            await client.chat(Endpoint(server.url), {"messages": []}, seconds=5)
+            return server.requests[0].body
+
+    assert running(work) == b'{"messages":[]}'

@@ -1,0 +1,237 @@
+"""Every dialect of an answer becomes the same reply, or says what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskapp_kit.contract.chat import ChatReply
+from taskapp_kit.rollout.models.response import read_reply
+from taskapp_kit.rollout.models.retry import AttemptFailed
+
+MESSAGE = {"role": "assistant", "content": "hello"}
+
+
+def answer(
+    message: object = MESSAGE, *, finish: object = "stop", choice: dict[str, Any] | None = None, **more: Any
+) -> bytes:
+    return orjson.dumps(
+        {"model": "m", "choices": [{"message": message, "finish_reason": finish, **(choice or {})}], **more}
+    )
+
+
+def reply(*given: Any, **more: Any) -> ChatReply:
+    return read_reply(200, answer(*given, **more))
+
+
+def failed(body: bytes, status: int = 200) -> AttemptFailed:
+    with pytest.raises(AttemptFailed) as caught:
+        read_reply(status, body)
+    return caught.value
+
+
+def test_a_plain_answer() -> None:
+    found = reply(usage={"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5})
+    assert found == ChatReply(MESSAGE, "stop", "m", {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5})
+
+
+def test_the_message_is_kept_as_it_came() -> None:
+    message = {"role": "assistant", "content": None, "reasoning_content": "hm", "refusal": "no", "annotations": []}
+    assert reply(message, finish="content_filter").message == message
+    assert reply({**MESSAGE, "reasoning": "hm"}).message["reasoning"] == "hm"
+    assert reply({"content": [{"type": "text", "text": "a"}]}).message == {
+        "role": "assistant",
+        "content": [{"type": "text", "text": "a"}],
+    }
+
+
+def test_tool_calls_can_be_sent_back_whoever_wrote_them() -> None:
+    calls = [
+        {"id": "c1", "type": "function", "function": {"name": "a", "arguments": '{"x": 1}'}},
+        {"function": {"name": "b", "arguments": {"x": 1}}},
+        {"id": "", "function": {"name": "c"}},
+    ]
+    found = reply({"content": None, "tool_calls": calls}, finish="tool_calls").message["tool_calls"]
+    assert found == [
+        {"id": "c1", "type": "function", "function": {"name": "a", "arguments": '{"x": 1}'}},
+        {"id": "call_1", "type": "function", "function": {"name": "b", "arguments": '{"x":1}'}},
+        {"id": "call_2", "type": "function", "function": {"name": "c", "arguments": "{}"}},
+    ]
+
+
+def test_arguments_that_are_no_json_are_behaviour() -> None:
+    calls = [{"id": "1", "function": {"name": "a", "arguments": '{"x": '}}]
+    assert reply({"tool_calls": calls}).message["tool_calls"][0]["function"]["arguments"] == '{"x": '
+
+
+def test_every_count_of_usage() -> None:
+    usage = {
+        "prompt_tokens": 10, "completion_tokens": 4, "total_tokens": 14, "cost": 0.25, "is_byok": False, "bad": -1,
+        "prompt_tokens_details": {"cached_tokens": 6, "note": "x"}, "completion_tokens_details": {"reasoning_tokens": 3},
+    }  # fmt: skip
+    assert reply(usage=usage).usage == {
+        "prompt_tokens": 10, "completion_tokens": 4, "total_tokens": 14, "cost": 0.25, "cached_tokens": 6,
+        "reasoning_tokens": 3,
+    }  # fmt: skip
+    assert reply(usage=None).usage == {} == reply(usage=[1]).usage
+
+
+# token ids, log-probabilities, versions
+
+ENTRIES = [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -1.0}]
+
+
+def test_vllm() -> None:
+    found = reply(choice={"token_ids": [5, 6], "logprobs": {"content": ENTRIES}}, prompt_token_ids=[1, 2, 3])
+    assert (found.prompt_token_ids, found.token_ids, found.logprobs) == ([1, 2, 3], [5, 6], [-0.5, -1.0])
+
+
+def test_ids_written_as_tokens() -> None:
+    entries = [{"token": f"token_id:{n}", "logprob": -n} for n in (5, 6)]
+    found = reply(choice={"logprobs": {"content": entries}})
+    assert (found.token_ids, found.logprobs) == ([5, 6], [-5, -6])
+
+
+def test_log_probabilities_alone_and_ids_alone() -> None:
+    found = reply(choice={"logprobs": {"content": ENTRIES}})
+    assert (found.token_ids, found.logprobs) == (None, [-0.5, -1.0])
+    found = reply(choice={"token_ids": [5, 6], "logprobs": None})
+    assert (found.token_ids, found.logprobs) == ([5, 6], None)
+
+
+def test_sglang() -> None:
+    meta = {"output_token_logprobs": [[-0.5, 5, "a"], [-1.0, 6, None]], "weight_version": "step-3"}
+    found = reply(choice={"meta_info": meta})
+    assert (found.token_ids, found.logprobs, found.policy_version) == ([5, 6], [-0.5, -1.0], "step-3")
+
+
+def test_nemo_gym_and_gateways() -> None:
+    message = {**MESSAGE, "prompt_token_ids": [1], "generation_token_ids": [5], "generation_log_probs": [-0.5]}
+    found = reply(message)
+    assert (found.prompt_token_ids, found.token_ids, found.logprobs) == ([1], [5], [-0.5])
+    found = reply(choice={"token_ids": [5], "logprobs": {"token_logprobs": [-0.25]}, "prompt_token_ids": [1]})
+    assert (found.prompt_token_ids, found.token_ids, found.logprobs) == ([1], [5], [-0.25])
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"metadata": {"weight_version": "7"}},
+        {"weight_version": 7},
+        {"policy_version": "7"},
+        {"metadata": None, "policy_version": 7},
+    ],
+)
+def test_the_weights_version(told: dict[str, Any]) -> None:
+    assert reply(**told).policy_version == "7"
+    assert reply().policy_version is None
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"token_ids": [5, 6, 7], "logprobs": {"content": ENTRIES}},
+        {"token_ids": [5], "logprobs": {"content": ENTRIES}},
+        {"token_ids": [5], "logprobs": {"content": []}},
+        {"token_ids": [], "logprobs": {"content": ENTRIES}},
+    ],
+)
+def test_ids_and_log_probabilities_of_different_length_are_an_error(choice: dict[str, Any]) -> None:
+    assert failed(answer(choice=choice)).kind == "token_mismatch"
+
+
+@given(st.lists(st.integers(0, 9), max_size=6), st.lists(st.floats(-9, 0), max_size=6))
+def test_the_law_of_lengths(ids: list[int], logprobs: list[float]) -> None:
+    body = answer(choice={"token_ids": ids, "logprobs": {"content": [{"token": "x", "logprob": p} for p in logprobs]}})
+    if ids and len(ids) != len(logprobs):
+        assert failed(body).kind == "token_mismatch"
+    elif len(ids) == len(logprobs):
+        found = read_reply(200, body)
+        assert found.token_ids == ids and (found.logprobs or []) == logprobs
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"token_ids": [1.5]}, {"token_ids": "12"}, {"token_ids": [True]}, {"token_ids": [-1]},
+        {"logprobs": {"content": [{"token": "a"}]}}, {"logprobs": {"content": [{"token": "a", "logprob": "x"}]}},
+        {"logprobs": {"content": [{"token": "a", "logprob": 2.0}]}}, {"logprobs": {"content": ["a"]}},
+        {"logprobs": {"content": [{"token": "token_id:x", "logprob": -1}]}},
+    ],
+)  # fmt: skip
+def test_tokens_that_are_none(choice: dict[str, Any]) -> None:
+    assert failed(answer(choice=choice)).kind == "malformed"
+
+
+# what is wrong
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"", "malformed"), (b"{", "malformed"), (b"<html>", "malformed"), (b"[]", "malformed"), (b"null", "malformed"),
+        (b"{}", "malformed"), (b'{"choices": {}}', "malformed"), (b'{"choices": []}', "empty"),
+        (b'{"choices": [null]}', "malformed"), (b'{"choices": [{}]}', "malformed"),
+        (b'{"choices": [{"message": "x"}]}', "malformed"), (answer({"content": 3}), "malformed"),
+        (answer({"tool_calls": {}}), "malformed"), (answer({"tool_calls": [{}]}), "malformed"),
+        (answer({"tool_calls": [{"function": {"name": 3}}]}), "malformed"), (b'{"choices": [{"message": {"content": NaN}}]}', "malformed"),
+        (answer(finish="error"), "aborted"), (answer(finish="abort"), "aborted"),
+        (orjson.dumps({"error": {"message": "x"}}), "error_in_answer"),
+        (orjson.dumps({"error": "x", "choices": []}), "error_in_answer"),
+        (orjson.dumps({"error": {"code": 429, "message": "slow down"}}), "rate_limited"),
+        (orjson.dumps({"error": {"code": 502, "message": "upstream"}}), "server_error"),
+        (orjson.dumps({"object": "error", "message": "x", "code": 400}), "refused"),
+    ],
+)  # fmt: skip
+def test_a_200_that_is_no_answer(body: bytes, kind: str) -> None:
+    assert failed(body).kind == kind
+
+
+def test_an_error_that_is_null_is_none() -> None:
+    assert reply(error=None).finish_reason == "stop"
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-3, 3) | st.text(max_size=3),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    [
+                        "choices",
+                        "message",
+                        "content",
+                        "tool_calls",
+                        "function",
+                        "name",
+                        "arguments",
+                        "logprobs",
+                        "error",
+                        "usage",
+                        "token_ids",
+                        "id",
+                    ]
+                ),
+                inner,
+                max_size=4,
+            )
+        ),
+    )
+)
+def test_no_json_breaks_it(value: Any) -> None:
+    for body in (
+        value,
+        {"choices": [value]},
+        {"choices": [{"message": value}]},
+        {"choices": [{"message": {"tool_calls": [value]}, "logprobs": value}]},
+    ):
+        for status in (200, 400, 500):
+            try:
+                assert isinstance(read_reply(status, orjson.dumps(body)), ChatReply)
+            except AttemptFailed as error:
+                assert error.words

@@ -1,0 +1,185 @@
+"""What is asked again, how long is waited, and when it is enough. Time is the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskapp_kit.contract.chat import ChatReply, ModelFailed
+from taskapp_kit.rollout.models.retry import (
+    KINDS,
+    LONGEST_RETRY_AFTER_SECONDS,
+    LONGEST_WAIT_SECONDS,
+    MOST_ATTEMPTS,
+    AttemptFailed,
+    persist,
+    retry_after,
+    wait_seconds,
+)
+
+
+class HeldTime:
+    """A clock that goes on only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.at = 100.0
+        self.slept: list[float] = []
+
+    def now(self) -> float:
+        return self.at
+
+    monotonic = now
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.at += seconds
+
+
+def run(
+    outcomes: Sequence[AttemptFailed | ChatReply], *, seconds: float = 1000.0, took: float = 1.0
+) -> tuple[ChatReply, HeldTime, list[float]]:
+    """The reply, the clock, and how much time was left at each attempt."""
+    time, lefts, pending = HeldTime(), [], list(outcomes)
+
+    async def once(attempt: int, left: float) -> ChatReply:
+        assert attempt == len(lefts) + 1
+        lefts.append(left)
+        time.at += took
+        outcome = pending.pop(0)
+        if isinstance(outcome, AttemptFailed):
+            raise outcome
+        return outcome
+
+    reply = asyncio.run(persist(once, place="h", seconds=seconds, rng=random.Random(1), clock=time, sleep=time.sleep))
+    return reply, time, lefts
+
+
+def failing(outcomes: Sequence[AttemptFailed], **more: float) -> ModelFailed:
+    with pytest.raises(ModelFailed) as caught:
+        run(outcomes, **more)
+    return caught.value
+
+
+def good() -> ChatReply:
+    return ChatReply({"role": "assistant", "content": "x"})
+
+
+def test_the_first_answer_is_taken() -> None:
+    reply, time, lefts = run([good()])
+    assert (reply.attempts, reply.retries, time.slept, lefts) == (1, [], [], [1000.0])
+
+
+def test_what_the_others_came_to_is_kept_and_time_runs() -> None:
+    reply, time, lefts = run(
+        [AttemptFailed("rate_limited", "answered 429", status=429), AttemptFailed("dropped", "dropped"), good()]
+    )
+    assert reply.attempts == 3
+    assert reply.retries == [{"kind": "rate_limited", "status": 429}, {"kind": "dropped"}]
+    assert lefts[2] == pytest.approx(1000 - 2 - sum(time.slept))
+
+
+@pytest.mark.parametrize("kind", [kind for kind, known in KINDS.items() if known.again])
+def test_six_attempts_are_enough(kind: str) -> None:
+    failed = failing([AttemptFailed(kind, "failed so") for _ in range(9)])
+    assert failed.failure.boundary == "policy"
+    assert failed.failure.code == KINDS[kind].code
+    assert failed.failure.metadata["attempts"].split(", ") == [kind] * MOST_ATTEMPTS
+    assert "It was asked 6 times." in failed.failure.message
+
+
+@pytest.mark.parametrize("kind", [kind for kind, known in KINDS.items() if not known.again])
+def test_others_are_never_asked_again(kind: str) -> None:
+    failed = failing(
+        [AttemptFailed(kind, "failed so", status=400, excerpt="because"), AttemptFailed("dropped", "not reached")]
+    )
+    assert failed.failure.metadata == {"endpoint": "h", "attempts": f"{kind} 400", "status": "400"}
+    assert failed.failure.message == "The model at h failed so: because."
+    assert failed.failure.hint
+    assert failed.overflow is (kind == "overflow")
+    assert failed.failure.boundary == ("timeout" if kind == "out_of_time" else "policy")
+
+
+@pytest.mark.parametrize("retry_after", [None, 5.0, 29.0])
+def test_no_attempt_is_waited_for_that_the_time_has_no_room_for(retry_after: float | None) -> None:
+    failed = AttemptFailed("rate_limited", "answered 429", status=429, retry_after=retry_after)
+    time = HeldTime()
+
+    async def once(attempt: int, left: float) -> ChatReply:
+        raise failed
+
+    with pytest.raises(ModelFailed) as raised:
+        asyncio.run(persist(once, place="h", seconds=4.0, rng=random.Random(1), clock=time, sleep=time.sleep))
+    caught = raised.value
+    assert sum(time.slept) < 4.0
+    assert caught.failure.code == "model_rate_limited"
+    assert caught.failure.message.endswith("No time is left to ask again.")
+
+
+@given(st.integers(1, 6), st.one_of(st.none(), st.floats(0, 1e9)), st.integers())
+def test_the_wait(attempt: int, asked: float | None, seed: int) -> None:
+    wait = wait_seconds(AttemptFailed("rate_limited", "", retry_after=asked), attempt, random.Random(seed))
+    assert 0 <= wait <= LONGEST_RETRY_AFTER_SECONDS + LONGEST_WAIT_SECONDS / 2
+    if asked is None:
+        assert wait <= min(LONGEST_WAIT_SECONDS, 0.5 * 2 ** (attempt - 1))
+    else:
+        assert wait >= min(asked, LONGEST_RETRY_AFTER_SECONDS)
+
+
+def test_the_jitter_is_full() -> None:
+    waits = [wait_seconds(AttemptFailed("dropped", ""), 3, random.Random(seed)) for seed in range(200)]
+    assert min(waits) < 0.1 and max(waits) > 1.9
+
+
+def test_callers_that_were_given_the_same_time_do_not_come_back_at_once() -> None:
+    """A host that refuses 200 calls with `Retry-After: 5` gets them again spread over a second."""
+    failed = AttemptFailed("rate_limited", "", retry_after=5.0)
+    waits = [wait_seconds(failed, 3, random.Random(seed)) for seed in range(200)]
+    assert min(waits) >= 5.0
+    assert max(waits) - min(waits) > 0.9
+    assert len(set(waits)) == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"Retry-After": "7"}, 7.0),
+        ({"Retry-After": "0.5"}, 0.5),
+        ({"retry-after-ms": "250", "Retry-After": "7"}, 0.25),
+        ({"Retry-After": "Thu, 01 Jan 1970 00:01:40 GMT"}, 60.0),
+        ({"Retry-After": "Thu, 01 Jan 1970 00:00:10 GMT"}, None),
+        ({"Retry-After": "-3"}, None),
+        ({"Retry-After": "nan"}, None),
+        ({"Retry-After": "inf"}, None),
+        ({"Retry-After": "soon"}, None),
+    ],
+)
+def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers, 40.0) == seconds
+
+
+@given(st.text(max_size=40))
+def test_no_header_breaks_it(text: str) -> None:
+    found = retry_after({"Retry-After": text}, 0.0)
+    assert found is None or found >= 0
+
+
+def test_a_cancelled_call_is_not_asked_again() -> None:
+    calls = 0
+
+    async def once(attempt: int, left: float) -> ChatReply:
+        nonlocal calls
+        calls += 1
+        raise asyncio.CancelledError
+
+    async def main() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await persist(once, place="h", seconds=5, rng=random.Random(0))
+
+    asyncio.run(main())
+    assert calls == 1

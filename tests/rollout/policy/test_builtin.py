@@ -1,0 +1,322 @@
+"""random, noop, constant, replay and an app's own."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import math
+import random
+from typing import Any, Literal
+
+import pytest
+
+from taskapp_kit import RequestError, RolloutFailed, Step, TaskApp, action
+from taskapp_kit.contract.protocols import PolicyStops, View
+from taskapp_kit.contract.trajectory import Answer, Recording, ToolCall
+from taskapp_kit.rollout.policy.builtin import PolicyError, ReplayPolicy, answer_from, policy_rng
+from tests.rollouts import app_from, play
+
+
+class Two:
+    """Two tools."""
+
+    def reset(self, seed: int) -> Any:
+        return {"seen": [seed]}
+
+    @action(noop={"n": 1})
+    def one(self, n: Literal[1, 2, 3, 4]) -> Step:
+        """One."""
+        return Step({"seen": [n]})
+
+    @action
+    def two(self) -> Step:
+        """Two."""
+        return Step({"seen": []})
+
+
+def app_of(cls: type = Two, **options: Any) -> TaskApp:
+    app = TaskApp("a")
+    app.environment("e", **{"max_steps": 10, "splits": {"train": range(1000), "test": range(1000, 2000)}, **options})(
+        cls
+    )
+    return app
+
+
+def actions(app: TaskApp, policy: str | None = "random", **given: Any) -> list[Any]:
+    return [(step.tool, step.args) for step in play(app, policy, **given).trajectory.steps]
+
+
+def test_random_is_reproducible_and_its_stream_is_named_by_environment_split_seed_and_sample() -> None:
+    app = app_of()
+    app.environment("f", max_steps=10)(Two)
+    one = actions(app, seed=3)
+    assert one == actions(app, seed=3) == actions(app, seed=3, policy_config={"sample": 0})
+    others = [
+        actions(app, seed=4),
+        actions(app, seed=1003),
+        actions(app, seed=3, policy_config={"sample": 1}),
+        actions(app, seed=3, env_name="f"),
+    ]
+    assert all(other != one for other in others)
+    streams = {policy_rng(*parts).random() for parts in itertools.product("ef", ("train", "test"), (0, 1), (0, 1))}
+    assert len(streams) == 16
+
+
+def test_random_is_uniform_over_tools_then_over_fields() -> None:
+    app = app_of(max_steps=40)
+    drawn = [step for seed in range(50) for step in actions(app, seed=seed)]
+    tools = collections.Counter(tool for tool, _ in drawn)
+    fields = collections.Counter(args["n"] for tool, args in drawn if tool == "one")
+    assert sum((tools[tool] - 1000) ** 2 / 1000 for tool in ("one", "two")) < 11
+    expected = tools["one"] / 4
+    assert sum((fields[n] - expected) ** 2 / expected for n in (1, 2, 3, 4)) < 16.3
+
+
+def test_an_authors_sampler_draws_what_has_no_bounds() -> None:
+    def word(rng: random.Random) -> dict[str, Any]:
+        return {"word": rng.choice(("crane", "slate"))}
+
+    class Game:
+        """Words."""
+
+        def reset(self, seed: int) -> str:
+            return ""
+
+        @action(sample=word)
+        def guess(self, word: str) -> Step:
+            """Guess."""
+            return Step(word)
+
+        @action(text=True, sample=lambda rng: "hello")
+        def say(self, text: str) -> Step:
+            """Say."""
+            return Step(text)
+
+    drawn = actions(app_of(Game, max_steps=30), seed=1)
+    assert {tool: {str(a) for t, a in drawn if t == tool} for tool, _ in drawn} == {
+        "guess": {"{'word': 'crane'}", "{'word': 'slate'}"},
+        "say": {"{'text': 'hello'}"},
+    }
+
+
+def test_noop_constant_and_what_they_need() -> None:
+    assert actions(app_of(), "noop") == [("one", {"n": 1})] * 10
+    assert actions(app_of(), "constant", action={"two": {}}) == [("two", {})] * 10
+    assert actions(app_of(), "constant", action={"tool": "one", "args": {"n": 2}}) == [("one", {"n": 2})] * 10
+    assert actions(app_of(), "constant", action=[{"two": {}}, {"one": {"n": 3}}])[:3] == [
+        ("two", {}),
+        ("one", {"n": 3}),
+        ("two", {}),
+    ]
+    assert actions(app_of(), "constant", action={"two": None}) == [("two", {})] * 10
+
+    class Plain:
+        """No noop."""
+
+        def reset(self, seed: int) -> str:
+            return ""
+
+        @action
+        def go(self) -> Step:
+            """Go."""
+            return Step("")
+
+    with pytest.raises(RequestError) as caught:
+        play(app_of(Plain), "noop")
+    assert "has no action marked @action(noop={…})" in caught.value.message
+    assert " at test_builtin.py:" in caught.value.message, "the file and line, and no folder"
+    assert " at test_builtin.py:" in caught.value.fields[0].message
+    assert caught.value.code == "policy_unavailable"
+    with pytest.raises(RequestError, match=r"policy\.config has no 'action'"):
+        play(app_of(), "constant")
+
+
+@pytest.mark.parametrize("wrong", [7, None, [], {}, [1], True, {"one": {"n": math.nan}}], ids=repr)
+def test_a_constant_that_is_no_action(wrong: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        play(app_of(), "constant", action=wrong)
+    assert caught.value.fields[0].loc == ("body", "policy", "config", "action")
+
+
+@pytest.mark.parametrize("sample", [-1, True, 1.0, "0", 2**63], ids=repr)
+def test_what_is_no_sample(sample: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        play(app_of(), "random", policy_config={"sample": sample})
+    assert caught.value.fields[0].loc[-1] == "sample"
+
+
+def test_an_apps_own_policy_wins_over_a_built_in_and_has_a_stream_of_its_own() -> None:
+    app = app_of()
+
+    @app.policy("random")
+    def mine(observation: Any, rng: random.Random) -> Any:
+        observation["seen"].append("spoilt")
+        return {"one": {"n": rng.choice((2, 3))}}
+
+    rollout = play(app, "random", seed=1)
+    assert {step.args["n"] for step in rollout.trajectory.steps} == {2, 3}
+    assert rollout.policy == "random"
+    assert rollout.trajectory.initial == {"seen": [1]}, "a policy does not reach the record"
+    assert actions(app, seed=1) == actions(app, seed=1)
+
+
+def test_gold_may_read_the_task() -> None:
+    app = TaskApp("a")
+    app.tasks("t", prompt="{q}", train=[{"q": "x", "a": "right"}])
+
+    @app.policy("gold")
+    def gold(task: Any, observation: str) -> str:
+        return f"{observation} {task['a']}"
+
+    assert play(app, "gold").trajectory.answer_text == "x right"
+
+
+def test_an_async_policy_is_told_to_compute() -> None:
+    app = app_of()
+
+    @app.policy("later")
+    async def later(observation: Any) -> dict[str, Any]:
+        return {}
+
+    with pytest.raises(RolloutFailed, match="policy 'later' is an async function") as caught:
+        play(app, "later")
+    assert caught.value.boundary == "policy"
+
+
+def test_pictures_are_left_out_of_what_a_policy_reads() -> None:
+    import numpy as np
+
+    from taskapp_kit import Image, Text
+
+    seen = []
+
+    class Pictures:
+        """Pictures."""
+
+        def reset(self, seed: int) -> Any:
+            return [Text("a"), Image(np.zeros((1, 1, 3), np.uint8)), Text("b")]
+
+        @action
+        def go(self) -> Step:
+            """Go."""
+            return Step([Text("c"), Image(np.zeros((1, 1, 3), np.uint8))], terminated=True)
+
+    app = app_of(Pictures)
+
+    @app.policy("look")
+    def look(observation: Any) -> dict[str, Any]:
+        seen.append(observation)
+        return {"go": {}}
+
+    play(app, "look")
+    assert seen == [["a", "b"]]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("words", Answer(output="words")),
+        ({"a": {"n": 1}}, Answer([ToolCall("a", {"n": 1})])),
+        ({"a": {}, "b": {}}, Answer([ToolCall("a", {}), ToolCall("b", {})])),
+        ([{"a": {}}, {"a": {}}], Answer([ToolCall("a", {}), ToolCall("a", {})])),
+        ({"tool": "a", "args": {"n": 1}}, Answer([ToolCall("a", {"n": 1})])),
+        ({"a": None}, Answer([ToolCall("a", {})])),
+        ("", Answer(output="")),
+    ],
+)
+def test_what_an_answer_may_be(value: Any, expected: Answer) -> None:
+    assert answer_from(value, "it") == expected
+
+
+@pytest.mark.parametrize("value", [None, 3, {}, [], [3], {"a": {"x": object()}}, {"a": {"x": math.inf}}])
+def test_what_is_no_answer(value: Any) -> None:
+    with pytest.raises(PolicyError, match=r"^it"):
+        answer_from(value, "it")
+
+
+def test_replay_does_not_count_the_turns_that_the_caller_scripted() -> None:
+    policy = ReplayPolicy(Recording([Answer(output="a"), Answer(output="b")], "max_ops"))
+    assert [policy.decide(View(turn, "", (), ())).output for turn in (1, 4)] == ["a", "b"]
+    with pytest.raises(PolicyStops) as stops:
+        policy.decide(View(5, "", (), ()))
+    assert stops.value.stop_reason == "max_ops"
+
+
+def test_replay_gives_the_answers_in_order_and_says_when_they_end() -> None:
+    policy = ReplayPolicy(Recording([Answer(output="a"), Answer(output="b")]))
+    view = View(0, "", (), ())
+    assert policy.decide(view).output == "a"
+    view.turn = 1
+    assert policy.decide(view).output == "b"
+    view.turn = 2
+    with pytest.raises(PolicyError, match="has 2 turns, and the episode asks for turn 3") as caught:
+        policy.decide(view)
+    assert "same environment version" in caught.value.hint
+
+
+NEVER: list[tuple[str, Any]] = [
+    ("tools", {"there": {}}),
+    ("tools", {"one": 5}),
+    ("tools", {"one": "words"}),
+    ("tools", [{"there": {}}, {"two": [1]}]),
+    ("tools", "words"),
+    ("tools", ""),
+    ("speech", {"there": {}}),
+    ("speech", ""),
+    ("question", {"there": {}}),
+]
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> TaskApp:
+    return app_from(
+        tmp_path_factory.mktemp("kinds"),
+        """
+        app = TaskApp("kinds")
+        class Tools:
+            def reset(self, seed: int) -> str:
+                raise RuntimeError("nothing may run")
+            @action
+            def one(self, n: int) -> Step:
+                "One."
+                return Step("")
+            @action
+            def two(self) -> Step:
+                "Two."
+                return Step("")
+        @app.environment("tools", max_steps=3)
+        class Plain(Tools):
+            "Tools."
+        @app.environment("speech", max_steps=3)
+        class Speech(Tools):
+            "Words, too."
+            def reset(self, seed: int) -> str:
+                return ""
+            @action(text=True)
+            def say(self, text: str) -> Step:
+                "Say."
+                return Step("")
+        app.tasks("question", prompt="{q}", train=[{"q": "France?"}])
+        """,
+    )
+
+
+@pytest.mark.parametrize(("environment", "action"), NEVER, ids=repr)
+def test_a_constant_that_could_never_act_is_refused_before_anything_runs(
+    kinds: TaskApp, environment: str, action: Any
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        play(kinds, "constant", env_name=environment, seed=0, action=action)
+    assert caught.value.code == "policy_unavailable"
+    assert [item.loc for item in caught.value.fields] == [("body", "policy", "config", "action")]
+
+
+@pytest.mark.parametrize(
+    ("environment", "action", "refused"),
+    [("speech", "words", 0), ("speech", [{"there": {}}, {"two": {}}], 2), ("speech", {"one": {"n": "x"}}, 3),
+     ("question", "", 1), ("question", "words", 0)],
+    ids=repr,
+)  # fmt: skip
+def test_a_constant_that_may_act_is_played(kinds: TaskApp, environment: str, action: Any, refused: int) -> None:
+    trajectory = play(kinds, "constant", env_name=environment, seed=0, action=action).trajectory
+    assert trajectory.metrics["invalid_actions"] == refused

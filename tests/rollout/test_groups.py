@@ -1,0 +1,307 @@
+"""`POST /score_group`, from stored rollouts to a ranking: a real store, the real route, scripted models."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from taskapp_kit import RolloutFailed, TaskApp
+from taskapp_kit.config import Settings
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.events import encode
+from taskapp_kit.contract.protocols import StoredRollout, SystemClock
+from taskapp_kit.errors import RequestError, Unavailable
+from taskapp_kit.rollout.episode.plan import Control
+from taskapp_kit.rollout.groups import load_group
+from taskapp_kit.rollout.in_flight import ANYONE, Caller
+from taskapp_kit.rollout.outcome import Outcome
+from taskapp_kit.rollout.play_and_score import play
+from taskapp_kit.rollout.request import Planner
+from taskapp_kit.rollout.service import Service
+from taskapp_kit.rollout.stored_record import stored_rollout
+from taskapp_kit.serve.routes.score_group import ROUTE, ScoreGroupResponse
+from taskapp_kit.serve.routing import Hall, direct_routes
+from taskapp_kit.serve.telemetry.metrics import Measures
+from taskapp_kit.store import open_store
+from tests.rollout.score.bench import Models
+from tests.rollout.score.test_groups import shown
+from tests.rollouts import a_request, app_from
+
+APP = '''
+app = TaskApp("group", version="1.0")
+PNG = bytes.fromhex("89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de")
+@app.environment("counter", splits={"train": range(10)})
+class Counter:
+    """Count."""
+    def __init__(self, high: int = 3):
+        self.n = 0
+    def reset(self, seed: int) -> list: return [Text(f"seed {seed}"), Image(PNG)]
+    @action
+    def add(self, amount: Literal[1, 2, 3]) -> Step:
+        """Add."""
+        self.n += amount
+        return Step(f"at {self.n}", float(amount), True)
+    def final_state(self): return {"n": self.n}
+@app.environment("plain", splits={"train": range(10)})
+class Plain:
+    """Count."""
+    def reset(self, seed: int) -> str: return "x"
+    @action
+    def add(self, amount: Literal[1, 2, 3]) -> Step:
+        """Add."""
+        return Step("y", 1.0, True)
+class Row(BaseModel):
+    question: str
+    answer: Private[str]
+app.tasks("rows", row=Row, prompt="{question}", train=[Row(question="Why?", answer="rain-secret")])
+@app.judge(group=True, environment=["counter", "rows"], samples=2)
+def best(trajectories, task):
+    """Which counted furthest?"""
+    assert all(trajectory.final_state for trajectory in trajectories) or task is not None
+    return [[Text(trajectory.answer_text or str(trajectory.final_state["n"])), *pictures(trajectory)]
+            for trajectory in trajectories]
+def pictures(trajectory):
+    return [block for block in trajectory.initial if isinstance(block, Image)] if isinstance(trajectory.initial, list) else []
+'''
+
+
+def everything(stored: StoredRollout) -> bool:
+    return True
+
+
+class World:
+    """An app, its store, and how a rollout gets there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.app: TaskApp = app_from(folder, APP)
+        self.spec = self.app.freeze()
+        self.planner = Planner(self.spec, folder)
+        self.store = open_store(str(folder / "rollouts.db"))
+        self.kept = 0
+
+    async def keep(self, action: Any, **given: Any) -> str:
+        """A rollout, played and stored; its id."""
+        self.kept += 1
+        name = f"{self.kept:032x}"
+        planned = self.planner.plan(a_request("constant", action=action, **given))
+        played = play(self.spec, planned, SystemClock(), Control(), [])
+        row = stored_rollout(
+            self.spec, planned, Outcome.of(played), encode(played.events), rollout_id=name, created_at=float(self.kept),
+            timing={"total": 0.1}, pictures=played.pictures(), key_label=None,
+        )  # fmt: skip
+        await self.store.save(row)
+        return name
+
+    async def three(self, **given: Any) -> list[str]:
+        return [await self.keep({"add": {"amount": n}}, **{"seed": 4, "group_id": "g", **given}) for n in (1, 3, 2)]
+
+
+def test_a_group_is_found_however_many_rollouts_are_newer(tmp_path: Path) -> None:
+    async def run() -> None:
+        world = World(tmp_path)
+        names = await world.three()
+        kept = await world.store.load(names[0])
+        assert kept is not None
+        newer = [
+            replace(kept, rollout_id=f"{n:032x}", group_id=None, created_at=float(n), blobs={}) for n in range(10, 2020)
+        ]
+        await asyncio.gather(*map(world.store.save, newer))
+        group = await load_group(world.planner, world.store, sees=everything, listed=world.store.query, group_id="g")
+        assert group.rollout_ids == names
+        await world.store.close()
+
+    asyncio.run(run())
+
+
+def by_count(body: dict[str, Json]) -> str:
+    return json.dumps({name: {"reason": f"{text}", "score": int(text) / 3} for name, text in numbers(body).items()})
+
+
+def numbers(body: dict[str, Json]) -> dict[str, str]:
+    """The labels with the one digit that their part holds."""
+    told = shown(body) or _with_pictures(body)
+    return {name: text.strip()[0] for name, text in told.items()}
+
+
+def _with_pictures(body: dict[str, Json]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in body["messages"][1]["content"]:
+        lines = part.get("text", "").splitlines()
+        found |= {line[1:-1]: after for line, after in itertools.pairwise(lines) if line.startswith("[answer_")}
+    return found
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_stored_rollouts_are_ranked(world: World) -> None:
+    async def run() -> None:
+        names = await world.three()
+        for asked in ({"rollout_ids": names}, {"group_id": "g"}):
+            models = Models(by_count)
+            group = await load_group(world.planner, world.store, sees=everything, listed=world.store.query, **asked)  # type: ignore[arg-type]
+            answer = group.score(models)
+            assert [(item["rollout_id"], item["rank"]) for item in answer["scores"]] == [
+                (names[0], 3), (names[1], 1), (names[2], 2),
+            ]  # fmt: skip
+            assert [item["score"] for item in answer["scores"]] == pytest.approx([1 / 3, 1.0, 2 / 3])
+            assert [item["reason"] for item in answer["scores"]] == ["1", "3", "2"]
+            assert (answer["group_id"], answer["environment"], answer["seed"]) == ("g", "counter", 4)
+            (judge,) = answer["judges"]
+            assert (judge["name"], judge["cost"], judge["spreads"]) == ("best", 0.002, dict.fromkeys(names, 0.0))
+            assert [sorted(order) for order in judge["orders"]] == [names, names]
+            assert judge["orders"][0] != judge["orders"][1]
+            assert sum(part["type"] == "image_url" for part in models.asked[0][1]["messages"][1]["content"]) == 3
+            ScoreGroupResponse.model_validate(answer)
+        await world.store.close()
+
+    asyncio.run(run())
+
+
+def test_rows_are_read_again_and_private_values_stay_here(world: World) -> None:
+    def answer(body: dict[str, Json]) -> str:
+        return json.dumps({f"answer_{n}": {"reason": "not rain-secret", "score": 0.5} for n in (1, 2)})
+
+    async def run() -> None:
+        names = [await world.keep(text, env_name="rows", seed=0) for text in ("Wind.", "Fog.")]
+        group = await load_group(
+            world.planner, world.store, sees=everything, listed=world.store.query, rollout_ids=names
+        )
+        assert group.task.answer == "rain-secret"
+        told = group.score(Models(answer))
+        assert told["group_id"] is None
+        assert "rain-secret" not in json.dumps(told)
+        await world.store.close()
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_one_group_is_refused_and_it_says_why(world: World) -> None:
+    async def refused(code: str, words: str, names: list[str] | None = None, **given: Any) -> None:
+        with pytest.raises(RequestError) as caught:
+            await load_group(
+                world.planner, world.store, sees=everything, listed=world.store.query, rollout_ids=names, **given
+            )
+        assert (caught.value.code, words in caught.value.message) == (code, True), caught.value.message
+
+    async def run() -> None:
+        one, two, _ = await world.three()
+        act = {"add": {"amount": 1}}
+        await refused("not_one_group", "differ in seed;", [one, await world.keep(act, seed=5)])
+        await refused("not_one_group", "differ in config;", [one, await world.keep(act, seed=4, config={"high": 9})])
+        plain = await world.keep(act, seed=4, env_name="plain")
+        await refused("not_one_group", "differ in environment;", [one, plain])
+        row = await world.keep("x", seed=0, env_name="rows")
+        await refused("not_one_group", "differ in environment, seed, task;", [one, row])
+        await refused("no_such_rollout", "f" * 32, [one, "f" * 32])
+        await refused("duplicate_rollout", "twice", [one, one])
+        await refused("bad_group", "has 1 rollouts", [one])
+        await refused("bad_group", "has more than 64 rollouts", [f"{n:032x}" for n in range(65)])
+        await refused("no_such_group", "group_id", group_id="nobody's")
+        old = await _copy(world, one, spec_hash="0" * 64, rollout_id="a" * 32)
+        await refused("not_one_group", "spec hash", [one, old])
+        await refused(
+            "other_declarations", "spec hash", [old, await _copy(world, two, spec_hash="0" * 64, rollout_id="b" * 32)]
+        )
+        failed = await _copy(world, one, status="failed", rollout_id="c" * 32)
+        await refused("rollout_failed", "failed", [one, failed])
+        other = await world.keep(act, seed=4, env_name="plain")
+        with pytest.raises(Unavailable, match="has no group judge"):
+            await load_group(
+                world.planner, world.store, sees=everything, listed=world.store.query, rollout_ids=[plain, other]
+            )
+        with pytest.raises(Unavailable, match="needs a store"):
+            await load_group(world.planner, None, sees=everything, listed=world.store.query, rollout_ids=[one, two])
+        await world.store.close()
+
+    asyncio.run(run())
+
+
+async def _copy(world: World, name: str, **changed: Any) -> str:
+    found = await world.store.load(name)
+    assert found is not None
+    values = {slot: getattr(found, slot) for slot in StoredRollout.__slots__}
+    await world.store.save(StoredRollout(**{**values, **changed, "events": list(found.events)}))
+    return str(changed["rollout_id"])
+
+
+def test_a_judge_without_a_verdict_fails_and_scores_nobody(world: World) -> None:
+    async def run() -> None:
+        group = await load_group(
+            world.planner, world.store, sees=everything, listed=world.store.query, rollout_ids=await world.three()
+        )
+        with pytest.raises(RolloutFailed, match="gave no verdict") as caught:
+            group.score(Models(["All are equally good."]))
+        assert caught.value.boundary == "scoring"
+        with pytest.raises(RolloutFailed, match="no model is configured"):
+            group.score(None)
+        await world.store.close()
+
+    asyncio.run(run())
+
+
+class Wired(Service):
+    """A service whose judges are asked by `models`."""
+
+    scripted: Models
+
+    async def score_group(
+        self, *, rollout_ids: list[str] | None = None, group_id: str | None = None, caller: Caller = ANYONE
+    ) -> dict[str, Json]:
+        group = await load_group(
+            self.planner, self.store, sees=everything, listed=partial(self.listed, caller=ANYONE),
+            rollout_ids=rollout_ids, group_id=group_id,
+        )  # fmt: skip
+        return await self.lanes.run(partial(group.score, self.scripted), seconds=60.0, stop=lambda _: None)
+
+
+def test_the_route(tmp_path: Path) -> None:
+    asyncio.run(_over_the_route(tmp_path))
+
+
+async def _over_the_route(folder: Path) -> None:
+    (folder / "app").mkdir()
+    app = app_from(folder / "app", APP.replace("samples=2", "weight=0, samples=2"))
+    world = World(folder)
+    world.app, world.spec = app, app.freeze()
+    world.planner = Planner(world.spec, folder)
+    service = Wired(app, store=world.store)
+    service.scripted = Models(by_count)
+    names = await world.three()
+    front = FastAPI()
+    measures = Measures(service.spec.environments, service.health)
+    hall = Hall(service, None, measures, Settings(), None, "local")  # type: ignore[arg-type]  # what this route needs
+    front.router.routes.extend(direct_routes([ROUTE], hall))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://here") as client:
+        answer = await client.post("/score_group", json={"rollout_ids": names})
+        assert answer.status_code == 200, answer.text
+        told = ScoreGroupResponse.model_validate(answer.json())
+        assert [member.rollout_id for member in told.scores] == names
+        assert [told.judges[0].scores[name] for name in names] == pytest.approx([1 / 3, 1.0, 2 / 3])
+        assert told.scores[0].score is None, "the judge weighs nothing"
+        assert (await client.post("/score_group", json={"group_id": "g"})).status_code == 200
+        for body, where in (
+            ({}, "rollout_ids"),
+            ({"rollout_ids": names, "group_id": "g"}, "rollout_ids"),
+            ({"rollout_ids": names[:1]}, "rollout_ids"),
+            ({"rollout_ids": ["../x", "y"]}, "rollout_ids"),
+            ({"rollout_ids": names, "judge": 1}, "judge"),
+            ({"group_id": ""}, "group_id"),
+            ({"group_id": "nobody's"}, "group_id"),
+            ({"rollout_ids": [names[0], "f" * 32]}, "rollout_ids"),
+        ):
+            refused = await client.post("/score_group", json=body)
+            assert refused.status_code == 422, (body, refused.text)
+            assert where in str(refused.json()["detail"]["error"]["fields"][0]["loc"]), refused.text
+    await service.close()

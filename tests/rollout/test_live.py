@@ -1,0 +1,732 @@
+"""Rollouts that several wait for: joined, followed, abandoned, found again, here and from another process of one store."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import random
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from taskapp_kit.contract.events import fold, from_json
+from taskapp_kit.contract.protocols import Coordinator, Found, Settled, Store, StoredRollout, SystemClock, Ticket
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.errors import IdempotencyKeyReused, RequestError, RolloutFailed, Saturated, StoreError
+from taskapp_kit.rollout.idempotency_memory import MemoryCoordinator
+from taskapp_kit.rollout.in_flight import ANYONE, Caller
+from taskapp_kit.rollout.live import LiveRollouts
+from taskapp_kit.rollout.service import Service
+from taskapp_kit.rollout.tracked_rollout import Live
+from taskapp_kit.store import open_store
+from taskapp_kit.store.sqlite import SqliteStore
+from tests.live_app import SECRET, a_body, marks
+
+T = TypeVar("T")
+APP = find_app(str(Path(__file__).parents[1] / "live_app.py"))
+
+
+class Party:
+    """A service and its live rollouts, as one server process has them."""
+
+    def __init__(self, store: Store | None = None, coordinator: Coordinator | None = None, **options: Any) -> None:
+        self.service = Service(APP, store=store, **options)
+        self.coordinator = coordinator
+        self.live = LiveRollouts(self.service, coordinator)
+
+    def start(
+        self, body: dict[str, Any] | None = None, key: str | None = "k", label: str = "", quota: int | None = None,
+        *, detached: bool = False, followed: bool = False,
+    ) -> Live:  # fmt: skip
+        body = body or a_body()
+        return self.live.start(
+            RolloutRequest.model_validate(body),
+            body=body,
+            caller=Caller(label or None, quota),
+            idempotency_key=key,
+            detached=detached,
+            followed=followed,
+        )
+
+    async def close(self) -> None:
+        await self.live.close()
+        await self.service.close()
+
+
+def party(work: Callable[[Party], Awaitable[T]], store: Store | None = None, **options: Any) -> T:
+    """Runs `work` with a server of its own; afterwards no task is left, and no error that nobody took."""
+
+    async def main() -> T:
+        here = Party(store, **options)
+        try:
+            return await work(here)
+        finally:
+            await here.close()
+
+    return alone(main)
+
+
+def alone(main: Callable[[], Awaitable[T]]) -> T:
+    complaints: list[Any] = []
+
+    async def watched() -> T:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        async with asyncio.timeout(30):
+            result = await main()
+        await asyncio.sleep(0)
+        left = asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+        assert not left, left
+        return result
+
+    try:
+        return asyncio.run(watched())
+    finally:
+        gc.collect()
+        assert not complaints, complaints
+
+
+async def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come to pass"
+        await asyncio.sleep(0.005)
+
+
+async def answer_of(live: Live) -> bytes:
+    settled = await live.result()
+    assert settled is not None and settled.failure is None, settled
+    assert settled.answer is not None
+    return settled.answer
+
+
+async def failure_of(live: Live) -> dict[str, str]:
+    settled = await live.result()
+    assert settled is not None and settled.answer is None and settled.failure is not None
+    failure = settled.failure
+    return {"boundary": failure.boundary, "code": failure.code, "error_id": failure.error_id, "id": live.rollout_id}
+
+
+def kinds(live: Live) -> list[str]:
+    return [json.loads(line)["kind"] for line in live.journal.lines]
+
+
+async def stored(here: Party, rollout_id: str) -> StoredRollout:
+    assert here.service.store is not None
+    found = await here.service.store.load(rollout_id)
+    assert found is not None
+    return found
+
+
+def sqlite(folder: Path) -> SqliteStore:
+    return open_store(f"sqlite:///{folder}/live.db")  # type: ignore[return-value]
+
+
+# -- who waits -----------------------------------------------------------------------------------------------------
+
+
+def test_the_last_to_leave_cancels_it(tmp_path: Path) -> None:
+    async def work(here: Party) -> None:
+        live = here.start(a_body(gate=tmp_path / "never", mark=tmp_path / "mark"))
+        one, two = live.attend(), live.attend()
+        await until(lambda: marks(tmp_path / "mark", "waiting") == 1)
+        one.leave()
+        one.leave()
+        await asyncio.sleep(0.02)
+        assert not live.over and not live.leaving
+        two.leave()
+        failure = await failure_of(live)
+        assert (failure["boundary"], failure["code"]) == ("cancelled", "cancelled")
+        kept = await stored(here, live.rollout_id)
+        assert kept.failure is not None
+        assert (kept.status, kept.failure["error_id"]) == ("failed", failure["error_id"])
+        assert [event["kind"] for event in kept.events] == kinds(live)
+        assert kinds(live)[-1] == "failed"
+        (tmp_path / "never").touch()
+        await until(lambda: marks(tmp_path / "mark", "close") == 1)
+
+    party(work, SqliteStore(None))
+
+
+def test_who_comes_back_within_the_grace_finds_it_running(tmp_path: Path) -> None:
+    async def work(here: Party) -> None:
+        live = here.start(a_body(gate=tmp_path / "gate"))
+        live.attend(0.3).leave()
+        await asyncio.sleep(0.05)
+        seat = live.attend(0.3)
+        await asyncio.sleep(0.4)
+        assert not live.leaving
+        seat.leave()
+        await asyncio.sleep(0.05)
+        live.attend(0.05).leave()
+        await asyncio.sleep(0.1)
+        assert not live.leaving, "the second time has a whole grace of its own"
+        (tmp_path / "gate").touch()
+        assert await answer_of(live)
+
+    party(work)
+
+
+def test_who_leaves_later_with_less_patience_does_not_end_anothers_grace(tmp_path: Path) -> None:
+    async def work(here: Party) -> None:
+        live = here.start(a_body(gate=tmp_path / "gate"))
+        patient, other = live.attend(0.4), live.attend()
+        patient.leave()
+        other.leave()
+        await asyncio.sleep(0.1)
+        assert not live.leaving
+        began = time.monotonic()
+        await live.ended()
+        assert time.monotonic() - began > 0.05, "abandoned in the end, and not at once"
+        assert (await failure_of(live))["code"] == "cancelled"
+        (tmp_path / "gate").touch()
+
+    party(work)
+
+
+def test_one_that_is_detached_needs_nobody(tmp_path: Path) -> None:
+    async def work(here: Party) -> None:
+        live = here.start(a_body(gate=tmp_path / "gate"))
+        seat = live.attend()
+        assert here.start(a_body(gate=tmp_path / "gate"), detached=True) is live, "a joiner may detach it"
+        seat.leave()
+        await asyncio.sleep(0.05)
+        (tmp_path / "gate").touch()
+        assert await answer_of(live)
+
+    party(work)
+
+
+def test_cancelled_before_its_first_step_it_is_over_too() -> None:
+    async def work(here: Party) -> None:
+        live = here.start()
+        live.attend().leave()
+        with pytest.raises(RolloutFailed) as caught:
+            await live.admitted()
+        assert caught.value.boundary == "cancelled"
+        assert live.over
+        assert await answer_of(here.start())
+
+    party(work)
+
+
+# -- the same key --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kept", ["memory", "sqlite"])
+def test_a_hundred_with_one_key_are_one_episode(tmp_path: Path, kept: str) -> None:
+    async def work(here: Party) -> None:
+        body = a_body(mark=tmp_path / "mark", slow=0.02)
+        lives = [here.start(body) for _ in range(100)]
+        answers = await asyncio.gather(*map(answer_of, lives))
+        assert len(set(answers)) == 1
+        again = here.start(body)
+        assert await answer_of(again) == answers[0]
+        assert (again.replayed, again.rollout_id) == (True, lives[0].rollout_id)
+        assert again.journal.lines == lives[0].journal.lines
+        assert marks(tmp_path / "mark", "reset") == 1
+
+    party(work, sqlite(tmp_path) if kept == "sqlite" else None)
+
+
+def test_another_body_is_refused_while_it_runs_and_afterwards(tmp_path: Path) -> None:
+    async def work(here: Party) -> None:
+        live = here.start(a_body(gate=tmp_path / "gate"))
+        with pytest.raises(IdempotencyKeyReused):
+            here.start(a_body(seed=1))
+        (tmp_path / "gate").touch()
+        await live.result()
+        late = here.start(a_body(seed=1))
+        with pytest.raises(IdempotencyKeyReused):
+            await late.admitted()
+        with pytest.raises(IdempotencyKeyReused):
+            await late.result()
+        assert await answer_of(here.start(a_body(gate=tmp_path / "gate"))) == await answer_of(live)
+
+    party(work)
+
+
+def test_a_key_belongs_to_a_label(tmp_path: Path) -> None:
+    async def work(here: Party) -> None:
+        bodies = [here.start(a_body(seed), label=label) for seed, label in ((0, "a"), (1, "b"), (2, ""))]
+        assert len({await answer_of(live) for live in bodies}) == 3
+        assert len({live.rollout_id for live in bodies}) == 3
+
+    party(work)
+
+
+@pytest.mark.parametrize("breaks", ["reset", "step", "rubric"])
+def test_a_failure_is_repeated_as_that_failure(tmp_path: Path, breaks: str) -> None:
+    async def work(here: Party) -> None:
+        body = a_body(breaks=breaks, mark=tmp_path / "mark")
+        one = here.start(body)
+        first = await failure_of(one)
+        two = here.start(body)
+        assert await failure_of(two) == first
+        assert first["error_id"]
+        assert two.journal.lines == one.journal.lines
+        assert marks(tmp_path / "mark", "reset") == 1
+
+    party(work, sqlite(tmp_path))
+
+
+@pytest.mark.parametrize("wrong", [{"seed": 1000}, {"breaks": "config"}])
+def test_a_refused_request_is_not_remembered(wrong: dict[str, Any]) -> None:
+    async def work(here: Party) -> None:
+        refused = here.start(a_body(**wrong))
+        with pytest.raises(RequestError):
+            await refused.result()
+        assert await answer_of(here.start(a_body()))
+        assert here.service.in_flight == 0
+
+    party(work)
+
+
+def test_saturation_is_not_remembered(tmp_path: Path) -> None:
+    async def work(here: Party) -> None:
+        running = here.start(a_body(gate=tmp_path / "gate"), "one")
+        await running.admitted()
+        refused = here.start(a_body(), "two")
+        with pytest.raises(Saturated):
+            await refused.admitted()
+        (tmp_path / "gate").touch()
+        await running.result()
+        assert await answer_of(here.start(a_body(), "two"))
+
+    party(work, max_concurrent=1)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_who_repeats_a_cancelled_one_at_once_has_it_played_anew(tmp_path: Path, workers: int) -> None:
+    async def work(here: Party) -> None:
+        body = a_body(gate=tmp_path / "gate", mark=tmp_path / "mark")
+        live = here.start(body)
+        seat = live.attend()
+        await until(lambda: marks(tmp_path / "mark", "waiting") == 1)
+        seat.leave()
+        again = here.start(body)  # before the first one has ended
+        assert again is not live
+        joined = here.start(body)
+        assert joined is again
+        (tmp_path / "gate").touch()
+        answer = await answer_of(again)
+        assert json.loads(answer)["rollout_id"] == again.rollout_id != live.rollout_id
+        assert not again.replayed
+        assert (await failure_of(live))["code"] == "cancelled"
+        assert await answer_of(here.start(body)) == answer, "and this one is remembered"
+        assert marks(tmp_path / "mark", "reset") == 2
+        await until(lambda: marks(tmp_path / "mark", "close") == 2)
+
+    party(work, sqlite(tmp_path), workers=workers)
+
+
+def test_without_a_key_each_is_its_own() -> None:
+    async def work(here: Party) -> None:
+        lives = [here.start(key=None) for _ in range(5)]
+        assert len({await answer_of(live) for live in lives}) == 5
+
+    party(work)
+
+
+# -- found again ---------------------------------------------------------------------------------------------------
+
+
+def test_it_is_found_by_its_id_while_it_runs_and_afterwards(tmp_path: Path) -> None:
+    async def work(here: Party) -> None:
+        live = here.start(a_body(gate=tmp_path / "gate"), None, detached=True)
+        await live.admitted()
+        assert await here.live.find(live.rollout_id, ANYONE) is live
+        assert await here.live.find("0" * 32, ANYONE) is None
+        assert await live.result(0.0) is None
+        assert await live.result(0.01) is None
+        (tmp_path / "gate").touch()
+        answer = await answer_of(live)
+        for with_events in (True, False):
+            again = await here.live.find(live.rollout_id, ANYONE, with_events=with_events)
+            assert again is not None and again is not live
+            assert await answer_of(again) == answer
+            assert again.journal.lines == (live.journal.lines if with_events else [])
+
+    party(work)
+
+
+@pytest.mark.parametrize("kept", ["memory", "sqlite", "sqlite in memory"])
+def test_the_events_afterwards_are_those_that_were_told(tmp_path: Path, kept: str) -> None:
+    store = {"memory": None, "sqlite": sqlite(tmp_path), "sqlite in memory": SqliteStore(None)}[kept]
+
+    async def work(here: Party) -> None:
+        live = here.start(a_body(image=True), None, detached=True)
+        answer = json.loads(await answer_of(live))
+        found = await here.live.find(live.rollout_id, ANYONE, with_events=True)
+        assert found is not None
+        assert found.journal.lines == live.journal.lines
+        told = [json.loads(line) for line in live.journal.lines]
+        assert [event["seq"] for event in told] == list(range(len(told)))
+        pictures = {}
+        for event in told:
+            part = event["step"] if event["kind"] == "stepped" else event
+            for block in part.get("observation", []):
+                if isinstance(block, dict):
+                    pictures[block["image"]] = await here.service.blob(block["image"])
+        assert len(pictures) == 4 and all(pictures.values())
+        trajectory = fold(from_json(event, pictures) for event in told)  # type: ignore[arg-type]
+        trajectory.final_state = {"private": SECRET}  # which no event tells
+        assert trajectory.digest() == answer["digest"]
+
+    party(work, store)
+
+
+def test_after_a_restart_it_is_still_there(tmp_path: Path) -> None:
+    body = a_body(mark=tmp_path / "mark")
+    wrong = a_body(breaks="step")
+
+    async def first(here: Party) -> tuple[bytes, str, dict[str, str]]:
+        live, failing = here.start(body), here.start(wrong, "wrong")
+        return await answer_of(live), live.rollout_id, await failure_of(failing)
+
+    async def second(here: Party) -> tuple[bytes, str, dict[str, str]]:
+        found = await here.live.find(rollout_id, ANYONE)
+        assert found is not None and await answer_of(found) == answer
+        with pytest.raises(IdempotencyKeyReused):
+            await here.start(a_body(seed=7)).result()
+        return await first(here)
+
+    answer, rollout_id, failure = party(first, sqlite(tmp_path))
+    assert party(second, sqlite(tmp_path)) == (answer, rollout_id, failure)
+    assert marks(tmp_path / "mark", "reset") == 1
+
+
+# -- two processes of one store ------------------------------------------------------------------------------------
+
+
+def two(tmp_path: Path, work: Callable[[Party, Party], Awaitable[None]]) -> None:
+    """Two servers of one file; what the second one makes of it is its own, down to the connection."""
+
+    async def main() -> None:
+        one, other = (Party(store, store.coordinator(SystemClock())) for store in (sqlite(tmp_path), sqlite(tmp_path)))
+        try:
+            await work(one, other)
+        finally:
+            await one.close()
+            await other.close()
+
+    alone(main)
+
+
+def test_another_process_joins_a_running_key(tmp_path: Path) -> None:
+    async def work(one: Party, other: Party) -> None:
+        body = a_body(gate=tmp_path / "gate", mark=tmp_path / "mark")
+        live = one.start(body)
+        await live.admitted()
+        joined = other.start(body)
+        await joined.admitted()
+        assert (joined.rollout_id, joined.here) == (live.rollout_id, False)
+        with pytest.raises(IdempotencyKeyReused):
+            await other.start(a_body(seed=1), "k").result()
+        (tmp_path / "gate").touch()
+        assert await answer_of(joined) == await answer_of(live)
+        assert joined.journal.lines == live.journal.lines
+        assert marks(tmp_path / "mark", "reset") == 1
+
+    two(tmp_path, work)
+
+
+def test_another_process_finds_it_by_its_id(tmp_path: Path) -> None:
+    async def work(one: Party, other: Party) -> None:
+        live = one.start(a_body(gate=tmp_path / "gate"), None, detached=True)
+        await live.admitted()
+        watched = await other.live.find(live.rollout_id, ANYONE)
+        assert watched is not None
+        assert await other.live.find(live.rollout_id, ANYONE) is watched
+        assert (watched.here, watched.over) == (False, False)
+        (tmp_path / "gate").touch()
+        assert await answer_of(watched) == await answer_of(live)
+        assert watched.journal.lines == live.journal.lines
+
+    two(tmp_path, work)
+
+
+def test_what_another_process_cancelled_is_played_here(tmp_path: Path) -> None:
+    async def work(one: Party, other: Party) -> None:
+        body = a_body(gate=tmp_path / "gate")
+        live = one.start(body)
+        seat = live.attend()
+        await live.admitted()
+        joined = other.start(body)
+        await joined.admitted()
+        seat.leave()
+        await live.ended()
+        (tmp_path / "gate").touch()
+        answer = json.loads(await answer_of(joined))
+        assert answer["rollout_id"] == joined.rollout_id != live.rollout_id
+
+    two(tmp_path, work)
+
+
+def test_what_another_process_lost_is_played_here(tmp_path: Path) -> None:
+    async def work(one: Party, other: Party) -> None:
+        body = a_body(gate=tmp_path / "gate")
+        live = one.start(body)
+        await live.admitted()
+        joined, watched = other.start(body), await other.live.find(live.rollout_id, ANYONE)
+        assert watched is not None
+        await joined.admitted()
+        assert one.coordinator is not None
+        await one.coordinator.close()  # as its process dies: from now on nobody holds the ticket
+        (tmp_path / "gate").touch()
+        assert json.loads(await answer_of(joined))["rollout_id"] != live.rollout_id
+        lost = await failure_of(watched)
+        assert (lost["boundary"], lost["code"]) == ("cancelled", "server_died")
+        again = await other.live.find(live.rollout_id, ANYONE)
+        assert again is not None and (await failure_of(again))["code"] == "server_died"
+        with pytest.raises(StoreError):
+            await live.result()
+
+    two(tmp_path, work)
+
+
+# -- coordinators that fail ----------------------------------------------------------------------------------------
+
+
+class Failing(MemoryCoordinator):
+    """Refuses what it is told to, as a file on a full disk would."""
+
+    def __init__(self, *refused: str) -> None:
+        super().__init__(SystemClock())
+        self.refused = set(refused)
+
+    def _refuse(self, what: str) -> None:
+        if what in self.refused:
+            raise StoreError("the disk is full.")
+
+    async def claim(self, ticket: Ticket) -> Found | None:
+        self._refuse("claim")
+        return await super().claim(ticket)
+
+    async def settle(self, settled: Settled, *, free_key: bool = False) -> None:
+        try:
+            self._refuse("settle")
+        except StoreError:
+            await super().release(settled.rollout_id)
+            raise
+        await super().settle(settled, free_key=free_key)
+
+    async def look(self, rollout_id: str) -> Found | None:
+        self._refuse("look")
+        return await super().look(rollout_id)
+
+
+@pytest.mark.parametrize("refused", ["claim", "settle"])
+@pytest.mark.parametrize("config", [{}, {"breaks": "step"}])
+def test_a_coordinator_that_fails_is_an_error_and_leaves_the_key_usable(refused: str, config: dict[str, Any]) -> None:
+    coordinator = Failing(refused)
+
+    async def work(here: Party) -> None:
+        lives = [here.start(a_body(**config)) for _ in range(3)]
+        for live in lives:
+            with pytest.raises(StoreError):
+                await live.result()
+        assert here.service.in_flight == 0
+        coordinator.refused.clear()
+        assert await here.start(a_body(**config)).result()
+
+    party(work, coordinator=coordinator)
+
+
+def test_a_cancelled_one_that_cannot_be_settled_ends_too(tmp_path: Path) -> None:
+    coordinator = Failing("settle")
+
+    async def work(here: Party) -> None:
+        live = here.start(a_body(gate=tmp_path / "gate"))
+        seat = live.attend()
+        await live.admitted()
+        seat.leave()
+        with pytest.raises(StoreError):
+            await live.result()
+        (tmp_path / "gate").touch()
+
+    party(work, coordinator=coordinator)
+
+
+def test_a_lookup_that_fails_says_so() -> None:
+    async def work(here: Party) -> None:
+        with pytest.raises(StoreError):
+            await here.live.find("0" * 32, ANYONE)
+
+    party(work, coordinator=Failing("look"))
+
+
+class Full(SqliteStore):
+    """A store in memory that can save nothing."""
+
+    async def save(self, rollout: StoredRollout) -> None:
+        raise StoreError("the disk is full.")
+
+
+@pytest.mark.parametrize("way", [{"detached": True}, {"followed": True}], ids=str)
+def test_an_answer_that_could_not_be_kept_is_told_as_that_to_who_asks_later(way: dict[str, bool]) -> None:
+    async def work(here: Party) -> None:
+        live = here.start(key="k", **way)
+        with pytest.raises(StoreError):
+            await live.result()
+        found = await here.live.find(live.rollout_id, ANYONE)
+        assert found is not None
+        with pytest.raises(StoreError):
+            await found.result()
+        with pytest.raises(Saturated) as refused:  # it is not remembered under its key, and not played again
+            await here.start(key="k").result()
+        assert refused.value.code == "store_failing"
+
+    party(work, Full(None))
+
+
+class Slow(MemoryCoordinator):
+    """Settles when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.asked, self.go = asyncio.Event(), asyncio.Event()
+
+    async def settle(self, settled: Settled, *, free_key: bool = False) -> None:
+        self.asked.set()
+        await self.go.wait()
+        await super().settle(settled, free_key=free_key)
+
+
+def test_what_is_being_settled_is_cancelled_no_more() -> None:
+    async def main() -> None:
+        coordinator = Slow()
+        here = Party(coordinator=coordinator)
+        live = here.start()
+        await coordinator.asked.wait()
+        live.attend().leave()
+        live.cancel()
+        assert here.start() is live, "it can still be joined"
+        coordinator.go.set()
+        answer = await answer_of(live)
+        assert await answer_of(here.start()) == answer
+        await here.close()
+
+    alone(main)
+
+
+# -- the end of the server -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_drain_ends_what_hangs_and_says_so_everywhere(tmp_path: Path, workers: int) -> None:
+    async def work(here: Party) -> None:
+        body = a_body(gate=tmp_path / "never")
+        live = here.start(body, detached=True, followed=True)
+        await until(lambda: "acted" in kinds(live))
+        await here.service.drain(0.1)
+        await here.live.settled()
+        failure = await failure_of(live)
+        assert (failure["boundary"], failure["code"]) == ("cancelled", "server_stopping")
+        kept = await stored(here, live.rollout_id)
+        assert kept.failure is not None and kept.failure["error_id"] == failure["error_id"]
+        assert [event["kind"] for event in kept.events] == kinds(live)
+        found = await here.live.find(live.rollout_id, ANYONE)
+        assert found is not None and await failure_of(found) == failure
+        with pytest.raises(Saturated) as caught:
+            await here.start(body).result()
+        assert caught.value.code == "draining"
+        (tmp_path / "never").touch()
+
+    party(work, sqlite(tmp_path), workers=workers)
+
+
+def test_a_drain_still_repeats_what_is_known(tmp_path: Path) -> None:
+    async def work(here: Party) -> None:
+        answer = await answer_of(here.start())
+        await here.service.drain(0.0)
+        assert await answer_of(here.start()) == answer
+
+    party(work)
+
+
+def test_closing_ends_everything(tmp_path: Path) -> None:
+    async def main() -> None:
+        here = Party(sqlite(tmp_path))
+        lives = [here.start(a_body(gate=tmp_path / "gate"), f"{number}", detached=True) for number in range(4)]
+        for live in lives[:3]:
+            await live.admitted()
+        late = here.start(key="late")
+        await here.close()
+        for live in [*lives, late]:
+            assert live.over
+            with pytest.raises((RolloutFailed, AssertionError)):
+                await answer_of(live)
+        (tmp_path / "gate").touch()
+
+    alone(main)
+
+
+# -- whatever callers do -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_callers_do_all_hear_the_same_and_nothing_is_left(tmp_path: Path, seed: int) -> None:
+    """Joins, cuts, cancels and searches at random, on one server and (odd seeds) on two of one store."""
+    rng = random.Random(seed)
+    breaks = ["", "", "", "step", "reset", "rubric"]
+    bodies = [
+        a_body(steps=rng.randint(1, 4), slow=rng.choice([0, 0.002, 0.01]), breaks=rng.choice(breaks), seed=number)
+        for number in range(4)
+    ]
+    answers: dict[str, set[bytes]] = {}
+
+    async def follow(live: Live) -> tuple[Live, list[bytes]]:
+        return live, [line async for lines in live.journal.follow() for line in lines]
+
+    async def caller(server: Party, followers: list[asyncio.Task[tuple[Live, list[bytes]]]]) -> None:
+        number = rng.randrange(4)
+        key = f"key {number}" if rng.random() < 0.8 else None
+        live = server.start(bodies[number], key, detached=rng.random() < 0.3, followed=rng.random() < 0.3)
+        seat = live.attend(rng.choice([0, 0, 0.01]))
+        if rng.random() < 0.5:
+            followers.append(asyncio.create_task(follow(live)))
+        try:
+            if rng.random() < 0.4:
+                await asyncio.sleep(rng.random() * 0.02)
+                if rng.random() < 0.3:
+                    live.cancel()
+            else:
+                settled = await live.result()
+                assert settled is not None
+                if settled.answer is not None:
+                    answers.setdefault(settled.rollout_id, set()).add(settled.answer)
+        except (RolloutFailed, Saturated):
+            pass
+        finally:
+            seat.leave()
+        await live.ended()
+        found = await server.live.find(live.rollout_id, ANYONE, with_events=True) if live.rollout_id else None
+        if found is not None:
+            settled = await found.result()
+            assert settled is not None
+            if settled.answer is not None:
+                answers.setdefault(settled.rollout_id, set()).add(settled.answer)
+
+    async def main() -> None:
+        one = Party(sqlite(tmp_path) if seed % 2 else None, max_concurrent=12)
+        servers = [one, Party(sqlite(tmp_path))] if seed % 2 else [one]
+        followers: list[asyncio.Task[tuple[Live, list[bytes]]]] = []
+        callers = []
+        for _ in range(50):
+            callers.append(asyncio.create_task(caller(rng.choice(servers), followers)))
+            await asyncio.sleep(rng.random() * 0.004)
+        await asyncio.gather(*callers)
+        for live, lines in await asyncio.gather(*followers):
+            assert lines == live.journal.lines
+            assert [json.loads(line)["seq"] for line in lines] == list(range(len(lines)))
+        assert all(len(different) == 1 for different in answers.values())
+        for server in servers:
+            assert server.service.in_flight == 0
+            await server.close()
+
+    alone(main)

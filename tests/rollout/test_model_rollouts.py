@@ -1,0 +1,626 @@
+"""Rollouts that a language model plays, in threads and in worker processes: the kit's conversation and an author's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+import pytest
+
+from taskapp_kit import RequestError, RolloutFailed, TaskApp
+from taskapp_kit.config import Settings
+from taskapp_kit.contract.events import Limited, encode
+from taskapp_kit.contract.protocols import SystemClock
+from taskapp_kit.contract.result import Rollout
+from taskapp_kit.contract.wire import RolloutRequest, RolloutResponse
+from taskapp_kit.evaluate.replay import replay
+from taskapp_kit.rollout.models.access import model_access
+from taskapp_kit.rollout.response import answer_bytes, response_body
+from taskapp_kit.rollout.service import Service
+from taskapp_kit.store import open_store
+from taskapp_kit.testing import Faults, MockModel
+from tests.rollout.models.raw_server import http, raw_server
+from tests.rollouts import a_request, app_from
+
+T = TypeVar("T")
+APP = """
+import json, pathlib
+
+app = TaskApp("sums", version="1")
+
+
+@app.environment("sums", splits={"train": range(20)}, max_steps=8)
+class Sums:
+    '''Reach six.'''
+
+    def __init__(self, mark: str = "", raises: bool = False):
+        self.mark, self.raises = mark, raises
+
+    def reset(self, seed: int) -> str:
+        self.total = 0
+        return f"total 0 of 6, seed {seed}"
+
+    @action
+    def add(self, amount: Literal[1, 2, 3]) -> Step:
+        '''Add it.'''
+        if self.raises:
+            raise OSError("broken")
+        self.total += amount
+        return Step(f"total {self.total} of 6", reward=float(self.total == 6), terminated=self.total >= 6)
+
+    def close(self) -> None:
+        if self.mark:
+            pathlib.Path(self.mark).write_text("closed")
+
+
+@app.environment("guest", splits={"train": range(3)}, max_steps=3)
+class Guest:
+    '''Talks to a simulated user.'''
+
+    def reset(self, seed: int, context: Any) -> str:
+        self.user = context.model("user")
+        return self.user.ask([{"role": "user", "content": "begin"}]).message["content"]
+
+    @action(text=True, noop={"words": "hello"})
+    async def say(self, words: str) -> Step:
+        '''Say it.'''
+        reply = await self.user.chat([{"role": "user", "content": words}], temperature=0)
+        return Step(reply.message["content"], reward=1.0, terminated=True)
+"""
+LOOP = """
+app.tasks("quiz", row=None, prompt="{ask}", train=[{"ask": "a?"}])
+seen = []
+
+
+@app.rollout
+async def play(env, model, task):
+    messages = [{"role": "system", "content": "Add."}, {"role": "user", "content": env.observation}]
+    while not env.done:
+        reply = await model.chat(messages, tools=env.tools, temperature=0.5)
+        messages.append(reply.message)
+        if reply.message.get("content") == "stop":
+            return
+        if reply.message.get("content") == "raise":
+            raise RuntimeError("sentinel-of-the-loop")
+        for call in reply.message.get("tool_calls") or []:
+            step = await env.step(call["function"]["name"], json.loads(call["function"]["arguments"]))
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": str(step.observation)})
+"""
+QUIZ = """
+app.tasks("question", row=None, prompt="{ask}", train=[{"ask": "France?"}])
+
+
+@app.environment("chatty", max_steps=30)
+class Chatty:
+    '''Asks a second model at each step.'''
+
+    def reset(self, seed: int, context: Any) -> str:
+        self.user = context.model("user")
+        return "begin"
+
+    @action(text=True, noop={"words": "hello"})
+    def say(self, words: str) -> Step:
+        '''Say it.'''
+        return Step(self.user.ask([{"role": "user", "content": words}]).message["content"], reward=1.0)
+
+
+@app.rubric(environment="question")
+def right(answer_text: str) -> float:
+    '''Right.'''
+    return float(answer_text == "Paris")
+"""
+ADDS: list[Any] = [{"add": {"amount": 2}}, {"add": {"amount": 3}}, {"add": {"amount": 1}}]
+
+
+def asked(url: str, **more: Any) -> RolloutRequest:
+    config = {"inference_url": url, "model": "m", **more.pop("policy", {})}
+    return a_request(None, policy_config=config, **{"seed": 3, **more})
+
+
+def serving(app: TaskApp, work: Callable[[Service], Awaitable[T]], *, variables: dict[str, str] | None = None,
+            **options: Any) -> T:  # fmt: skip
+    async def main() -> T:
+        settings = Settings(variables=variables or {})
+        models = model_access(settings, "local", SystemClock())
+        service = Service(app, exposure="local", models=models, **options)
+        try:
+            return await work(service)
+        finally:
+            await service.close()
+
+    return asyncio.run(main())
+
+
+def one(app: TaskApp, request: RolloutRequest, **options: Any) -> Rollout:
+    return serving(app, lambda service: service.rollout(request), **options)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> TaskApp:
+    return app_from(tmp_path_factory.mktemp("plain"), APP)
+
+
+@pytest.fixture(scope="module")
+def looped(tmp_path_factory: pytest.TempPathFactory) -> TaskApp:
+    return app_from(tmp_path_factory.mktemp("looped"), APP + LOOP)
+
+
+@pytest.mark.parametrize("which", ["plain", "looped"])
+def test_a_model_plays_the_same_in_threads_and_in_workers(which: str, request: pytest.FixtureRequest) -> None:
+    app = request.getfixturevalue(which)
+    with MockModel(ADDS) as model:
+        near = one(app, asked(model.url))
+        far = one(app, asked(model.url), workers=1)
+    for rollout in (near, far):
+        assert (rollout.policy, rollout.trajectory.length, rollout.scorecard.reward) == ("model", 3, 1.0)
+        assert [step.args for step in rollout.trajectory.steps] == [{"amount": 2}, {"amount": 3}, {"amount": 1}]
+        roles = [message["role"] for turn in rollout.trajectory.turns for message in turn.answer.messages]
+        assert roles == ["system", "user", "assistant", "tool", "assistant", "tool", "assistant"]
+        assert rollout.usage["completion_tokens"] > 0
+    assert near.digest == far.digest
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_model_that_cannot_be_asked_is_a_failure_of_the_policy(plain: TaskApp, looped: TaskApp, workers: int) -> None:
+    for app in (plain, looped):
+        with MockModel(ADDS, faults=Faults(sequence=["401"])) as model, pytest.raises(RolloutFailed) as caught:
+            one(app, asked(model.url), workers=workers)
+        assert (caught.value.boundary, caught.value.failure.code) == ("policy", "model_refused")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_conversation_that_is_too_long_truncates_and_is_scored(plain: TaskApp, looped: TaskApp, workers: int) -> None:
+    for app in (plain, looped):
+        with MockModel([ADDS[0], {"fault": "context"}]) as model:
+            rollout = one(app, asked(model.url), workers=workers)
+        assert (rollout.trajectory.status, rollout.trajectory.stop_reason) == ("truncated", "context_overflow")
+        assert rollout.scorecard.reward == 0.0 and rollout.trajectory.length == 1
+
+
+def test_a_model_that_hangs_ends_at_the_deadline(plain: TaskApp) -> None:
+    with MockModel(ADDS, faults=Faults(rate={"hang": 1.0})) as model, pytest.raises(RolloutFailed) as caught:
+        one(plain, asked(model.url, safety={"max_time_s": 0.5}))
+    assert (caught.value.boundary, caught.value.failure.code) == ("timeout", "deadline")
+
+
+@pytest.mark.parametrize("which", ["plain", "looped"])
+def test_a_caller_that_goes_while_the_model_thinks(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+
+    async def work(service: Service) -> str:
+        task = asyncio.create_task(service.rollout(asked(model.url, config={"mark": str(mark)})))
+        while not model.requests:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with asyncio.timeout(1):
+            while not mark.exists():
+                await asyncio.sleep(0.01)
+        assert service.store is not None
+        (kept,) = await service.store.recent()
+        return f"{kept.status} {(kept.failure or {})['boundary']}"
+
+    with MockModel(ADDS, faults=Faults(rate={"hang": 1.0})) as model:
+        assert serving(request.getfixturevalue(which), work, store=open_store("memory")) == "failed cancelled"
+
+
+def test_an_environment_that_breaks_is_not_the_models_fault(plain: TaskApp) -> None:
+    with MockModel(ADDS) as model, pytest.raises(RolloutFailed) as caught:
+        one(plain, asked(model.url, config={"raises": True}))
+    assert caught.value.boundary == "environment"
+
+
+def test_an_address_is_looked_at_before_anything_runs(plain: TaskApp) -> None:
+    async def work(service: Service) -> None:
+        for url, code in (("ftp://example.org", "invalid_address"), ("http://169.254.169.254/v1", "address_refused")):
+            with pytest.raises(RequestError) as caught:
+                await service.rollout(asked(url))
+            assert caught.value.code == code
+        assert service.in_flight == 0
+
+    serving(plain, work)
+
+
+def test_the_callers_own_key_is_used_and_kept_nowhere(plain: TaskApp) -> None:
+    key = "sk-sentinel-of-the-caller"
+
+    async def work(service: Service) -> str:
+        rollout = await service.rollout(asked(model.url, policy={"api_key": key, "temperature": 0.5}))
+        assert service.store is not None
+        kept = await service.store.load(rollout.rollout_id)
+        assert kept is not None and kept.policy["temperature"] == 0.5
+        return f"{kept}{encode(rollout.events).text!r}{rollout.policy}"
+
+    with MockModel(ADDS, api_key=key) as model:
+        assert key not in serving(plain, work, store=open_store("memory"))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_key_that_the_model_repeats_reaches_neither_caller_nor_store(
+    plain: TaskApp, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In words, as a tool's name and as an argument, each of which comes back in a refusal."""
+    key = "sk-sentinel-of-the-caller"
+    says = [f"I was sent {key}.", {f"add_{key}": {"amount": 2}}, {"add": {"amount": key}}, *ADDS]
+
+    async def work(service: Service) -> str:
+        rollout = await service.rollout(asked(model.url, policy={"api_key": key}, record={"return_trace": True}))
+        assert rollout.trajectory.length > 0
+        assert service.store is not None
+        kept = await service.store.load(rollout.rollout_id)
+        return f"{kept}{answer_bytes(rollout)!r}{encode(rollout.events).text!r}"
+
+    with MockModel(says, api_key=key) as model:
+        told = serving(plain, work, workers=workers, store=open_store("memory")) + caplog.text
+    assert "(key)" in told
+    places = [told.find(key[start : start + 12]) for start in range(len(key) - 11)]
+    assert max(places) < 0, [told[max(0, at - 200) : at + 80] for at in places if at >= 0][:1]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_environment_asks_a_second_model(plain: TaskApp, workers: int) -> None:
+    with MockModel(["Good day.", "Well said."]) as user:
+        variables = {"TASKAPP_USER_URL": user.url, "TASKAPP_USER_MODEL": "crowd"}
+
+        async def work(service: Service) -> tuple[Rollout, Any]:
+            rollout = await service.rollout(a_request("noop", env_name="guest", seed=1))
+            assert service.store is not None
+            kept = await service.store.load(rollout.rollout_id)
+            assert kept is not None
+            return rollout, kept.private["second_calls"]
+
+        rollout, calls = serving(plain, work, variables=variables, workers=workers, store=open_store("memory"))
+        assert [request.body["model"] for request in user.requests] == ["crowd", "crowd"]
+        assert user.requests[1].body["temperature"] == 0
+    assert rollout.trajectory.initial == "Good day." and rollout.trajectory.steps[0].observation == "Good day."
+    assert [(call["role"], call["messages"][-1]["content"], call["reply"]["content"]) for call in calls] == [
+        ("user", "begin", "Good day."), ("user", "hello", "Good day."),
+    ]  # fmt: skip
+    metrics = rollout.trajectory.metrics
+    assert metrics["calls_user"] == 2 and metrics["tokens_user"] > 0
+    assert rollout.usage == {}, "a second model's tokens are not the policy's"
+
+
+def test_a_second_model_that_fails_is_the_environments_failure(plain: TaskApp) -> None:
+    with (
+        MockModel(faults=Faults(rate={"400": 1.0})) as user,
+        pytest.raises(RolloutFailed, match="role 'user'") as caught,
+    ):
+        one(plain, a_request("noop", env_name="guest", seed=1), variables={"TASKAPP_USER_URL": user.url})
+    assert caught.value.boundary == "environment"
+
+
+def test_a_loop_that_returns_truncates_and_one_that_raises_fails(looped: TaskApp) -> None:
+    with MockModel([ADDS[0], "stop"]) as model:
+        rollout = one(looped, asked(model.url))
+    assert (rollout.trajectory.status, rollout.trajectory.stop_reason) == ("truncated", "rollout_returned")
+    with MockModel([ADDS[0], "raise"]) as model, pytest.raises(RolloutFailed) as caught:
+        one(looped, asked(model.url))
+    assert (caught.value.boundary, caught.value.failure.code) == ("policy", "policy_raised")
+    assert "sentinel" not in caught.value.failure.message
+
+
+def test_named_policies_play_without_the_loop(looped: TaskApp) -> None:
+    rollout = one(looped, a_request("random", env_name="sums", seed=3))
+    assert rollout.policy == "random"
+
+
+class Deaf(BaseHTTPRequestHandler):
+    """An endpoint that ignores members it does not know, and gives no tokens: it adds 3 whenever it is asked."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"amount": 3}'}}
+        message = {"role": "assistant", "content": None, "tool_calls": [call]}
+        choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+        body = orjson.dumps({"choices": [{**choice, **self.tokens()}]})
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def tokens(self) -> dict[str, Any]:
+        """The members of the choice that are for training."""
+        return {}
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Nothing: pytest's output stays readable."""
+
+
+@contextmanager
+def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def deaf() -> Iterator[str]:
+    with listening(Deaf) as url:
+        yield url
+
+
+@pytest.mark.parametrize(("which", "workers"), [("plain", 0), ("plain", 1), ("looped", 0)])
+def test_tokens_that_were_asked_for_and_did_not_come_are_a_warning(
+    which: str, workers: int, deaf: str, request: pytest.FixtureRequest
+) -> None:
+    app = request.getfixturevalue(which)
+
+    def warned(url: str, **more: Any) -> list[str]:
+        rollout = one(app, asked(url, **{"record": {"logprobs": True}, **more}), workers=workers)
+        told: list[str] = response_body(rollout)["pipeline_metadata"]["warnings"]
+        return told
+
+    with MockModel(ADDS) as model:
+        assert warned(model.url) == []
+    found = warned(deaf)
+    assert [told.partition(" were asked for")[0] for told in found] == [
+        "token ids of the prompt", "token ids", "log-probabilities",
+    ]  # fmt: skip
+    assert all(" 2 of 2 " in told for told in found)
+    if workers == 0:
+        assert len(warned(deaf, mode="eval")) == 1, "an evaluation asks for no ids"
+        assert len(warned(deaf, mode="eval", record={}, policy={"return_token_ids": True})) == 2
+        assert warned(deaf, mode="eval", record={}) == []
+
+
+THINKS_FIRST = """
+@app.rollout
+async def play(env, model, task):
+    while not env.done:
+        messages = [{"role": "user", "content": env.observation}]
+        await model.chat(messages)
+        await model.chat(messages, tools=env.tools)
+        await env.step("add", {"amount": 3})
+"""
+
+
+def test_tokens_that_did_not_come_with_an_earlier_call_of_a_step_are_a_warning(tmp_path: Path) -> None:
+    answers = itertools.count()
+
+    class EverySecond(Deaf):
+        def tokens(self) -> dict[str, Any]:
+            if next(answers) % 2 == 0:
+                return {}
+            return {
+                "prompt_token_ids": [1],
+                "token_ids": [2],
+                "logprobs": {"content": [{"token": "2", "logprob": -1.0}]},
+            }
+
+    with listening(EverySecond) as url:
+        rollout = one(app_from(tmp_path, APP + THINKS_FIRST), asked(url, record={"logprobs": True}))
+    assert rollout.trajectory.length == 2
+    assert len(rollout.warnings) == 3 and all(" 2 of 4 " in told for told in rollout.warnings)
+
+
+def test_unknown_members_of_policy_config_are_warnings(plain: TaskApp) -> None:
+    with MockModel(ADDS) as model:
+        rollout = one(plain, asked(model.url, policy={"temprature": 0.5, "max_tokens": 99, "zzz": [1]}))
+    assert len(rollout.warnings) == 2
+    assert "policy.config.temprature" in rollout.warnings[0] and "'temperature'" in rollout.warnings[0]
+    assert "policy.config.zzz" in rollout.warnings[1] and "mean" not in rollout.warnings[1]
+
+    rollout = one(plain, a_request("noop", policy_config={"max-tokens": 5, "noop": 1}, ops=["env"], seed=3))
+    assert "policy.config.max-tokens" in rollout.warnings[0] and "'max_tokens'" in rollout.warnings[0]
+
+    many = {**{f"name_{number}": 1 for number in range(2000)}, "no word " * 20: 1}
+    rollout = one(plain, a_request("noop", policy_config={**many, "noop": 1}, ops=["env"], seed=3))
+    assert len(rollout.warnings) == 9 and "1994 more" in rollout.warnings[-1]
+    assert max(map(len, rollout.warnings)) < 120
+
+
+# -- limits -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def quiz(tmp_path_factory: pytest.TempPathFactory) -> TaskApp:
+    return app_from(tmp_path_factory.mktemp("quiz"), APP + QUIZ)
+
+
+def test_an_answer_with_too_many_calls_is_cut_and_goes_back_cut(tmp_path: Path) -> None:
+    app = app_from(tmp_path, APP.replace("max_steps=8", "max_steps=80").replace("self.total >= 6", "self.total >= 66"))
+    with MockModel([flood(3000), {"add": {"amount": 2}}]) as model:
+        rollout = one(app, asked(model.url, ops=["agent"] * 2))
+        said = model.records.kept[-1].body["messages"]
+    assert (rollout.trajectory.stop_reason, rollout.trajectory.length) == ("environment", 66)
+    assert [step.index for step in rollout.trajectory.steps if step.refused] == [64]
+    assert len(said[-66]["tool_calls"]) == 65
+    assert [message["tool_call_id"] for message in said[-65:]] == [call["id"] for call in said[-66]["tool_calls"]]
+    assert rollout.trajectory.turns[0].answer.details["left_out_calls"] == 3000 - 65
+
+
+@pytest.mark.parametrize("mode", ["tool_calls", "text", "structured"])
+@pytest.mark.parametrize(
+    ("answer", "judged", "invalid"),
+    [("", "", 1), (None, "", 1), ({"jump": {}}, "", 1), ("Paris", "Paris", 0),
+     ({"content": "Paris", "tool_calls": [{"name": "jump"}]}, "Paris", 1)],
+    ids=repr,
+)  # fmt: skip
+def test_one_answer_of_a_model_is_judged_in_every_mode(
+    quiz: TaskApp, mode: str, answer: Any, judged: str, invalid: int
+) -> None:
+    with MockModel([answer, "Paris", "Paris"]) as model:
+        request = asked(model.url, env_name="question", seed=0)
+        request.policy.output_mode = mode  # type: ignore[assignment]
+        trajectory = one(quiz, request).trajectory
+        assert model.records.answers == 1
+    assert (trajectory.status, trajectory.stop_reason, trajectory.length) == ("terminated", "environment", 1)
+    assert trajectory.steps[0].args == {"text": judged}
+    assert trajectory.metrics["invalid_actions"] == invalid
+
+
+def test_an_answer_that_was_cut_at_its_limit_of_tokens_is_judged_with_a_warning(quiz: TaskApp) -> None:
+    with MockModel([{"content": "Par", "finish_reason": "length"}]) as hasty, MockModel(["Paris"]) as model:
+        cut, whole = (one(quiz, asked(each.url, env_name="question", seed=0)) for each in (hasty, model))
+    assert (cut.trajectory.status, cut.trajectory.answer_text, len(cut.warnings)) == ("terminated", "Par", 1)
+    assert (whole.trajectory.answer_text, whole.warnings) == ("Paris", [])
+
+
+def answered(app: TaskApp, answer: object, **more: Any) -> Rollout:
+    """A rollout whose model gives this very answer each time."""
+
+    async def work(service: Service) -> Rollout:
+        async with raw_server([http(200, answer)]) as server:
+            return await service.rollout(asked(server.url, **more))
+
+    return serving(app, work)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("which", ["plain", "looped"])
+def test_a_bound_of_tokens_truncates_before_the_next_call(
+    which: str, workers: int, request: pytest.FixtureRequest
+) -> None:
+    app = request.getfixturevalue(which)
+    with MockModel([{"add": {"amount": 1}}] * 9) as model:
+        free = one(app, asked(model.url), workers=workers)
+        first = free.trajectory.turns[0].answer.usage
+        two = int(sum(turn.answer.usage["total_tokens"] for turn in free.trajectory.turns[:2]))
+    for limit, turns in ((1, 1), (int(first["total_tokens"]), 1), (two - 1, 2), (two, 2), (two + 1, 3)):
+        with MockModel([{"add": {"amount": 1}}] * 9) as model:
+            rollout = one(app, asked(model.url, safety={"max_rollout_tokens": limit}), workers=workers)
+            assert model.records.answers == turns, "no call begins beyond the limit"
+        trajectory = rollout.trajectory
+        assert (trajectory.status, trajectory.stop_reason) == ("truncated", "max_rollout_tokens")
+        assert (trajectory.length, rollout.ops_executed) == (turns, 2 * turns)
+        assert rollout.scorecard.reward == 0.0
+        assert [event.value for event in rollout.events if isinstance(event, Limited)] == [limit]
+
+
+CAUTIOUS = """
+app = TaskApp("cautious")
+
+
+@app.environment("talk", max_steps=30)
+class Talk:
+    '''Asks a model where it can.'''
+
+    def reset(self, context: Any) -> str:
+        self.user = context.model("user")
+        return "begin"
+
+    @action(noop={})
+    def go(self) -> Step:
+        '''Go on.'''
+        ACT
+        return Step("on", reward=1.0)
+
+    def final_state(self) -> Any:
+        STATE
+        return {}
+
+    def close(self) -> None:
+        CLOSE
+
+
+LOOP
+"""
+ASKS = 'self.user.ask([{"role": "user", "content": "hello"}])'
+LOOPS = """@app.rollout
+async def play(env, model):
+    while True:
+        try:
+            await model.chat([{"role": "user", "content": "hello"}])
+        except Exception as error:
+            HANDLED
+        await env.step("go", {})"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "code",
+    [{"STATE": ASKS}, {"CLOSE": ASKS}, {"ACT": f"try: {ASKS}\n        except Exception: pass"},
+     *({"LOOP": LOOPS, "HANDLED": handled} for handled in ("pass", "continue", "raise ValueError from error"))],
+    ids=repr,
+)  # fmt: skip
+def test_authors_code_cannot_hold_the_end_by_a_bound_of_tokens(
+    tmp_path: Path, code: dict[str, str], workers: int
+) -> None:
+    text = CAUTIOUS
+    for name, default in {"LOOP": "", "HANDLED": "", "ACT": "", "STATE": "", "CLOSE": "pass"}.items():
+        text = text.replace(name, code.get(name, default))
+    with MockModel([{"go": {}}] * 9) as model:
+        variables = {"TASKAPP_USER_URL": model.url, "TASKAPP_USER_MODEL": "m"}
+        request = asked(model.url, safety={"max_rollout_tokens": 1})
+        rollout = one(app_from(tmp_path, text), request, workers=workers, variables=variables)
+        assert model.records.answers == 1
+    assert (rollout.trajectory.status, rollout.trajectory.stop_reason) == ("truncated", "max_rollout_tokens")
+    assert len([sentence for sentence in rollout.warnings if "final_state" in sentence]) == ("STATE" in code)
+
+
+def flood(calls: int) -> dict[str, Any]:
+    return {"content": None, "tool_calls": [{"name": "add", "arguments": {"amount": 1}}] * calls}
+
+
+LIMITS: dict[str, tuple[Any, dict[str, int]]] = {
+    "max_refusals": ({"jump": {}}, {"max_refusals": 3}),
+    "max_rollout_tokens": ({"add": {"amount": 0}}, {"max_rollout_tokens": 1}),
+    "max_ops": ({"add": {"amount": 0}}, {"max_ops": 4}),
+    "max_ops within an answer": (flood(3), {"max_ops": 6}),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_replay_ends_where_a_limit_of_the_request_ended_the_rollout(
+    plain: TaskApp, tmp_path: Path, workers: int
+) -> None:
+    async def work(service: Service) -> list[tuple[Rollout, Rollout, Any]]:
+        found = []
+        for answer, safety in LIMITS.values():
+            with MockModel([answer] * 9) as model:
+                first = await service.rollout(asked(model.url, safety=safety))
+            again = await service.rollout(a_request("replay", policy_config={"rollout_id": first.rollout_id}))
+            assert service.store is not None
+            stored = await service.store.load(first.rollout_id)
+            assert stored is not None
+            found.append((first, again, await replay(service, service.store, stored, a_request(None))))
+        return found
+
+    played = serving(plain, work, workers=workers, store=open_store(str(tmp_path / "kept.db")))
+    for (name, (_, safety)), (first, again, compared) in zip(LIMITS.items(), played, strict=True):
+        assert first.trajectory.stop_reason == again.trajectory.stop_reason == name.split()[0], name
+        assert first.digest == again.digest, name
+        assert compared.same, (name, compared.difference, compared.problem)
+        assert [event.value for event in first.events if isinstance(event, Limited)] == [*safety.values()]
+
+
+def test_second_models_count_and_judges_do_not(quiz: TaskApp) -> None:
+    with MockModel(behaviour="echo") as model, MockModel(["fine"] * 40) as user:
+        variables = {"TASKAPP_USER_URL": user.url, "TASKAPP_USER_MODEL": "u"}
+        limits = {"max_rollout_tokens": 200}
+        rollout = one(quiz, a_request("noop", env_name="chatty", seed=0, safety=limits), variables=variables)
+        spent = rollout.trajectory.metrics["tokens_user"]
+        assert rollout.trajectory.stop_reason == "max_rollout_tokens"
+        assert 200 <= spent < 200 + spent / user.records.answers * 2
+        assert rollout.trajectory.length == user.records.answers == rollout.trajectory.metrics["calls_user"]
+        assert model.records.requests == 0
+
+
+def test_tokens_that_no_endpoint_counts_are_estimated(plain: TaskApp) -> None:
+    reply = {"choices": [{"message": {"role": "assistant", "tool_calls": [
+        {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"amount": 1}'}}]}}]}  # fmt: skip
+    rollout = answered(plain, reply, safety={"max_rollout_tokens": 400})
+    assert (rollout.trajectory.stop_reason, rollout.usage) == ("max_rollout_tokens", {})
+    assert 1 <= rollout.trajectory.length < 6
+
+
+@pytest.mark.parametrize("count", ["1e308", "-1", "1000000000001", "null"])
+def test_a_count_of_tokens_that_cannot_be_is_no_count(plain: TaskApp, count: str) -> None:
+    told = orjson.Fragment(count.encode())
+    call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"amount": 3}'}}
+    message = {"role": "assistant", "tool_calls": [call]}
+    answer = {"choices": [{"message": message}], "usage": {"prompt_tokens": told, "completion_tokens": 5}}
+    rollout = answered(plain, orjson.dumps(answer))
+    assert rollout.usage == {"completion_tokens": 10}
+    RolloutResponse.model_validate_json(answer_bytes(rollout))

@@ -1,0 +1,126 @@
+"""The worker's program alone: it starts, says what fails, ends with its front, and loads little before it listens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskapp_kit.contract.events import from_json, joined
+from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.rollout.workers.main import refusal
+from taskapp_kit.rollout.workers.pool import Processes, StartFailed
+from taskapp_kit.rollout.workers.remote import Told
+from taskapp_kit.system.child_python import python_command
+
+HOSTILE = Path(__file__).parents[2] / "hostile_app.py"
+
+
+def pool(reference: str) -> Processes:
+    argv = python_command("taskapp_kit.rollout.workers.main", reference, os.pathsep.join(sys.path))
+    return Processes(argv, environment=dict(os.environ), shared=1)
+
+
+def played(job: dict[str, Any]) -> tuple[dict[str, Any], bytes, Told]:
+    """One job in a real worker: its last frame, what of its blob is neither events nor pictures, and what was told."""
+    told = Told()
+
+    def tell(frame: dict[str, Any], blob: bytes) -> None:
+        assert told.take(frame, blob) == len(blob)
+
+    async def main() -> tuple[dict[str, Any], bytes]:
+        made = pool(f"{HOSTILE}:app")
+        await made.start()
+        try:
+            return await made.run(job, exclusive=False, seconds=20, tell=tell)
+        finally:
+            await made.close(0)
+
+    frame, blob = asyncio.run(main())
+    return frame, blob[told.take(frame, blob) :] if "text" in frame else blob, told
+
+
+def a_job(config: dict[str, Any], **more: Any) -> dict[str, Any]:
+    request = {
+        "run_id": "r",
+        "env": {"env_name": "shared", "seed": 3, "config": config},
+        "policy": {"policy_name": "noop"},
+        "ops": [],
+        "mode": "rl",
+    }
+    job = {"request": request, "recording": None, "rollout_id": "id", "created_at": 1.0, "versions": {"kit": "k"}}
+    return {**job, "written": False, "live": False, "skip_judges": False, "max_calls": 64, **more}
+
+
+def test_a_quick_rollout_is_told_in_one_frame() -> None:
+    frame, body, told = played(a_job({"image": True}))
+    assert frame["outcome"]["length"] == 5
+    assert frame["outcome"]["final_state"] == {"db": "sentinel-private"}
+    assert len(told.pictures) == 5
+    assert body == b""
+    events = told.events()
+    assert [event.kind for event in events][-2:] == ["ended", "scored"]
+    assert len(told._pieces) == 1
+
+
+def test_a_slow_rollout_is_told_before_each_slow_step() -> None:
+    _, _, told = played(a_job({"slow": 0.06}))
+    assert len(told._pieces) >= 5
+    assert [event["seq"] for event in told.encoded()] == list(range(len(told.encoded())))
+
+
+def test_the_answer_is_written_where_the_rollout_was_played() -> None:
+    _, body, _ = played(a_job({}, written=True))
+    answer = json.loads(body)
+    assert (answer["rollout_id"], answer["versions"]) == ("id", {"kit": "k", "environment": "7"})
+    assert "timing" not in answer
+
+
+def test_a_refused_config_comes_back_as_such() -> None:
+    frame, blob, _ = played(a_job({"breaks": "config"}))
+    assert frame["refused"]["code"] == "bad_config"
+    assert frame["refused"]["fields"][0][0] == ["body", "env", "config"]
+    assert blob == b""
+
+
+def test_a_refusal_is_json() -> None:
+    error = RequestError("no.", fields=(FieldProblem(("body", "ops", 1), "m", "t"),), code="c", hint="h")
+    told = json.loads(json.dumps(refusal(error)))
+    assert told == {"message": "no.", "hint": "h", "code": "c", "fields": [[["body", "ops", 1], "m", "t"]]}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("import no_such_module_at_all", "No module named 'no_such_module_at_all'"),
+        ("from taskapp_kit import TaskApp\napp = TaskApp('empty')", "task app 'empty' has 1 problem"),
+        ("raise SystemExit(3)", "failed while it was imported"),
+    ],
+)
+def test_an_app_that_cannot_be_loaded_is_told_in_its_own_words(text: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(text)
+
+    async def main() -> None:
+        with pytest.raises(StartFailed) as caught:
+            await pool(str(tmp_path / "app.py")).start()
+        assert sentence in caught.value.reason
+
+    asyncio.run(main())
+
+
+def test_nothing_heavy_is_loaded_before_the_front_is_listened_to() -> None:
+    code = "import sys, taskapp_kit.rollout.workers.main; print([m for m in ('pydantic', 'fastapi', 'numpy', 'asyncio') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_pieces_of_events_join_to_what_they_were() -> None:
+    pieces = [b'{"v":1,"seq":0,"kind":"called","turn":0},{"v":1,"seq":1,"kind":"called","turn":1}',
+              b'{"v":1,"seq":2,"kind":"called","turn":2}']  # fmt: skip
+    assert [from_json(told).turn for told in joined(pieces)] == [0, 1, 2]  # type: ignore[union-attr]

@@ -1,0 +1,671 @@
+"""Real child processes: they work, hang, crash, flood and refuse; each costs what it may cost and no more."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskapp_kit.rollout.workers import protocol as frames
+from taskapp_kit.rollout.workers.pool import (
+    JobHung,
+    JobRaised,
+    NeverBegan,
+    Processes,
+    StartFailed,
+    WorkerDied,
+)
+
+pytestmark = pytest.mark.anyio
+HERE = Path(__file__).parent
+ENVIRONMENT = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def argv(mode: str = "serve") -> list[str]:
+    return [sys.executable, str(HERE / "job_program.py"), frames.__file__, mode]
+
+
+@contextlib.asynccontextmanager
+async def pool(
+    *, shared: int = 1, exclusive: int = 0, mode: str = "serve", threads: int = 16, **more: Any
+) -> AsyncIterator[Processes]:
+    made = Processes(
+        argv(mode),
+        environment={**ENVIRONMENT, "THREADS": str(threads)},
+        shared=shared,
+        exclusive=exclusive,
+        stop_grace_seconds=0.3,
+        retry_seconds=(0.3,),
+        **more,
+    )
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.close(0)
+        assert made.counters()["alive"] == 0
+
+
+class Told:
+    """A `tell` that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.frames: list[dict[str, Any]] = []
+        self.first = asyncio.Event()
+
+    def __call__(self, frame: dict[str, Any], blob: bytes) -> None:
+        self.frames.append(frame)
+        self.first.set()
+
+
+def nothing(frame: dict[str, Any], blob: bytes) -> None:
+    """A `tell` for jobs that tell nothing."""
+
+
+async def run(pool: Processes, do: str, *, exclusive: bool = False, seconds: float = 10.0, **more: Any) -> Any:
+    blob, step_seconds, tell = more.pop("blob", b""), more.pop("step_seconds", None), more.pop("tell", nothing)
+    return await pool.run(
+        {"do": do, **more}, blob=blob, exclusive=exclusive, seconds=seconds, step_seconds=step_seconds, tell=tell
+    )
+
+
+async def until(true: Callable[[], object], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come true in time"
+        await asyncio.sleep(0.01)
+
+
+def lives(pid: int) -> bool:
+    """The process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def children() -> list[str]:
+    """Child processes that this test started, zombies too; those that others left are not this test's business."""
+    return [pid for pid in all_children() if pid not in BEFORE]
+
+
+def all_children() -> list[str]:
+    return [pid for task in Path("/proc/self/task").iterdir() for pid in _children_of(task)]
+
+
+def _children_of(task: Path) -> list[str]:
+    try:
+        return (task / "children").read_text().split()
+    except OSError:  # the thread has ended
+        return []
+
+
+BEFORE: set[str] = set()
+
+
+@pytest.fixture(autouse=True)
+def _only_its_own_children() -> None:
+    BEFORE.clear()
+    BEFORE.update(all_children())
+
+
+# -- jobs that go well --------------------------------------------------------------------------------------------
+
+
+async def test_a_job_and_its_blob_come_back() -> None:
+    blob = os.urandom(3_000_000)
+    async with pool() as made:
+        frame, back = await run(made, "echo", what={"ä": [1, None, 2.5]}, blob=blob)
+        assert frame["echo"] == {"ä": [1, None, 2.5]}
+        assert back == blob
+
+
+async def test_many_jobs_at_once_each_get_their_own_answer_and_both_children_work() -> None:
+    async with pool(shared=2) as made:
+        answers = await asyncio.gather(*(run(made, "echo", what=n, blob=b"%d" % n) for n in range(300)))
+        assert [(frame["echo"], blob) for frame, blob in answers] == [(n, b"%d" % n) for n in range(300)]
+        assert len({frame["pid"] for frame, _ in answers}) == 2
+
+
+async def test_frames_are_told_in_order_and_before_the_end() -> None:
+    told = Told()
+    async with pool() as made:
+        assert (await run(made, "count", to=5000, tell=told))[0] == {"counted": 5000}
+        assert [frame["number"] for frame in told.frames] == list(range(5000))
+
+
+async def test_a_slow_listener_holds_its_own_job_only_and_misses_nothing() -> None:
+    seen = 0
+    may_go = asyncio.Event()
+
+    async def slow(frame: dict[str, Any], blob: bytes) -> None:
+        nonlocal seen
+        await may_go.wait()
+        seen += 1
+
+    async with pool() as made:
+        job = asyncio.create_task(run(made, "flood", tell=slow, seconds=0.8))
+        await asyncio.sleep(0.4)
+        (child,) = made._shared.children
+        (running,) = child.jobs.values()
+        assert running.held
+        held = len(running.queued)
+        assert (await run(made, "echo", what="another job"))[0]["echo"] == "another job"
+        assert len(running.queued) == held
+        assert running.queued_bytes < 16_000_000
+        may_go.set()
+        frame, _ = await job
+        assert frame["sent"] - seen in (0, 1)  # what was being awaited at the deadline was cancelled
+        assert seen > held
+
+
+async def test_a_listener_that_never_ends_makes_no_job_hang_and_the_deadline_holds() -> None:
+    async def never(frame: dict[str, Any], blob: bytes) -> None:
+        await asyncio.sleep(60)
+
+    async with pool(exclusive=1) as made:
+        for exclusive in (True, False):
+            began = time.monotonic()
+            frame, _ = await run(made, "count", to=2000, tell=never, seconds=0.3, exclusive=exclusive)
+            assert frame == {"counted": 2000}
+            assert time.monotonic() - began < 5
+        assert made.counters()["replaced"] == made.counters()["hung"] == 0
+
+
+async def test_what_was_told_before_a_crash_is_listened_to_before_the_error() -> None:
+    seen = []
+
+    async def slow(frame: dict[str, Any], blob: bytes) -> None:
+        await asyncio.sleep(0.1)
+        seen.append(frame)
+
+    async with pool(shared=0, exclusive=1) as made:
+        with pytest.raises(WorkerDied):
+            await run(made, "segfault", exclusive=True, tell=slow)
+        assert seen == [{"before": "the fall"}]
+        assert made.counters()["in_flight"] == 0
+
+
+@pytest.mark.parametrize("kind", ["plain", "awaited"])
+async def test_a_child_asks_and_hears_the_answer(kind: str) -> None:
+    def plain(frame: dict[str, Any], blob: bytes) -> dict[str, Any]:
+        return {"answer": frame["question"] * 10}
+
+    async def awaited(frame: dict[str, Any], blob: bytes) -> dict[str, Any]:
+        await asyncio.sleep(0.001)
+        return plain(frame, blob)
+
+    async with pool() as made:
+        frame, _ = await run(made, "ask", times=20, tell=plain if kind == "plain" else awaited)
+        assert frame == {"heard": [n * 10 for n in range(20)]}
+
+
+async def test_what_tell_raises_ends_the_job_and_the_child_goes_on() -> None:
+    def broken(frame: dict[str, Any], blob: bytes) -> None:
+        raise LookupError("no such listener")
+
+    async def broken_later(frame: dict[str, Any], blob: bytes) -> dict[str, Any]:
+        raise LookupError("no such listener")
+
+    async with pool() as made:
+        for tell in (broken, broken_later):
+            with pytest.raises(LookupError, match="no such listener"):
+                await run(made, "ask", times=1, tell=tell)
+        await until(lambda: made.counters()["in_flight"] == 0)
+        assert (await run(made, "echo"))[0]["exclusive"] is False
+        assert made.counters()["replaced"] == 0
+
+
+async def test_what_a_handler_raises_reaches_the_caller_and_the_child_goes_on() -> None:
+    async with pool() as made:
+        with pytest.raises(JobRaised) as caught:
+            await run(made, "raise")
+        assert caught.value.frame["error"] == "ValueError"
+        assert caught.value.frame["message"] == "the cat \udc00 sat"
+        assert "job_program.py" in caught.value.frame["traceback"]
+        with pytest.raises(JobRaised, match="BadFrame"):
+            await run(made, "too large")
+        assert (await run(made, "nan"))[0] == {"value": 2**70, "text": "\udc00"}
+        assert made.counters()["replaced"] == 0
+
+
+async def test_a_job_that_json_cannot_say_is_the_callers_error() -> None:
+    async with pool(exclusive=1) as made:
+        for exclusive in (False, True):
+            with pytest.raises(TypeError):
+                await run(made, "echo", what=object(), exclusive=exclusive)
+            assert (await run(made, "echo", exclusive=exclusive))[0]["exclusive"] is exclusive
+
+
+async def test_what_is_printed_and_read_in_a_child_disturbs_nobody(capfd: pytest.CaptureFixture[str]) -> None:
+    async with pool() as made:
+        assert (await run(made, "print"))[0] == {"read": ""}
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "x" * 10_000 in err
+    assert "from a grandchild" in err
+
+
+async def test_a_child_has_the_environment_that_was_given_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENTINEL_KEY", "must not get there")
+    async with pool() as made:
+        seen, _ = await run(made, "environment")
+    assert seen.items() >= ENVIRONMENT.items()
+    assert "SENTINEL_KEY" not in seen
+
+
+# -- stops --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+async def test_at_the_deadline_a_job_is_asked_to_stop_and_its_answer_counts(exclusive: bool) -> None:
+    async with pool(exclusive=1) as made:
+        began = time.monotonic()
+        assert (await run(made, "wait", exclusive=exclusive, seconds=0.2))[0] == {"stopped": "timeout"}
+        assert 0.2 <= time.monotonic() - began < 5
+        assert made.counters()["replaced"] == 0
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+async def test_a_cancelled_caller_goes_at_once_and_the_job_ends_soon(exclusive: bool) -> None:
+    told = Told()
+    async with pool(exclusive=1) as made:
+        job = asyncio.create_task(run(made, "wait", exclusive=exclusive, tell=told))
+        await told.first.wait()
+        job.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await job
+        await until(lambda: made.counters()["in_flight"] == 0)
+        assert made.counters()["replaced"] == 0
+
+
+async def test_a_job_that_asks_is_stopped_while_its_answer_is_awaited() -> None:
+    cancelled = asyncio.Event()
+
+    async def never(frame: dict[str, Any], blob: bytes) -> dict[str, Any]:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled.set()
+        return {}
+
+    async with pool() as made:
+        with pytest.raises(JobRaised) as caught:
+            await run(made, "ask", times=1, seconds=0.2, tell=never)
+        assert caught.value.frame["error"] == "Stopped"
+        assert cancelled.is_set()
+
+
+async def test_a_job_that_hangs_alone_is_killed_after_its_deadline_and_replaced() -> None:
+    told = Told()
+    async with pool(shared=0, exclusive=1) as made:
+        began = time.monotonic()
+        with pytest.raises(
+            WorkerDied, match=r"killed: the job did not end within 0.3 s of its deadline of 0.2 s"
+        ) as caught:
+            await run(made, "hang", exclusive=True, seconds=0.2, tell=told)
+        assert 0.5 <= time.monotonic() - began < 5
+        assert (caught.value.killed_for, caught.value.signal_name) == ("deadline", "SIGKILL")
+        assert (await run(made, "echo", exclusive=True))[0]["pid"] != told.frames[0]["pid"]
+        await until(lambda: not lives(told.frames[0]["pid"]))
+        assert made.counters()["killed"] == made.counters()["hung"] == 1
+
+
+async def test_a_job_cancelled_while_it_hangs_in_c_is_killed_and_frees_its_place() -> None:
+    told = Told()
+    async with pool(shared=0, exclusive=1) as made:
+        job = asyncio.create_task(run(made, "hang in C", exclusive=True, tell=told))
+        await told.first.wait()
+        job.cancel()
+        frame, _ = await run(made, "echo", exclusive=True, what="next in line")
+        assert frame["echo"] == "next in line"
+        assert made.counters()["killed"] == 1
+
+
+@pytest.mark.parametrize("how", ["hang", "hang in C"])
+async def test_a_step_that_takes_too_long_is_killed_at_that_time(how: str) -> None:
+    async with pool(shared=0, exclusive=1) as made:
+        await run(made, "echo", exclusive=True)
+        began = time.monotonic()
+        with pytest.raises(WorkerDied, match=r"^killed: step took longer than 0.3 s$") as caught:
+            await run(made, how, exclusive=True, step_seconds=0.3)
+        assert 0.3 <= time.monotonic() - began < 5
+        assert caught.value.killed_for == "step"
+
+
+async def test_many_steps_together_may_take_longer_than_one_may() -> None:
+    async with pool(exclusive=1) as made:
+        for exclusive in (True, False):
+            frame, _ = await run(made, "steps", exclusive=exclusive, times=10, each=0.04, step_seconds=0.3)
+            assert frame == {"stepped": 10}
+
+
+async def test_a_hung_job_in_a_shared_child_is_given_up_and_the_others_end_well() -> None:
+    async with pool() as made:
+        good = asyncio.create_task(run(made, "wait", seconds=1))
+        with pytest.raises(JobHung, match=r"step took longer than 0.2 s") as caught:
+            await run(made, "hang", step_seconds=0.2)
+        assert caught.value.hung_in == "step"
+        hung = made.counters()
+        assert (hung["hung"], hung["in_flight"], hung["alive"]) == (1, 1, 1)
+        assert (await run(made, "echo"))[0]["echo"] is None  # in the replacement
+        (old,) = [child["pid"] for child in made.counters()["children"] if child["retiring"]]
+        assert (await good)[0] == {"stopped": "timeout"}
+        await until(lambda: not lives(old))
+        assert (made.counters()["alive"], made.counters()["replaced"]) == (1, 1)
+        with pytest.raises(JobHung, match=r"within 0.3 s of its deadline"):
+            await run(made, "hang", seconds=0.1)
+        assert (await run(made, "echo"))[0]["echo"] is None
+
+
+async def test_exclusive_jobs_wait_in_line_and_the_time_in_line_counts() -> None:
+    told = Told()
+    async with pool(shared=0, exclusive=1) as made:
+        first = asyncio.create_task(run(made, "wait", exclusive=True, seconds=0.8, tell=told))
+        await told.first.wait()
+        order: list[int] = []
+
+        async def later(number: int) -> None:
+            await run(made, "echo", exclusive=True)
+            order.append(number)
+
+        waiting = [asyncio.create_task(later(number)) for number in range(3)]
+        with pytest.raises(NeverBegan, match=r"no worker process had a free place within the job's 0.2 s"):
+            await run(made, "echo", exclusive=True, seconds=0.2)
+        waiting[0].cancel()
+        await until(lambda: made.counters()["waiting"] == 2)
+        await first
+        await asyncio.wait(waiting)
+        assert order == [1, 2]
+
+
+async def test_shared_jobs_beyond_the_childs_threads_wait_in_line() -> None:
+    async with pool(threads=2) as made:
+        waits = [asyncio.create_task(run(made, "wait", seconds=0.3)) for _ in range(2)]
+        await until(lambda: made.counters()["in_flight"] == 2)
+        began = time.monotonic()
+        assert (await run(made, "echo"))[0]["echo"] is None
+        assert time.monotonic() - began > 0.2
+        await asyncio.gather(*waits)
+
+
+# -- deaths -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_segmentation_fault_costs_one_job_and_what_was_told_before_is_kept() -> None:
+    told = Told()
+    async with pool(exclusive=2) as made:
+        others = [asyncio.create_task(run(made, "wait", exclusive=alone, seconds=0.6)) for alone in (True, False)]
+        with pytest.raises(WorkerDied, match=r"^segmentation fault \(SIGSEGV\)$") as caught:
+            await run(made, "segfault", exclusive=True, tell=told)
+        assert (caught.value.exit_code, caught.value.signal_name) == (-11, "SIGSEGV")
+        assert caught.value.killed_for is None
+        assert told.frames == [{"before": "the fall"}]
+        assert [frame for frame, _ in await asyncio.gather(*others)] == [{"stopped": "timeout"}] * 2
+        assert made.counters()["replaced"] == 1
+
+
+async def test_a_shared_child_that_dies_fails_exactly_its_jobs() -> None:
+    async with pool(shared=2) as made:
+        waits = [asyncio.create_task(run(made, "wait", seconds=0.6)) for _ in range(6)]
+        await until(lambda: made.counters()["in_flight"] == 6)
+        with pytest.raises(WorkerDied, match=r"^exited 3$"):
+            await run(made, "exit", code=3)
+        outcomes = await asyncio.gather(*waits, return_exceptions=True)
+        assert sum(isinstance(outcome, WorkerDied) for outcome in outcomes) == 3
+        assert sum(outcome == ({"stopped": "timeout"}, b"") for outcome in outcomes) == 3
+        await until(lambda: made.counters()["alive"] == 2)
+
+
+async def test_a_child_killed_from_outside_says_that_memory_may_have_run_out() -> None:
+    told = Told()
+    async with pool() as made:
+        job = asyncio.create_task(run(made, "hang", tell=told))
+        await told.first.wait()
+        os.kill(told.frames[0]["pid"], signal.SIGKILL)
+        with pytest.raises(WorkerDied, match="SIGKILL from outside, as the kernel does when memory runs out"):
+            await job
+        assert made.counters()["killed"] == 0
+        assert (await run(made, "echo"))[0]["echo"] is None
+
+
+async def test_an_idle_child_that_dies_is_replaced_and_no_job_meets_it() -> None:
+    async with pool(shared=1, exclusive=1) as made:
+        await until(lambda: made.counters()["alive"] == 2)
+        for child in made.counters()["children"]:
+            os.kill(child["pid"], signal.SIGKILL)
+        await asyncio.sleep(0.02)
+        for exclusive in (True, False):
+            assert (await run(made, "echo", exclusive=exclusive))[0]["exclusive"] is exclusive
+        assert made.counters()["replaced"] == 2
+
+
+async def test_exclusive_children_that_nobody_needs_any_more_are_let_go_but_one() -> None:
+    async with pool(shared=0, exclusive=3, spare_seconds=0.2) as made:
+        await asyncio.gather(*(run(made, "wait", exclusive=True, seconds=2.0) for _ in range(3)))
+        await until(lambda: len(children()) == 4)
+        await until(lambda: len(children()) == 1)
+        assert (await run(made, "echo", exclusive=True))[0]["exclusive"] is True
+        assert (made.counters()["replaced"], made.counters()["killed"]) == (0, 0)
+
+
+async def test_what_is_no_frame_kills_the_child_and_not_the_server() -> None:
+    async with pool(exclusive=1) as made:
+        with pytest.raises(WorkerDied, match=r"cannot be read: a frame of .* bytes is announced") as caught:
+            await run(made, "lie", exclusive=True)
+        assert caught.value.killed_for == "frame"
+        assert (await run(made, "echo", exclusive=True))[0]["exclusive"] is True
+
+
+async def test_a_flood_neither_grows_the_front_nor_stops_others() -> None:
+    async with pool(exclusive=1) as made:
+        tracemalloc.start()
+        flood = asyncio.create_task(run(made, "flood", exclusive=True, seconds=0.6))
+        slowest = 0.0
+        while not flood.done():
+            began = time.monotonic()
+            await run(made, "echo")
+            slowest = max(slowest, time.monotonic() - began)
+            await asyncio.sleep(0.02)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert (await flood)[0]["sent"] > 1000
+        assert peak < 5_000_000
+        assert slowest < 2
+
+
+async def test_a_kill_takes_along_what_the_environment_started() -> None:
+    told = Told()
+    async with pool(exclusive=1) as made:
+        job = asyncio.create_task(run(made, "grandchild", exclusive=True, tell=told))
+        await told.first.wait()
+        (child,) = [child for child in made._exclusive.children if child.jobs]
+        child.kill("closing", "for the test")
+        with pytest.raises(WorkerDied, match="for the test"):
+            await job
+        await until(lambda: not lives(told.frames[0]["pid"]))
+
+
+@pytest.mark.slow
+async def test_forty_replacements_leave_no_descriptor_no_zombie_and_no_task() -> None:
+    async with pool(shared=0, exclusive=2) as made:
+        await run(made, "echo", exclusive=True)
+
+        async def die(count: int) -> None:
+            for _ in range(count):
+                with pytest.raises(WorkerDied, match="exited 1"):
+                    await run(made, "exit", exclusive=True, code=1)
+
+        await die(4)
+        await asyncio.sleep(0.2)
+        before, tasks = descriptors(), len(asyncio.all_tasks())
+        await asyncio.gather(die(18), die(18))
+        await until(lambda: descriptors() <= before + 6 and len(asyncio.all_tasks()) <= tasks + 4)
+        assert made.counters()["replaced"] == 40
+        await until(lambda: len(children()) == made.counters()["alive"] <= 3)
+    assert children() == []
+
+
+# -- starts and ends ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "sentence"),
+    [
+        ("refuse", "the worker process could not start: the app has two problems"),
+        ("die", "the worker process exited 7 before it was ready"),
+        ("slow", "the worker process was not ready within 0.5 s"),
+    ],
+)
+async def test_a_start_that_fails_says_why_and_leaves_nothing(mode: str, sentence: str) -> None:
+    made = Processes(argv(mode), environment=ENVIRONMENT, shared=2, exclusive=1, start_seconds=0.5)
+    with pytest.raises(StartFailed) as caught:
+        await made.start()
+    assert caught.value.reason == sentence
+    assert children() == []
+
+
+async def test_a_program_that_can_no_longer_start_is_tried_three_times_and_jobs_hear_why(tmp_path: Path) -> None:
+    async with pool(mode=f"once:{tmp_path / 'started'}") as made:
+        with pytest.raises(WorkerDied, match="exited 1"):
+            await run(made, "exit", code=1)
+        with pytest.raises(StartFailed, match="could not start: started before"):
+            await run(made, "echo", seconds=5)  # stood in line until the third failure
+        with pytest.raises(StartFailed, match="could not start: started before"):
+            await run(made, "echo", seconds=60)  # at once: nothing is started a fourth time
+        assert made.counters()["start_failures"] == 3
+        assert children() == []
+
+
+async def test_once_it_starts_again_jobs_run_again(tmp_path: Path) -> None:
+    mark = tmp_path / "started"
+    async with pool(mode=f"once:{mark}") as made:
+        with pytest.raises(WorkerDied):
+            await run(made, "exit", code=1)
+        with pytest.raises(StartFailed):
+            await run(made, "echo")
+        mark.unlink()
+        await until(lambda: made.counters()["alive"] == 1)
+        assert (await run(made, "echo"))[0]["echo"] is None
+        assert made.counters()["start_failures"] == 0
+
+
+async def test_close_lets_running_jobs_end_and_refuses_new_ones() -> None:
+    async with pool(exclusive=1) as made:
+        jobs = [asyncio.create_task(run(made, "wait", exclusive=alone, seconds=0.4)) for alone in (True, False)]
+        await until(lambda: made.counters()["in_flight"] == 2)
+        closing = asyncio.create_task(made.close(5))
+        await asyncio.sleep(0.05)
+        with pytest.raises(NeverBegan, match="closing"):
+            await run(made, "echo")
+        assert [frame for frame, _ in await asyncio.gather(*jobs)] == [{"stopped": "timeout"}] * 2
+        began = time.monotonic()
+        await closing
+        assert time.monotonic() - began < 5
+        assert children() == []
+
+
+async def test_close_stops_what_does_not_end_within_the_grace_and_kills_what_hangs() -> None:
+    async with pool(exclusive=1) as made:
+        stops = asyncio.create_task(run(made, "wait"))
+        hangs = asyncio.create_task(run(made, "hang in C", exclusive=True))
+        await until(lambda: made.counters()["in_flight"] == 2)
+        began = time.monotonic()
+        await made.close(0.2)
+        assert time.monotonic() - began < 10
+        assert (await stops)[0] == {"stopped": "cancelled"}
+        with pytest.raises(WorkerDied, match="killed"):
+            await hangs
+        assert children() == []
+
+
+async def test_sigterm_and_ctrl_c_are_the_fronts_business() -> None:
+    told = Told()
+    async with pool() as made:
+        job = asyncio.create_task(run(made, "wait", seconds=0.5, tell=told))
+        await told.first.wait()
+        (child,) = made.counters()["children"]
+        os.kill(child["pid"], signal.SIGTERM)
+        os.kill(child["pid"], signal.SIGINT)
+        assert (await job)[0] == {"stopped": "timeout"}
+        assert os.getpgid(child["pid"]) == child["pid"]
+
+
+FRONT = """
+import asyncio, sys
+from taskapp_kit.rollout.workers.pool import Processes
+
+async def main():
+    pool = Processes(sys.argv[1:], environment={}, shared=2, exclusive=2)
+    await pool.start()
+    tell = lambda frame, blob: print("pid", frame.get("pid"), flush=True)
+    jobs = [asyncio.ensure_future(pool.run({"do": do}, exclusive=alone, seconds=60, tell=tell))
+            for do, alone in (("hang in C", True), ("hang", True), ("hang", False))]
+    await asyncio.sleep(0.5)
+    print("all", *(child["pid"] for child in pool.counters()["children"]), flush=True)
+    await asyncio.wait(jobs)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_front_that_is_killed_leaves_no_orphan() -> None:
+    front = subprocess.Popen([sys.executable, "-c", FRONT, *argv()], stdout=subprocess.PIPE, text=True)
+    assert front.stdout is not None
+    for line in front.stdout:
+        if line.startswith("all"):
+            break
+    pids = [int(word) for word in line.split()[1:]]
+    assert len(pids) == 5
+    assert all(lives(pid) for pid in pids)
+    front.kill()
+    front.wait()
+    front.stdout.close()
+    await until(lambda: not any(lives(pid) for pid in pids))
+
+
+async def test_a_child_whose_front_dies_while_it_starts_ends_by_itself() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        child = subprocess.Popen([*argv(), str(theirs.fileno())], pass_fds=(theirs.fileno(),))
+    ours.close()
+    assert child.wait(timeout=20) == 1
+
+
+async def test_the_pool_works_on_uvloop_too() -> None:
+    uvloop = pytest.importorskip("uvloop", reason="needs uvloop, of uvicorn[standard]")
+
+    async def everything() -> None:
+        async with pool(exclusive=1) as made:
+            answers = await asyncio.gather(*(run(made, "echo", what=n) for n in range(50)))
+            assert [frame["echo"] for frame, _ in answers] == list(range(50))
+            assert len((await run(made, "echo", blob=bytes(2_000_000)))[1]) == 2_000_000
+            with pytest.raises(WorkerDied, match="segmentation fault"):
+                await run(made, "segfault", exclusive=True)
+            with pytest.raises(WorkerDied, match=r"step took longer than 0.2 s"):
+                await run(made, "hang in C", exclusive=True, step_seconds=0.2)
+            assert (await run(made, "echo", exclusive=True))[0]["exclusive"] is True
+
+    def on_uvloop(main: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(main)
+
+    await asyncio.to_thread(on_uvloop, everything())

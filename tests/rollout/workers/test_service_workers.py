@@ -1,0 +1,441 @@
+"""Rollouts in worker processes: the same episodes, and every misdeed costs one rollout with a typed failure."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from taskapp_kit import RequestError, RolloutFailed, TaskApp
+from taskapp_kit.contract.events import Event, fold, from_json, to_json
+from taskapp_kit.contract.protocols import StoredRollout
+from taskapp_kit.contract.result import Rollout
+from taskapp_kit.contract.wire import RolloutResponse
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.errors import Saturated, Unavailable
+from taskapp_kit.rollout.response import response_body
+from taskapp_kit.rollout.service import Service
+from taskapp_kit.store import open_store
+from tests.rollouts import a_request, app_from
+
+T = TypeVar("T")
+SECRET = "sentinel-private"
+HOSTILE = Path(__file__).parents[2] / "hostile_app.py"
+
+
+@pytest.fixture(scope="module")
+def hostile() -> TaskApp:
+    return find_app(str(HOSTILE))
+
+
+def serving(app: TaskApp, work: Callable[[Service], Awaitable[T]], **options: Any) -> T:
+    async def main() -> T:
+        service = Service(app, **options)
+        try:
+            return await work(service)
+        finally:
+            await service.close()
+
+    return asyncio.run(main())
+
+
+async def failing(service: Service, **given: Any) -> RolloutFailed:
+    with pytest.raises(RolloutFailed) as caught:
+        await service.rollout(a_request("noop", **given))
+    return caught.value
+
+
+async def fine(service: Service, environment: str) -> None:
+    rollout = await service.rollout(a_request("noop", env_name=environment, seed=1))
+    assert (rollout.trajectory.length, rollout.scorecard.reward) == (5, 1.0)
+
+
+async def stored(service: Service, rollout_id: str) -> StoredRollout:
+    assert service.store is not None
+    kept = await service.store.load(rollout_id)
+    assert kept is not None
+    return kept
+
+
+# -- the same episodes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_plays_what_a_thread_plays(hostile: TaskApp, workers: int, tmp_path: Path) -> None:
+    async def work(service: Service) -> list[Rollout]:
+        return [
+            await service.rollout(a_request("random", env_name=name, seed=seed, config={"image": image}))
+            for name, seed, image in (("shared", 3, False), ("shared", 12, True), ("alone", 4, True))
+        ]
+
+    one = serving(hostile, work, workers=workers, store=open_store(f"sqlite:///{tmp_path}/w.db"))
+    two = serving(hostile, work)
+    for far, near in zip(one, two, strict=True):
+        assert far.digest == near.digest == far.trajectory.digest()
+        assert far.observation_digest == near.observation_digest == far.trajectory.observation_digest()
+        assert far.trajectory.final_state == {"db": SECRET}
+        assert [event.kind for event in far.events] == [event.kind for event in near.events]
+        assert fold(far.events[:-1]) == far.trajectory
+        assert far.numbers == near.numbers == far.summary()
+        assert far.versions == near.versions
+        assert far.ops_executed == near.ops_executed
+        assert [item.score for item in far.scorecard.criteria] == [item.score for item in near.scorecard.criteria]
+        assert set(far.timing) == {"environment", "policy", "scoring", "framework", "total"}
+        assert far.timing["total"] == pytest.approx(sum(far.timing.values()) / 2)
+
+
+def test_whole_crafter_episodes_with_pictures_are_the_same_everywhere() -> None:
+    pytest.importorskip("crafter", reason="needs taskapp-kit[crafter]")
+
+    async def work(service: Service) -> list[Rollout]:
+        requests = [a_request("random", seed=seed, config={"image": seed % 2 == 0}) for seed in range(4)]
+        return await asyncio.gather(*map(service.rollout, requests))
+
+    app = find_app("crafter")
+    played = [serving(app, work, workers=workers) for workers in (0, 1, 2)]
+    for near, one, two in zip(*played, strict=True):
+        assert near.digest == one.digest == two.digest == two.trajectory.digest()
+        assert near.observation_digest == one.observation_digest == two.trajectory.observation_digest()
+        assert (near.observation_digest == near.digest) == (near.trajectory.seed % 2 == 1), "half of them have pictures"
+        assert timeless(near.events) == timeless(one.events) == timeless(two.events)
+        assert near.trajectory.steps
+
+
+def timeless(events: Sequence[Event]) -> list[Any]:
+    """The events as JSON, pictures by their hash, without times: those alone may differ."""
+    return [_timeless(to_json(seq, event)) for seq, event in enumerate(events)]
+
+
+def _timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _timeless(part) for name, part in value.items() if name != "seconds"}
+    if isinstance(value, (list, tuple)):
+        return [_timeless(part) for part in value]
+    return value if not dataclasses.is_dataclass(value) else _timeless(dataclasses.asdict(value))  # type: ignore[arg-type]
+
+
+def test_the_written_answer_is_the_one_that_the_front_would_write(hostile: TaskApp) -> None:
+    async def work(service: Service) -> Rollout:
+        request = a_request(
+            "random", seed=3, config={"image": True}, record={"return_trace": True}, group_id="g", run_id="ü"
+        )
+        return await service.rollout(request, written=True)
+
+    rollout = serving(hostile, work, workers=1)
+    assert rollout.body is not None
+    told = json.loads(rollout.body)
+    RolloutResponse.model_validate(told)
+    own = json.loads(json.dumps(response_body(rollout)))
+    assert told == own
+    assert SECRET not in rollout.body.decode()
+
+
+def test_the_front_draws_seeds_and_reads_splits(hostile: TaskApp) -> None:
+    async def work(service: Service) -> None:
+        rollouts = await asyncio.gather(
+            *(service.rollout(a_request("noop", config={"split": "test"})) for _ in range(20))
+        )
+        assert len({rollout.trajectory.seed for rollout in rollouts}) > 2
+        assert {rollout.trajectory.split for rollout in rollouts} == {"test"}
+        assert all("split" not in rollout.trajectory.config for rollout in rollouts)
+        assert (await service.rollout(a_request("noop", config={"index": 3}))).trajectory.seed == 3
+
+    serving(hostile, work, workers=1)
+
+
+def test_a_stored_rollout_is_replayed_in_a_worker(hostile: TaskApp, tmp_path: Path) -> None:
+    async def work(service: Service) -> None:
+        first = await service.rollout(a_request("random", seed=3))
+        config = {"rollout_id": first.rollout_id}
+        again = await service.rollout(a_request("replay", seed=3, policy_config=config))
+        assert (again.digest, again.policy) == (first.digest, "replay")
+        kept = await stored(service, again.rollout_id)
+        assert kept.private == {"final_state": {"db": SECRET}}
+        assert SECRET not in json.dumps(list(kept.events))
+        assert fold(map(from_json, kept.events)).steps == again.trajectory.steps
+
+    serving(hostile, work, workers=1, store=open_store(f"sqlite:///{tmp_path}/r.db"))
+
+
+@pytest.mark.parametrize("environment", ["shared", "alone"])
+def test_events_are_told_as_they_happen(hostile: TaskApp, environment: str) -> None:
+    async def work(service: Service) -> None:
+        told: list[Any] = []
+        request = a_request("noop", env_name=environment, config={"slow": 0.1, "image": True})
+        task = asyncio.create_task(service.rollout(request, tell=told.append))
+        while sum(event.kind == "stepped" for event in told) < 2:
+            await asyncio.sleep(0.01)
+        assert not task.done()
+        rollout = await task
+        assert [event.kind for event in told] == [event.kind for event in rollout.events]
+        assert SECRET not in repr(told)
+        assert timeless(told[:-2]) == timeless(rollout.events[:-2])
+
+    serving(hostile, work, workers=1)
+
+
+# -- misdeeds ------------------------------------------------------------------------------------------------------
+
+MISDEEDS = {
+    "segfault": ("environment", "worker_died", "segmentation fault (SIGSEGV)"),
+    "exit": ("environment", "worker_died", "exited 3"),
+    "hang": ("timeout", "step_timeout", "step_timeout_seconds of 0.4 s"),
+    "hang in C": ("timeout", "step_timeout", "step_timeout_seconds of 0.4 s"),
+    "step": ("environment", "environment_raised", "Hostile raised RuntimeError"),
+    "reset": ("environment", "environment_raised", "Hostile raised RuntimeError"),
+    "rubric": ("scoring", "criterion_failed", "fifth"),
+}
+
+
+@pytest.mark.parametrize("environment", ["shared", "alone"])
+def test_each_misdeed_costs_one_rollout_and_says_where(hostile: TaskApp, environment: str, tmp_path: Path) -> None:
+    async def work(service: Service) -> None:
+        for breaks, (boundary, code, words) in MISDEEDS.items():
+            began = time.monotonic()
+            error = await failing(service, env_name=environment, config={"breaks": breaks})
+            assert (error.failure.boundary, error.failure.code) == (boundary, code), breaks
+            assert words in error.failure.message
+            assert SECRET not in str(error)
+            kept = await stored(service, error.rollout_id)
+            assert kept.failure is not None
+            assert (kept.status, kept.failure["code"], kept.reward) == ("failed", code, None)
+            assert kept.failure["error_id"] == error.failure.error_id
+            if environment == "alone" and breaks not in ("reset", "rubric"):
+                kinds = [event["kind"] for event in kept.events]
+                assert kinds.count("stepped") == 1, (breaks, kinds)
+                assert kinds.count("acted") == 2, "what was told until the crash is kept"
+                assert kinds[-1] in ("failed", "ended")
+            await fine(service, environment)
+            assert time.monotonic() - began < 8
+        counted = service.health()["workers"]
+        assert counted["replaced"] >= 4
+        assert counted["hung"] >= 2
+        assert counted["killed"] >= 1
+        assert service.health()["healthy"] is True
+
+    workers = 1 if environment == "shared" else 0
+    serving(hostile, work, workers=workers, store=open_store(f"sqlite:///{tmp_path}/m.db"))
+
+
+def test_a_refused_config_is_the_callers_mistake(hostile: TaskApp, tmp_path: Path) -> None:
+    async def work(service: Service) -> None:
+        for environment in ("shared", "alone"):
+            with pytest.raises(RequestError, match="this colour does not exist") as caught:
+                await service.rollout(a_request("noop", env_name=environment, config={"breaks": "config"}))
+            assert caught.value.code == "bad_config"
+            assert caught.value.fields[0].loc == ("body", "env", "config")
+        assert service.store is not None
+        assert not await service.store.recent()
+
+    serving(hostile, work, workers=1, store=open_store(f"sqlite:///{tmp_path}/c.db"))
+
+
+def test_observations_of_fifty_megabytes(hostile: TaskApp) -> None:
+    async def work(service: Service) -> None:
+        for environment in ("shared", "alone"):
+            request = a_request("noop", env_name=environment, config={"breaks": "large", "at": 9}, ops=["agent"] * 2)
+            rollout = await service.rollout(request, written=True)
+            assert len(rollout.trajectory.steps[0].observation) == 50_000_000
+            assert rollout.body is not None
+            assert len(rollout.body) > 100_000_000
+            await fine(service, environment)
+
+    serving(hostile, work, workers=1)
+
+
+@pytest.mark.parametrize("environment", ["shared", "untimed"])
+def test_the_deadline_stops_a_slow_episode_and_kills_a_hung_one(
+    hostile: TaskApp, environment: str, tmp_path: Path
+) -> None:
+    async def work(service: Service) -> None:
+        await service.rollout(a_request("noop", env_name=environment))
+        slow = await failing(service, env_name=environment, config={"slow": 0.15}, safety={"max_time_s": 0.4})
+        assert (slow.failure.boundary, slow.failure.code) == ("timeout", "deadline")
+        assert 1 <= (await stored(service, slow.rollout_id)).length < 5
+        if environment == "untimed":
+            hung = await failing(
+                service, env_name=environment, config={"breaks": "hang in C"}, safety={"max_time_s": 0.4}
+            )
+            assert (hung.failure.boundary, hung.failure.code) == ("timeout", "deadline")
+            assert (await stored(service, hung.rollout_id)).length == 1
+        await fine(service, environment)
+
+    serving(hostile, work, workers=1, store=open_store(f"sqlite:///{tmp_path}/d.db"))
+
+
+@pytest.mark.parametrize("environment", ["shared", "untimed"])
+def test_a_cancelled_rollout_ends_within_a_second_and_is_kept(
+    hostile: TaskApp, environment: str, tmp_path: Path
+) -> None:
+    mark = tmp_path / "mark"
+
+    async def work(service: Service) -> None:
+        request = a_request("noop", env_name=environment, config={"slow": 0.2, "mark": str(mark)})
+        task = asyncio.create_task(service.rollout(request))
+        while not mark.exists():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert service.in_flight == 0
+        assert service.foreman is not None
+        assert service.foreman._pool is not None
+        async with asyncio.timeout(20):
+            while service.foreman._pool.counters()["in_flight"]:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)
+        assert service.store is not None
+        (kept,) = await service.store.recent()
+        assert kept.failure is not None
+        assert (kept.status, kept.failure["boundary"], kept.reward) == ("failed", "cancelled", None)
+        await fine(service, environment)
+
+    serving(hostile, work, workers=1, store=open_store(f"sqlite:///{tmp_path}/k.db"))
+
+
+# -- the processes -------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_has_the_environment_but_none_of_the_servers_keys(
+    hostile: TaskApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = ("ENVIRONMENT_API_KEY", "ENVIRONMENT_API_KEY_ALIASES", "DEV_ENVIRONMENT_API_KEY", "TASKAPP_KEYS_FILE",
+               "TASKAPP_STORE", "TASKAPP_JUDGE_KEY")  # fmt: skip
+    for name in (*servers, "AUTHORS_OWN", "OPENAI_API_KEY"):
+        monkeypatch.setenv(name, "sentinel")
+
+    async def work(service: Service) -> None:
+        for environment in ("shared", "alone"):
+            rollout = await service.rollout(a_request("noop", env_name=environment, config={"breaks": "keys", "at": 9}))
+            seen = rollout.trajectory.steps[0].observation
+            assert {"AUTHORS_OWN", "OPENAI_API_KEY"} <= set(seen["environment"]), "an author's own"
+            assert not set(servers) & set(seen["environment"])
+            assert seen["pid"] != os.getpid()
+
+    serving(hostile, work, workers=1)
+
+
+def test_isolation_holds_without_workers_and_its_processes_start_when_needed(hostile: TaskApp) -> None:
+    async def work(service: Service) -> None:
+        await service.start()
+        assert service.health()["workers"]["alive"] == 0
+        near = await service.rollout(a_request("noop", config={"breaks": "who", "at": 9}))
+        assert near.trajectory.steps[0].observation["pid"] == os.getpid()
+        far = await service.rollout(a_request("noop", env_name="alone", config={"breaks": "who", "at": 9}))
+        assert far.trajectory.steps[0].observation["pid"] != os.getpid()
+        assert service.health()["workers"]["alive"] >= 1
+
+    serving(hostile, work)
+
+
+def test_an_app_that_no_process_could_find_says_so() -> None:
+    app = TaskApp("local")
+
+    @app.environment(isolation="process")
+    class Local:
+        def reset(self) -> str:
+            return ""
+
+        from taskapp_kit import action  # type: ignore[misc]
+
+        @action
+        def go(self) -> str:
+            """Go."""
+            return ""
+
+    async def work(service: Service) -> None:
+        with pytest.raises(Unavailable, match="another process cannot find task app 'local'") as caught:
+            await service.rollout(a_request("random"))
+        assert "at the top of a file" in caught.value.hint
+
+    serving(app, work)
+
+
+def test_an_app_that_breaks_in_workers_only_is_told_at_start(tmp_path: Path) -> None:
+    app = app_from(
+        tmp_path,
+        """
+        import pathlib
+        mark = pathlib.Path(__file__).with_suffix(".mark")
+        if mark.exists():
+            raise LookupError("imported twice")
+        mark.touch()
+        app = TaskApp("once")
+
+        @app.environment
+        class E:
+            def reset(self): return ""
+            @action
+            def go(self) -> str:
+                "Go."
+                return ""
+        """,
+    )
+
+    async def work(service: Service) -> None:
+        with pytest.raises(Unavailable, match=r"could not start: .*app.py:.* LookupError: imported twice"):
+            await service.start()
+
+    serving(app, work, workers=1)
+
+
+def test_workers_whose_setup_fails_do_not_start(tmp_path: Path) -> None:
+    app = app_from(
+        tmp_path,
+        """
+        app = TaskApp("halves")
+
+        class Good:
+            def reset(self): return ""
+            @action
+            def go(self) -> str:
+                "Go."
+                return ""
+
+        class Bad(Good):
+            @classmethod
+            def setup_worker(cls) -> None:
+                raise OSError("no data here")
+
+        app.environment("good", max_steps=2)(Good)
+        app.environment("bad", max_steps=2)(Bad)
+        """,
+    )
+
+    async def work(service: Service) -> None:
+        with pytest.raises(
+            Unavailable, match=r"environment 'bad' cannot be set up: Bad.setup_worker raised OSError: no data"
+        ):
+            await service.start()
+
+    serving(app, work, workers=1)
+
+
+def test_a_closed_service_refuses(hostile: TaskApp) -> None:
+    async def work(service: Service) -> None:
+        await fine(service, "shared")
+        await service.close()
+        with pytest.raises(Saturated):
+            await service.rollout(a_request("noop"))
+
+    serving(hostile, work, workers=1)
+
+
+def test_a_caller_who_goes_while_the_processes_start_leaves_none_behind(hostile: TaskApp) -> None:
+    async def work(service: Service) -> None:
+        task = asyncio.create_task(service.rollout(a_request("noop")))
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await fine(service, "shared")
+        assert service.health()["workers"]["alive"] <= 2
+
+    serving(hostile, work, workers=1)

@@ -1,0 +1,224 @@
+"""Threads for environments: one thread for a lane's calls, hung ones given up and counted, nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from taskapp_kit.rollout.workers.threads import LaneHung, Lanes, NoLane
+
+
+def nothing(reason: str) -> None: ...
+
+
+async def until(true: Callable[[], bool], seconds: float = 3.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come to pass"
+        await asyncio.sleep(0.005)
+
+
+def test_a_job_runs_in_a_thread_and_the_thread_is_used_again() -> None:
+    async def main() -> None:
+        lanes = Lanes(2)
+        names = [await lanes.run(lambda: threading.current_thread().name, seconds=5, stop=nothing) for _ in range(3)]
+        assert len(set(names)) == 1
+        assert names[0] != threading.current_thread().name
+        lanes.close()
+
+    asyncio.run(main())
+
+
+def test_all_calls_on_a_lane_come_from_one_thread() -> None:
+    async def main() -> None:
+        lanes = Lanes(4)
+        one, two = await lanes.open(), await lanes.open()
+        threads: list[list[int]] = [[], []]
+        for _ in range(5):
+            for which, lane in enumerate((one, two)):
+                threads[which].append(await lane.call(threading.get_ident, seconds=5, stop=nothing))
+        assert len(set(threads[0])) == len(set(threads[1])) == 1
+        assert threads[0] != threads[1]
+        one.close()
+        one.close()
+        two.close()
+        lanes.close()
+
+    asyncio.run(main())
+
+
+def test_no_more_threads_than_the_pool_has_run_at_once() -> None:
+    async def main() -> None:
+        lanes, lock, running, most = Lanes(3), threading.Lock(), [0], [0]
+
+        def job() -> None:
+            with lock:
+                running[0] += 1
+                most[0] = max(most[0], running[0])
+            time.sleep(0.01)
+            with lock:
+                running[0] -= 1
+
+        await asyncio.gather(*(lanes.run(job, seconds=5, stop=nothing) for _ in range(12)))
+        assert most[0] == 3
+        lanes.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("raised", "seen"), [(KeyError("x"), KeyError), (StopIteration(), RuntimeError), (SystemExit(3), RuntimeError)]
+)
+def test_what_a_job_raises_comes_back_and_ends_no_loop(raised: BaseException, seen: type[BaseException]) -> None:
+    async def main() -> None:
+        lanes = Lanes(1)
+
+        def job() -> None:
+            raise raised
+
+        with pytest.raises(seen):
+            await lanes.run(job, seconds=5, stop=nothing)
+        assert await lanes.run(lambda: 7, seconds=5, stop=nothing) == 7
+        lanes.close()
+
+    asyncio.run(main())
+
+
+def test_a_job_that_heeds_stop_comes_back_after_its_deadline() -> None:
+    async def main() -> None:
+        lanes, stopped = Lanes(1, grace_seconds=2), threading.Event()
+        assert await lanes.run(lambda: stopped.wait(5), seconds=0.02, stop=lambda _: stopped.set()) is True
+        assert lanes.hung == 0
+        lanes.close()
+
+    asyncio.run(main())
+
+
+def test_a_job_that_does_not_is_given_up_counted_and_taken_back_when_it_ends() -> None:
+    async def main() -> None:
+        lanes, release = Lanes(2, grace_seconds=0.02), threading.Event()
+        with pytest.raises(LaneHung):
+            await lanes.run(lambda: release.wait(10), seconds=0.02, stop=nothing)
+        assert lanes.hung == 1
+        assert await lanes.run(lambda: 7, seconds=5, stop=nothing) == 7, "the others go on"
+        release.set()
+        await until(lambda: lanes.hung == 0)
+        assert await asyncio.gather(*(lanes.run(lambda: 1, seconds=5, stop=nothing) for _ in range(4))) == [1] * 4
+        lanes.close()
+
+    asyncio.run(main())
+
+
+def test_a_caller_that_goes_away_stops_the_job_and_is_no_hang() -> None:
+    async def main() -> None:
+        lanes, stopped, started = Lanes(1, grace_seconds=1), threading.Event(), threading.Event()
+
+        def job() -> None:
+            started.set()
+            stopped.wait(5)
+
+        task = asyncio.create_task(lanes.run(job, seconds=60, stop=lambda _: stopped.set()))
+        await until(started.is_set)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert stopped.is_set()
+        assert lanes.hung == 0
+        assert await lanes.run(lambda: 7, seconds=5, stop=nothing) == 7
+        lanes.close()
+
+    asyncio.run(main())
+
+
+def test_a_caller_that_goes_away_from_a_stuck_job_leaves_a_hang() -> None:
+    async def main() -> None:
+        lanes, release, started = Lanes(1, grace_seconds=0.02), threading.Event(), threading.Event()
+
+        def job() -> None:
+            started.set()
+            release.wait(10)
+
+        task = asyncio.create_task(lanes.run(job, seconds=60, stop=nothing))
+        await until(started.is_set)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: lanes.hung == 1)
+        release.set()
+        await until(lambda: lanes.hung == 0)
+        lanes.close()
+
+    asyncio.run(main())
+
+
+def test_nobody_waits_in_line_beyond_the_deadline() -> None:
+    async def main() -> None:
+        lanes, release = Lanes(1, grace_seconds=0.02), threading.Event()
+        first = asyncio.create_task(lanes.run(lambda: release.wait(10), seconds=60, stop=nothing))
+        await asyncio.sleep(0.01)
+        with pytest.raises(NoLane, match="all 1 threads were taken"):
+            await lanes.run(lambda: 7, seconds=0.05, stop=nothing)
+        waiting = asyncio.create_task(lanes.run(lambda: 7, seconds=5, stop=nothing))
+        await asyncio.sleep(0.01)
+        release.set()
+        assert await first is True
+        assert await waiting == 7
+        lanes.close()
+
+    asyncio.run(main())
+
+
+def test_an_idle_thread_keeps_nothing_of_its_last_job() -> None:
+    class Big:
+        pass
+
+    async def main() -> None:
+        import gc
+        import weakref
+
+        lanes = Lanes(1)
+        kept = weakref.ref(await lanes.run(Big, seconds=5, stop=nothing))
+        await asyncio.sleep(0.02)
+        gc.collect()
+        assert kept() is None
+        lanes.close()
+
+    asyncio.run(main())
+
+
+def test_threads_end_with_the_pool() -> None:
+    async def main() -> None:
+        lanes = Lanes(3)
+        thread = await lanes.run(threading.current_thread, seconds=5, stop=nothing)
+        lanes.close()
+        await until(lambda: not thread.is_alive())
+
+    asyncio.run(main())
+
+
+def test_the_wait_for_a_thread_counts_against_the_deadline() -> None:
+    """The waiting job is stopped 1 s after it was asked for, not 1 s after it began: before the mark between the two."""
+
+    async def main() -> None:
+        loop, lanes = asyncio.get_running_loop(), Lanes(1, grace_seconds=20)
+        release, stopped, happened = threading.Event(), threading.Event(), list[str]()
+
+        def stop(reason: str) -> None:
+            happened.append(reason)
+            stopped.set()
+
+        first = asyncio.create_task(lanes.run(lambda: release.wait(20), seconds=30, stop=nothing))
+        await asyncio.sleep(0)
+        loop.call_later(0.8, release.set)
+        loop.call_later(1.4, happened.append, "mark")
+        assert await lanes.run(lambda: stopped.wait(20), seconds=1, stop=stop) is True
+        await first
+        await until(lambda: "mark" in happened)
+        assert happened == ["timeout", "mark"]
+        lanes.close()
+
+    asyncio.run(main())

@@ -1,0 +1,273 @@
+"""Counting: real rollouts, in threads and in a worker process, and what Prometheus reads of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
+from prometheus_client.parser import text_string_to_metric_families as text_format
+
+from taskapp_kit import TaskApp
+from taskapp_kit.errors import RolloutFailed
+from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.service import Service
+from taskapp_kit.serve.telemetry.metrics import SECONDS, Measures, render
+from tests.rollouts import a_request, app_from
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+SOURCE = """
+import time
+app = TaskApp("counted")
+
+@app.environment("counted", splits={"train": range(9)}, max_steps=3)
+class Counted:
+    def __init__(self, breaks: str = "", seconds: float = 0.0):
+        self.breaks, self.seconds = breaks, seconds
+
+    def reset(self, seed: int) -> str:
+        time.sleep(self.seconds)
+        return ""
+
+    @action(noop={})
+    def go(self) -> Step:
+        "Go."
+        if self.breaks == "step":
+            raise RuntimeError("broken")
+        if self.breaks == "no":
+            raise InvalidAction("no")
+        time.sleep(self.seconds)
+        return Step("", -1.0)
+
+app.environment("other", splits={"train": range(9)}, max_steps=1)(Counted)
+
+@app.rubric(environment="counted")
+def score(trajectory, config) -> float:
+    "A quarter."
+    if config.get("breaks") == "rubric":
+        raise RuntimeError("broken")
+    return 0.25
+"""
+
+
+def read(body: bytes, *, as_open: bool = False) -> Samples:
+    parse = open_metrics if as_open else text_format
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in parse(body.decode())
+        for sample in family.samples
+    }
+
+
+def value(samples: Samples, name: str, **labels: str) -> float | None:
+    return samples.get((name, frozenset(labels.items())))
+
+
+async def _play(app: TaskApp, workers: int) -> tuple[Samples, Measures]:
+    service = Service(app, workers=workers)
+    measures = Measures(service.spec.environments, service.health)
+    service.watchers.append(measures.ended)
+    await service.start()
+    try:
+        for config in ({}, {"breaks": "no"}, {"breaks": "step"}, {"breaks": "rubric"}):
+            with contextlib.suppress(RolloutFailed):
+                await service.rollout(a_request("noop", seed=1, config=config), caller=Caller("lab"))
+        await service.rollout(a_request("noop", seed=1, env_name="other"))
+        slow = a_request("noop", seed=1, config={"seconds": 0.2})
+        task = asyncio.create_task(service.rollout(slow))
+        await asyncio.sleep(0.3)
+        meanwhile = read(render(measures.snapshot())[0])
+        assert value(meanwhile, "taskapp_in_flight") == 1
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        with pytest.raises(RolloutFailed):
+            await service.rollout(a_request("noop", seed=1, config={"seconds": 0.2}, safety={"max_time_s": 0.3}))
+        return read(render(measures.snapshot())[0]), measures
+    finally:
+        await service.close()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_numbers_after_real_rollouts(tmp_path: Path, workers: int) -> None:
+    found, _ = asyncio.run(_play(app_from(tmp_path, SOURCE), workers))
+
+    def rollouts(status: str, boundary: str, key: str, environment: str = "counted") -> float | None:
+        labels = {"environment": environment, "status": status, "boundary": boundary, "key": key}
+        return value(found, "taskapp_rollouts_total", **labels)
+
+    assert rollouts("truncated", "", "lab") == 2
+    assert rollouts("failed", "environment", "lab") == 1
+    assert rollouts("failed", "scoring", "lab") == 1
+    assert rollouts("failed", "cancelled", "") == 1
+    assert rollouts("failed", "timeout", "") == 1
+    assert rollouts("truncated", "", "", "other") == 1
+    assert sum(number for (name, _), number in found.items() if name == "taskapp_rollouts_total") == 7
+
+    def of_counted(name: str, **labels: str) -> float:
+        number = value(found, name, environment="counted", **labels)
+        assert number is not None, name
+        return number
+
+    assert of_counted("taskapp_rollout_seconds_count") == of_counted("taskapp_rollout_seconds_bucket", le="+Inf") == 6
+    assert 0.5 < of_counted("taskapp_rollout_seconds_sum") < 20
+    phases = {
+        phase: of_counted("taskapp_rollout_phase_seconds_total", phase=phase)
+        for phase in ("environment", "policy", "scoring", "framework")
+    }
+    assert all(seconds >= 0 for seconds in phases.values())
+    assert sum(phases.values()) == pytest.approx(of_counted("taskapp_rollout_seconds_sum"))
+    assert of_counted("taskapp_steps_total") >= 9
+    assert of_counted("taskapp_invalid_actions_total") == 3
+    assert of_counted("taskapp_rewards_total") == of_counted("taskapp_outcome_scores_total") == 2
+    assert of_counted("taskapp_rewards_sum") == of_counted("taskapp_outcome_scores_sum") == 0.5
+    assert value(found, "taskapp_rewards_sum", environment="other") == -1.0, "a reward may be negative"
+    assert value(found, "taskapp_outcome_scores_total", environment="other") == 0
+    assert value(found, "taskapp_capacity") == 1024
+    assert (
+        value(found, "taskapp_hung_threads")
+        == value(found, "taskapp_draining")
+        == value(found, "taskapp_in_flight")
+        == 0
+    )
+    assert value(found, "taskapp_workers") == (1 if workers else None)
+    assert (value(found, "process_resident_memory_bytes") or 0) > 1e6
+    assert (value(found, "process_open_fds") or 0) > 1
+    assert (value(found, "process_cpu_seconds_total") or 0) > 0
+
+
+def told() -> Measures:
+    class Late:
+        lag_seconds, blocked, blocked_seconds = 0.5, 2, 1.5
+
+    measures = Measures(["e"], lambda: {"status": "draining", "in_flight": 2, "capacity": 8, "hung_threads": 8,
+                                        "workers": {"alive": 2, "replaced": 3, "killed": 4, "hung": 5, "waiting": 6}})  # fmt: skip
+    measures.loop = Late()
+    measures.answered("GET", "/blobs/{sha256}", 404)
+    measures.answered("GET", "/blobs/{sha256}", 404)
+    measures.refused("unauthorised")
+    measures.store_failed()
+    return measures
+
+
+@pytest.mark.parametrize("as_open", [False, True])
+def test_both_formats_can_be_read_and_say_the_same(as_open: bool) -> None:
+    accept = (
+        "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;q=0.1" if as_open else "*/*"
+    )
+    body, content_type = render(told().snapshot(), accept)
+    assert content_type.startswith(
+        "application/openmetrics-text; version=1.0.0" if as_open else "text/plain; version=0.0.4"
+    )
+    found = read(body, as_open=as_open)
+    assert value(found, "taskapp_http_responses_total", method="GET", route="/blobs/{sha256}", status="404") == 2
+    assert value(found, "taskapp_http_refusals_total", code="unauthorised") == 1
+    assert value(found, "taskapp_store_errors_total") == 1
+    assert value(found, "taskapp_draining") == 1
+    names = ("taskapp_workers", "taskapp_workers_replaced_total", "taskapp_workers_killed_total", "taskapp_workers_hung_total", "taskapp_workers_waiting")  # fmt: skip
+    assert [value(found, name) for name in names] == [2, 3, 4, 5, 6]
+    assert value(found, "taskapp_event_loop_lag_seconds") == 0.5
+    assert value(found, "taskapp_event_loop_blocked_total") == 2
+    assert value(found, "taskapp_event_loop_blocked_seconds_total") == 1.5
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "",
+        "application/openmetrics-text; version=\x00bad",
+        "application/openmetrics-text;version=9.9.x",
+        ",;,",
+        "text/plain;version=oops",
+    ],
+)
+def test_no_accept_header_is_too_odd(accept: str) -> None:
+    body, content_type = render(told().snapshot(), accept)
+    assert b"taskapp_store_errors_total 1.0" in body
+    assert "bad" not in content_type
+    assert "9.9" not in content_type
+
+
+def test_what_was_read_stays_as_it_was() -> None:
+    measures = told()
+    before = measures.snapshot()
+    text = render(before)[0]
+    measures.answered("GET", "/", 200)
+    measures.store_failed()
+    own = [line for line in render(before)[0].splitlines() if line.startswith(b"taskapp")]
+    assert own == [line for line in text.splitlines() if line.startswith(b"taskapp")]
+
+
+@given(st.lists(st.floats(0, 1e4), max_size=30))
+def test_a_bucket_counts_what_is_no_longer_than_its_bound(durations: Iterable[float]) -> None:
+    measures = Measures(["e"], dict)
+    for seconds in durations:
+        measures.ended(*_ended(seconds))
+    found = read(render(measures.snapshot())[0])
+    for bound in SECONDS:
+        expected = sum(seconds <= bound for seconds in durations)
+        assert value(found, "taskapp_rollout_seconds_bucket", environment="e", le=str(bound)) == expected
+
+
+def test_tokens_are_counted_under_our_own_names() -> None:
+    measures = Measures(["e"], dict)
+    course, finished = _ended(1.0)
+    finished.outcome.usage = {
+        "prompt_tokens": 10.0,
+        "completion_tokens": 4.0,
+        "a caller's text": 9.0,
+        "total_tokens": 14.0,
+        "output_tokens": -3.0,
+    }
+    measures.ended(course, finished)
+    found = read(render(measures.snapshot())[0])
+    tokens = {
+        dict(labels)["kind"]: number for (name, labels), number in found.items() if name == "taskapp_tokens_total"
+    }
+    assert tokens == {"input": 10, "output": 4}
+
+
+def _ended(seconds: float) -> tuple[Any, Any]:
+    """A rollout that took so long, as a Watcher is given it."""
+    from taskapp_kit.contract.result import Story
+    from taskapp_kit.contract.trajectory import Trajectory
+    from taskapp_kit.rollout.in_flight import Course, Finished
+    from taskapp_kit.rollout.outcome import Outcome
+
+    outcome = Outcome("e", "1", "train", 0, "truncated", "max_steps", 1, 0.0, {}, None, {}, 1)
+    course = Course("id", None, Caller(), 1.0, 1.0, 60.0)  # type: ignore[arg-type]  # what was planned is not looked at
+    return course, Finished(outcome, Story([], Trajectory("e", "1", "train", 0, {})), {"total": seconds})
+
+
+@pytest.mark.parametrize(
+    ("modules", "absent"),
+    [
+        (
+            "taskapp_kit.serve.telemetry.metrics, taskapp_kit.serve.telemetry.tracing, taskapp_kit.rollout.service",
+            ("prometheus_client", "opentelemetry"),
+        ),
+        ("taskapp_kit.asgi, taskapp_kit.serve.app", ("prometheus_client", "opentelemetry.sdk")),
+    ],
+)
+def test_what_only_some_need_is_not_loaded_before_they_ask(modules: str, absent: tuple[str, ...]) -> None:
+    code = f"import sys, {modules}; print([name for name in {absent!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_page_lists_every_metric() -> None:
+    from taskapp_kit.serve.telemetry.metrics import _Read
+
+    page = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
+    families = list(_Read(told().snapshot()).collect())
+    names = {family.name + ("_total" if family.type == "counter" else "") for family in families}
+    assert len(names) == len(families) > 20
+    assert not {name for name in names if f"`{name}`" not in page}

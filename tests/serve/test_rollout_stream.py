@@ -1,0 +1,254 @@
+"""The stream itself, without a server between: its frames, its silence, its end, and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from starlette.types import Message
+
+from taskapp_kit.contract.events import Called, Event, Failed, Started, encode_one
+from taskapp_kit.contract.protocols import Settled, Ticket
+from taskapp_kit.errors import Failure, Saturated, StoreError
+from taskapp_kit.rollout.event_buffer import Journal
+from taskapp_kit.rollout.tracked_rollout import Live
+from taskapp_kit.serve.response import SLICE_BYTES
+from taskapp_kit.serve.rollout_stream import ALIVE, EventStream, nothing_more
+
+ROLLOUT_ID = "0123456789abcdef" * 2
+EVENTS: list[Event] = [Started("e", "1", "train", 0, {}, "noop"), *(Called(turn) for turn in range(5))]
+FAILURE = Failure("environment", "environment_raised", "it broke", "Mend it.", "abcdef012345")
+SETTLED = Settled(ROLLOUT_ID, answer=b'{"a":1}')
+
+
+class Wire:
+    """The server's side of one connection."""
+
+    def __init__(self, live: Live, **options: Any) -> None:
+        self.sent: list[Message] = []
+        self.gone = asyncio.Event()
+        self.held = asyncio.Event()
+        self.held.set()
+        self.seat = live.attend()
+        self.task = asyncio.ensure_future(EventStream(live, self.seat, **options)({}, self.receive, self.send))
+
+    async def receive(self) -> Message:
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        await self.held.wait()
+        self.sent.append(message)
+
+    @property
+    def text(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.sent)
+
+    @property
+    def frames(self) -> list[tuple[int, str, Any]]:
+        return frames(self.text)
+
+
+def frames(text: bytes) -> list[tuple[int, str, Any]]:
+    """(id, event, data) of each; comments are passed over."""
+    found = []
+    for block in text.split(b"\n\n"):
+        if block and not block.startswith(b":"):
+            number, kind, data = block.split(b"\n")
+            assert number.startswith(b"id: ") and kind.startswith(b"event: ") and data.startswith(b"data: ")
+            found.append((int(number[4:]), kind[7:].decode(), json.loads(data[6:])))
+    return found
+
+
+def streaming(work: Callable[[Live], Awaitable[None]]) -> None:
+    complaints: list[Any] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        live = Live(Journal(lambda pictures: None))
+        live.admit(Ticket(ROLLOUT_ID, "f", 0.0))
+        async with asyncio.timeout(10):
+            await work(live)
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
+    gc.collect()
+    assert not complaints, complaints
+
+
+async def soon() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_events_come_as_they_happen_and_then_the_result() -> None:
+    async def work(live: Live) -> None:
+        live.journal(EVENTS[0])
+        wire = Wire(live, headers=[(b"location", b"/x")])
+        await soon()
+        assert [(number, kind) for number, kind, _ in wire.frames] == [(0, "started")]
+        live.journal(EVENTS[1])
+        live.journal(EVENTS[2])
+        await soon()
+        assert len(wire.frames) == 3
+        assert wire.sent[-1]["more_body"] is True
+        live.settle(SETTLED)
+        await wire.task
+        assert [(number, kind) for number, kind, _ in wire.frames] == [
+            (0, "started"), (1, "called"), (2, "called"), (3, "result"),
+        ]  # fmt: skip
+        assert [data for _, _, data in wire.frames] == [
+            *(json.loads(encode_one(number, event)) for number, event in enumerate(EVENTS[:3])), {"a": 1},
+        ]  # fmt: skip
+        start = wire.sent[0]
+        headers = dict(start["headers"])
+        assert start["status"] == 200
+        assert headers[b"content-type"] == b"text/event-stream; charset=utf-8"
+        assert headers[b"cache-control"] == b"no-store"
+        assert headers[b"location"] == b"/x"
+        assert b"content-length" not in headers
+        assert not wire.sent[-1].get("more_body")
+
+    streaming(work)
+
+
+@pytest.mark.parametrize("first", range(len(EVENTS) + 3))
+@pytest.mark.parametrize("over", [False, True])
+def test_from_any_event_on(first: int, over: bool) -> None:
+    async def work(live: Live) -> None:
+        for event in EVENTS:
+            live.journal(event)
+        if over:
+            live.settle(SETTLED)
+        wire = Wire(live, first=first)
+        await soon()
+        live.settle(SETTLED)
+        await wire.task
+        whole = [*range(len(EVENTS)), len(EVENTS)]
+        assert [number for number, _, _ in wire.frames] == whole[first:], "the result has the number after the last"
+        assert not wire.sent[-1].get("more_body")
+
+    streaming(work)
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        (lambda live: live.settle(Settled(ROLLOUT_ID, failure=FAILURE)), "environment_raised"),
+        (lambda live: live.fail(StoreError("sentinel")), "store_failed"),
+        (lambda live: live.fail(Saturated("full")), "saturated"),
+        (lambda live: live.fail(asyncio.CancelledError()), "cancelled"),
+        (lambda live: live.fail(ZeroDivisionError("sentinel")), "internal_error"),
+    ],
+)
+def test_a_failure_is_the_last_frame_and_the_same_envelope(end: Callable[[Live], None], code: str) -> None:
+    async def work(live: Live) -> None:
+        live.journal(EVENTS[0])
+        live.journal(Failed("environment", "environment_raised", "it broke"))
+        wire = Wire(live)
+        await soon()
+        end(live)
+        await wire.task
+        number, kind, data = wire.frames[-1]
+        assert (number, kind) == (2, "failure")
+        assert data["detail"]["error"]["code"] == code
+        assert b"sentinel" not in wire.text
+        if code == "environment_raised":
+            assert data["detail"]["error"]["rollout_id"] == ROLLOUT_ID
+            assert data["detail"]["error"]["error_id"] == FAILURE.error_id
+
+    streaming(work)
+
+
+def test_silence_is_broken_by_a_comment() -> None:
+    async def work(live: Live) -> None:
+        wire = Wire(live, alive_seconds=0.02)
+        while wire.text.count(ALIVE) < 3:
+            await asyncio.sleep(0.005)
+        live.journal(EVENTS[0])
+        live.settle(SETTLED)
+        await wire.task
+        assert [kind for _, kind, _ in wire.frames] == ["started", "result"]
+        assert ALIVE.startswith(b":") and ALIVE.endswith(b"\n\n")
+
+    streaming(work)
+
+
+@pytest.mark.parametrize("when", ["before", "waiting", "sending"])
+def test_a_caller_that_goes_gives_up_its_seat_and_leaves_nothing(when: str) -> None:
+    async def work(live: Live) -> None:
+        live.task = asyncio.create_task(asyncio.sleep(60))
+        wire = Wire(live)
+        if when == "sending":
+            wire.held.clear()
+        if when != "before":
+            await soon()
+        live.journal(EVENTS[0])
+        if when != "before":
+            await soon()
+        wire.gone.set()
+        await wire.task
+        await asyncio.wait((live.task,))
+        assert live.leaving, "nobody is left"
+        live.fail(asyncio.CancelledError())
+
+    streaming(work)
+
+
+def test_a_server_that_stops_ends_the_stream() -> None:
+    async def work(live: Live) -> None:
+        wire, other = Wire(live), Wire(live)
+        await soon()
+        wire.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await wire.task
+        live.journal(EVENTS[0])
+        live.settle(SETTLED)
+        await other.task
+        assert [kind for _, kind, _ in other.frames] == ["started", "result"], "another follower does not notice"
+
+    streaming(work)
+
+
+def test_a_wire_that_breaks_is_told_to_the_server() -> None:
+    async def work(live: Live) -> None:
+        seat = live.attend()
+
+        async def receive() -> Message:
+            await asyncio.sleep(60)
+            raise AssertionError
+
+        async def send(message: Message) -> None:
+            raise OSError("broken")
+
+        with pytest.raises(OSError, match="broken"):
+            await EventStream(live, seat)({}, receive, send)
+        live.settle(SETTLED)
+
+    streaming(work)
+
+
+def test_nothing_more_tells_a_browser_to_stay_away() -> None:
+    answer = nothing_more()
+    assert (answer.status, answer.body) == (204, b"")
+
+
+def test_a_long_event_and_a_long_result_are_sent_in_slices() -> None:
+    async def work(live: Live) -> None:
+        answer = json.dumps({"long": "y" * 3 * SLICE_BYTES}).encode()
+        for event in EVENTS:
+            live.journal(event)
+        live.journal(Failed("environment", "environment_raised", "x" * 2 * SLICE_BYTES))
+        live.settle(Settled(ROLLOUT_ID, answer=answer))
+        wire = Wire(live)
+        await wire.task
+        assert max(len(message.get("body", b"")) for message in wire.sent) <= SLICE_BYTES
+        assert [number for number, _, _ in wire.frames] == list(range(len(EVENTS) + 2))
+        assert wire.frames[-1][2] == json.loads(answer)
+
+    streaming(work)

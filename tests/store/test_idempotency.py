@@ -1,0 +1,493 @@
+"""Tickets in a database that several processes serve: races, leases, a holder's death, a busy file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from postgres_server import name_of, server
+from stored_samples import rollout
+
+from taskapp_kit.contract.protocols import TICKET_SECONDS, Clock, Found, Settled, SystemClock, Ticket
+from taskapp_kit.errors import StoreError
+from taskapp_kit.store import open_store
+from taskapp_kit.store.idempotency import LEASE_SECONDS, PURGE_SECONDS, PURGED_AT_ONCE, RENEW_SECONDS, SqlCoordinator
+from taskapp_kit.store.lease_owner import certainly_dead, this_process
+from taskapp_kit.store.sql import SqlStore
+from taskapp_kit.store.sqlite import SqliteStore
+
+LINUX = pytest.mark.skipif(this_process() is None, reason="a holder's death is read from Linux's /proc")
+
+
+class HandClock:
+    """A clock that stands until it is set."""
+
+    def __init__(self) -> None:
+        self.at = 1_000_000.0
+
+    def now(self) -> float:
+        return self.at
+
+    def monotonic(self) -> float:
+        return self.at
+
+
+def shop(address: str) -> SqlStore:
+    store = open_store(address)
+    assert isinstance(store, SqlStore)
+    return store
+
+
+def opened(store: SqlStore, clock: Clock) -> SqlCoordinator:
+    tickets = store.coordinator(clock)
+    assert tickets is not None
+    return tickets
+
+
+def with_two(
+    address: str,
+    use: Callable[[SqlCoordinator, SqlCoordinator, HandClock], Awaitable[None]],
+    *,
+    renew_seconds: float = RENEW_SECONDS,
+) -> None:
+    """Two holders on one store, and the clock that both read."""
+
+    async def run() -> None:
+        clock, store, other = HandClock(), shop(address), shop(address)
+        one = SqlCoordinator(store._database, clock, renew_seconds=renew_seconds)
+        two = opened(other, clock)
+        try:
+            await use(one, two, clock)
+        finally:
+            for coordinator in (one, two):
+                await coordinator.close()
+            await store.close()
+            await other.close()
+
+    asyncio.run(run())
+
+
+def with_tickets(address: str, use: Callable[[SqlCoordinator], Awaitable[None]], clock: Clock | None = None) -> None:
+    async def run() -> None:
+        store = shop(address)
+        tickets = opened(store, clock or SystemClock())
+        try:
+            await use(tickets)
+        finally:
+            await tickets.close()
+            await store.close()
+
+    asyncio.run(run())
+
+
+def asked(address: str, statement: str) -> float:
+    """The first value that the database answers, behind the store's back; 0 when it has none."""
+    if "://" in address:
+        rows: list[tuple[object, ...]] = server().execute(statement, name_of(address))
+    else:
+        file = sqlite3.connect(address)
+        rows = file.execute(statement).fetchall()
+        file.commit()
+        file.close()
+    return float(str(rows[0][0])) if rows else 0.0
+
+
+def child(script: str, *arguments: str) -> subprocess.Popen[str]:
+    """A Python process that runs `script` with the path of this one."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *arguments],
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_store_in_memory_keeps_no_tickets() -> None:
+    async def use() -> None:
+        store = SqliteStore(None)
+        assert store.coordinator(SystemClock()) is None
+        await store.close()
+
+    asyncio.run(use())
+
+
+# -- leases -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_ticket_is_lost_when_its_lease_is_over(shared_address: str) -> None:
+    async def use(one: SqlCoordinator, two: SqlCoordinator, clock: HandClock) -> None:
+        first = Ticket("r1", "body", clock.now(), "key")
+        assert await one.claim(first) is None
+        clock.at += LEASE_SECONDS - 1
+        assert await two.look("r1") == Found(first, "running")
+        assert await two.claim(Ticket("r2", "body", clock.now(), "key")) == Found(first, "running")
+        clock.at += 1
+        assert await two.look("r1") == Found(first, "lost")
+        assert await one.look("r1") == Found(first, "running"), "its holder knows better"
+        second = Ticket("r2", "body", clock.now(), "key")
+        assert await two.claim(second) is None
+        assert await one.claim(Ticket("r3", "body", clock.now(), "key")) == Found(second, "running")
+        # The first one was only slow: what came of it is found by its id, and the key stays with the second.
+        await one.settle(Settled("r1", answer=b"{}"))
+        late = await two.look("r1")
+        assert late is not None and (late.state, late.ticket.key) == ("settled", None)
+        assert await one.claim(Ticket("r3", "body", clock.now(), "key")) == Found(second, "running")
+
+    with_two(shared_address, use)
+
+
+def test_a_clock_set_back_keeps_no_dead_holders_lease(shared_address: str) -> None:
+    async def use(one: SqlCoordinator, two: SqlCoordinator, clock: HandClock) -> None:
+        await one.claim(Ticket("r1", "body", clock.now(), "key"))
+        for back, state in ((LEASE_SECONDS, "running"), (3600.0, "lost")):
+            clock.at -= back
+            found = await two.look("r1")
+            assert found is not None and found.state == state
+        assert await two.claim(Ticket("r2", "body", clock.now(), "key")) is None
+
+    with_two(shared_address, use)
+
+
+def test_leases_are_renewed_while_tickets_run(shared_address: str) -> None:
+    async def use(one: SqlCoordinator, two: SqlCoordinator, clock: HandClock) -> None:
+        first = Ticket("r1", "body", clock.now(), "key")
+        await one.claim(first)
+        await one.claim(Ticket("over", "body", clock.now()))
+        await one.settle(Settled("over", answer=b"{}"))
+        for _ in range(4):
+            clock.at += LEASE_SECONDS - 1
+            async with asyncio.timeout(5):
+                while _lease_until(shared_address, "r1") < clock.at + LEASE_SECONDS:
+                    await asyncio.sleep(0.02)
+            assert await two.look("r1") == Found(first, "running")
+        assert _lease_until(shared_address, "over") == 1_000_000.0 + LEASE_SECONDS
+
+    with_two(shared_address, use, renew_seconds=0.05)
+
+
+def _lease_until(address: str, rollout_id: str) -> float:
+    return asked(address, f"SELECT lease_until FROM tickets WHERE rollout_id = '{rollout_id}'")
+
+
+def test_what_a_closed_coordinator_held_is_lost_at_once(shared_address: str) -> None:
+    async def use(one: SqlCoordinator, two: SqlCoordinator, clock: HandClock) -> None:
+        ticket = Ticket("r1", "body", clock.now(), "key")
+        await one.claim(ticket)
+        await one.claim(Ticket("r2", "body", clock.now(), "other"))
+        await one.settle(Settled("r2", answer=b"{}"))
+        await one.close()
+        assert await two.look("r1") == Found(ticket, "lost")
+        assert await two.claim(Ticket("r3", "body", clock.now(), "key")) is None
+        found = await two.look("r2")
+        assert found is not None and found.state == "settled"
+        with pytest.raises(StoreError, match="no such ticket"):
+            await two.settle(Settled("r1", answer=b"{}"))
+
+    with_two(shared_address, use)
+
+
+# -- a holder's death -------------------------------------------------------------------------------------------------
+
+HOLDER = """
+import asyncio, sys, time
+from taskapp_kit.contract.protocols import Settled, SystemClock, Ticket
+from taskapp_kit.store import open_store
+
+async def main(path):
+    tickets = open_store(path).coordinator(SystemClock())
+    await tickets.claim(Ticket("running", "body", time.time(), "key-1"))
+    await tickets.claim(Ticket("settled", "body", time.time(), "key-2"))
+    await tickets.settle(Settled("settled", answer=b"a" * 10_000))
+    print("settled", flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@LINUX
+def test_kill_9_loses_what_ran_at_once_and_nothing_that_was_settled(shared_address: str) -> None:
+    process = child(HOLDER, shared_address)
+    assert process.stdout is not None
+
+    async def alive(tickets: SqlCoordinator) -> None:
+        found = await tickets.look("running")
+        assert found is not None and found.state == "running"
+        assert (await tickets.claim(Ticket("r2", "body", time.time(), "key-1"))) == found
+
+    async def dead(tickets: SqlCoordinator) -> None:
+        found = await tickets.look("running")
+        assert found is not None and found.state == "lost"
+        assert await tickets.claim(Ticket("r2", "body", time.time(), "key-1")) is None
+        kept = await tickets.claim(Ticket("r3", "body", time.time(), "key-2"))
+        assert kept is not None
+        assert kept.settled == Settled("settled", answer=b"a" * 10_000)
+
+    try:
+        assert process.stdout.readline() == "settled\n", process.communicate()
+        with_tickets(shared_address, alive)
+        os.kill(process.pid, signal.SIGKILL)
+        # A process that was killed and not yet waited for has a pid still, and threads for a moment.
+        until = time.monotonic() + 20
+        while True:
+            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            if fields[0] == "Z" and int(fields[17]) <= 1:
+                break
+            assert time.monotonic() < until
+            time.sleep(0.005)
+        with_tickets(shared_address, dead)
+    finally:
+        process.kill()
+        process.communicate(timeout=20)
+
+
+@LINUX
+def test_only_a_process_that_surely_ended_is_called_dead() -> None:
+    script = "import sys; from taskapp_kit.store.lease_owner import this_process; print(this_process(), flush=True); input()\n"
+    process = child(script)
+    assert process.stdout is not None
+    name, own = process.stdout.readline().strip(), this_process()
+    try:
+        assert own is not None
+        place, pid, started = name.rsplit("/", 2)
+        assert place == own.rsplit("/", 2)[0]
+        assert int(pid) == process.pid
+        assert not certainly_dead(name, own)
+        assert certainly_dead(f"{place}/{pid}/{int(started) - 1}", own), "the pid was given to another process"
+    finally:
+        process.communicate("\n", timeout=20)
+    assert certainly_dead(name, own)
+    assert not certainly_dead(f"elsewhere{name}", own), "of another host nothing is known"
+    assert not certainly_dead(own, own)
+    assert not certainly_dead(None, own)
+    assert not certainly_dead(name, None)
+    assert not certainly_dead("nonsense", own)
+
+
+# -- several processes ------------------------------------------------------------------------------------------------
+
+CLAIMER = """
+import asyncio, json, sys, time
+from taskapp_kit.contract.protocols import SystemClock, Ticket
+from taskapp_kit.store import open_store
+
+async def main(path, name):
+    store = open_store(path)
+    tickets = store.coordinator(SystemClock())
+    print("ready", flush=True)
+    input()
+    claims = [Ticket(f"{name}-{number}", "body", time.time(), f"key-{number}") for number in range(50)]
+    found = await asyncio.gather(*map(tickets.claim, claims))
+    print(json.dumps([one and one.ticket.rollout_id for one in found]), flush=True)
+    input()
+    await tickets.close()
+    await store.close()
+
+asyncio.run(main(sys.argv[1], sys.argv[2]))
+"""
+
+
+def test_two_processes_claim_the_same_keys_and_one_wins_each(shared_address: str) -> None:
+    processes = [child(CLAIMER, shared_address, name) for name in ("a", "b")]
+    try:
+        answers = []
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n", process.communicate()
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        for process in processes:
+            assert process.stdout is not None
+            answers.append(json.loads(process.stdout.readline()))
+    finally:
+        errors = [process.communicate("\n", timeout=20)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], errors
+    for number, (one, two) in enumerate(zip(*answers, strict=True)):
+        assert (one, two) in ((None, f"a-{number}"), (f"b-{number}", None))
+
+
+LOCKER = """
+import sqlite3, sys, time
+file = sqlite3.connect(sys.argv[1], isolation_level=None)
+file.execute("BEGIN IMMEDIATE")
+print("locked", flush=True)
+time.sleep(1.0)
+file.execute("COMMIT")
+"""
+
+
+def test_another_processes_write_lock_does_not_stop_the_event_loop(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.db"
+
+    async def use(tickets: SqlCoordinator) -> None:
+        await tickets.claim(Ticket("r0", "body", time.time()))
+        process = child(LOCKER, str(path))
+        assert process.stdout is not None
+        assert await asyncio.to_thread(process.stdout.readline) == "locked\n"
+        began, lag = time.monotonic(), 0.0
+        claims = asyncio.gather(*(tickets.claim(Ticket(f"r{n}", "body", time.time(), "key")) for n in range(1, 11)))
+        while not claims.done():
+            before = time.monotonic()
+            await asyncio.sleep(0.01)
+            lag = max(lag, time.monotonic() - before - 0.01)
+        assert time.monotonic() - began > 0.5, "the lock was held"
+        assert sum(found is None for found in await claims) == 1
+        assert lag < 0.3
+        assert await asyncio.to_thread(process.wait, 20) == 0
+        process.communicate()
+
+    with_tickets(str(path), use)
+
+
+def test_a_lock_held_too_long_is_a_sentence_and_passes(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.db"
+
+    async def use() -> None:
+        store = SqliteStore(path, busy_timeout_seconds=0.2)
+        tickets = opened(store, SystemClock())
+        locker = sqlite3.connect(path, isolation_level=None)
+        locker.execute("BEGIN IMMEDIATE")
+        calls = (tickets.claim(Ticket(f"r{n}", "body", time.time())) for n in range(3))
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(outcome, StoreError)
+            assert f"could not write the store {path}: another process has held the write lock" in str(outcome)
+        locker.execute("COMMIT")
+        locker.close()
+        assert await tickets.claim(Ticket("r0", "body", time.time())) is None
+        await tickets.close()
+        await store.close()
+
+    asyncio.run(use())
+
+
+def test_tickets_and_rollouts_are_written_side_by_side(shared_address: str) -> None:
+    async def use() -> None:
+        store = shop(shared_address)
+        tickets = opened(store, SystemClock())
+
+        async def one(name: str) -> None:
+            assert await tickets.claim(Ticket(name, "body", time.time(), f"key-{name}")) is None
+            await store.save(rollout(name))
+            await tickets.settle(Settled(name, answer=name.encode()))
+
+        await asyncio.gather(*(one(f"r{number}") for number in range(200)))
+        for number in range(200):
+            found = await tickets.look(f"r{number}")
+            assert found is not None and found.settled is not None
+            assert found.settled.answer == f"r{number}".encode()
+        await store.close()  # whichever is closed first
+        await tickets.close()
+        again = shop(shared_address)
+        report = await again.check()
+        assert report.ok and report.rollouts == 200
+        await again.close()
+
+    asyncio.run(use())
+
+
+# -- faults, and what is removed --------------------------------------------------------------------------------------
+
+
+def test_one_that_cannot_be_written_is_refused_alone(shared_address: str) -> None:
+    async def use(tickets: SqlCoordinator) -> None:
+        now = time.time()
+        names = ["r1", "bad \ud800", "r2", "r1b"]
+        claims = [Ticket(name, "body", now, "key" if name == "r1" else None) for name in names]
+        outcomes = await asyncio.gather(*map(tickets.claim, claims), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [type(None), StoreError, type(None), type(None)]
+        assert all([await tickets.look(name) for name in ("r1", "r2", "r1b")])
+
+    with_tickets(shared_address, use)
+
+
+def test_a_file_deleted_under_it_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.db"
+
+    async def use(tickets: SqlCoordinator) -> None:
+        await tickets.claim(Ticket("r1", "body", time.time()))
+        path.unlink()
+        with pytest.raises(StoreError, match="deleted or replaced while it was open"):
+            await tickets.settle(Settled("r1", answer=b"{}"))
+
+    with_tickets(str(path), use)
+
+
+def test_an_answer_that_was_damaged_is_told(shared_address: str) -> None:
+
+    async def settle(tickets: SqlCoordinator) -> None:
+        for name in ("r1", "r2"):
+            await tickets.claim(Ticket(name, "body", time.time(), name))
+            await tickets.settle(Settled(name, answer=b"a" * 10_000))
+
+    async def look(tickets: SqlCoordinator) -> None:
+        with pytest.raises(StoreError, match="what came of rollout 'r1' is in the store but cannot be read"):
+            await tickets.look("r1")
+        with pytest.raises(StoreError, match="cannot be read"):
+            await tickets.claim(Ticket("r3", "body", time.time(), "r1"))
+        assert await tickets.look("r2") is not None
+
+    with_tickets(shared_address, settle)
+    asked(shared_address, "UPDATE tickets SET answer = substr(answer, 1, 9) WHERE rollout_id = 'r1'")
+    with_tickets(shared_address, look)
+
+
+def test_old_tickets_are_removed_with_the_first_claim_and_then_once_an_hour(shared_address: str) -> None:
+    clock = HandClock()
+
+    def count() -> int:
+        return int(asked(shared_address, "SELECT count(*) FROM tickets"))
+
+    async def becomes(number: int) -> None:
+        async with asyncio.timeout(5):
+            while count() != number:
+                await asyncio.sleep(0.01)
+
+    async def many(tickets: SqlCoordinator) -> None:
+        old = [Ticket(f"old-{number}", "body", clock.at) for number in range(2 * PURGED_AT_ONCE + 10)]
+        await asyncio.gather(*map(tickets.claim, old))
+        for ahead in range(3):  # a clock that was wrong for a while
+            await tickets.claim(Ticket(f"ahead-{ahead}", "body", clock.at + 10 * TICKET_SECONDS))
+
+    async def later(tickets: SqlCoordinator) -> None:
+        await tickets.claim(Ticket("new-1", "body", clock.at - TICKET_SECONDS + PURGE_SECONDS))
+        await becomes(1)
+        clock.at += PURGE_SECONDS - 1
+        await tickets.claim(Ticket("new-2", "body", clock.at))
+        clock.at += 1
+        await tickets.claim(Ticket("new-3", "body", clock.at))
+        await becomes(2)
+        assert await tickets.look("new-1") is None
+        assert await tickets.look("new-2") is not None
+
+    with_tickets(shared_address, many, clock)
+    assert count() == 2 * PURGED_AT_ONCE + 10 + 3
+    clock.at += TICKET_SECONDS
+    with_tickets(shared_address, later, clock)
+
+
+def test_every_statement_uses_an_index(tmp_path: Path) -> None:
+    SqliteStore(tmp_path / "rollouts.db")._finish()
+    from taskapp_kit.store.idempotency_rows import statements
+    from taskapp_kit.store.sqlite_file import Database
+
+    file = sqlite3.connect(tmp_path / "rollouts.db")
+    for name, statement in asdict(statements(Database.spelling)).items():
+        arguments = ["[]" if name == "renew" else 0] * statement.count("?")
+        plan = [row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {statement}", arguments)]
+        assert not any(line.startswith("SCAN tickets") for line in plan), (name, plan)
+    file.close()

@@ -1,0 +1,219 @@
+"""Python processes that the kit starts: what they import, and what their environment shows."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import httpx
+import pytest
+
+import taskapp_kit
+from taskapp_kit.declare.discovery import bundled_root
+from tests.cli.conftest import Served, serving
+from tests.sandbox.boxes import holding
+
+SHADOWS = (
+    "asyncio", "ctypes", "dataclasses", "email", "http", "json", "logging", "queue", "random", "secrets", "socket",
+    "string", "tempfile", "uuid",
+)  # fmt: skip
+"""Files of these names say when they are imported, and offer nothing of what the standard modules have."""
+MARKS = "open(__file__ + '.imported', 'w').close()\n"
+
+APP = """
+import json, os, random
+from pathlib import Path
+import beside
+from taskapp_kit import Step, TaskApp, action
+
+app = TaskApp("shadowed", version="1.0.0")
+
+if os.environ.get("ENVIRONMENT_API_KEY"):
+    Path(__file__).with_name("imported-with-the-key").touch()
+
+def environ_of(pid):
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+    except PermissionError:
+        return "refused"
+    except OSError:
+        return "ended"
+
+def keys_of_all():
+    environs = [environ_of(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [line for environ in environs for line in environ.split("\\0") if line.startswith("ENVIRONMENT_API_KEY")]
+
+def declare(name, **more):
+    @app.environment(name, splits={"train": range(9)}, max_steps=3, **more)
+    class Here:
+        def reset(self, seed: int) -> str:
+            import queue, secrets
+            queue.Queue(), secrets.token_hex(4), random.random()
+            return json.dumps({"parent": environ_of(os.getppid()), "keys": keys_of_all(), "beside": beside.VALUE})
+
+        @action
+        def go(self) -> Step:
+            \"\"\"Go.\"\"\"
+            return Step(observation="end", reward=1.0, terminated=True)
+
+declare("shared")
+declare("alone", isolation="process")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A working directory with an app and 14 files named like standard modules."""
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "beside.py").write_text("VALUE = 'beside the app'\n")
+    for name in SHADOWS:
+        (tmp_path / f"{name}.py").write_text(MARKS)
+    return tmp_path
+
+
+def imported(folder: Path) -> list[str]:
+    return sorted(path.name.partition(".")[0] for path in folder.glob("*.imported"))
+
+
+def python(folder: Path, code: str) -> str:
+    """What a program prints that a user starts in `folder`, as the installed `taskapp` starts."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def rollout(served: Served, environment: str) -> httpx.Response:
+    body = {
+        "run_id": "r", "env": {"env_name": environment, "seed": 3}, "policy": {"config": {"policy": "random"}},
+        "ops": [], "mode": "eval", "record": {"trajectories": True},
+    }  # fmt: skip
+    return httpx.post(f"{served.url}/rollout", headers={"X-API-Key": str(served.key)}, json=body, timeout=30)
+
+
+@pytest.mark.parametrize("flags", [("--workers", "1"), ("--reload",), ("--reload", "--workers", "1")])
+def test_a_server_and_its_workers_import_nothing_by_the_name_of_a_standard_module(
+    folder: Path, flags: tuple[str, ...]
+) -> None:
+    with serving(folder, "app.py", "--store", "none", *flags) as served:
+        for environment in ("shared", "alone"):
+            answer = rollout(served, environment)
+            assert answer.status_code == 200, answer.text
+            assert "beside the app" in answer.text
+    assert imported(folder) == []
+
+
+def test_a_bundled_app_and_a_module_import_none_either(folder: Path) -> None:
+    with serving(folder, "crafter", "--store", "none", "--workers", "1") as served:
+        assert rollout(served, "crafter").status_code == 200
+    with serving(folder, "app:app", "--store", "none", "--workers", "1") as served:
+        assert rollout(served, "shared").status_code == 200
+    assert imported(folder) == []
+
+
+def test_an_empty_entry_of_pythonpath_is_not_the_working_directory_in_a_worker(folder: Path, tmp_path: Path) -> None:
+    from taskapp_kit.config import child_environment
+
+    assert child_environment({"PYTHONPATH": f":{tmp_path}::/usr"})["PYTHONPATH"] == f"{tmp_path}:/usr"
+
+
+def test_the_process_of_a_mock_model_imports_none(folder: Path) -> None:
+    code = "from taskapp_kit.testing import MockProcess\nwith MockProcess() as model: print(model.stats()['requests'])"
+    assert python(folder, code) == "0\n"
+    assert imported(folder) == []
+
+
+def test_the_import_check_of_a_deploy_imports_none(folder: Path) -> None:
+    code = (
+        "from taskapp_kit.deploy.packaging.import_check import rehearse; from pathlib import Path\n"
+        "print(rehearse('app.py', allowed=['taskapp_kit', 'beside', *__import__('sys').modules], folder=Path(), own=['app.py', 'beside.py']).name)"
+    )
+    assert python(folder, f"import taskapp_kit.asgi\n{code}") == "shadowed\n"
+    assert imported(folder) == []
+
+
+def test_modals_account_is_asked_without_importing_one(folder: Path) -> None:
+    code = (
+        "from taskapp_kit.deploy.modal.account import ModalRefused, address\n"
+        "try: address('a', 'b')\nexcept ModalRefused: print('refused')"
+    )
+    environ = {"MODAL_TOKEN_ID": "", "MODAL_TOKEN_SECRET": "", "MODAL_CONFIG_PATH": str(folder / "none.toml")}
+    assert python(folder, f"import os; os.environ.update({environ!r})\n{code}") == "refused\n"
+    assert imported(folder) == []
+
+
+def test_modals_command_line_imports_none(folder: Path) -> None:
+    code = (
+        "from taskapp_kit.deploy.modal.run import _modal\n"
+        "lines = []; print(_modal(['deploy', '--help'], lines.append)[0], len(lines) > 3)"
+    )
+    assert python(folder, code) == "0 True\n"
+    assert imported(folder) == []
+
+
+def test_a_box_of_any_level_imports_none_of_the_host(folder: Path) -> None:
+    code = (
+        "from taskapp_kit.sandbox import Sandbox\n"
+        "with Sandbox(level={level}, allow_weak=True) as box: print(box.run_sync('import random, json; print(json.dumps(random.Random(1).random() < 2))').stdout)"
+    )
+    for level in (0, *holding()):
+        assert "true" in python(folder, code.format(level=level)), level
+    assert imported(folder) == []
+
+
+def test_python_is_started_in_one_place() -> None:
+    """No other module of the kit, of an environment or a template names the interpreter; boxes have one of their own."""
+    package = Path(taskapp_kit.__file__).parent
+    folders = (package, bundled_root("environments"), bundled_root("templates"))
+    named = {
+        path.relative_to(package.parent).as_posix()
+        for folder in folders
+        for path in folder.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr == "executable"
+    }
+    assert named == {
+        f"taskapp_kit/{file}"
+        for file in ("system/child_python.py", "sandbox/interpreter.py", "sandbox/remote_inside.py")
+    }
+
+
+WITHOUT_TRACING = """
+import ctypes, os, sys
+PR_CAPBSET_DROP = 24
+if os.geteuid() == 0:  # leaves root as it is in most containers; an ordinary user has no capability
+    for capability in (19, 21, 38):  # SYS_PTRACE, SYS_ADMIN, PERFMON
+        ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc shows environments on Linux only")
+@pytest.mark.parametrize("reload", [(), ("--reload",)])
+def test_no_process_of_a_server_shows_its_key_to_an_environment_in_a_worker(
+    folder: Path, reload: tuple[str, ...]
+) -> None:
+    key = uuid.uuid4().hex
+    flags = ("--store", "none", "--workers", "1", *reload)
+    with serving(folder, "app.py", *flags, start=("-P", "-c", WITHOUT_TRACING), ENVIRONMENT_API_KEY=key) as served:
+        served.key = key
+        for environment in ("shared", "alone"):
+            answer = rollout(served, environment)
+            assert answer.status_code == 200, answer.text
+            assert key not in answer.text
+            assert "refused" in answer.text
+    assert not (folder / "imported-with-the-key").exists()
+
+
+def test_a_file_named_like_a_standard_module_is_named_where_its_import_fails(folder: Path) -> None:
+    from taskapp_kit.declare.discovery import find_app
+    from taskapp_kit.errors import DiscoveryError
+
+    (folder / "other.py").write_text("from queue import what_the_author_wrote\n")
+    with pytest.raises(DiscoveryError) as caught:
+        find_app(str(folder / "other.py"))
+    assert str(folder / "queue.py") in str(caught.value.hint)
