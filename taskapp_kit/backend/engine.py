@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
-    from taskapp_kit.backend.task_app_access import OpenedTaskApp
+    from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 
 REPEATED = "repeated_rollout"
 """The code of a rollout whose answer has the `rollout_id` of another rollout of the job."""

@@ -15,9 +15,10 @@ from typing import Any
 
 from taskapp_kit.backend.engine import Engine, Event, JobDocument, Outcome, Phase, Played, Point
 from taskapp_kit.backend.notifier import Bells
+from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 from taskapp_kit.backend.schema import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, Job
 from taskapp_kit.backend.store import Records
-from taskapp_kit.backend.task_app_access import Access, OpenedTaskApp, is_starting
+from taskapp_kit.backend.task_app_access import Access, is_starting
 from taskapp_kit.errors import (
     ConfigError,
     IdempotencyKeyReused,

@@ -17,7 +17,7 @@ from taskapp_kit.backend.seeds import Range, cycled, draw
 from taskapp_kit.errors import JobTimeout, TaskAppError, TaskAppUnreachable
 
 if TYPE_CHECKING:
-    from taskapp_kit.backend.task_app_access import OpenedTaskApp
+    from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 
 STATUSES = ("terminated", "truncated")
 MAX_MESSAGE = 1000

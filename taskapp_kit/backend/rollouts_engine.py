@@ -25,7 +25,7 @@ from taskapp_kit.backend.task_app_check import RANDOM, missing
 from taskapp_kit.errors import JobError
 
 if TYPE_CHECKING:
-    from taskapp_kit.backend.task_app_access import OpenedTaskApp
+    from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 
 FAILED_SHARE = 0.5
 """A job ends as failed when more of its rollouts fail."""

@@ -14,7 +14,7 @@ from taskapp_kit.backend.rollout_plan import Plan
 from taskapp_kit.backend.seeds import MAX_NAME, MAX_SPLITS, bounds_of
 
 if TYPE_CHECKING:
-    from taskapp_kit.backend.task_app_access import OpenedTaskApp
+    from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 
 EVERY_APP = ("split", "index", "difficulty", "step_rewards")
 """Members of env_config that every app of ours takes, besides those of its schema; with rows also ROWS."""

@@ -182,7 +182,7 @@ def _prompt(
     from taskapp_kit.declare.episode_selection import find_environment, read_config
     from taskapp_kit.errors import RolloutFailed
     from taskapp_kit.rollout.models.access import model_access
-    from taskapp_kit.rollout.policy.chat.prompt import prompt_of
+    from taskapp_kit.rollout.policy.chat.conversation import prompt_of
     from taskapp_kit.rollout.policy.options import read_asking
     from taskapp_kit.rollout.service import Service
 

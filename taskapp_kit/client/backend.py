@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 from taskapp_kit.client.backend_errors import NO_SUCH_ROUTE, odd, refusal, unreachable
 from taskapp_kit.client.job_status import MAX_ID
 from taskapp_kit.client.retry import again
+from taskapp_kit.client.stream import follow_events
 from taskapp_kit.config import process_variable
 from taskapp_kit.errors import BackendError, JobConfigError
 from taskapp_kit.net.http import Answer, NoAnswer, Transport, header_key, read_address
@@ -102,8 +103,6 @@ class BackendClient:
 
         Server-sent events; where the backend has none, or they break, it goes on by polling.
         """
-        from taskapp_kit.client.stream import follow_events
-
         return follow_events(self, job_id, since_seq)
 
     async def cancel(self, job_id: str) -> dict[str, Any]:

@@ -10,17 +10,16 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import Any, Protocol
+
+import aiohttp
 
 from taskapp_kit.client.backend_errors import passing
 from taskapp_kit.client.job_status import over, read_status
 from taskapp_kit.errors import BackendError
 from taskapp_kit.net.http import NoAnswer, read_json
 from taskapp_kit.net.sse import Frame, FrameReader, FrameTooLarge
-
-if TYPE_CHECKING:
-    from taskapp_kit.client.backend import BackendClient
 
 log = logging.getLogger("taskapp_kit.client.stream")
 
@@ -40,6 +39,30 @@ MOST = 1_000_000
 LAST_WORDS = frozenset({"completed", "failed", "cancelled", "canceled", "succeeded"})
 
 
+class JobReader(Protocol):
+    """What is read of a backend here; `BackendClient` is one. Its methods raise BackendError."""
+
+    url: str
+
+    def open_events(
+        self, family: str, job_id: str, since_seq: int, *, silence_seconds: float
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """The head of an event stream, its body to be read inside the block. Raises NoAnswer."""
+        ...
+
+    async def get_job(self, job_id: str) -> dict[str, Any]:
+        """The job's status."""
+        ...
+
+    async def events(self, job_id: str, since_seq: int = 0, limit: int = 200) -> list[dict[str, Any]]:
+        """The events after number `since_seq`, at most `limit`."""
+        ...
+
+    async def metrics(self, job_id: str, after_step: int = -1, limit: int = 200) -> list[dict[str, Any]]:
+        """The points `{name, value, step, …}` after that step."""
+        ...
+
+
 def hints_at_the_end(event: dict[str, Any]) -> bool:
     """`rl.job.completed`, `workflow.failed` and the like: the status may be final now (of a part of the job only, too)."""
     kind = event.get("type")
@@ -47,7 +70,7 @@ def hints_at_the_end(event: dict[str, Any]) -> bool:
 
 
 async def follow_events(
-    client: BackendClient,
+    client: JobReader,
     job_id: str,
     since_seq: int = 0,
     *,
@@ -110,7 +133,7 @@ class _Tracker:
     could not be fetched just then.
     """
 
-    def __init__(self, client: BackendClient, job_id: str, since_seq: int, patience_seconds: float) -> None:
+    def __init__(self, client: JobReader, job_id: str, since_seq: int, patience_seconds: float) -> None:
         self.client = client
         self.job_id = job_id
         self.last = since_seq
@@ -219,7 +242,7 @@ def _event_of(frame: Frame) -> dict[str, Any] | None:
     return event
 
 
-async def all_events(client: BackendClient, job_id: str, since_seq: int = 0) -> list[dict[str, Any]]:
+async def all_events(client: JobReader, job_id: str, since_seq: int = 0) -> list[dict[str, Any]]:
     """Every event so far after `since_seq`, page by page. Raises BackendError."""
     found: list[dict[str, Any]] = []
     tracker = _Tracker(client, job_id, since_seq, 0.0)
@@ -228,13 +251,13 @@ async def all_events(client: BackendClient, job_id: str, since_seq: int = 0) -> 
     return found
 
 
-def _bound(found: list[dict[str, Any]], client: BackendClient, what: str) -> None:
+def _bound(found: list[dict[str, Any]], client: JobReader, what: str) -> None:
     """Raises BackendError when a backend goes on for ever."""
     if len(found) > MOST:
         raise BackendError(f"{client.url} gives more than {MOST:,} {what} for one job.", status=200)
 
 
-async def all_metrics(client: BackendClient, job_id: str) -> list[dict[str, Any]]:
+async def all_metrics(client: JobReader, job_id: str) -> list[dict[str, Any]]:
     """Every point so far, page by page. Raises BackendError.
 
     A page may end in the middle of a step, so the next one begins at that step again; what comes twice is given once.

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import enum
 import re
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from taskapp_kit.contract.scorecard import Blend
+from taskapp_kit.declare.declarations import NOT_GIVEN, Declarations, Declared, Names, NotGiven
 from taskapp_kit.declare.source_location import calling_line
 from taskapp_kit.declare.specs import MAX_REFUSALS
-from taskapp_kit.declare.tasks import Rows, TaskSource
+from taskapp_kit.declare.tasks import Rows
 from taskapp_kit.errors import DeclarationError, LateRegistration, Problem
 
 if TYPE_CHECKING:
@@ -25,34 +24,10 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
-Names = str | Sequence[str] | None
 Exposure = Literal["public", "local"]
 
 
-class NotGiven(enum.Enum):
-    """The default of an argument for which None has a meaning of its own."""
-
-    NOT_GIVEN = "not given"
-
-
-NOT_GIVEN: Final = NotGiven.NOT_GIVEN
-
-
-@dataclass(slots=True)
-class Declared:
-    """One use of a decorator: what it was, on what, with which options, and where (`file:line`)."""
-
-    kind: str
-    name: str
-    target: Any
-    options: dict[str, Any]
-    place: str
-    environments: Names = None
-    unknown: tuple[str, ...] = ()
-    """Keywords that the decorator does not take: freeze reports each as a problem."""
-
-
-class TaskApp:
+class TaskApp(Declarations):
     """A task app: environments, actions, rubrics, judges, policies, declared by decorators that change nothing.
 
     name: also the service's name on the wire. version: of the app; stored with each rollout. reward: the blend of
@@ -76,11 +51,11 @@ class TaskApp:
         self.system_prompt = system_prompt
         frame = sys._getframe(1)
         self.file = Path(frame.f_code.co_filename)
-        self.docstring: str = frame.f_globals.get("__doc__") or ""
+        self.docstring = frame.f_globals.get("__doc__") or ""
         self.place = calling_line(1)
         self.reference: str | None = None
         """What `declare.discovery.find_app` found it by, for other processes; None when something else imported it."""
-        self.declared: list[Declared] = []
+        self.declared = []
         self._spec: AppSpec | None = None
         self._lock = threading.Lock()
 
@@ -431,17 +406,6 @@ class TaskApp:
                 hint="Declare it where the app's file is imported, before asgi(), serve or check.",
             )
         self.declared.append(declared)
-
-    def task_source(self, declared: Declared) -> TaskSource:
-        """The rows of a declaration that has them."""
-        return TaskSource(
-            app=self.name,
-            place=declared.place,
-            row=cast("type | None", declared.options["row"]),
-            sources={**(declared.options["tasks"] or {}), **declared.options.get("keywords", {})},
-            folder=self.file.parent,
-            shared=declared.options.get("rows"),
-        )
 
 
 def _small(name: str) -> str:

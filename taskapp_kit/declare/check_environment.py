@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from taskapp_kit.contract.identity import SEED_LIMIT, overlap
-from taskapp_kit.declare.app import NOT_GIVEN, Declared, TaskApp
 from taskapp_kit.declare.check_actions import KIT_METHODS, check_actions
 from taskapp_kit.declare.check_functions import readable_names
+from taskapp_kit.declare.declarations import NOT_GIVEN, Declarations, Declared
 from taskapp_kit.declare.docstrings import docstring
 from taskapp_kit.declare.marks import ATTRIBUTE, PROBLEMS
 from taskapp_kit.declare.problems import Problems, check_name, check_splits, is_number
@@ -23,7 +23,7 @@ STEP_LIMIT = "step_limit"
 RESERVED_CONFIG = ("split", "index")
 
 
-def check_environment(app: TaskApp, declared: Declared, problems: Problems) -> EnvironmentSpec | None:
+def check_environment(app: Declarations, declared: Declared, problems: Problems) -> EnvironmentSpec | None:
     """The spec of one `@app.environment`; None when something is wrong with it."""
     cls, options = declared.target, declared.options
     place = line_of(cls, declared.place)

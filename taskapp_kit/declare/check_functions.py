@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taskapp_kit.contract.trajectory import RESERVED_METRICS
-from taskapp_kit.declare.app import Declared, TaskApp
+from taskapp_kit.declare.declarations import Declarations, Declared
 from taskapp_kit.declare.docstrings import docstring
 from taskapp_kit.declare.problems import Problems, is_number
 from taskapp_kit.declare.signature import names_of, needed_names
@@ -23,7 +23,7 @@ POLICY_NAMES = ("observation", "rng")
 """What a policy may take; `gold` may also take `task`."""
 
 
-def check_policy(app: TaskApp, declared: Declared, problems: Problems) -> PolicySpec | None:
+def check_policy(app: Declarations, declared: Declared, problems: Problems) -> PolicySpec | None:
     """The spec of one `@app.policy`; None when something is wrong with it."""
     place = line_of(declared.target, declared.place)
     before = len(problems)
@@ -41,7 +41,7 @@ def check_policy(app: TaskApp, declared: Declared, problems: Problems) -> Policy
     )
 
 
-def check_metric(app: TaskApp, declared: Declared, problems: Problems) -> MetricSpec | None:
+def check_metric(app: Declarations, declared: Declared, problems: Problems) -> MetricSpec | None:
     """The spec of one `@app.metric`; None when something is wrong with it."""
     place = line_of(declared.target, declared.place)
     before = len(problems)
@@ -57,7 +57,7 @@ def check_metric(app: TaskApp, declared: Declared, problems: Problems) -> Metric
     )
 
 
-def check_aggregate(app: TaskApp, declared: Declared, problems: Problems) -> AggregateSpec | None:
+def check_aggregate(app: Declarations, declared: Declared, problems: Problems) -> AggregateSpec | None:
     """The spec of one `@app.aggregate`; None when something is wrong with it."""
     place = line_of(declared.target, declared.place)
     before = len(problems)
@@ -125,7 +125,9 @@ def readable_names(function: Any, place: str, what: str, problems: Problems) -> 
         return ()
 
 
-def chosen_environments(app: TaskApp, declared: Declared, place: str, problems: Problems) -> tuple[str, ...] | None:
+def chosen_environments(
+    app: Declarations, declared: Declared, place: str, problems: Problems
+) -> tuple[str, ...] | None:
     """The environments that a declaration is for, None for all; each has to be declared."""
     names = named_environments(declared)
     known = [item.name for item in app.declared if item.kind in ("environment", "tasks")]

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from taskapp_kit.contract.scorecard import Blend
-from taskapp_kit.declare.app import Declared, TaskApp
 from taskapp_kit.declare.check_functions import (
     OUTCOME_NAMES,
     chosen_environments,
@@ -16,6 +15,7 @@ from taskapp_kit.declare.check_functions import (
     own_docstring,
     taken_names,
 )
+from taskapp_kit.declare.declarations import Declarations, Declared
 from taskapp_kit.declare.problems import Problems, is_number
 from taskapp_kit.declare.rubric_file import (
     COMBINATIONS,
@@ -36,7 +36,7 @@ GROUP_NAMES = ("trajectories", "task", "config")
 """What a group judge may take."""
 
 
-def check_criterion(app: TaskApp, declared: Declared, problems: Problems) -> CriterionSpec | None:
+def check_criterion(app: Declarations, declared: Declared, problems: Problems) -> CriterionSpec | None:
     """The spec of one `@app.rubric`; None when something is wrong with it."""
     function, options = declared.target, declared.options
     place = line_of(function, declared.place)
@@ -70,7 +70,7 @@ def check_criterion(app: TaskApp, declared: Declared, problems: Problems) -> Cri
     )
 
 
-def check_judge(app: TaskApp, declared: Declared, problems: Problems) -> JudgeSpec | None:
+def check_judge(app: Declarations, declared: Declared, problems: Problems) -> JudgeSpec | None:
     """The spec of one `@app.judge`; None when something is wrong with it."""
     function, options = declared.target, declared.options
     place = line_of(function, declared.place)
@@ -141,7 +141,7 @@ def _asking(declared: Declared, place: str, problems: Problems) -> dict[str, Any
 
 
 def check_rubric_file(
-    app: TaskApp, declared: Declared, criteria: list[CriterionSpec], judges: list[JudgeSpec], problems: Problems
+    app: Declarations, declared: Declared, criteria: list[CriterionSpec], judges: list[JudgeSpec], problems: Problems
 ) -> tuple[RubricFile | None, list[CriterionSpec], list[JudgeSpec]]:
     """One `app.load_rubric`: the file (None when it cannot be used), the criteria and the judges with what it says of them.
 
@@ -212,7 +212,7 @@ def _judge_of(entry: Criterion, asking: JudgeTable, environments: tuple[str, ...
     )
 
 
-def check_blend(app: TaskApp, problems: Problems) -> Blend | None:
+def check_blend(app: Declarations, problems: Problems) -> Blend | None:
     """The app's `reward=`, None when it has none."""
     blend = app.reward
     if blend is None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from taskapp_kit.declare.app import Declared, TaskApp
 from taskapp_kit.declare.check_environment import check_environment
 from taskapp_kit.declare.check_functions import (
     check_aggregate,
@@ -21,6 +20,7 @@ from taskapp_kit.declare.check_functions import (
     named_environments,
 )
 from taskapp_kit.declare.check_scoring import check_blend, check_criterion, check_judge, check_rubric_file
+from taskapp_kit.declare.declarations import Declarations, Declared
 from taskapp_kit.declare.docstrings import docstring
 from taskapp_kit.declare.problems import Problems, check_keywords
 from taskapp_kit.declare.rubric_file import Aggregation
@@ -34,13 +34,13 @@ ONE_NAME_EACH = (("environment", "tasks"), ("rubric", "judge"), ("policy",), ("m
 """Kinds of declarations that share one set of names; there is one rollout function, whatever its name."""
 
 
-def freeze(app: TaskApp) -> AppSpec:
+def freeze(app: Declarations) -> AppSpec:
     """The checked spec of an app. Raises DeclarationError with all problems, sorted by place."""
     problems = Problems()
     _duplicates(app, problems)
     for declared in app.declared:
         if declared.unknown:
-            decorator, shown = getattr(TaskApp, declared.kind), f"@app.{declared.kind}"
+            decorator, shown = getattr(type(app), declared.kind), f"@app.{declared.kind}"
             check_keywords(decorator, shown, declared.unknown, declared.place, problems)
     environments = _environments(app, problems)
     criteria = _checked(app, "rubric", check_criterion, problems)
@@ -75,7 +75,7 @@ def freeze(app: TaskApp) -> AppSpec:
     )
 
 
-def _environments(app: TaskApp, problems: Problems) -> dict[str, EnvironmentSpec]:
+def _environments(app: Declarations, problems: Problems) -> dict[str, EnvironmentSpec]:
     """By name, in the order in which they were declared; there has to be one."""
     environments: dict[str, EnvironmentSpec] = {}
     declarations = _declared(app, "environment", "tasks")
@@ -91,14 +91,14 @@ def _environments(app: TaskApp, problems: Problems) -> dict[str, EnvironmentSpec
 
 
 def _checked(
-    app: TaskApp, kind: str, check: Callable[[TaskApp, Declared, Problems], T | None], problems: Problems
+    app: Declarations, kind: str, check: Callable[[Declarations, Declared, Problems], T | None], problems: Problems
 ) -> list[T]:
     """The specs of a kind that came out of its check."""
     specs = [check(app, declared, problems) for declared in _declared(app, kind)]
     return [spec for spec in specs if spec is not None]
 
 
-def _duplicates(app: TaskApp, problems: Problems) -> None:
+def _duplicates(app: Declarations, problems: Problems) -> None:
     """Two declarations of one name are a mistake where both are for one environment."""
     for kinds in ONE_NAME_EACH:
         seen: dict[str, list[Declared]] = {}
@@ -113,5 +113,5 @@ def _duplicates(app: TaskApp, problems: Problems) -> None:
                              "one declaration for each name", "rename or remove one")  # fmt: skip
 
 
-def _declared(app: TaskApp, *kinds: str) -> list[Declared]:
+def _declared(app: Declarations, *kinds: str) -> list[Declared]:
     return [declared for declared in app.declared if declared.kind in kinds]

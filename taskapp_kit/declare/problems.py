@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from taskapp_kit.declare.app import Declared
+from taskapp_kit.declare.declarations import Declared
 from taskapp_kit.declare.source_location import did_you_mean
 from taskapp_kit.errors import Problem
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from taskapp_kit.contract.trajectory import Step
-from taskapp_kit.declare.app import Declared, TaskApp
 from taskapp_kit.declare.check_actions import check_actions
 from taskapp_kit.declare.check_environment import check_limit
+from taskapp_kit.declare.declarations import Declarations, Declared
 from taskapp_kit.declare.marks import action
 from taskapp_kit.declare.private_fields import private_fields
 from taskapp_kit.declare.problems import Problems, check_name, check_splits
@@ -23,7 +23,7 @@ from taskapp_kit.declare.tasks import TaskSource
 from taskapp_kit.errors import DeclarationError
 
 
-def check_questions(app: TaskApp, declared: Declared, problems: Problems) -> EnvironmentSpec | None:
+def check_questions(app: Declarations, declared: Declared, problems: Problems) -> EnvironmentSpec | None:
     """The environment of one `app.tasks`; None when something is wrong with it."""
     options, place = declared.options, declared.place
     before = len(problems)
@@ -68,14 +68,13 @@ def check_questions(app: TaskApp, declared: Declared, problems: Problems) -> Env
     )
 
 
-def _keywords(app: TaskApp, declared: Declared, problems: Problems) -> set[str]:
+def _keywords(app: Declarations, declared: Declared, problems: Problems) -> set[str]:
     """The keywords that are no splits: each resembles an option, and its value cannot be rows. Reports them.
 
     A keyword that names a split of `splits=`, too, is a problem.
     """
-    known = [
-        item.name for item in inspect.signature(TaskApp.tasks).parameters.values() if item.kind is item.KEYWORD_ONLY
-    ]
+    options = inspect.signature(getattr(type(app), declared.kind)).parameters.values()
+    known = [item.name for item in options if item.kind is item.KEYWORD_ONLY]
     misspelt = set()
     for keyword, value in declared.options["keywords"].items():
         if keyword in (declared.options["tasks"] or {}):

@@ -27,8 +27,9 @@ from taskapp_kit.serve.auth import KeyCheck
 from taskapp_kit.serve.docs_page import openapi_document, page
 from taskapp_kit.serve.errors import error_answer
 from taskapp_kit.serve.keys import Keys
+from taskapp_kit.serve.route import Hall
 from taskapp_kit.serve.routes import DEBUG_ROUTES, ROUTES
-from taskapp_kit.serve.routing import Hall, direct_routes
+from taskapp_kit.serve.routing import direct_routes
 from taskapp_kit.serve.telemetry.observers import Observers
 
 CORS_HEADERS = (

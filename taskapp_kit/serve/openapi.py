@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -11,9 +11,8 @@ from fastapi.openapi.utils import get_openapi
 from taskapp_kit.contract.events import KINDS
 from taskapp_kit.contract.wire import RolloutRequest, RolloutResponse
 from taskapp_kit.serve.openapi_models import ErrorEnvelope
-
-if TYPE_CHECKING:
-    from taskapp_kit.serve.routing import RouteSpec
+from taskapp_kit.serve.route import RouteSpec
+from taskapp_kit.serve.routes.score_group import ScoreGroupRequest
 
 REF = "#/components/schemas/{model}"
 SECURITY = {
@@ -118,8 +117,6 @@ def install(app: FastAPI) -> None:
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
-            from taskapp_kit.serve.routes.score_group import ScoreGroupRequest
-
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # "/" answers GET and HEAD from one function
                 found = get_openapi(

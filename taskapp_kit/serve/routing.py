@@ -1,74 +1,29 @@
-"""How a route is declared, and how it is answered without a framework's detour."""
+"""Routes are answered without a detour through FastAPI: nothing is parsed or validated a second time."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
-import pydantic
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from taskapp_kit.config import Settings
-from taskapp_kit.declare.app import Exposure
 from taskapp_kit.errors import StoreError
 from taskapp_kit.net.peer import peer_of
-from taskapp_kit.rollout.describe import Description
-from taskapp_kit.rollout.live import LiveRollouts
-from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.auth import LABEL
 from taskapp_kit.serve.body import ClientGone
 from taskapp_kit.serve.errors import error_answer, method_not_allowed
+from taskapp_kit.serve.openapi import documentation
 from taskapp_kit.serve.response import Answer
 from taskapp_kit.serve.rollout_stream import EventStream
-from taskapp_kit.serve.telemetry.metrics import Measures
+from taskapp_kit.serve.route import Hall, RouteSpec
 
 log = logging.getLogger("taskapp_kit.serve")
 
 CLIENT_GONE = 499
 """The status under which a request counts whose caller hung up before the answer; nobody is sent it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hall:
-    """What routes work with."""
-
-    service: Service
-    live: LiveRollouts
-    measures: Measures
-    settings: Settings
-    description: Description
-    exposure: Exposure
-
-
-Handler = Callable[[Hall, Request], Awaitable[Answer | EventStream]]
-
-
-@dataclass(frozen=True, slots=True)
-class RouteSpec:
-    """One route: `answer` is a plain function. The models only document it in OpenAPI.
-
-    method: the verb; a GET of "/" also answers HEAD. parameters: OpenAPI's, for query, path and headers. streams: the
-    answer may be a stream of events. accepted_model: of a 202. other_media_types: those that `Accept` may ask for.
-    """
-
-    path: str
-    method: str
-    answer: Handler
-    summary: str
-    request_model: type[pydantic.BaseModel] | None = None
-    response_model: Any = None
-    streams: bool = False
-    accepted_model: type[pydantic.BaseModel] | None = None
-    parameters: tuple[dict[str, Any], ...] = ()
-    failures: tuple[int, ...] = ()
-    keyed: bool = True
-    media_type: str = "application/json"
-    other_media_types: tuple[str, ...] = ()
 
 
 class DirectRoute(APIRoute):
@@ -94,8 +49,6 @@ def direct_routes(specs: Sequence[RouteSpec], hall: Hall) -> list[DirectRoute]:
 
 
 def _direct_route(spec: RouteSpec, hall: Hall) -> DirectRoute:
-    from taskapp_kit.serve.openapi import documentation
-
     async def documented(_: Request) -> Response:
         raise AssertionError("a direct route is answered by its own function")
 

@@ -24,9 +24,9 @@ from exchange import (
 from sqlalchemy import select
 
 from taskapp_kit.backend.engine import Event, JobDocument, Ledger, Outcome, Point
+from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 from taskapp_kit.backend.rollouts_engine import RolloutsEngine
 from taskapp_kit.backend.schema import JOBS
-from taskapp_kit.backend.task_app_access import OpenedTaskApp
 from taskapp_kit.errors import StoreError
 from tests.waiting import until
 

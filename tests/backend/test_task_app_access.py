@@ -17,8 +17,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from taskapp_kit.backend.data_files import Place
+from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 from taskapp_kit.backend.store import Records
-from taskapp_kit.backend.task_app_access import Access, OpenedTaskApp
+from taskapp_kit.backend.task_app_access import Access
 from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
 from taskapp_kit.errors import RequestError, TaskAppUnreachable
 

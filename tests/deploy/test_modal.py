@@ -25,7 +25,7 @@ from control_plane import ControlPlane
 from deploys import CHECKOUT, KEY, Deploy, copy_kit, environment, modal_deploy, taskapp, write_own
 from modal_proto import api_pb2
 
-from taskapp_kit.deploy.modal.deployment import load_task_app
+from taskapp_kit.deploy.modal.load_app import load_task_app
 from taskapp_kit.deploy.packaging.requirements import requirements
 from taskapp_kit.deploy.packaging.source_files import KIT_DIR
 

@@ -28,8 +28,9 @@ from taskapp_kit.rollout.play_and_score import play
 from taskapp_kit.rollout.request import Planner
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.stored_record import stored_rollout
+from taskapp_kit.serve.route import Hall
 from taskapp_kit.serve.routes.score_group import ROUTE, ScoreGroupResponse
-from taskapp_kit.serve.routing import Hall, direct_routes
+from taskapp_kit.serve.routing import direct_routes
 from taskapp_kit.serve.telemetry.metrics import Measures
 from taskapp_kit.store import open_store
 from tests.rollout.score.bench import Models

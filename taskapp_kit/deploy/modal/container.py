@@ -68,7 +68,7 @@ def preload(target: str, *, beside: str | Path) -> None:
     The Secret's keys are there already; the author's code is not shown them, here as in `serve`.
     """
     from taskapp_kit.config import hidden_from_authors
-    from taskapp_kit.deploy.modal.deployment import load_task_app
+    from taskapp_kit.deploy.modal.load_app import load_task_app
 
     if _in_container():
         import taskapp_kit.asgi
@@ -102,9 +102,9 @@ def serve(
     from taskapp_kit.asgi import build
     from taskapp_kit.config import from_environment, keep_from_authors
     from taskapp_kit.contract.protocols import Coordinator, SystemClock
-    from taskapp_kit.deploy.modal.deployment import load_task_app
     from taskapp_kit.deploy.modal.dict_entries import ModalEntries
     from taskapp_kit.deploy.modal.idempotency import DictCoordinator
+    from taskapp_kit.deploy.modal.load_app import load_task_app
     from taskapp_kit.rollout.idempotency_memory import MemoryCoordinator
 
     in_container = _in_container()

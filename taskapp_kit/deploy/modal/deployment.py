@@ -21,24 +21,24 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from taskapp_kit.deploy.modal.plan import SOURCE_ROOT, Plan, folder_of, make_plan, together
+from taskapp_kit.config import from_environment, keep_from_authors
+from taskapp_kit.deploy.modal.container import preload, serve, tickets_of
+from taskapp_kit.deploy.modal.load_app import require_modal
+from taskapp_kit.deploy.modal.plan import SOURCE_ROOT, Plan, make_plan, together
 from taskapp_kit.deploy.modal.settings import ModalSettings
 from taskapp_kit.deploy.packaging.import_check import Rehearsal
-from taskapp_kit.deploy.packaging.source_files import Tree, container_address, parse_target, resolve
+from taskapp_kit.deploy.packaging.source_files import Tree, folder_of
 from taskapp_kit.deploy.packaging.wheel import keep
-from taskapp_kit.errors import TaskappError, Unavailable
+from taskapp_kit.errors import TaskappError
 from taskapp_kit.version import __version__
 
 if TYPE_CHECKING:
     import modal
     from fastapi import FastAPI
 
-    from taskapp_kit import TaskApp
-
-__all__ = ["OWNER_TAG", "Deployment", "ModalSettings", "load_task_app"]
+__all__ = ["OWNER_TAG", "Deployment", "ModalSettings"]
 
 OWNER_TAG = "taskapp-kit"
 """The tag of every app that we deploy; its value is the kit's version. Another app of the same name has none."""
@@ -68,7 +68,7 @@ class Deployment:
     def __init__(
         self, target: str, said: ModalSettings | None = None, *, beside: str | Path, rehearsal: Rehearsal | None = None
     ) -> None:
-        self._client = _require_modal()
+        self._client = require_modal()
         self._beside = folder_of(beside)
         self.plan: Plan | None = None
         if self._client.is_local():
@@ -83,15 +83,13 @@ class Deployment:
         self._required_keys = told["required_keys"]
         self.settings = ModalSettings(**told["settings"])
         if self.settings.memory_snapshot:
-            from taskapp_kit.deploy.modal.container import preload
-
             preload(self._target, beside=self._beside)  # before the picture is taken; keys and clients come after it
 
     @classmethod
     def asked(cls, *, beside: str | Path) -> Deployment:
         """What `taskapp deploy` asks for, in the file beside the entry module that it made. Raises as the class does."""
         file = folder_of(beside) / ASKED_FILE
-        if not _require_modal().is_local():
+        if not require_modal().is_local():
             return cls("", beside=beside)
         asked = json.loads(file.read_text("utf-8"))
         told = asked["rehearsal"]
@@ -148,9 +146,6 @@ class Deployment:
 
         Raises DiscoveryError, DeclarationError, ConfigError, Unavailable, StoreError.
         """
-        from taskapp_kit.config import from_environment, keep_from_authors
-        from taskapp_kit.deploy.modal.container import serve, tickets_of
-
         settings = from_environment()
         if not self._client.is_local():
             keep_from_authors()
@@ -181,23 +176,6 @@ class Deployment:
         return image
 
 
-def load_task_app(target: str, *, beside: str | Path) -> TaskApp:
-    """Imports the author's app: in the container from what was mounted, elsewhere in place.
-
-    Raises:
-        DiscoveryError: no such app, or its file failed while importing.
-    """
-    from taskapp_kit.declare.discovery import find_app
-
-    folder = folder_of(beside)
-    parsed = parse_target(resolve(target, beside=folder))
-    if parsed.kind != "file":
-        return find_app(target)
-    if not _require_modal().is_local():
-        return find_app(container_address(parsed, folder))
-    return find_app(f"{folder / parsed.name}{':' + parsed.attribute if parsed.attribute else ''}")
-
-
 def _with_tree(image: modal.Image, tree: Tree) -> modal.Image:
     remote = f"{SOURCE_ROOT}/{tree.remote_dir}".rstrip("/")
     if (tree.local_dir / "__init__.py").is_file():
@@ -211,16 +189,3 @@ def _all_but(files: Iterable[str]) -> Callable[[Path], bool]:
     """Modal walks a package itself; this leaves it the files that were chosen."""
     wanted = frozenset(files)
     return lambda path: path.as_posix() not in wanted
-
-
-def _require_modal() -> ModuleType:
-    try:
-        import modal
-    except ModuleNotFoundError as error:
-        if error.name != "modal":
-            raise
-        raise Unavailable(
-            "Deploying to Modal needs Modal's client, which is not installed here.",
-            hint="Install it with: pip install 'taskapp-kit[modal]'",
-        ) from error
-    return modal

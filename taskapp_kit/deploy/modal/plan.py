@@ -100,7 +100,7 @@ def make_plan(target: str, said: ModalSettings, *, beside: str | Path, rehearsal
         DiscoveryError: no such app, or it cannot be imported with what would be installed.
         ConfigError: a setting, package or file that cannot be used.
     """
-    folder = folder_of(beside)
+    folder = source_files.folder_of(beside)
     target = source_files.resolve(target, beside=folder)
     parsed = source_files.parse_target(target)
     tree = next(iter(source_files.trees(parsed, beside=folder)), None)
@@ -148,12 +148,6 @@ def together(settings: ModalSettings) -> Together:
     if settings.store == "postgres-secret":
         return "store"
     return "memory" if settings.max_containers == 1 else "dict"
-
-
-def folder_of(beside: str | Path) -> Path:
-    """The folder of a file, or the folder itself, absolute."""
-    path = Path(beside).absolute()
-    return path if path.is_dir() else path.parent
 
 
 def _rehearsed(
@@ -272,4 +266,4 @@ def _left(tree: source_files.Tree) -> Iterator[str]:
             yield f"{entry.name}/" if entry.is_dir() else entry.name
 
 
-__all__ = ["SOURCE_ROOT", "Plan", "folder_of", "make_plan"]
+__all__ = ["SOURCE_ROOT", "Plan", "make_plan"]

@@ -82,6 +82,12 @@ def parse_target(text: str) -> Target:
     return Target("bundled", text)
 
 
+def folder_of(beside: str | Path) -> Path:
+    """The folder of a file, or the folder itself, absolute."""
+    path = Path(beside).absolute()
+    return path if path.is_dir() else path.parent
+
+
 def resolve(text: str, *, beside: Path) -> str:
     """A target as `parse_target` reads it, for what only this machine can tell: a folder with an `app.py`, a plugin.
 

@@ -9,7 +9,6 @@ import asyncio
 import concurrent.futures
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +22,6 @@ from taskapp_kit.declare.app import Exposure
 from taskapp_kit.errors import Failure, Unavailable
 from taskapp_kit.rollout.models.client import HttpModelClient
 from taskapp_kit.rollout.models.registry import ModelNames
-from taskapp_kit.rollout.workers.protocol import Frame, Job, Stopped
 
 Ask = Callable[[str, dict[str, Json]], Awaitable[ChatReply | ModelFailed]]
 """(role, body) -> what came of it. On the event loop. Raises Unavailable when no model has the role."""
@@ -121,13 +119,13 @@ class ThreadPort:
     def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
         """Waits for one answer. Raises ModelFailed, Unavailable."""
         if self._stopped is not None:
-            raise _stopped(self._stopped)
+            raise stopped_failure(self._stopped)
         work: Coroutine[Any, Any, ChatReply | ModelFailed] = _awaited(self._ask(role, body))
         self._under_way = future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             came = future.result()
         except concurrent.futures.CancelledError:
-            raise _stopped(self._stopped or "cancelled") from None
+            raise stopped_failure(self._stopped or "cancelled") from None
         finally:
             self._under_way = None
         if isinstance(came, ModelFailed):
@@ -145,37 +143,8 @@ async def _awaited(work: Awaitable[ChatReply | ModelFailed]) -> ChatReply | Mode
     return await work
 
 
-class JobPort:
-    """A `ModelPort` in a worker process: the front asks."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-
-    def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
-        """Waits for one answer. Raises ModelFailed, Unavailable."""
-        try:
-            frame = self._job.ask({"chat": body, "role": role})
-        except Stopped as stopped:
-            raise _stopped(stopped.reason) from None
-        if "reply" in frame:
-            return ChatReply.from_json(frame["reply"])
-        if "unavailable" in frame:
-            raise Unavailable(frame["unavailable"], hint=frame["hint"])
-        raise ModelFailed(Failure(**frame["failed"]), overflow=frame["overflow"])
-
-
-async def asked_from_a_worker(ask: Ask, frame: Frame) -> Frame:
-    """The front's answer to `JobPort`."""
-    try:
-        came = await ask(frame["role"], frame["chat"])
-    except Unavailable as error:
-        return {"unavailable": error.message, "hint": error.hint}
-    if isinstance(came, ModelFailed):
-        return {"failed": asdict(came.failure), "overflow": came.overflow}
-    return {"reply": came.to_json()}
-
-
-def _stopped(reason: str) -> ModelFailed:
+def stopped_failure(reason: str) -> ModelFailed:
+    """What a call raises whose rollout was stopped. reason: timeout | cancelled."""
     if reason == "timeout":
         failure = Failure("timeout", "deadline", "the rollout reached its deadline while a model was asked")
     else:

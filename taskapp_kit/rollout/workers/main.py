@@ -102,12 +102,12 @@ class Worker:
         from taskapp_kit.contract.chat import RemotePolicy
         from taskapp_kit.contract.wire import RolloutRequest
         from taskapp_kit.rollout.episode.plan import Control
-        from taskapp_kit.rollout.models.access import JobPort
         from taskapp_kit.rollout.outcome import Outcome
         from taskapp_kit.rollout.play_and_score import Performance
         from taskapp_kit.rollout.policy.select import MODEL
         from taskapp_kit.rollout.request import Planner
         from taskapp_kit.rollout.response import write_body
+        from taskapp_kit.rollout.workers.model_calls import JobPort
 
         frame = job.frame
         request = RolloutRequest.model_validate(frame["request"])

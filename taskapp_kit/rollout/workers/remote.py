@@ -26,9 +26,10 @@ from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import DiscoveryError, Failure, FieldProblem, RequestError, Saturated, Unavailable
 from taskapp_kit.rollout.event_buffer import Journal
 from taskapp_kit.rollout.in_flight import Listener
-from taskapp_kit.rollout.models.access import Ask, asked_from_a_worker
+from taskapp_kit.rollout.models.access import Ask
 from taskapp_kit.rollout.outcome import Outcome
 from taskapp_kit.rollout.request import Planned
+from taskapp_kit.rollout.workers.model_calls import asked_from_a_worker
 from taskapp_kit.rollout.workers.pool import (
     JobHung,
     JobLost,

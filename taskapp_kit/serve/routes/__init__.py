@@ -1,5 +1,6 @@
 """One file for each route; `ROUTES` is all of them, in the order in which they are documented."""
 
+from taskapp_kit.serve.route import RouteSpec
 from taskapp_kit.serve.routes import (
     blobs,
     debug_env,
@@ -14,7 +15,6 @@ from taskapp_kit.serve.routes import (
     score_group,
     task_info,
 )
-from taskapp_kit.serve.routing import RouteSpec
 
 ROUTES: tuple[RouteSpec, ...] = (
     rollout.ROUTE,

@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from taskapp_kit.serve.errors import Refusal
 from taskapp_kit.serve.response import Answer
-from taskapp_kit.serve.routing import Hall, RouteSpec
+from taskapp_kit.serve.route import Hall, RouteSpec
 
 NAME = re.compile(r"[0-9a-f]{64}")
 

@@ -6,7 +6,7 @@ from starlette.requests import Request
 
 from taskapp_kit.serve.openapi_models import DebugEnv
 from taskapp_kit.serve.response import Answer, json_answer
-from taskapp_kit.serve.routing import Hall, RouteSpec
+from taskapp_kit.serve.route import Hall, RouteSpec
 
 VARIABLES = ("OPENAI_API_KEY", "GROQ_API_KEY")
 

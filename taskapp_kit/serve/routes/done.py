@@ -6,7 +6,7 @@ from starlette.requests import Request
 
 from taskapp_kit.serve.openapi_models import Done
 from taskapp_kit.serve.response import Answer, json_answer
-from taskapp_kit.serve.routing import Hall, RouteSpec
+from taskapp_kit.serve.route import Hall, RouteSpec
 
 
 async def done(hall: Hall, _: Request) -> Answer:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from taskapp_kit.serve.connections import CONNECTIONS, Connections
 from taskapp_kit.serve.response import Answer
-from taskapp_kit.serve.routing import Hall, RouteSpec
+from taskapp_kit.serve.route import Hall, RouteSpec
 from taskapp_kit.serve.telemetry.metrics import render
 
 

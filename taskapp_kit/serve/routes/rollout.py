@@ -21,8 +21,8 @@ from taskapp_kit.serve.openapi_models import Pending
 from taskapp_kit.serve.request_preferences import Wishes, read_wishes
 from taskapp_kit.serve.response import Answer
 from taskapp_kit.serve.rollout_stream import EventStream
+from taskapp_kit.serve.route import Hall, RouteSpec
 from taskapp_kit.serve.routes.rollout_by_id import COME_BACK_SECONDS, location, pending, repeated
-from taskapp_kit.serve.routing import Hall, RouteSpec
 
 WATCH_AFTER_SECONDS = 0.1
 """A rollout shorter than this is not worth a task that watches whether the caller hangs up."""

@@ -20,7 +20,7 @@ from taskapp_kit.serve.openapi_models import Ended, Pending
 from taskapp_kit.serve.request_preferences import read_wishes
 from taskapp_kit.serve.response import Answer, json_answer
 from taskapp_kit.serve.rollout_stream import EventStream, nothing_more
-from taskapp_kit.serve.routing import Hall, RouteSpec
+from taskapp_kit.serve.route import Hall, RouteSpec
 
 ROLLOUT_ID = re.compile(r"[0-9a-f]{32}")
 REPLAYED = (b"idempotent-replayed", b"true")

@@ -19,7 +19,7 @@ from taskapp_kit.errors import Boundary, FieldProblem, RequestError
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.errors import Refusal
 from taskapp_kit.serve.response import Answer, json_answer
-from taskapp_kit.serve.routing import Hall, RouteSpec
+from taskapp_kit.serve.route import Hall, RouteSpec
 
 LIMIT, MOST = 50, 500
 """Rollouts on a page: when none is asked for, and at most."""

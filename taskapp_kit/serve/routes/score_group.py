@@ -14,7 +14,7 @@ from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.body import read_json
 from taskapp_kit.serve.errors import invalid_request
 from taskapp_kit.serve.response import Answer, json_answer
-from taskapp_kit.serve.routing import Hall, RouteSpec
+from taskapp_kit.serve.route import Hall, RouteSpec
 
 
 class ScoreGroupRequest(BaseModel):

@@ -13,7 +13,7 @@ from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.serve.openapi_models import TaskInfo, Taskset
 from taskapp_kit.serve.response import Answer, json_answer
-from taskapp_kit.serve.routing import Hall, RouteSpec
+from taskapp_kit.serve.route import Hall, RouteSpec
 
 MAX_SEEDS = 1000
 MAX_QUERY_FIELDS = 2 * MAX_SEEDS

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from taskapp_kit import Private, Step, TaskApp, action
 from taskapp_kit.contract.protocols import View
-from taskapp_kit.rollout.policy.chat.conversation import Conversation
-from taskapp_kit.rollout.policy.chat.prompt import prompt_of, system_prompt, tool_schemas
+from taskapp_kit.rollout.policy.chat.conversation import Conversation, prompt_of
+from taskapp_kit.rollout.policy.chat.prompt import system_prompt, tool_schemas
 from taskapp_kit.rollout.policy.options import Asking
 from taskapp_kit.rollout.policy.text.structured import action_schema, response_format
 

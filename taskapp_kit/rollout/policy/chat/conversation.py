@@ -296,3 +296,8 @@ def _spoken(parsed: Parsed, text: Tool | None, words: str | None) -> str | None:
         if isinstance(said, str):
             return said
     return words
+
+
+def prompt_of(app: AppSpec, environment: EnvironmentSpec, asking: Asking, view: View) -> dict[str, Json]:
+    """The first request of an episode, without `model`: exactly what a `Conversation` would send for this view."""
+    return Conversation(app, environment, asking).ask(view)

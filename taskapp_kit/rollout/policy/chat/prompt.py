@@ -13,17 +13,10 @@ from typing import Any
 import orjson
 
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import Tool, View
+from taskapp_kit.contract.protocols import Tool
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.rollout.policy.example_arguments import example_call, example_text
-from taskapp_kit.rollout.policy.options import Asking, OutputMode
-
-
-def prompt_of(app: AppSpec, environment: EnvironmentSpec, asking: Asking, view: View) -> dict[str, Json]:
-    """The first request of an episode, without `model`: exactly what a `Conversation` would send for this view."""
-    from taskapp_kit.rollout.policy.chat.conversation import Conversation
-
-    return Conversation(app, environment, asking).ask(view)
+from taskapp_kit.rollout.policy.options import OutputMode
 
 
 def only_words(tools: Sequence[Tool]) -> bool:

@@ -1,0 +1,41 @@
+"""Calls of models from a worker process: the parent process makes them, for it alone holds addresses and keys."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from taskapp_kit.contract.chat import ChatReply, ModelFailed
+from taskapp_kit.contract.content import Json
+from taskapp_kit.errors import Failure, Unavailable
+from taskapp_kit.rollout.models.access import Ask, stopped_failure
+from taskapp_kit.rollout.workers.protocol import Frame, Job, Stopped
+
+
+class JobPort:
+    """A `ModelPort` in a worker process: the front asks."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
+        """Waits for one answer. Raises ModelFailed, Unavailable."""
+        try:
+            frame = self._job.ask({"chat": body, "role": role})
+        except Stopped as stopped:
+            raise stopped_failure(stopped.reason) from None
+        if "reply" in frame:
+            return ChatReply.from_json(frame["reply"])
+        if "unavailable" in frame:
+            raise Unavailable(frame["unavailable"], hint=frame["hint"])
+        raise ModelFailed(Failure(**frame["failed"]), overflow=frame["overflow"])
+
+
+async def asked_from_a_worker(ask: Ask, frame: Frame) -> Frame:
+    """The front's answer to `JobPort`."""
+    try:
+        came = await ask(frame["role"], frame["chat"])
+    except Unavailable as error:
+        return {"unavailable": error.message, "hint": error.hint}
+    if isinstance(came, ModelFailed):
+        return {"failed": asdict(came.failure), "overflow": came.overflow}
+    return {"reply": came.to_json()}

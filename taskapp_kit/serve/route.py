@@ -1,0 +1,57 @@
+"""How a route is declared, and what it works with."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pydantic
+from starlette.requests import Request
+
+from taskapp_kit.config import Settings
+from taskapp_kit.declare.app import Exposure
+from taskapp_kit.rollout.describe import Description
+from taskapp_kit.rollout.live import LiveRollouts
+from taskapp_kit.rollout.service import Service
+from taskapp_kit.serve.response import Answer
+from taskapp_kit.serve.rollout_stream import EventStream
+from taskapp_kit.serve.telemetry.metrics import Measures
+
+
+@dataclass(frozen=True, slots=True)
+class Hall:
+    """What routes work with."""
+
+    service: Service
+    live: LiveRollouts
+    measures: Measures
+    settings: Settings
+    description: Description
+    exposure: Exposure
+
+
+Handler = Callable[[Hall, Request], Awaitable[Answer | EventStream]]
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSpec:
+    """One route: `answer` is a plain function. The models only document it in OpenAPI.
+
+    method: the verb; a GET of "/" also answers HEAD. parameters: OpenAPI's, for query, path and headers. streams: the
+    answer may be a stream of events. accepted_model: of a 202. other_media_types: those that `Accept` may ask for.
+    """
+
+    path: str
+    method: str
+    answer: Handler
+    summary: str
+    request_model: type[pydantic.BaseModel] | None = None
+    response_model: Any = None
+    streams: bool = False
+    accepted_model: type[pydantic.BaseModel] | None = None
+    parameters: tuple[dict[str, Any], ...] = ()
+    failures: tuple[int, ...] = ()
+    keyed: bool = True
+    media_type: str = "application/json"
+    other_media_types: tuple[str, ...] = ()
