@@ -1,6 +1,6 @@
 """The sections and keys of an RL config: what the RL guides, the contract and the SDK's own configs name.
 
-The one declaration that the validator, the payload and `docs/rl-config.md` (through `rl_key_table`) read.
+The one declaration that the validator, the payload and `docs/rl-config.md` (through `key_table`) read.
 """
 
 from __future__ import annotations

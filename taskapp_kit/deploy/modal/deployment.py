@@ -61,7 +61,7 @@ class Deployment:
     In a container nothing of the above is read again: what the deploy decided travels in a file.
 
     Raises:
-        DiscoveryError, ConfigError: see `modal_plan.make_plan`.
+        DiscoveryError, ConfigError: see `plan.make_plan`.
         Unavailable: Modal's client is not installed.
     """
 

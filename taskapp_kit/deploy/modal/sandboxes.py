@@ -3,7 +3,7 @@
     import taskapp_kit.sandbox.remote
     taskapp_kit.sandbox.remote.use(ModalMachines())
 
-`modal_container.serve` does that for an app that uses `taskapp_kit.sandbox`: inside a Modal container neither bubblewrap
+`container.serve` does that for an app that uses `taskapp_kit.sandbox`: inside a Modal container neither bubblewrap
 nor Landlock can be counted on. Its image is a plain slim Debian with Python, never the app's own, in which the
 hidden tests of an environment lie.
 """

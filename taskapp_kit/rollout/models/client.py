@@ -1,7 +1,7 @@
 """HttpModelClient: the only way out. It asks OpenAI-compatible endpoints for chat completions; one for each process.
 
-What it is made of: where it may call (`outward`), whose key goes along (`vendor_keys`), how many calls a host gets at once
-(`throttle`), what is asked again (`attempts`), how an answer is read (`replies`), and what is remembered (`cache`).
+What it is made of: where it may call (`net.addresses`), whose key goes along (`credentials`), how many calls a host gets
+at once (`concurrency`), what is asked again (`retry`), how an answer is read (`response`), and what is stored (`cache`).
 """
 
 from __future__ import annotations
