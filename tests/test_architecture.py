@@ -1,4 +1,4 @@
-"""The house's rules, read from the code: who may import whom, what an import loads, what names are."""
+"""The rules of the code, read from it: what may import what, what an import loads, what names are."""
 
 from __future__ import annotations
 
@@ -12,71 +12,139 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import taskapp_kit
 
 PACKAGE = Path(taskapp_kit.__file__).parent
 ROOT = PACKAGE.parent
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "_bundled" not in path.parts)
 
-LAYERS = {
-    "errors": 0,
-    "config": 0,
-    "child_python": 0,
-    "private_files": 0,
-    "contract": 0,
-    "version": 0,
-    "logs": 0,
-    "declare": 1,
-    "run": 2,
-    "score": 2,
-    "policy": 2,
-    "store": 2,
-    "sandbox": 2,
-    "adapters": 2,
-    "service": 3,  # the hall, and the files it was cut into:
-    "planning": 3,
-    "course": 3,
-    "players": 3,
-    "playing": 3,
-    "live": 3,
-    "sandboxed": 3,
-    "places": 3,
-    "group_scoring": 3,
-    "store_state": 3,
-    "replaying": 3,
-    "stored_answer": 3,
-    "retention": 3,
-    "model_access": 3,
-    "live_rollouts": 3,
-    "journal": 3,
-    "tickets": 3,
-    "keeping": 3,
-    "outcome": 3,
-    "foreman": 3,
-    "worker": 3,
-    "sessions": 3,
-    "rollout_log": 3,
-    "measures": 3,
-    "spans": 3,
-    "tracing": 3,
-    "serve": 4,
-    "protocols": 4,
-    "view": 4,
-    "asgi": 5,
-    "evaluate": 6,
-    "deploy": 6,
-    "testing": 6,
-    "cli": 7,
+LAYERS = (
+    {"errors", "logs", "system", "version"},
+    {"config", "contract"},
+    {"declare", "net", "sandbox", "store"},
+    {"__init__", "adapters", "client", "rollout"},
+    {"backend", "evaluate", "serve"},
+    {"asgi"},
+    {"deploy", "testing"},
+    {"cli"},
+    {"__main__"},
+)
+"""What lies at the root, from the bottom up: each imports from layers below its own only. At most 11."""
+
+INSIDE = {
+    "rollout": (
+        {"episode", "event_buffer", "idempotency_memory", "models", "policy", "response", "sandbox_level", "score"},
+        {"describe", "request", "store_health", "token_limit", "tracked_rollout"},
+        {"groups", "play_and_score"},
+        {"outcome"},
+        {"in_flight", "stored_record", "stored_response"},
+        {"admission", "workers"},
+        {"executor"},
+        {"service"},
+        {"live", "retention"},
+    ),
+    "rollout.policy": (
+        {"example_arguments", "history", "replay", "sampling"},
+        {"builtin", "options"},
+        {"select", "text"},
+        {"chat"},
+        {"author_loop"},
+    ),
+    "serve": (
+        {"connections", "key_file", "openapi_models", "response", "watchdog"},
+        {"docs_page", "errors", "keys", "request_preferences", "telemetry", "uvicorn_protocol"},
+        {"auth", "body", "rollout_stream", "uvicorn_server"},
+        {"route"},
+        {"routes"},
+        {"openapi"},
+        {"routing"},
+        {"app"},
+    ),
+    "client": (
+        {
+            "backend_errors",
+            "blocking_portal",
+            "config",
+            "event_decoding",
+            "job_settings",
+            "job_status",
+            "probe",
+            "retry",
+        },
+        {"stream", "task_app_errors"},
+        {"backend", "rollout_call"},
+        {"task_app"},
+        {"checks", "environment_key", "job_payload", "job_watch"},
+        {"rl_job"},
+        {"__init__"},
+    ),
+    "deploy": ({"health_check", "packaging"}, {"modal", "tunnel"}, {"local"}),
+    "testing": ({"mock_model"}, {"play_once", "pytest_plugin"}, {"__init__", "app_checks"}),
 }
-WINGS = {"client": {"client"}, "backend": {"backend", "client", "store"}, "train": {"train", "client"}}
-APART = ({"run", "score", "policy", "store", "sandbox", "adapters"}, {"serve", "protocols", "view"})
-GROUND = {"errors", "config", "contract", "version"}
-FASTAPI = {"serve", "protocols", "view", "asgi", "backend", "testing"}
+"""The same within the packages that have packages of their own."""
+
+OLD_PATHS = {
+    "contract.ports": "contract.protocols",
+    "contract.rollout": "contract.result",
+    "course": "rollout.in_flight",
+    "deploy.in_process": "deploy.local.in_process",
+    "deploy.in_process_job": "deploy.local.in_process_job",
+    "deploy.modal_sandbox": "deploy.modal.sandboxes",
+    "model_access": "rollout.models.access",
+    "policy.text_actions": "rollout.policy.text.text_actions",
+    "serve.runner": "serve.uvicorn_server",
+    "service": "rollout.service",
+}
+"""Import paths that the documentation named until 2026-11-22: each re-exports, and nothing of ours imports it."""
+
+EXCEPTIONS = {("declare.app", "asgi")}
+"""Imports that go upwards. `TaskApp.asgi` (2026-11-22): `uvicorn my_app:app.asgi --factory` needs no runner of ours."""
+
+MAX_LAYERS = 11
+
+FOREIGN = {
+    "aiohttp": {"net.http", "rollout.models.connections"},
+    "click": {"cli"},
+    "dotenv": {"config", "cli.deploy_secret", "cli.env_file"},
+    "fastapi": {"asgi", "backend.app", "serve"},
+    "gymnasium": {"adapters.gymnasium"},
+    "httptools": {"testing.mock_model.connection"},
+    "httpx": {"deploy.health_check"},
+    "modal": {"deploy.modal"},
+    "nacl": {"backend.sealed_keys", "client.environment_key"},
+    "numpy": {"adapters.spaces"},
+    "opentelemetry": {"serve.telemetry.tracing"},
+    "orjson": None,
+    "prometheus_client": {"serve.telemetry.metrics"},
+    "psycopg": {"store.open", "store.postgres_database", "store.postgres_errors"},
+    "pydantic": {
+        "adapters.spaces",
+        "cli.rollout",
+        "contract.wire",
+        "declare.signature",
+        "declare.tasks",
+        "rollout.response",
+        "serve",
+    },
+    "pytest": {"testing.pytest_plugin"},
+    "rich": {"cli"},
+    "sqlalchemy": {"backend.data_files", "backend.schema", "backend.store", "store"},
+    "starlette": {"backend", "serve"},
+    "typing_extensions": {"adapters.spaces"},
+    "uvicorn": {"serve.uvicorn_protocol", "serve.uvicorn_server"},
+    "uvloop": {"testing.mock_model.server"},
+    "yaml": {"declare.rubric_file"},
+    "yarl": {"net.http", "rollout.models.connections"},
+}
+"""Where each package of others may be imported (a module, or a package with all in it); None: anywhere."""
 
 
-def room_of(path: Path) -> str:
-    first = path.relative_to(PACKAGE).parts[0]
-    return first.removesuffix(".py")
+def module_of(path: Path) -> str:
+    """`rollout.service`; `client` for `client/__init__.py`; `__init__` for the root's."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
 
 
 def imports_of(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -104,6 +172,9 @@ def type_checking_only(tree: ast.AST) -> set[int]:
     }
 
 
+MODULES = {module_of(path): path for path in FILES}
+
+
 @functools.cache
 def trees() -> dict[Path, ast.Module]:
     return {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
@@ -114,87 +185,144 @@ def imports(path: Path) -> list[tuple[str, int]]:
     return list(imports_of(trees()[path]))
 
 
-def allowed(room: str, other: str) -> bool:
-    if room == other or (other in GROUND and room not in GROUND):
-        return True
-    if room in WINGS:
-        return other in WINGS[room] | GROUND
-    if other in WINGS:
-        return (other == "client" and LAYERS[room] >= 6) or room == "cli"
-    if any({room, other} <= group for group in APART):
-        return False
-    return LAYERS[other] <= LAYERS[room]
-
-
-def test_every_room_stands_in_the_plan() -> None:
-    assert {room_of(path) for path in FILES} - {"__init__", "__main__"} <= set(LAYERS) | set(WINGS)
-
-
-def test_a_room_imports_only_what_lies_below_it() -> None:
-    wrong = []
-    for path in FILES:
-        room = room_of(path)
-        if room in ("__init__", "__main__"):
+def own_imports(path: Path) -> dict[str, int]:
+    """The kit's modules that a file imports, late or for type checking included, and a line of each."""
+    found: dict[str, int] = {}
+    for node in ast.walk(trees()[path]):
+        if isinstance(node, ast.Import):
+            names = [(alias.name, "") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, f"{path}:{node.lineno}: imports inside the package are absolute"
+            names = [(node.module, alias.name) for alias in node.names]
+        else:
             continue
-        for name, line in imports(path):
-            parts = name.split(".")
-            if parts[0] != "taskapp_kit" or len(parts) == 1:
+        for module, name in names:
+            if module.split(".")[0] != "taskapp_kit":
                 continue
-            sanctioned = path.name == "taskapp.py" and parts[1] == "asgi"
-            known = parts[1] in LAYERS or parts[1] in WINGS
-            if known and not allowed(room, parts[1]) and not sanctioned:
-                wrong.append(f"{path.relative_to(ROOT)}:{line}: {room} imports {name}")
-    assert not wrong
+            inside = module.partition(".")[2]
+            whole = f"{inside}.{name}".strip(".")
+            found[whole if whole in MODULES else inside or "__init__"] = node.lineno
+    return found
+
+
+@functools.cache
+def own() -> dict[str, dict[str, int]]:
+    """`own_imports` of every module."""
+    return {module: own_imports(path) for module, path in MODULES.items()}
+
+
+def upward(edges: dict[str, set[str]], layers: tuple[set[str], ...]) -> list[str]:
+    """What is in no layer, and the imports that do not go to a lower one."""
+    level = {name: number for number, names in enumerate(layers) for name in names}
+    assert sum(map(len, layers)) == len(level), "a name stands in two layers"
+    wrong = [f"{name} is in no layer" for name in edges if name not in level]
+    wrong += [f"{name} is not there" for name in level if name not in edges]
+    wrong += [
+        f"{name} imports {other}"
+        for name, others in edges.items()
+        for other in others
+        if name in level and other in level and level[other] >= level[name]
+    ]
+    return wrong
+
+
+def edges_in(package: str) -> dict[str, set[str]]:
+    """The parts of a package (`""`: the root), and which part imports which other one."""
+    prefix = f"{package}." if package else ""
+
+    def part(module: str) -> str | None:
+        if module == package:
+            return "__init__"
+        return module.removeprefix(prefix).split(".")[0] if module.startswith(prefix) else None
+
+    edges: dict[str, set[str]] = {}
+    for module, imported in own().items():
+        name = part(module)
+        if name is None or module in OLD_PATHS or module == "policy":
+            continue
+        others = {part(other) for other in imported if (module, other) not in EXCEPTIONS} - {None, name}
+        edges.setdefault(name, set()).update(other for other in others if other)
+    if package and not edges.get("__init__"):
+        edges.pop("__init__", None)  # a docstring
+    return edges
+
+
+@pytest.mark.parametrize("package", ["", *INSIDE])
+def test_each_part_imports_only_from_layers_below_its_own(package: str) -> None:
+    layers = INSIDE[package] if package else LAYERS
+    assert len(layers) <= MAX_LAYERS
+    assert not upward(edges_in(package), layers)
+
+
+def test_packages_with_packages_of_their_own_have_an_order_or_a_shape_without_one() -> None:
+    """Only routes, which are one package of leaves."""
+    parents = {module.rpartition(".")[0] for module, path in MODULES.items() if path.name == "__init__.py"}
+    assert parents - {"", "policy"} == set(INSIDE)
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Late imports and those for type checking counted."""
+    done: set[str] = set()
+
+    def walk(module: str, way: tuple[str, ...]) -> None:
+        assert module not in way, " -> ".join([*way[way.index(module) :], module])
+        if module not in done:
+            for other in own()[module]:
+                if (module, other) not in EXCEPTIONS:
+                    walk(other, (*way, module))
+            done.add(module)
+
+    for module in MODULES:
+        walk(module, ())
 
 
 def test_the_rules_bite() -> None:
-    assert not allowed("run", "policy")
-    assert not allowed("policy", "score")
-    assert not allowed("declare", "run")
-    assert not allowed("contract", "declare")
-    assert not allowed("serve", "protocols")
-    assert not allowed("service", "serve")
-    assert not allowed("client", "declare")
-    assert not allowed("train", "service")
-    assert allowed("service", "run")
-    assert allowed("backend", "store")
-    assert allowed("deploy", "client")
+    layers = ({"a"}, {"b", "c"})
+    assert not upward({"a": set(), "b": {"a"}, "c": {"a"}}, layers)
+    assert upward({"a": {"b"}, "b": set(), "c": set()}, layers)
+    assert upward({"a": set(), "b": {"c"}, "c": set()}, layers)
+    assert upward({"a": set(), "b": set(), "c": set(), "d": set()}, layers)
+    assert upward({"a": set(), "b": set()}, layers)
 
 
-def test_the_ground_floor_imports_itself_downwards_only() -> None:
-    order = ["version", "errors", "config", "contract"]
-    for path in FILES:
-        if room_of(path) in GROUND:
-            for name, line in imports(path):
-                parts = name.split(".")
-                if parts[0] == "taskapp_kit" and len(parts) > 1:
-                    assert parts[1] in order, f"{path}:{line} imports {name}"
-                    assert room_of(path) == "contract" or parts[1] != "contract", f"{path}:{line} imports {name}"
+def test_each_exception_is_needed() -> None:
+    for module, other in EXCEPTIONS:
+        assert other in own()[module]
 
 
-def test_one_upward_import_is_sanctioned_and_it_stands_in_taskapp_asgi() -> None:
-    found = []
+def test_old_paths_re_export_and_nothing_of_ours_imports_them() -> None:
+    for old, new in OLD_PATHS.items():
+        assert list(own()[old]) == [new]
+        assert all(isinstance(node, ast.Expr | ast.ImportFrom | ast.Assign) for node in trees()[MODULES[old]].body)
+    for module, imported in own().items():
+        assert not {"policy", *OLD_PATHS} & set(imported), module
+
+
+def test_nothing_else_lies_loose_at_the_root() -> None:
+    loose = {module for module, path in MODULES.items() if path.parent == PACKAGE} - set(OLD_PATHS)
+    assert loose == {"__init__", "__main__", "asgi", "config", "errors", "logs", "version"}
+
+
+def test_packages_of_others_stand_where_they_are_listed() -> None:
+    used = set()
     for path, tree in trees().items():
-        if room_of(path) == "declare":
-            for node in ast.walk(tree):
-                if isinstance(node, ast.FunctionDef):
-                    found += [
-                        node.name for name, _ in imports_of(node) if name.split(".")[:2] == ["taskapp_kit", "asgi"]
-                    ]
-    assert set(found) == {"asgi"}
-
-
-def test_fastapi_stands_only_at_the_doors() -> None:
-    for path, tree in trees().items():
-        skipped = type_checking_only(tree)
+        module, skipped = module_of(path), type_checking_only(tree)
         for name, line in imports(path):
-            if name.split(".")[0] in ("fastapi", "starlette") and line not in skipped:
-                assert room_of(path) in FASTAPI, f"{path.relative_to(ROOT)}:{line} imports {name}"
+            first = name.split(".")[0]
+            if first in sys.stdlib_module_names or first == "taskapp_kit" or line in skipped:
+                continue
+            used.add(first)
+            assert first in FOREIGN, f"{path.relative_to(ROOT)}:{line} imports {name}"
+            places = FOREIGN[first]
+            assert places is None or any(f"{module}.".startswith(f"{place}.") for place in places), (
+                f"{path.relative_to(ROOT)}:{line} imports {name}"
+            )
+    assert used == set(FOREIGN)
 
 
 def test_only_config_reads_the_environment() -> None:
     for path, tree in trees().items():
-        if room_of(path) == "config":
+        if module_of(path) == "config":
             continue
         for node in ast.walk(tree):
             name = node.attr if isinstance(node, ast.Attribute) else node.name if isinstance(node, ast.alias) else ""
@@ -280,7 +408,7 @@ def test_importing_the_kit_loads_the_declarations_only() -> None:
     assert {name.split(".")[1] for name in own} <= {"contract", "declare", "errors", "version"}
 
 
-def test_the_service_needs_no_front_entrance_and_no_database() -> None:
+def test_the_service_needs_no_server_and_no_database() -> None:
     loaded = loaded_by("import taskapp_kit.rollout.service")
     assert not loaded & (set(OPTIONAL) - {"pydantic", "dotenv"})
     rooms = {name.split(".")[1] for name in loaded if name.startswith("taskapp_kit.")}

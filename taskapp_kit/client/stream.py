@@ -11,15 +11,16 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
-from typing import Any, Protocol
-
-import aiohttp
+from typing import TYPE_CHECKING, Any, Protocol
 
 from taskapp_kit.client.backend_errors import passing
 from taskapp_kit.client.job_status import over, read_status
 from taskapp_kit.errors import BackendError
 from taskapp_kit.net.http import NoAnswer, read_json
 from taskapp_kit.net.sse import Frame, FrameReader, FrameTooLarge
+
+if TYPE_CHECKING:
+    import aiohttp
 
 log = logging.getLogger("taskapp_kit.client.stream")
 

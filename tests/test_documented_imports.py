@@ -1,0 +1,59 @@
+"""Import paths that README, docs, templates and examples named on 2026-11-22, before the packages moved: all still import.
+
+A path that moved keeps a module that re-exports (`OLD_PATHS` in tests/test_architecture.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from importlib import import_module
+from operator import attrgetter
+
+import pytest
+
+DOCUMENTED = {
+    "taskapp_kit": "Blend DeclarationError Image InvalidAction LateRegistration PlayedStep Private RequestError RolloutFailed RolloutSummary Step TaskApp TaskApp.load_rubric TaskApp.rubric TaskApp.tasks Text Trajectory Unavailable action",
+    "taskapp_kit.adapters.gymnasium": "from_gymnasium",
+    "taskapp_kit.asgi": "build",
+    "taskapp_kit.backend.app": "create_backend",
+    "taskapp_kit.cli.reference": "",
+    "taskapp_kit.client": "BackendClient RLJob SyncTaskAppClient TaskAppClient check_backend check_task_app load_rl_config read_events setup_environment_api_key weights_note",
+    "taskapp_kit.client.rl_job": "",
+    "taskapp_kit.config": "Settings load",
+    "taskapp_kit.contract.events": "fold from_json",
+    "taskapp_kit.contract.ports": "SystemClock",
+    "taskapp_kit.contract.rollout": "Rollout",
+    "taskapp_kit.contract.wire": "EnvSpec RolloutRequest",
+    "taskapp_kit.course": "Course Finished",
+    "taskapp_kit.declare.discovery": "find_app",
+    "taskapp_kit.deploy.in_process": "InProcessTaskApp",
+    "taskapp_kit.deploy.in_process_job": "run_in_process_job",
+    "taskapp_kit.deploy.modal": "Deployment ModalSettings",
+    "taskapp_kit.deploy.modal_sandbox": "ModalMachines",
+    "taskapp_kit.errors": "BackendError ConfigError JobConfigError SandboxError SandboxTooWeak TaskAppError TaskappError Unavailable",
+    "taskapp_kit.logs": "handler",
+    "taskapp_kit.model_access": "model_access",
+    "taskapp_kit.policy.text_actions": "parse_actions",
+    "taskapp_kit.sandbox": "RunResult Sandbox SandboxLimits capabilities remote",
+    "taskapp_kit.serve": "",
+    "taskapp_kit.serve.runner": "BackgroundServer",
+    "taskapp_kit.service": "Service",
+    "taskapp_kit.store": "open_store",
+    "taskapp_kit.testing": "ChatRequest Faults GlobalRandomnessWarning MockModel Rollout bad judge obedient_judge play",
+}
+"""Module to the names that are imported from it, or that the pages write after it."""
+
+
+@pytest.mark.parametrize("module", DOCUMENTED)
+def test_a_documented_path_imports(module: str) -> None:
+    found = import_module(module)
+    for name in DOCUMENTED[module].split():
+        attrgetter(name)(found)
+
+
+def test_documented_loggers_keep_their_names() -> None:
+    """docs/observability.md shows the first; docs/jobs.md names the second."""
+    for module, name in (("serve.telemetry.rollout_log", "serve"), ("client.rl_job", "client.rl_job")):
+        log = import_module(f"taskapp_kit.{module}").log
+        assert isinstance(log, logging.Logger)
+        assert log.name == f"taskapp_kit.{name}"
