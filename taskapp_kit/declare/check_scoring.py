@@ -208,7 +208,7 @@ def _judge_of(entry: Criterion, asking: JudgeTable, environments: tuple[str, ...
         form=asking.form,
         temperature=asking.temperature,
         required=entry.required,
-        call=None if entry.call is None else f"{asking.source}:{entry.call}",
+        call=None if entry.call is None else (asking.source, entry.call),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import PurePath
 from typing import Any, Literal
 
 from taskapp_kit.contract.content import Json
@@ -160,7 +161,8 @@ class JudgeSpec(Scoped):
     function: None (rubric files) reads the transcript. models: roles, each is asked `samples` times; combine: how the
     scores become one. choices: words from worst to best in place of a number, spread evenly over the scale. kind
     "reward_model": the endpoint answers with a number alone. group: ranks the rollouts of one seed, and scores no rollout
-    by itself. call: judges with the same one are asked together (rubric files). form: "text" sends no `response_format`.
+    by itself. call: a rubric file and the name of a call; judges with the same one are asked together.
+    form: "text" sends no `response_format`.
     temperature: None leaves it to the endpoint.
     """
 
@@ -181,13 +183,14 @@ class JudgeSpec(Scoped):
     form: Literal["json_schema", "text"] = "json_schema"
     temperature: float | None = None
     required: bool = False
-    call: str | None = None
+    call: tuple[str, str] | None = None
 
     def declaration(self) -> list[Json]:
-        """What the spec hash covers."""
+        """What the spec hash covers: of the rubric file its name alone, not the folder that the app lies in."""
+        call = None if self.call is None else f"{PurePath(self.call[0]).name}:{self.call[1]}"
         return [
             *(self.name, self.description, self.weight, list(self.scale), self.samples, list(self.models)),
-            *(self.combine, list(self.choices), self.kind, self.group, self.required, self.call),
+            *(self.combine, list(self.choices), self.kind, self.group, self.required, call),
         ]
 
 

@@ -114,3 +114,17 @@ def test_unsafe_yaml_runs_nothing(tmp_path: Path) -> None:
     with pytest.raises(DeclarationError):
         read_rubric_file(tmp_path / "r.yaml", "app")
     assert not target.exists()
+
+
+def test_the_spec_hash_does_not_depend_on_the_folder_of_the_app(tmp_path: Path) -> None:
+    def spec_hash(folder: Path) -> str:
+        folder.mkdir()
+        path = folder / "rubric.toml"
+        path.write_text("[[criteria]]\nid = 'polite'\ndescription = 'Is it polite?'\nscale = [0, 10]\ncall = 'tone'\n")
+        app = app_from(folder, APP)
+        app.load_rubric(path)
+        spec = app.freeze()
+        assert [judge.call for judge in spec.judges] == [(str(path), "tone")]
+        return spec.hash
+
+    assert spec_hash(tmp_path / "here") == spec_hash(tmp_path / "there")

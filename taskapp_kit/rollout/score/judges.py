@@ -163,7 +163,7 @@ def _note(items: Sequence[CriterionScore], error: str, cause: BaseException) -> 
 
 def _calls(judges: Sequence[JudgeSpec]) -> Iterator[list[JudgeSpec]]:
     """The judges that are asked together; those without a call each by itself."""
-    shared: dict[str, list[JudgeSpec]] = {}
+    shared: dict[tuple[str, str], list[JudgeSpec]] = {}
     for judge in judges:
         if judge.call is not None:
             shared.setdefault(judge.call, []).append(judge)
