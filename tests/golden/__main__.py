@@ -60,7 +60,9 @@ def main() -> int:
         compare.update(played, whole=given.only == "*" and given.share is None and not skipped)
         problems = []
     else:
-        problems = compare.differences(played, whole=given.share is None, only=given.only, skipped=bool(skipped))
+        problems = compare.differences(
+            played, whole=given.share is None and not given.workers, only=given.only, skipped=bool(skipped)
+        )
     for problem in problems[:40]:
         print(problem, file=sys.stderr)
     if problems:

@@ -50,6 +50,7 @@ _NUMBER = r"-?\d[\d.eE+-]*"
 _TIMES = re.compile(rf'(?<!\\)"({"|".join(TIMES)})":( ?){_NUMBER}')
 _MACHINE = re.compile(rf'(?<!\\)"({"|".join(MACHINE)})":{_NUMBER}')
 _TIMING = re.compile(r'(?<!\\)"timing":\{[^{}]*\}')
+_TIMING_LAST = re.compile(r'(,"timing":\{[^{}]*\})\}$')
 _TIMING_NUMBER = re.compile(rf'"({"|".join(TIMING)})":{_NUMBER}')
 _VERSIONS = re.compile(rf'(?<!\\)"({"|".join(VERSIONS)})":(?:null|"[^"]*")')
 _IDS = re.compile(rf'(?<!\\)"({"|".join(IDS)})": ?"([0-9a-f]{{32}}|[0-9a-f]{{12}})"')
@@ -105,7 +106,12 @@ def _picture(png: bytes) -> str:
 def answer(words: Words, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> str:
     """An HTTP answer."""
     kept = sorted(f"{name.lower()}: {value}" for name, value in headers if name.lower() not in HEADERS)
-    return words.text("\n".join([str(status), *kept, "", body.decode()]))
+    text = words.text("\n".join([str(status), *kept, "", body.decode()]))
+    end = _TIMING_LAST.search(text)
+    if end is not None:  # a worker wrote the answer, and the server put its timing at the end
+        before, usage, after = text[: end.start()].rpartition(',"usage":')
+        text = f"{before}{end[1]}{usage}{after}}}"
+    return text
 
 
 def row(words: Words, names: Iterable[str], values: Iterable[Any], *, with_address: bool) -> str:

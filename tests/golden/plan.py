@@ -364,6 +364,10 @@ EVENTS_BEFORE_IT_HANGS = 9
 """started, observed, then called, answered, acted, stepped, and the next three."""
 
 
+OTHERWISE_IN_WORKERS = "features.failing.cancelled.*,features.failing.request.15"
+"""What hangs: a worker process is ended and takes its events along, where a thread is left and its events are stored."""
+
+
 def _hanging(number: int) -> dict[str, Any]:
     env = {"env_name": "failing", "seed": number, "config": {"where": "hang"}}
     return {"env": env, "policy": {"config": {"policy": "noop"}}}

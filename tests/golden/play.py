@@ -24,7 +24,7 @@ from typing import Any
 
 import canonical
 import scripted
-from plan import ROOT, Case, Server, cases, matches
+from plan import OTHERWISE_IN_WORKERS, ROOT, Case, Server, cases, matches
 
 from taskapp_kit.sandbox import capabilities
 from taskapp_kit.testing import MockModel, judge
@@ -82,6 +82,8 @@ def play(
             addresses["REWARDER"] = stack.enter_context(_rewarder())
         whole = server.groups > 0 and matches(f"{server.name}.app.group.0", only)
         chosen = [case for case in cases(server, model.root, share) if whole or matches(case.name, only)]
+        if workers:
+            chosen = [case for case in chosen if not matches(case.name, OTHERWISE_IN_WORKERS)]
         scripts.update({case.name: (case.persona, case.moves) for case in chosen if case.persona is not None})
         with _served(server, folder, addresses, workers) as address, ThreadPoolExecutor(concurrency) as pool:
             addresses["SERVER"] = address
