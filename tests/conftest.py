@@ -6,11 +6,25 @@ from __future__ import annotations
 
 import gc
 import signal
+import ssl
 from collections import Counter
 from collections.abc import Generator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+_new_context = ssl.create_default_context
+_shared_context = cache(lambda cafile: _new_context(cafile=cafile))
+
+
+def _context(*args: Any, **named: Any) -> ssl.SSLContext:
+    """One for all that read the same certificates: each `httpx.get` reads 140 of them anew, 30 ms of processor time."""
+    return _shared_context(named["cafile"]) if not args and named.keys() == {"cafile"} else _new_context(*args, **named)
+
+
+ssl.create_default_context = _context
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
