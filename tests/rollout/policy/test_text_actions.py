@@ -277,7 +277,7 @@ def test_no_words_raise_and_what_comes_out_can_be_recorded(words: str) -> None:
     orjson.dumps(parsed.problem)
 
 
-MEGABYTE = 1_000_000
+LONG = 250_000
 HOSTILE = [
     "{", '{"a":', "[", '{"', '"', "<add>", "<add ", '<add a="', "<a1>", "<tool_call>", "<tool_call>{", "```", "```\nx\n",
     "```json\n{\n", "\\boxed{", "<think>", "</think>", "[TOOL_CALLS]", "<parameter=x>", "<function=add><parameter=x>",
@@ -287,13 +287,13 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("piece", HOSTILE)
-def test_a_hostile_megabyte_takes_no_more_than_a_long_one(piece: str) -> None:
-    """A quadratic reader would take minutes to hours; linear ones were measured at 0.01 to 0.4 s."""
-    words = piece * (MEGABYTE // len(piece))
+def test_a_long_hostile_text_takes_no_more_than_another(piece: str) -> None:
+    """A quadratic reader would take half a minute to hours; linear ones were measured at 0.003 to 0.1 s."""
+    words = piece * (LONG // len(piece))
     for text in (words, '{"submit": {"answer": "' + words, "<add>" + words + "</add>", "[TOOL_CALLS]" + words):
         began = time.thread_time()
         parse_actions(text, ALL)
-        assert time.thread_time() - began < 8.0
+        assert time.thread_time() - began < 2.0
 
 
 def test_different_tags_without_end_are_not_each_looked_for() -> None:
