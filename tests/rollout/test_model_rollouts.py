@@ -482,20 +482,22 @@ def answered(app: TaskApp, answer: object, **more: Any) -> Rollout:
 def test_a_bound_of_tokens_truncates_before_the_next_call(
     which: str, workers: int, request: pytest.FixtureRequest
 ) -> None:
-    app = request.getfixturevalue(which)
-    with MockModel([{"add": {"amount": 1}}] * 9) as model:
-        free = one(app, asked(model.url), workers=workers)
-        first = free.trajectory.turns[0].answer.usage
-        two = int(sum(turn.answer.usage["total_tokens"] for turn in free.trajectory.turns[:2]))
-    for limit, turns in ((1, 1), (int(first["total_tokens"]), 1), (two - 1, 2), (two, 2), (two + 1, 3)):
+    async def work(service: Service) -> None:
         with MockModel([{"add": {"amount": 1}}] * 9) as model:
-            rollout = one(app, asked(model.url, safety={"max_rollout_tokens": limit}), workers=workers)
-            assert model.records.answers == turns, "no call begins beyond the limit"
-        trajectory = rollout.trajectory
-        assert (trajectory.status, trajectory.stop_reason) == ("truncated", "max_rollout_tokens")
-        assert (trajectory.length, rollout.ops_executed) == (turns, 2 * turns)
-        assert rollout.scorecard.reward == 0.0
-        assert [event.value for event in rollout.events if isinstance(event, Limited)] == [limit]
+            free = await service.rollout(asked(model.url))
+            first = free.trajectory.turns[0].answer.usage
+            two = int(sum(turn.answer.usage["total_tokens"] for turn in free.trajectory.turns[:2]))
+        for limit, turns in ((1, 1), (int(first["total_tokens"]), 1), (two - 1, 2), (two, 2), (two + 1, 3)):
+            with MockModel([{"add": {"amount": 1}}] * 9) as model:
+                rollout = await service.rollout(asked(model.url, safety={"max_rollout_tokens": limit}))
+                assert model.records.answers == turns, "no call begins beyond the limit"
+            trajectory = rollout.trajectory
+            assert (trajectory.status, trajectory.stop_reason) == ("truncated", "max_rollout_tokens")
+            assert (trajectory.length, rollout.ops_executed) == (turns, 2 * turns)
+            assert rollout.scorecard.reward == 0.0
+            assert [event.value for event in rollout.events if isinstance(event, Limited)] == [limit]
+
+    serving(request.getfixturevalue(which), work, workers=workers)
 
 
 CAUTIOUS = """
