@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The tests wait more than they compute. A file's tests stay in one process, in order; those of tests/fuzz share names,
-# which the processes could not tell apart. They alone need schemathesis, a second of each process.
+# The tests wait more than they compute. A file's tests stay in one process, in order, the longest files (tests/conftest.py)
+# first; those of tests/fuzz share names, which the processes could not tell apart. They alone need schemathesis, over
+# half a second of each process.
 TEST_PROCESSES ?= 4
 # What failed beside three others on a busy machine is tried once more, alone; a real fault fails again.
 # Only where tests failed (status 1): after a run that broke off, the last failures are those of an earlier run.
@@ -61,7 +62,7 @@ test: check
 	@$(MAKE) --no-print-directory suite
 
 suite: $(VENV)/dev
-	$(BIN)/pytest -p no:schemathesis -m "not interop" -n $(TEST_PROCESSES) --dist loadfile --ignore tests/fuzz $(TESTS) || $(ALONE)
+	$(BIN)/pytest -p no:schemathesis -m "not interop" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --ignore tests/fuzz $(TESTS) || $(ALONE)
 
 check: $(VENV)/dev
 	$(call stage,1,lint)
