@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from taskapp_kit.errors import ConfigError
+from taskapp_kit.errors import ConfigError, closest
 
 CONFIG_FILE = "taskapp.toml"
 MASK = "(set, hidden)"
@@ -457,10 +457,8 @@ def _config_file(path: Path) -> Mapping[str, Any]:
 
 
 def _meant(name: str, known: set[str]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(name, sorted(known), n=1)
-    return f"Did you mean {near[0]}?" if near else "Known settings: " + ", ".join(sorted(known)) + "."
+    near = closest(name, sorted(known))
+    return f"Did you mean {near}?" if near else "Known settings: " + ", ".join(sorted(known)) + "."
 
 
 def _without_password(url: str) -> str:

@@ -34,6 +34,7 @@ A sentence says what happened, to what, what was expected and what to do. No mes
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -270,3 +271,13 @@ class InvalidAction(Exception):
     def __init__(self, *text: object, end: bool = False) -> None:
         super().__init__(*text)
         self.end = end
+
+
+def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name that a misspelt one resembles most, for *did you mean*; None when none is near.
+
+    cutoff: how near it has to be, from 0 to 1 (`difflib.get_close_matches`).
+    """
+    import difflib  # late: a tenth of the time that `import taskapp_kit.config` takes
+
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)

@@ -6,12 +6,12 @@ describe itself in other words, and its answers to rollouts say what it lacks.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.backend.rollout_plan import Plan
 from taskapp_kit.backend.seeds import MAX_NAME, MAX_SPLITS, bounds_of
+from taskapp_kit.errors import closest
 
 if TYPE_CHECKING:
     from taskapp_kit.backend.opened_task_app import OpenedTaskApp
@@ -107,8 +107,8 @@ def _env_config(plan: Plan, described: Any, cleaned: Callable[[str], str]) -> li
 
 
 def _unknown(place: str, given: str, what: str, known: Collection[str], cleaned: Callable[[str], str]) -> str:
-    close = difflib.get_close_matches(given, known, n=1)
-    meant = f" Did you mean {cleaned(close[0])!r}?" if close else ""
+    close = closest(given, known)
+    meant = f" Did you mean {cleaned(close)!r}?" if close else ""
     return f"{place} names {given[:MAX_NAME]!r}; the {what} are {_shown(known, cleaned)}.{meant}"
 
 

@@ -8,13 +8,12 @@ Exit status: 0 it worked; 1 what was asked for failed; 2 the command line, a set
 
 from __future__ import annotations
 
-import difflib
 import importlib
 
 import click
 
 from taskapp_kit.cli.terminal import complain, exit_status
-from taskapp_kit.errors import TaskappError
+from taskapp_kit.errors import TaskappError, closest
 from taskapp_kit.version import __version__
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -47,8 +46,8 @@ class Commands(click.Group):
         """The command that the first argument names. Raises UsageError with *did you mean*."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             names = self.list_commands(ctx)
-            close = difflib.get_close_matches(args[0], names, n=1)
-            meant = f"Did you mean {close[0]!r}?" if close else f"The commands are {', '.join(names)}."
+            close = closest(args[0], names)
+            meant = f"Did you mean {close!r}?" if close else f"The commands are {', '.join(names)}."
             ctx.fail(f"There is no command {args[0]!r}. {meant}")
         return super().resolve_command(ctx, args)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import difflib
 import functools
 import keyword
 import re
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taskapp_kit.declare.discovery import bundled_root
-from taskapp_kit.errors import DiscoveryError, RequestError
+from taskapp_kit.errors import DiscoveryError, RequestError, closest
 
 NAME, TITLE = "__app_name__", "__app_title__"
 LEFT_OUT = frozenset({"__pycache__", ".pytest_cache", ".ruff_cache", ".mypy_cache", ".taskapp", ".DS_Store"})
@@ -48,10 +47,10 @@ def find_template(name: str) -> Template:
     known = {item.name: item for item in templates()}
     if name in known:
         return known[name]
-    close = difflib.get_close_matches(name, known, n=1)
+    close = closest(name, known)
     raise DiscoveryError(
         f"There is no template {name!r}; the templates are {', '.join(known) or 'missing from this installation'}.",
-        hint=f"Did you mean {close[0]!r}?" if close else "`taskapp list` says what each one is.",
+        hint=f"Did you mean {close!r}?" if close else "`taskapp list` says what each one is.",
     )
 
 

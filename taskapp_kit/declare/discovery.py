@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib
 import importlib.machinery
@@ -18,7 +17,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from taskapp_kit.declare.app import TaskApp
-from taskapp_kit.errors import DiscoveryError, TaskappError
+from taskapp_kit.errors import DiscoveryError, TaskappError, closest
 from taskapp_kit.system.child_python import add_import_folder
 
 DISTRIBUTION = "taskapp-kit"
@@ -72,10 +71,10 @@ def find_app(reference: str) -> TaskApp:
             f"plugin {reference!r} ({plugins[reference].value}) is a {type(loaded).__name__}, expected a TaskApp."
         )
     known = [*bundled, *plugins]
-    close = difflib.get_close_matches(reference, known, n=1)
+    close = closest(reference, known)
     raise DiscoveryError(
         f"there is no app {reference!r}: no such file, no bundled app and no plugin of that name. Known: {', '.join(known)}.",
-        hint=f"Did you mean {close[0]!r}?" if close else "Give a path (adder.py), path:attribute, or module:attribute.",
+        hint=f"Did you mean {close!r}?" if close else "Give a path (adder.py), path:attribute, or module:attribute.",
     )
 
 

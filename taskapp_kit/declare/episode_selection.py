@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from taskapp_kit.contract.identity import size
 from taskapp_kit.declare.signature import BadArguments
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.declare.tasks import TaskSource, row_json
-from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.errors import FieldProblem, RequestError, closest
 
 IGNORED_CONFIG = ("step_rewards", "difficulty")
 """Members of `env.config` that the original's apps know: accepted and ignored, with a warning, unless ours takes them."""
@@ -36,10 +35,10 @@ def find_environment(app: AppSpec, name: str | None) -> EnvironmentSpec:
     spec = app.environments.get(name)
     if spec is None:
         known = ", ".join(app.environments)
-        close = difflib.get_close_matches(name, app.environments, n=1)
+        close = closest(name, app.environments)
         raise _wrong(
             ("env", "env_name"), f"there is no environment {name[:80]!r} here; there are: {known}.", "unknown_environment",
-            hint=f"Did you mean {close[0]!r}?" if close else "",
+            hint=f"Did you mean {close!r}?" if close else "",
         )  # fmt: skip
     return spec
 

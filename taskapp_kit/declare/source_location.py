@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from taskapp_kit.errors import closest
+
 if TYPE_CHECKING:
     from types import CodeType
 
@@ -48,7 +50,5 @@ def in_order(place: str) -> list[tuple[str, int]]:
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "rename it, or declare it") -> str:
     """What to do about a name that is not known: the nearest known one, or `otherwise` when none is near."""
-    import difflib
-
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean {close[0]!r}?" if close else otherwise
+    close = closest(name, known)
+    return f"did you mean {close!r}?" if close else otherwise

@@ -15,7 +15,6 @@ key, nor a word that may be one.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import fcntl
 import hashlib
 import os
@@ -28,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from taskapp_kit.config import MAX_KEY_BYTES
-from taskapp_kit.errors import ConfigError, TaskappError
+from taskapp_kit.errors import ConfigError, TaskappError, closest
 from taskapp_kit.system.private_files import make_private_folder
 
 MAX_QUOTA = 1_000_000
@@ -225,9 +224,9 @@ def missing(path: Path) -> KeyFileError:
 def _no_such_label(label: str, found: list[KeyLine], path: Path) -> KeyFileError:
     """The label itself is not repeated: somebody may have pasted a key there."""
     labels = sorted({item.holder.label for item in found})
-    near = difflib.get_close_matches(label, labels, n=1)
+    near = closest(label, labels)
     if near:
-        hint = f"Did you mean {near[0]}?"
+        hint = f"Did you mean {near}?"
     else:
         shown = ", ".join(labels[:10]) + (", …" if len(labels) > 10 else "")
         hint = f"Its labels are {shown}." if labels else "It has no keys."

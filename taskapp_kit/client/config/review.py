@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
@@ -19,6 +18,7 @@ from taskapp_kit.client.config.values import (
     misfits,
     name_shown,
 )
+from taskapp_kit.errors import closest
 
 MOST_OF_ONE_LIST = 5
 """Elements of one list that are told one by one."""
@@ -73,28 +73,26 @@ def _section(found: Review, section: Section, value: Any, *, short: bool) -> Non
             )
     for key in section.keys:
         if key.required and not short and key.name not in value:
-            near = difflib.get_close_matches(key.name, unknown, n=1, cutoff=0.75)
-            do = (
-                f"Did you mean it by {name_shown(near[0])}?" if near else f"Add for example {key.name} = {key.example}."
-            )
-            place = (*section.path, near[0] if near else key.name)
+            near = closest(key.name, unknown, cutoff=0.75)
+            do = f"Did you mean it by {name_shown(near)}?" if near else f"Add for example {key.name} = {key.example}."
+            place = (*section.path, near or key.name)
             found.wrong(place, f"[{section.name}] {key.name}: missing; expected {key.expected}. {do}")
 
 
 def _missing_section(found: Review, section: Section) -> None:
     unknown = [name for name in found.document if name not in TOP_LEVEL]
-    near = difflib.get_close_matches(section.name, unknown, n=1, cutoff=0.75)
+    near = closest(section.name, unknown, cutoff=0.75)
     keys = ", ".join(key.name for key in section.keys if key.required)
-    do = f"Did you mean it by [{name_shown(near[0])}]?" if near else "Add it."
-    place = tuple(near) or section.path
+    do = f"Did you mean it by [{name_shown(near)}]?" if near else "Add it."
+    place = (near,) if near else section.path
     found.wrong(place, f"[{section.name}]: missing; expected a section with {keys}. {do}")
 
 
 def _unknown(found: Review, section: Section, name: str, open_names: set[str]) -> None:
-    near = difflib.get_close_matches(name, sorted(open_names), n=1, cutoff=0.8 if section.free else 0.6)
+    near = closest(name, sorted(open_names), cutoff=0.8 if section.free else 0.6)
     if section.free and not near:
         return
-    hint = f"; did you mean {near[0]}?" if near else _home_of(name, outside=section)
+    hint = f"; did you mean {near}?" if near else _home_of(name, outside=section)
     found.slip(
         (*section.path, name),
         f"[{section.name}] {name_shown(name)} is unknown, and goes with the job as it stands{hint}",
@@ -108,8 +106,8 @@ def _home_of(name: str, *, outside: Section | None = None) -> str:
 
 
 def _meant(name: str, known: Iterable[str], form: str) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {form.format(near[0])}?" if near else ", and goes with the job as it stands."
+    near = closest(name, known)
+    return f"; did you mean {form.format(near)}?" if near else ", and goes with the job as it stands."
 
 
 def _every_value(found: Review) -> None:

@@ -10,7 +10,6 @@ Nothing is imported and nothing is installed here.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 import tomllib
 from collections.abc import Mapping
@@ -29,7 +28,7 @@ from taskapp_kit.deploy.packaging.requirements import (
     split_metadata,
 )
 from taskapp_kit.deploy.packaging.source_files import KIT_DIR, Target, find_top
-from taskapp_kit.errors import ConfigError
+from taskapp_kit.errors import ConfigError, closest
 
 SECTION = ("tool", "taskapp", "modal")
 NOT_HERE = {
@@ -246,5 +245,5 @@ def _meant(name: str) -> str:
     if name in NOT_HERE:
         return f"write {NOT_HERE[name]}."
     known = [key for key in NAMES if key not in NOT_HERE]
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+    near = closest(name, known)
+    return f"did you mean {near!r}?" if near else f"there are {', '.join(known)}."

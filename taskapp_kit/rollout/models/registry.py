@@ -11,7 +11,6 @@ usd_per_million_output_tokens = 0.18
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import tomllib
@@ -22,7 +21,7 @@ from typing import Any
 
 from taskapp_kit.config import SERVER_ONLY, Settings
 from taskapp_kit.contract.inference_url import complete_url
-from taskapp_kit.errors import ConfigError
+from taskapp_kit.errors import ConfigError, closest
 from taskapp_kit.net.addresses import NotAnAddress, read_url
 
 MODELS_FILE = "models.toml"
@@ -104,9 +103,9 @@ class ModelNames:
                 f"The model {name!r} has no address: there is no {MODELS_FILE} here.",
                 hint=f'Give --inference-url, or write {MODELS_FILE} with [{name}] and url = "…".',
             )
-        close = difflib.get_close_matches(name, self.models, n=1)
+        close = closest(name, self.models)
         known = f"It has {', '.join(sorted(self.models)) or 'none'}."
-        raise ConfigError(f"{self.file} has no model {name!r}.", hint=f"Did you mean {close[0]!r}?" if close else known)
+        raise ConfigError(f"{self.file} has no model {name!r}.", hint=f"Did you mean {close!r}?" if close else known)
 
     def price(self, url: str, model: str | None) -> Price | None:
         """What the model costs at this complete address; None when nobody says."""
@@ -126,10 +125,10 @@ def _model(file: Path, name: str, table: Any) -> NamedModel:
         raise wrong("is no table", f'Write [{name}] and below it url = "https://…/v1".')
     for member in table:
         if member not in _MEMBERS:
-            close = difflib.get_close_matches(member, _MEMBERS, n=1)
+            close = closest(member, _MEMBERS)
             raise wrong(
                 f"has the unknown member {member!r}",
-                f"Did you mean {close[0]}?" if close else f"Known: {', '.join(_MEMBERS)}.",
+                f"Did you mean {close}?" if close else f"Known: {', '.join(_MEMBERS)}.",
             )
     url, model, key = table.get("url"), table.get("model", name), table.get("key")
     if not isinstance(url, str):

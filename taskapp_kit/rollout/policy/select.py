@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from taskapp_kit.contract.protocols import LocalPolicy
 from taskapp_kit.contract.trajectory import Recording
 from taskapp_kit.declare.app import Exposure
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
-from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.errors import FieldProblem, RequestError, closest
 from taskapp_kit.rollout.policy.builtin import (
     AuthorPolicy,
     PolicyError,
@@ -92,8 +91,8 @@ def unknown_config(config: Mapping[str, Json]) -> list[str]:
     named = [name for name in unknown if len(name) <= LONGEST_UNKNOWN_NAME and name.replace("-", "_").isidentifier()]
     warnings = []
     for name in named[:MOST_UNKNOWN_NAMED]:
-        close = difflib.get_close_matches(name, sorted(KNOWN_CONFIG), n=1)
-        meant = f"; did you mean {close[0]!r}?" if close else ""
+        close = closest(name, sorted(KNOWN_CONFIG))
+        meant = f"; did you mean {close!r}?" if close else ""
         warnings.append(f"policy.config.{name} is not known here and was ignored{meant}")
     if more := len(unknown) - len(warnings):
         count = f"{more} more" if warnings else f"{more}"
@@ -174,10 +173,10 @@ def _sample(config: Mapping[str, Json]) -> int:
 
 
 def _unknown(asked: object, names: list[str], loc: tuple[str | int, ...], more: str = "") -> RequestError:
-    close = difflib.get_close_matches(str(asked), names, n=1)
+    close = closest(str(asked), names)
     found = "no policy is named in the request" if asked is None else f"there is no policy {str(asked)[:80]!r}"
     message = f"{found}; the policies are {', '.join(names)}."
-    hint = " ".join([*(f"Did you mean {name!r}?" for name in close), *([more] if more else [])])
+    hint = " ".join(filter(None, (f"Did you mean {close!r}?" if close else "", more)))
     return RequestError(
         message, fields=(FieldProblem(loc, message, "unknown_policy"),), code="unknown_policy", hint=hint
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import orjson
 
 from taskapp_kit.contract.content import Json
-from taskapp_kit.errors import ConfigError
+from taskapp_kit.errors import ConfigError, closest
 from taskapp_kit.testing.mock_model.chat_request import ChatRequest, Refused
 from taskapp_kit.testing.mock_model.judges import Given, judge, obedient_judge
 from taskapp_kit.testing.mock_model.reply import Call, Reply, reply_of
@@ -194,8 +193,8 @@ def by_name(name: str, *, parallel: int = 1, score: Given | None = None) -> Beha
         return random_answers(parallel)
     if name in BEHAVIOURS:
         return BEHAVIOURS[name]()
-    close = difflib.get_close_matches(name, BEHAVIOURS, n=1)
-    meant = f"Did you mean {close[0]!r}?" if close else f"There are {', '.join(BEHAVIOURS)}."
+    close = closest(name, BEHAVIOURS)
+    meant = f"Did you mean {close!r}?" if close else f"There are {', '.join(BEHAVIOURS)}."
     raise ConfigError(f"There is no behaviour {name!r}.", hint=meant)
 
 

@@ -6,14 +6,13 @@ nothing else: two runs that send the same conversations meet the same faults, in
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Self
 
-from taskapp_kit.errors import ConfigError
+from taskapp_kit.errors import ConfigError, closest
 
 FAULTS: Mapping[str, str] = MappingProxyType(
     {
@@ -110,8 +109,8 @@ def known(kind: str) -> str:
     """The kind itself, when there is such a fault. Raises ConfigError with *did you mean*."""
     if kind in FAULTS or (len(kind) == 3 and kind.isascii() and kind.isdecimal() and "400" <= kind <= "599"):
         return kind
-    close = difflib.get_close_matches(kind, FAULTS, n=1)
-    meant = f"Did you mean {close[0]!r}?" if close else f"There are statuses from 400 to 599 and {', '.join(FAULTS)}."
+    close = closest(kind, FAULTS)
+    meant = f"Did you mean {close!r}?" if close else f"There are statuses from 400 to 599 and {', '.join(FAULTS)}."
     raise ConfigError(f"There is no fault {kind!r}.", hint=meant)
 
 
