@@ -534,7 +534,7 @@ def mutated(draw: st.DrawFn) -> str:
     return "\n".join(rows)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(mutated())
 @example("[trainer]\n[trainer.batch_size]\n")
 def test_any_mutation_is_taken_or_refused_and_each_line_is_where_the_key_stands(tmp_path: Path, text: str) -> None:

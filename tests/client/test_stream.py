@@ -113,7 +113,7 @@ def test_a_backend_that_stays_away_ends_it_when_the_patience_is_over() -> None:
         followed(backend, patience_seconds=0.2)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     cut=st.none() | st.integers(0, 12),
     skips=st.sets(st.integers(1, 11), max_size=6),

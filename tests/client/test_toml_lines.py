@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from taskapp_kit.client.config.toml_lines import deepest_key, lines_of
@@ -94,7 +94,6 @@ def written(value: Any, draw: st.DataObject) -> str:
     return "{" + ", ".join(f"{json.dumps(name)} = {written(item, draw)}" for name, item in value.items()) + "}"
 
 
-@settings(deadline=None)
 @given(st.dictionaries(NAMES, st.dictionaries(NAMES, VALUES, max_size=3), max_size=4), st.data())
 def test_it_agrees_with_the_parser_on_any_document(document: dict[str, dict[str, Any]], data: st.DataObject) -> None:
     rows: list[str] = []
@@ -114,7 +113,6 @@ def test_it_agrees_with_the_parser_on_any_document(document: dict[str, dict[str,
     assert {path: lines[path] for path in expected} == expected
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="a.=[]{},\"'\\#\n \r1é", max_size=60))
 def test_no_text_breaks_it(text: str) -> None:
     rows = text.replace("\r\n", "\n").count("\n") + 1

@@ -177,7 +177,7 @@ def test_the_digest_does_not_depend_on_the_order_of_keys() -> None:
 
 
 @given(episodes())
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_the_digest_sees_no_pictures(events: list[Event]) -> None:
     bare: list[Event] = []
     for event in events:

@@ -59,7 +59,7 @@ def test_what_is_appended_is_there_when_it_is_taken_up_again(tmp_path: Path) -> 
     again.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cut=st.integers(0, 1200), flips=st.booleans())
 def test_whatever_was_cut_off_costs_the_torn_line_alone(
     tmp_path_factory: pytest.TempPathFactory, cut: int, flips: bool

@@ -169,7 +169,7 @@ TREE = st.recursive(st.none(), lambda inner: st.dictionaries(st.sampled_from("ab
 
 
 @given(TREE)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_removing_leaves_nothing_and_follows_no_link(tmp_path: Path, tree: object) -> None:
     kept = tmp_path / "kept"
     kept.write_text("x")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from stored_samples import any_rollout, episode, finite, json_values, nested, pictured, png, rollout, words
 
@@ -32,7 +32,6 @@ def exactly(value: Any) -> Any:
     return [exactly(item) for item in value] if isinstance(value, list) else (type(value), repr(value))
 
 
-@settings(deadline=None)
 @given(any_rollout("r1"))
 def test_what_is_not_refused_comes_back_equal(made: StoredRollout) -> None:
     back = from_row(to_row(made).values)
@@ -258,7 +257,6 @@ def kept_and_read(shown: list[Any]) -> tuple[StoredRollout, list[Any]]:
     return from_row(to_row(made).values), told
 
 
-@settings(deadline=None)
 @given(st.lists(observations(), min_size=1, max_size=3))
 def test_an_authors_observation_comes_back_from_the_store_as_json_has_it(shown: list[dict[str, Any]]) -> None:
     back, told = kept_and_read(shown)
@@ -297,7 +295,6 @@ unkeepable = st.sampled_from(
 
 
 @given(unkeepable, authors_values, st.integers(0, 50))
-@settings(deadline=None)
 def test_what_cannot_be_kept_is_refused_where_it_stands_and_never_becomes_a_row(
     fault: tuple[Any, str], beside: Any, depth: int
 ) -> None:

@@ -71,7 +71,7 @@ def test_any_rollout_comes_back_equal(address: str) -> None:
     number = iter(range(10**6))
 
     async def use(store: SqlStore) -> None:
-        @settings(max_examples=30, deadline=None)  # test_rows.py draws more of them; here a database is added
+        @settings(max_examples=30)  # test_rows.py draws more of them; here a database is added
         @given(any_rollout("placeholder"))
         def law(made: StoredRollout) -> None:
             made = replace(made, rollout_id=f"r{next(number)}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from taskapp_kit.testing.mock_model.connection import Arrived, Plan
@@ -77,7 +77,6 @@ def status_of(sent: Any, answering: Answering) -> int:
     return plan.status
 
 
-@settings(deadline=None)
 @given(st.sampled_from(places(WHOLE)), JSON, st.booleans())
 def test_whatever_is_sent_is_answered_or_refused(place: tuple[Any, ...], new: Any, tools: bool) -> None:
     answering = Answering()

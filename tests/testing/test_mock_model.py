@@ -40,7 +40,7 @@ def chat(model: MockModel, *said: Any, **more: Any) -> httpx.Response:
 # what it says
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(said=st.text(min_size=1, max_size=20), choice=st.sampled_from(["auto", "required", None, "add"]))
 def test_random_calls_fit_their_schemas(random_model: MockModel, said: str, choice: str | None) -> None:
     wanted = {"type": "function", "function": {"name": "add"}} if choice == "add" else choice

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import jsonschema_rs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
@@ -78,7 +78,6 @@ def nested(inner: Any) -> Any:
     )
 
 
-@settings(deadline=None)
 @given(st.recursive(LEAVES, nested, max_leaves=8), st.integers(0, 2**32))
 def test_whatever_the_schema_the_value_fits(schema: Any, seed: int) -> None:
     assert draw(schema, random.Random(seed)) == draw(schema, random.Random(seed))

@@ -411,7 +411,7 @@ def sendable(message: dict[str, Any]) -> bool:
     return True
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(said=st.lists(MESSAGES, min_size=1, max_size=6), mode=MODES, words=st.booleans())
 def test_messages_only_grow_and_every_answer_comes_back_from_its_json(
     said: list[dict[str, Any]], mode: Any, words: bool
@@ -457,7 +457,7 @@ ANY_MESSAGE = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(message=ANY_MESSAGE, mode=MODES, words=st.booleans())
 def test_whatever_an_endpoint_gives_it_is_an_answer_or_a_problem(
     message: dict[str, Any], mode: Any, words: bool
@@ -472,7 +472,7 @@ def test_whatever_an_endpoint_gives_it_is_an_answer_or_a_problem(
 SECRETS = st.text("abcdefghij", min_size=12, max_size=24)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(secret=SECRETS, public=st.text(st.characters(exclude_categories=("C",)), max_size=20), mode=MODES)
 def test_private_fields_are_in_no_body(secret: str, public: str, mode: Any) -> None:
     import pydantic

@@ -110,7 +110,7 @@ def test_a_picture_counts_the_same_however_large() -> None:
     assert characters_of(picture(10)) == characters_of(picture(100_000)) > 1000
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     said=st.lists(
         st.lists(st.integers(0, 300), min_size=0, max_size=3).map(lambda n: turning(*n) if n else saying("words")),

@@ -268,7 +268,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(words=st.lists(PIECES | st.text(st.characters(), max_size=3), max_size=30).map("".join))
 def test_no_words_raise_and_what_comes_out_can_be_recorded(words: str) -> None:
     parsed = parse_actions(words, ALL)
