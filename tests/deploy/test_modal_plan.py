@@ -9,6 +9,9 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import pytest
 from taskapp_kit.cli.deploy_output import plan_json
 from taskapp_kit.deploy.modal.plan import make_plan
 from taskapp_kit.deploy.modal.settings import ModalSettings
+from taskapp_kit.deploy.packaging.wheel import kit_wheel
 from taskapp_kit.errors import ConfigError, DiscoveryError
 
 HEAD = """from taskapp_kit import Step, TaskApp, action
@@ -43,6 +47,15 @@ def kind(answer_text: str) -> str:
 
 def plan(folder: Path, target: str = "mine.py", **said: Any):  # type: ignore[no-untyped-def]
     return make_plan(target, ModalSettings(**{"app_name": "mine", "store": "none", **said}), beside=folder)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_does_not_change_is_read_once() -> Iterator[None]:
+    """The installed packages and the kit's wheel: a third of each plan."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(metadata, "packages_distributions", cache(metadata.packages_distributions))
+        patched.setattr("taskapp_kit.deploy.modal.plan.kit_wheel", cache(kit_wheel))
+        yield
 
 
 @pytest.fixture
