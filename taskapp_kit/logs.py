@@ -51,8 +51,8 @@ def rollout(rollout_id: str) -> Iterator[None]:
         ROLLOUT.reset(token)
 
 
-class Told:
-    """A log message with fields: `log.info(Told("rollout", seed=3))` is told as `rollout seed=3`, or as JSON members.
+class LogMessage:
+    """A log message with fields: `log.info(LogMessage("rollout", seed=3))` is written as `rollout seed=3`, or as JSON.
 
     As text, a value that is not one plain word is quoted, so no field can pass for another one. In JSON the message is
     the name alone.
@@ -109,7 +109,7 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line, or as one and those that belong to it."""
         message = record.getMessage()
-        if not isinstance(record.msg, Told):  # that one is quoted already
+        if not isinstance(record.msg, LogMessage):  # that one is quoted already
             message = _safe(message)
         told = f"{self._time(record)} {record.levelname} {self._who}{message}"
         rollout_id = getattr(record, "rollout_id", "")
@@ -130,7 +130,7 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One JSON object: time (UTC, ISO 8601), level, logger, message; rollout_id, the record's fields, error_id, traceback.
 
-    Fields are those of a `Told`, of `extra=`, and each `name=%s` of the message. worker: a process id to add.
+    Fields are those of a `LogMessage`, of `extra=`, and each `name=%s` of the message. worker: a process id to add.
     """
 
     def __init__(self, worker: int | None = None) -> None:
@@ -141,7 +141,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line of JSON."""
         said: Any = record.msg
-        plain = not isinstance(said, Told)
+        plain = not isinstance(said, LogMessage)
         message = record.getMessage() if plain else said.name
         told: dict[str, Any] = {
             "time": self._time(record),
@@ -239,7 +239,7 @@ def _traces(formatter: logging.Formatter, record: logging.LogRecord) -> list[str
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    if isinstance(record.msg, Told):
+    if isinstance(record.msg, LogMessage):
         return record.msg.fields
     found: dict[str, Any] = {}
     if isinstance(record.msg, str) and isinstance(record.args, tuple) and record.args:

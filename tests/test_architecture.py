@@ -355,6 +355,16 @@ def test_no_module_is_named_after_nothing() -> None:
         assert not nothing & {part.removesuffix(".py") for part in path.relative_to(PACKAGE).parts}
 
 
+def test_class_names_are_unique() -> None:
+    """A class's name says which class it is, without its module."""
+    defined: dict[str, list[str]] = {}
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                defined.setdefault(node.name, []).append(module_of(path))
+    assert {name: places for name, places in defined.items() if len(places) > 1} == {}
+
+
 def test_every_module_says_what_it_is() -> None:
     for path, tree in trees().items():
         assert ast.get_docstring(tree), path  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from taskapp_kit import TaskApp, logs
 from taskapp_kit.config import Settings, child_environment, tell_children, told_by_parent
 from taskapp_kit.errors import RolloutFailed
-from taskapp_kit.logs import Told
+from taskapp_kit.logs import LogMessage
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.telemetry.rollout_log import log_ended
@@ -135,18 +135,18 @@ def test_json_has_the_parts_apart() -> None:
 
 
 def test_a_field_of_json_does_not_replace_a_part_of_the_record() -> None:
-    told = as_json(record(Told("name", level="DEBUG", time="never", rollout_id="mine"), rollout_id="r1"))
+    told = as_json(record(LogMessage("name", level="DEBUG", time="never", rollout_id="mine"), rollout_id="r1"))
     assert (told["level"], told["message"], told["rollout_id"]) == ("INFO", "name", "r1")
     assert told["time"] != "never"
 
 
 @pytest.mark.parametrize("value", [2**70, float("nan"), "\ud800", {1: "x"}, {"a": object()}, b"\xff", None, [2**70]])
 def test_json_is_written_whatever_a_field_holds(value: Any) -> None:
-    assert "field" in as_json(record(Told("m", field=value)))
+    assert "field" in as_json(record(LogMessage("m", field=value)))
 
 
 def test_a_field_that_is_no_plain_word_is_quoted() -> None:
-    told = Told(
+    told = LogMessage(
         "rollout", a="plain/word-1.5", b="two words", c='q"', d=None, e=0.25, f="", g="x=1", h=True, i="z" * 600
     )
     shown = str(told)
@@ -162,7 +162,7 @@ def test_nothing_that_a_record_holds_begins_a_line_of_its_own(text: str) -> None
         broken = error
     for made in (
         record("%s", text),
-        record(Told("rollout", run_id=text)),
+        record(LogMessage("rollout", run_id=text)),
         record("m", error=broken),
         record("a", x=text),
     ):
@@ -171,7 +171,7 @@ def test_nothing_that_a_record_holds_begins_a_line_of_its_own(text: str) -> None
         assert all(line.startswith("    | ") for line in lines[1:])
         assert not re.search("[\x00-\x08\x0e-\x1f\x7f-\x9f\ud800-\udfff]", "".join(lines))
         as_json(made)
-    (line,) = as_text(record(Told("rollout", run_id=text))).split("\n")
+    (line,) = as_text(record(LogMessage("rollout", run_id=text))).split("\n")
     assert line.count("=") == 1 or '"' in line, "a value cannot pass for another field"
 
 

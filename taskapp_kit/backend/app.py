@@ -12,15 +12,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from taskapp_kit.backend.auth import BearerKeys, KeyCheck
-from taskapp_kit.backend.data_files import Place, key_path, store_path
+from taskapp_kit.backend.auth import BackendApiKeyMiddleware, BearerKeys
+from taskapp_kit.backend.data_files import JobDatabase, key_path, store_path
 from taskapp_kit.backend.engine import Engine
 from taskapp_kit.backend.jobs import Jobs
 from taskapp_kit.backend.response import error_answer
 from taskapp_kit.backend.rollouts_engine import RolloutsEngine
-from taskapp_kit.backend.routes import DEFAULT_TRAINER, Hall
+from taskapp_kit.backend.routes import DEFAULT_TRAINER, BackendContext
 from taskapp_kit.backend.sealed_keys import KeyBox
-from taskapp_kit.backend.store import Records
+from taskapp_kit.backend.store import JobStore
 from taskapp_kit.backend.task_app_access import Access
 from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
 from taskapp_kit.errors import TaskappError, Unavailable
@@ -65,9 +65,9 @@ def create_backend(
     """
     bearer = keys if isinstance(keys, BearerKeys) else BearerKeys(keys)
     addresses = TaskAppAddresses(local=local, allow=allow)
-    place = Place(store_path(store))
+    place = JobDatabase(store_path(store))
     try:
-        records = Records(place)
+        records = JobStore(place)
         bearer.adopt(records.minted(bearer.minted_org))
         box = _box(place)
     except BaseException:
@@ -97,7 +97,7 @@ def create_backend(
         redirect_slashes=False,
         lifespan=lifespan,
     )
-    hall = Hall(jobs, access, box, {DEFAULT_TRAINER: "rollouts: plays and scores", **(trainers or {})})
+    hall = BackendContext(jobs, access, box, {DEFAULT_TRAINER: "rollouts: plays and scores", **(trainers or {})})
     app.router.routes.extend(hall.routes())
     app.state.drain = drain
     app.state.jobs = jobs
@@ -107,11 +107,11 @@ def create_backend(
 
     for kind in (HTTPException, TaskappError, Exception):
         app.add_exception_handler(kind, handle)
-    app.gate = KeyCheck(app.routed, bearer)
+    app.gate = BackendApiKeyMiddleware(app.routed, bearer)
     return app
 
 
-def _box(place: Place) -> KeyBox | None:
+def _box(place: JobDatabase) -> KeyBox | None:
     """None without PyNaCl: everything but sealed keys works then."""
     try:
         return KeyBox(None if place.path is None else key_path(place.path))

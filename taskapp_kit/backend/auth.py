@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from taskapp_kit.backend.response import Refusal, error_answer
+from taskapp_kit.backend.response import BackendRequestRefused, error_answer
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.net.peer import peer_of
 
@@ -72,7 +72,7 @@ class BearerKeys:
         return found.pop() if len(found) == 1 else None
 
 
-class KeyCheck:
+class BackendApiKeyMiddleware:
     """Lets a request through whose key is known, and answers any other one; `/` and `/health` ask for none."""
 
     def __init__(self, app: ASGIApp, keys: BearerKeys) -> None:
@@ -95,8 +95,8 @@ class KeyCheck:
         await self._app(scope, receive, send)
 
 
-def _unauthorised() -> Refusal:
-    return Refusal(
+def _unauthorised() -> BackendRequestRefused:
+    return BackendRequestRefused(
         "unauthorised",
         "The backend's key is missing or invalid.",
         hint="Send SYNTH_API_KEY as Authorization: Bearer.",

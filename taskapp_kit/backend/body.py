@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from starlette.requests import ClientDisconnect, Request
 
-from taskapp_kit.backend.response import Refusal
+from taskapp_kit.backend.response import BackendRequestRefused
 from taskapp_kit.contract.content import INT_LIMIT, MAX_DEPTH
 from taskapp_kit.errors import FieldProblem, RequestError
 
@@ -20,14 +20,16 @@ _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
 
 async def read_object(request: Request, *, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
-    """The body's JSON object; an absent body is an empty one. Raises Refusal, RequestError."""
+    """The body's JSON object; an absent body is an empty one. Raises BackendRequestRefused, RequestError."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media not in ("", "application/json"):
-        raise Refusal(
+        raise BackendRequestRefused(
             "unsupported_content_type", "The request's Content-Type is not JSON.", hint="Send application/json."
         )
     if "content-encoding" in request.headers:
-        raise Refusal("unsupported_content_encoding", "Compressed bodies are not read.", hint="Send the JSON as it is.")
+        raise BackendRequestRefused(
+            "unsupported_content_encoding", "Compressed bodies are not read.", hint="Send the JSON as it is."
+        )
     told = request.headers.get("content-length", "0")
     if not (told.isascii() and told.isdigit()) or len(told) > 12 or int(told) > max_bytes:
         raise _too_large(max_bytes)
@@ -39,12 +41,12 @@ async def read_object(request: Request, *, max_bytes: int = MAX_BYTES) -> dict[s
                 if len(raw) > max_bytes:
                     raise _too_large(max_bytes)
     except TimeoutError:
-        raise Refusal(
+        raise BackendRequestRefused(
             "body_timeout",
             f"The request body did not arrive within {ARRIVAL_SECONDS:g} s.",
         ) from None
     except ClientDisconnect:
-        raise Refusal("body_timeout", "The caller hung up.") from None
+        raise BackendRequestRefused("body_timeout", "The caller hung up.") from None
     return parse_object(bytes(raw))
 
 
@@ -113,8 +115,8 @@ def _deeper_than(raw: bytes, limit: int) -> bool:
     return False
 
 
-def _too_large(max_bytes: int) -> Refusal:
-    return Refusal("body_too_large", f"The request body is longer than {max_bytes} bytes.")
+def _too_large(max_bytes: int) -> BackendRequestRefused:
+    return BackendRequestRefused("body_too_large", f"The request body is longer than {max_bytes} bytes.")
 
 
 def _refuse(found: str) -> NoReturn:

@@ -51,7 +51,7 @@ def key_path(store: Path) -> Path:
     return store.with_name(store.name + ".key")
 
 
-class Place:
+class JobDatabase:
     """An open database that no other backend has. path: None keeps all in memory.
 
     Raises StoreError when it cannot be opened, or another backend has it: two would both play its jobs. The lock goes

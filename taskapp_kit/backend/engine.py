@@ -59,7 +59,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class RolloutOutcome:
     """A rollout that is over. Exactly one of its kinds: scored, unscored (reward None), failed (boundary or code says how).
 
     iteration: from 1. place: the number of its group (train) or instance (eval), from 0. seconds: until it was answered.
@@ -84,7 +84,7 @@ class Played:
         return self.status == "failed"
 
 
-def repeated(rollout: Played, phase: str, iteration: int, place: int, sample: int) -> Played:
+def repeated(rollout: RolloutOutcome, phase: str, iteration: int, place: int, sample: int) -> RolloutOutcome:
     """The rollout as failed: the one at this place of the job was answered with the same `rollout_id` before."""
     return replace(
         rollout,
@@ -97,7 +97,7 @@ def repeated(rollout: Played, phase: str, iteration: int, place: int, sample: in
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobOutcome:
     """How a job that succeeded ended. final_reward: None when it is undefined."""
 
     final_reward: float | None
@@ -127,14 +127,14 @@ class Ledger(Protocol):
         """The data of the last events of these types, in order."""
         ...
 
-    async def keep(self, rollout: Played) -> Played:
+    async def keep(self, rollout: RolloutOutcome) -> RolloutOutcome:
         """Stores a rollout that is over; a second one for the same place is dropped. Returns it as it counts.
 
         It failed (REPEATED) where another rollout of the job was answered with the same `rollout_id`.
         """
         ...
 
-    async def played(self, phase: Phase, iteration: int) -> list[Played]:
+    async def played(self, phase: Phase, iteration: int) -> list[RolloutOutcome]:
         """The rollouts of this phase and iteration that are over, also those of an earlier run, by place and sample."""
         ...
 
@@ -160,7 +160,9 @@ class Engine(Protocol):
         """
         ...
 
-    async def run(self, job: JobDocument, task_app: OpenedTaskApp, ledger: Ledger, state: Mapping[str, Any]) -> Outcome:
+    async def run(
+        self, job: JobDocument, task_app: OpenedTaskApp, ledger: Ledger, state: Mapping[str, Any]
+    ) -> JobOutcome:
         """Plays the job from `state` (empty at first) to its end. What the task app says is kept `task_app.cleaned` only.
 
         Cancelled, it lets go within seconds and writes nothing more: whether the job is over then, or goes on when the

@@ -18,7 +18,7 @@ import orjson
 from taskapp_kit.backend.job_views import event_view
 from taskapp_kit.backend.jobs import Jobs
 from taskapp_kit.backend.notifier import Page
-from taskapp_kit.backend.schema import Told
+from taskapp_kit.backend.schema import JobEventRow
 
 ALIVE_SECONDS = 15.0
 """After so much silence a comment is sent, so that nothing between us and the caller takes the stream for dead."""
@@ -55,6 +55,6 @@ async def frames(
         yield ALIVE
 
 
-def _frame(job_id: str, told: Told) -> bytes:
+def _frame(job_id: str, told: JobEventRow) -> bytes:
     data = orjson.dumps(event_view(job_id, told))
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (told.seq, told.event.type.encode(), data)

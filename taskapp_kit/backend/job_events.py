@@ -7,7 +7,7 @@ from typing import Any
 
 from taskapp_kit.backend.engine import Event, Point
 from taskapp_kit.backend.rewards import Summary, counted
-from taskapp_kit.backend.rollout_plan import Plan, Unit
+from taskapp_kit.backend.rollout_plan import JobPlan, Unit
 
 NAME = "rollouts"
 NOTE = "The engine `rollouts` plays and scores; no weights are updated."
@@ -18,7 +18,7 @@ def facts(**told: Any) -> dict[str, Any]:
     return {**told, "engine": NAME, "updates_weights": False}
 
 
-def begun(plan: Plan, player: str) -> Event:
+def begun(plan: JobPlan, player: str) -> Event:
     """The job begins. player: the policy's name."""
     return Event(
         "rl.train.started",
@@ -37,7 +37,7 @@ def begun(plan: Plan, player: str) -> Event:
     )
 
 
-def over(unit: Unit, plan: Plan, found: Summary, seconds: float) -> Event:
+def over(unit: Unit, plan: JobPlan, found: Summary, seconds: float) -> Event:
     """A unit is over."""
     what = "Evaluation after iteration" if unit.phase == "eval" else "Iteration"
     return Event(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from taskapp_kit.backend.schema import Drawn, Job, Told
+from taskapp_kit.backend.schema import Drawn, JobEventRow, JobRow
 
 PHASES = {
     "rl.job.created": "queued",
@@ -26,7 +26,7 @@ def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
-def job_view(job: Job, *, updates_weights: bool = False) -> dict[str, Any]:
+def job_view(job: JobRow, *, updates_weights: bool = False) -> dict[str, Any]:
     """The status of a job."""
     return {
         "job_id": job.job_id,
@@ -47,7 +47,7 @@ def job_view(job: Job, *, updates_weights: bool = False) -> dict[str, Any]:
     }
 
 
-def event_view(job_id: str, told: Told) -> dict[str, Any]:
+def event_view(job_id: str, told: JobEventRow) -> dict[str, Any]:
     """An event. seq: from 1 within its job, without gaps."""
     event = told.event
     return {
@@ -61,7 +61,7 @@ def event_view(job_id: str, told: Told) -> dict[str, Any]:
     }
 
 
-def events_view(job_id: str, events: Sequence[Told], since_seq: int) -> dict[str, Any]:
+def events_view(job_id: str, events: Sequence[JobEventRow], since_seq: int) -> dict[str, Any]:
     """A page of events. last_seq: what to ask for next, as `since_seq`."""
     return {
         "events": [event_view(job_id, told) for told in events],
@@ -83,7 +83,7 @@ def point_view(job_id: str, drawn: Drawn) -> dict[str, Any]:
     }
 
 
-def timeline_view(job_id: str, events: Sequence[Told]) -> dict[str, Any]:
+def timeline_view(job_id: str, events: Sequence[JobEventRow]) -> dict[str, Any]:
     """The phases that the job went through."""
     return {
         "events": [

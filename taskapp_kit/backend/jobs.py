@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from taskapp_kit.backend.engine import Engine, Event, JobDocument, Outcome, Phase, Played, Point
+from taskapp_kit.backend.engine import Engine, Event, JobDocument, JobOutcome, Phase, Point, RolloutOutcome
 from taskapp_kit.backend.notifier import Bells
 from taskapp_kit.backend.opened_task_app import OpenedTaskApp
-from taskapp_kit.backend.schema import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, Job
-from taskapp_kit.backend.store import Records
+from taskapp_kit.backend.schema import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, JobRow
+from taskapp_kit.backend.store import JobStore
 from taskapp_kit.backend.task_app_access import Access, is_starting
 from taskapp_kit.errors import (
     ConfigError,
@@ -57,7 +57,7 @@ class Jobs:
 
     def __init__(
         self,
-        records: Records,
+        records: JobStore,
         access: Access,
         engine: Engine,
         *,
@@ -98,7 +98,7 @@ class Jobs:
             self._queue.append((job.org, job.job_id))
         self._fill()
 
-    async def submit(self, org: str, document: JobDocument, *, fingerprint: str, idempotency_key: str | None) -> Job:
+    async def submit(self, org: str, document: JobDocument, *, fingerprint: str, idempotency_key: str | None) -> JobRow:
         """Stores a job and puts it into the queue; returns the job of an earlier request with the same key and body.
 
         Of the key only a hash is stored: a caller may send anything there. Raises IdempotencyKeyReused, Saturated,
@@ -112,7 +112,7 @@ class Jobs:
         if self.stopping:
             raise Saturated("The backend is stopping.", code="draining", retry_after_seconds=5)
         now = self._now()
-        job = Job(
+        job = JobRow(
             job_id=document.job_id,
             org=org,
             created_at=now,
@@ -161,7 +161,7 @@ class Jobs:
                 missing = await self.engine.missing(document, client)
         _refuse(missing)
 
-    async def cancel(self, job: Job) -> None:
+    async def cancel(self, job: JobRow) -> None:
         """Ends the job, and its rollouts; one that is over stays as it is. Waits until the engine has let go."""
         if job.ended:
             return
@@ -246,7 +246,7 @@ class Jobs:
             if outcome is not None:
                 await self._succeed(job_id, outcome)
 
-    async def _play(self, job_id: str) -> Outcome | None:
+    async def _play(self, job_id: str) -> JobOutcome | None:
         job = await self.records.job(job_id)
         if job is None or job.ended:
             return None
@@ -266,7 +266,7 @@ class Jobs:
         finally:
             await client.aclose()
 
-    async def _client(self, job: Job, document: JobDocument) -> OpenedTaskApp:
+    async def _client(self, job: JobRow, document: JobDocument) -> OpenedTaskApp:
         """Where a job is taken up again, its task app may be starting, too: it gets some time."""
         until = time.monotonic() + (STARTING_SECONDS if job.status == RUNNING else 0.0)
         while True:
@@ -277,7 +277,7 @@ class Jobs:
                     raise
             await asyncio.sleep(1.0)
 
-    async def _succeed(self, job_id: str, outcome: Outcome) -> None:
+    async def _succeed(self, job_id: str, outcome: JobOutcome) -> None:
         reward = "undefined" if outcome.final_reward is None else f"{outcome.final_reward:.4g}"
         note = "" if self.engine.updates_weights else " No weights were updated."
         data = {"final_reward": outcome.final_reward, "metrics": dict(outcome.metrics)}
@@ -328,10 +328,10 @@ class _JobLedger:
     async def told(self, *types: str, last: int) -> list[Mapping[str, Any]]:
         return [told.event.data for told in await self._jobs.records.last_events(self._job_id, types, last)]
 
-    async def keep(self, rollout: Played) -> Played:
+    async def keep(self, rollout: RolloutOutcome) -> RolloutOutcome:
         return await self._jobs.records.keep(self._job_id, rollout)
 
-    async def played(self, phase: Phase, iteration: int) -> list[Played]:
+    async def played(self, phase: Phase, iteration: int) -> list[RolloutOutcome]:
         return await self._jobs.records.played(self._job_id, phase, iteration)
 
 

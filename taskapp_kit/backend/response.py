@@ -45,7 +45,7 @@ STATUS = {
 }
 
 
-class Refusal(TaskappError):
+class BackendRequestRefused(TaskappError):
     """The backend says no. `code` is one of STATUS."""
 
     def __init__(self, code: str, message: str, *, hint: str = "", headers: Mapping[str, str] | None = None) -> None:
@@ -63,7 +63,7 @@ def json_answer(payload: Any, status: int = 200, headers: Mapping[str, str] | No
 
 def error_answer(error: BaseException) -> Response:
     """The answer to any exception; logs what the operator has to know."""
-    if isinstance(error, Refusal):
+    if isinstance(error, BackendRequestRefused):
         return _envelope(STATUS[error.code], error.code, error.message, error.hint, headers=error.headers)
     if isinstance(error, JobConfigError):
         fields = tuple(FieldProblem(("body", "data", "config"), problem) for problem in error.problems)

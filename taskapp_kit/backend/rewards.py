@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taskapp_kit.backend.engine import Played
+from taskapp_kit.backend.engine import RolloutOutcome
 from taskapp_kit.contract.statistics import clustered_standard_error
 
 SAME = 1e-9
@@ -22,12 +22,12 @@ MOST_CAUSES = 20
 OTHERS = "others"
 
 
-class Unreadable(ValueError):
+class UnreadableRollout(ValueError):
     """The answer is no rollout's answer; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Blend:
+class RewardBlend:
     """Weights of `judge.reward_blend`: env on the return, event on the events' score, outcome on the outcome's."""
 
     env: float = 1.0
@@ -40,7 +40,7 @@ class Blend:
         return " + ".join(f"{weight:g}·{name}" for weight, name in parts if weight)
 
 
-def read_blend(judge: Mapping[str, Any], problems: list[str]) -> Blend | None:
+def read_blend(judge: Mapping[str, Any], problems: list[str]) -> RewardBlend | None:
     """The blend that `[judge]` asks for; None without one, or when it is switched off."""
     given = judge.get("reward_blend")
     if given is None or judge.get("enabled") is False:
@@ -58,19 +58,19 @@ def read_blend(judge: Mapping[str, Any], problems: list[str]) -> Blend | None:
     if not any(weights.values()):
         problems.append("judge.reward_blend has no weight above 0, so nothing would be rewarded.")
         return None
-    return Blend(**weights)
+    return RewardBlend(**weights)
 
 
-def reward_of(answer: Mapping[str, Any], blend: Blend | None) -> float | None:
+def reward_of(answer: Mapping[str, Any], blend: RewardBlend | None) -> float | None:
     """The blend when the job has one, else the app's own `reward`, else `metrics.mean_return`; None is undefined.
 
-    Raises Unreadable.
+    Raises UnreadableRollout.
     """
     metrics = answer.get("metrics")
     if not isinstance(metrics, Mapping):
-        raise Unreadable("the answer has no `metrics`")
+        raise UnreadableRollout("the answer has no `metrics`")
     if answer.get("aborted") is True:
-        raise Unreadable("the answer says that the rollout was aborted")
+        raise UnreadableRollout("the answer says that the rollout was aborted")
     if blend is None:
         if "reward" in answer:
             return _number(answer["reward"], "reward")
@@ -93,15 +93,15 @@ def _number(value: Any, name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not -LARGEST <= value <= LARGEST:
-        raise Unreadable(f"`{name}` of the answer is no number from -1e100 to 1e100")
+        raise UnreadableRollout(f"`{name}` of the answer is no number from -1e100 to 1e100")
     return float(value)
 
 
 def check_echo(answer: Mapping[str, Any], run_id: str, correlation_id: str) -> None:
-    """Raises Unreadable where the answer says that it belongs to another request. One that says nothing is taken."""
+    """Raises UnreadableRollout where the answer belongs to another request. One that does not say is accepted."""
     for name, sent in (("run_id", run_id), ("trace_correlation_id", correlation_id)):
         if answer.get(name) not in (None, "", sent):
-            raise Unreadable(f"the answer belongs to another rollout: its `{name}` is not the one that was sent")
+            raise UnreadableRollout(f"the answer belongs to another rollout: its `{name}` is not the one that was sent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def causes(*found: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
     return {**kept, OTHERS: rest} if rest else kept
 
 
-def summarise(rollouts: Sequence[Played]) -> Summary:
+def summarise(rollouts: Sequence[RolloutOutcome]) -> Summary:
     """The summary. Groups are those with the same place."""
     rewards = [one.reward for one in rollouts if one.reward is not None]
     seeds = [one.seed for one in rollouts if one.reward is not None]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taskapp_kit.backend.engine import JobDocument, Phase
-from taskapp_kit.backend.rewards import Blend, read_blend
+from taskapp_kit.backend.rewards import RewardBlend, read_blend
 from taskapp_kit.contract.identity import SEED_LIMIT
 from taskapp_kit.contract.wire import NO_CONTROL_CHARACTERS
 
@@ -42,7 +42,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class JobPlan:
     """A job, read. Seeds of None are still to be drawn (`seeds.py`).
 
     groups, samples: groups of an iteration, rollouts of a group. at_once: rollouts in flight. policy_name,
@@ -63,7 +63,7 @@ class Plan:
     eval_every: int = 0
     eval_instances: int = 0
     eval_seeds: Sequence[int] | None = None
-    blend: Blend | None = None
+    blend: RewardBlend | None = None
 
     @property
     def names_a_player(self) -> bool:
@@ -103,7 +103,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _PlanReader:
     """Reads members of one document and notes what is wrong with them."""
 
     config: Mapping[str, Any]
@@ -160,9 +160,9 @@ class _Reader:
         return list(value)
 
 
-def read_plan(job: JobDocument) -> tuple[Plan | None, list[str]]:
+def read_plan(job: JobDocument) -> tuple[JobPlan | None, list[str]]:
     """The plan, and every problem in one sentence each; no plan when there are problems."""
-    read = _Reader(job.config)
+    read = _PlanReader(job.config)
     training, rollout, data = read.section("training"), read.section("rollout"), read.section("data")
     evaluation, policy, trainer = read.section("evaluation"), read.section("policy"), read.section("trainer")
     env = read.section("env")
@@ -204,7 +204,7 @@ def read_plan(job: JobDocument) -> tuple[Plan | None, list[str]]:
         default=0,
     )
     every, instances, eval_seeds = _evaluation(read, evaluation)
-    plan = Plan(
+    plan = JobPlan(
         iterations=epochs * per_epoch,
         per_epoch=per_epoch,
         groups=groups,
@@ -234,7 +234,7 @@ def read_plan(job: JobDocument) -> tuple[Plan | None, list[str]]:
     return (None if read.problems else plan), read.problems
 
 
-def _evaluation(read: _Reader, evaluation: Mapping[str, Any]) -> tuple[int, int, list[int] | None]:
+def _evaluation(read: _PlanReader, evaluation: Mapping[str, Any]) -> tuple[int, int, list[int] | None]:
     if not evaluation:
         return 0, 0, None
     seeds = read.seeds("evaluation.seeds", evaluation.get("seeds"))
@@ -251,7 +251,7 @@ def _evaluation(read: _Reader, evaluation: Mapping[str, Any]) -> tuple[int, int,
 
 
 def _policy_config(
-    read: _Reader, rollout: Mapping[str, Any], policy: Mapping[str, Any], model: str
+    read: _PlanReader, rollout: Mapping[str, Any], policy: Mapping[str, Any], model: str
 ) -> Mapping[str, Any]:
     """`policy.config` of each request: `[rollout.policy_config]` over `[policy]`, and the model's name with an address."""
     config: dict[str, Any] = {name: policy[name] for name in SAMPLING if policy.get(name) is not None}
@@ -268,7 +268,7 @@ def _policy_config(
     return config
 
 
-def _ops(read: _Reader, ops: Any, turns: int) -> list[Any]:
+def _ops(read: _PlanReader, ops: Any, turns: int) -> list[Any]:
     """The ops of one rollout: a pattern such as ["agent", "env"] is repeated until it has `turns` policy turns.
 
     A list with scripted actions is played as it stands. turns: 0 for no limit.

@@ -10,9 +10,9 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from taskapp_kit.backend.engine import Phase, Played
-from taskapp_kit.backend.rewards import Unreadable, check_echo, reward_of
-from taskapp_kit.backend.rollout_plan import Plan, Unit
+from taskapp_kit.backend.engine import Phase, RolloutOutcome
+from taskapp_kit.backend.rewards import UnreadableRollout, check_echo, reward_of
+from taskapp_kit.backend.rollout_plan import JobPlan, Unit
 from taskapp_kit.backend.seeds import Range, cycled, draw
 from taskapp_kit.errors import JobTimeout, TaskAppError, TaskAppUnreachable
 
@@ -25,7 +25,7 @@ MAX_ID = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RolloutTarget:
     """One rollout to be played: its place in the unit, and its seed."""
 
     place: int
@@ -34,18 +34,18 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class RolloutRequester:
     """Asks a task app for the rollouts of one job. ranges: of train and evaluation, None when all seeds are given."""
 
     job_id: str
-    plan: Plan
+    plan: JobPlan
     task_app: OpenedTaskApp
     ranges: tuple[Range, Range] | None
 
-    async def play(self, unit: Unit, asked: Asked) -> Played:
+    async def play(self, unit: Unit, asked: RolloutTarget) -> RolloutOutcome:
         """Asks for it and reads the answer; a failure is told in what comes back."""
         began = time.monotonic()
-        blank = Played(unit.phase, unit.number, asked.place, asked.sample, asked.seed, "failed")
+        blank = RolloutOutcome(unit.phase, unit.number, asked.place, asked.sample, asked.seed, "failed")
         key = f"{self.job_id}.{unit.phase}.{unit.number}.{asked.place}.{asked.seed}.{asked.sample}"
         try:
             answer = await self.task_app.rollout(self._request(unit, asked, key), idempotency_key=key)
@@ -59,7 +59,7 @@ class Asking:
             )
         except JobTimeout as error:
             played = replace(blank, boundary="timeout", code="too_long", message=shortened(error.message))
-        except Unreadable as error:
+        except UnreadableRollout as error:
             played = replace(blank, code="unreadable_answer", message=f"A rollout cannot be read: {error}.")
         else:
             status, named = answer.get("status"), answer.get("rollout_id")
@@ -72,7 +72,7 @@ class Asking:
             )
         return replace(played, seconds=time.monotonic() - began)
 
-    def _request(self, unit: Unit, asked: Asked, key: str) -> dict[str, Any]:
+    def _request(self, unit: Unit, asked: RolloutTarget, key: str) -> dict[str, Any]:
         """The body of `POST /rollout`; the same for the same place, whenever it is made."""
         plan = self.plan
         config = dict(plan.env_config)
@@ -98,7 +98,7 @@ class Asking:
             "trace_correlation_id": key,
         }
 
-    def asked(self, unit: Unit) -> list[Asked]:
+    def asked(self, unit: Unit) -> list[RolloutTarget]:
         """Every rollout of the unit."""
         plan = self.plan
         if unit.phase == "train":
@@ -106,11 +106,15 @@ class Asking:
                 seeds = cycled(plan.seeds, (unit.number - 1) * plan.groups, plan.groups)
             else:
                 seeds = draw(self._known_range("train").seeds, plan.groups, self.job_id, unit.number)
-            return [Asked(place, sample, seed) for place, seed in enumerate(seeds) for sample in range(plan.samples)]
+            return [
+                RolloutTarget(place, sample, seed) for place, seed in enumerate(seeds) for sample in range(plan.samples)
+            ]
         known = plan.eval_seeds
         if known is None:  # the same ones each time, so that evaluations can be compared
             known = draw(self._known_range("eval").seeds, plan.eval_instances, self.job_id, "evaluation")
-        return [Asked(place, place // len(known), known[place % len(known)]) for place in range(plan.eval_instances)]
+        return [
+            RolloutTarget(place, place // len(known), known[place % len(known)]) for place in range(plan.eval_instances)
+        ]
 
     def _range(self, phase: Phase) -> Range | None:
         given = self.plan.seeds if phase == "train" else self.plan.eval_seeds

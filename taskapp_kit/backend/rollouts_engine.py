@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.backend import job_events
-from taskapp_kit.backend.engine import Event, JobDocument, Ledger, Outcome, Played, Point
+from taskapp_kit.backend.engine import Event, JobDocument, JobOutcome, Ledger, Point, RolloutOutcome
 from taskapp_kit.backend.job_events import NAME, NOTE, facts, listed
 from taskapp_kit.backend.rewards import causes, counted, summarise
-from taskapp_kit.backend.rollout_plan import Plan, Unit, read_plan
-from taskapp_kit.backend.rollout_requests import Asked, Asking
+from taskapp_kit.backend.rollout_plan import JobPlan, Unit, read_plan
+from taskapp_kit.backend.rollout_requests import RolloutRequester, RolloutTarget
 from taskapp_kit.backend.seeds import Range, ranges_of
 from taskapp_kit.backend.task_app_check import RANDOM, missing
 from taskapp_kit.errors import JobError
@@ -51,7 +51,9 @@ class RolloutsEngine:
         plan, _ = read_plan(job)
         return [] if plan is None else await missing(plan, task_app)
 
-    async def run(self, job: JobDocument, task_app: OpenedTaskApp, ledger: Ledger, state: Mapping[str, Any]) -> Outcome:
+    async def run(
+        self, job: JobDocument, task_app: OpenedTaskApp, ledger: Ledger, state: Mapping[str, Any]
+    ) -> JobOutcome:
         """Plays what is left of the job. Raises JobError when it cannot be played, or too many rollouts fail."""
         plan, problems = read_plan(job)
         if plan is None:
@@ -70,13 +72,13 @@ class _Run:
     """
 
     job: JobDocument
-    plan: Plan
+    plan: JobPlan
     task_app: OpenedTaskApp
     ledger: Ledger
     state: dict[str, Any]
     failed_share: float
 
-    async def outcome(self) -> Outcome:
+    async def outcome(self) -> JobOutcome:
         if not self.state:
             await self._begin()
         if self.state.get("policy"):
@@ -86,10 +88,10 @@ class _Run:
             await self._play(self.plan.unit(index), evaluated_next=evaluated_next)
         return await self._results()
 
-    def _asking(self) -> Asking:
+    def _asking(self) -> RolloutRequester:
         told = self.state.get("ranges")
         ranges = None if told is None else (Range(**told[0]), Range(**told[1]))
-        return Asking(self.job.job_id, self.plan, self.task_app, ranges)
+        return RolloutRequester(self.job.job_id, self.plan, self.task_app, ranges)
 
     async def _begin(self) -> None:
         plan = self.plan
@@ -143,10 +145,12 @@ class _Run:
             raise
         await self._told(unit, over, time.monotonic() - began, evaluated_next=evaluated_next)
 
-    async def _all(self, asking: Asking, unit: Unit, asked: Sequence[Asked], over: Sequence[Played]) -> list[Played]:
+    async def _all(
+        self, asking: RolloutRequester, unit: Unit, asked: Sequence[RolloutTarget], over: Sequence[RolloutOutcome]
+    ) -> list[RolloutOutcome]:
         """Plays them, so many at once. Raises JobError as soon as too many have failed for the rest to matter."""
         waiting = iter(asked)
-        made: list[Played] = []
+        made: list[RolloutOutcome] = []
         failed = [one for one in over if one.failed]
         planned = self.state["finished"] + self.plan.size(unit)
 
@@ -168,7 +172,7 @@ class _Run:
             await asyncio.gather(*tasks, return_exceptions=True)
         return made
 
-    def _stop_when_hopeless(self, failed: Sequence[Played], planned: int) -> None:
+    def _stop_when_hopeless(self, failed: Sequence[RolloutOutcome], planned: int) -> None:
         count = self.state["failed"] + len(failed)
         if count <= self.failed_share * planned:
             return
@@ -180,7 +184,7 @@ class _Run:
             f"{count} of {planned} rollouts failed ({told}), more than {self.failed_share:.0%}. {example.message}"
         )
 
-    async def _told(self, unit: Unit, over: Sequence[Played], seconds: float, *, evaluated_next: bool) -> None:
+    async def _told(self, unit: Unit, over: Sequence[RolloutOutcome], seconds: float, *, evaluated_next: bool) -> None:
         found = summarise(over)
         metrics = job_events.metrics(unit, found, self.state["metrics"])
         points = [Point(**point) for point in self.state["held"]] + job_events.points(unit, found, seconds)
@@ -198,11 +202,11 @@ class _Run:
         await self.ledger.tell(event, points=[] if evaluated_next else points, state=state, metrics=metrics)
         self.state = state
 
-    async def _results(self) -> Outcome:
+    async def _results(self) -> JobOutcome:
         steps = await self.ledger.told("rl.train.step", last=LISTED)
         evaluations = await self.ledger.told("rl.eval.summary", last=LISTED)
         last = (evaluations or steps)[-1]
-        return Outcome(
+        return JobOutcome(
             last["reward"],
             self.state["metrics"],
             {

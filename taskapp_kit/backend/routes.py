@@ -18,8 +18,8 @@ from taskapp_kit.backend.job_event_stream import HEADERS, frames
 from taskapp_kit.backend.job_requests import fingerprint, read_submission
 from taskapp_kit.backend.job_views import PHASES, events_view, job_view, moment, point_view, timeline_view
 from taskapp_kit.backend.jobs import Jobs, new_job_id
-from taskapp_kit.backend.response import Refusal, json_answer
-from taskapp_kit.backend.schema import ENDED, QUEUED, RUNNING, Job
+from taskapp_kit.backend.response import BackendRequestRefused, json_answer
+from taskapp_kit.backend.schema import ENDED, QUEUED, RUNNING, JobRow
 from taskapp_kit.backend.sealed_keys import ALGORITHM, MAX_CIPHERTEXT, KeyBox
 from taskapp_kit.backend.task_app_access import Access
 from taskapp_kit.errors import FieldProblem, RequestError, Unavailable
@@ -35,7 +35,7 @@ DEFAULT_TRAINER = "rollouts"
 
 
 @dataclass(frozen=True, slots=True)
-class Hall:
+class BackendContext:
     """What the routes work with. box: None where sealed keys cannot be opened; trainers: id to its name."""
 
     jobs: Jobs
@@ -102,7 +102,7 @@ class Hall:
         """A trainer by its id."""
         name = request.path_params["trainer_id"]
         if name not in self.trainers:
-            raise Refusal("trainer_not_found", "There is no such trainer.", hint=self._known_trainers())
+            raise BackendRequestRefused("trainer_not_found", "There is no such trainer.", hint=self._known_trainers())
         return json_answer(self._trainer(request, name))
 
     async def trainers_known(self, request: Request) -> Response:
@@ -124,7 +124,7 @@ class Hall:
 
     async def no_models(self, request: Request) -> Response:
         """There are none to be asked, since nothing was trained here."""
-        raise Refusal(
+        raise BackendRequestRefused(
             "no_models",
             f"This backend's engine `{self.jobs.engine.name}` trains no weights, so no model (ft:… or rl:…) is served here.",
             hint="Give the address of the server that has the model: in models.toml, or with --inference-url.",
@@ -241,14 +241,16 @@ class Hall:
         found = await self.jobs.records.last_events(job.job_id, list(PHASES), MAX_PAGE)
         return json_answer(timeline_view(job.job_id, found))
 
-    async def _job(self, request: Request) -> Job:
+    async def _job(self, request: Request) -> JobRow:
         job_id = request.path_params["job_id"]
         job = await self.jobs.records.job(job_id, _org(request)) if JOB_ID.fullmatch(job_id) else None
         if job is None:
-            raise Refusal("job_not_found", "There is no such job.", hint="GET /api/rl/jobs lists the jobs of this key.")
+            raise BackendRequestRefused(
+                "job_not_found", "There is no such job.", hint="GET /api/rl/jobs lists the jobs of this key."
+            )
         return job
 
-    def _shown(self, job: Job) -> dict[str, Any]:
+    def _shown(self, job: JobRow) -> dict[str, Any]:
         return job_view(job, updates_weights=self.jobs.engine.updates_weights)
 
 

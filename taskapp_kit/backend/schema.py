@@ -170,7 +170,7 @@ def migrate(connection: Connection, place: str, migrations: Sequence[Migration] 
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class JobRow:
     """A row of `backend_jobs`, without what only its engine needs. completed: rollouts that are over.
 
     cancelling: somebody asked for its end. Times are unix seconds.
@@ -201,7 +201,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class JobEventRow:
     """An event as it was kept."""
 
     seq: int
@@ -217,17 +217,17 @@ class Drawn:
     point: Point
 
 
-def read_job(row: Row[Any]) -> Job:
-    """A row with the columns of `Job`; `results` may be left out."""
+def read_job(row: Row[Any]) -> JobRow:
+    """A row with the columns of `JobRow`; `results` may be left out."""
     values = {"results": "{}", **row._mapping}
     for name in ("metrics", "results"):
         values[name] = json.loads(values[name])
-    return Job(**values)
+    return JobRow(**values)
 
 
-def read_told(row: Row[Any]) -> Told:
+def read_told(row: Row[Any]) -> JobEventRow:
     """A row of `backend_events`."""
-    return Told(row.seq, row.created_at, Event(row.type, row.message, row.level, json.loads(row.data)))
+    return JobEventRow(row.seq, row.created_at, Event(row.type, row.message, row.level, json.loads(row.data)))
 
 
 def read_drawn(row: Row[Any]) -> Drawn:

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Select, func, select, update
 
 from taskapp_kit.backend import schema
-from taskapp_kit.backend.data_files import Place
-from taskapp_kit.backend.engine import Event, Phase, Played, Point, repeated
+from taskapp_kit.backend.data_files import JobDatabase
+from taskapp_kit.backend.engine import Event, Phase, Point, RolloutOutcome, repeated
 from taskapp_kit.backend.schema import (
     ENDED,
     ENV_KEYS,
@@ -25,8 +25,8 @@ from taskapp_kit.backend.schema import (
     POINTS,
     ROLLOUTS,
     Drawn,
-    Job,
-    Told,
+    JobEventRow,
+    JobRow,
     read_drawn,
     read_job,
     read_told,
@@ -40,10 +40,10 @@ MAX_KEYS = 64
 """Sealed keys of one organisation."""
 
 
-class Records:
+class JobStore:
     """The tables in `place`, which it closes in the end. Every method raises StoreError."""
 
-    def __init__(self, place: Place, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, place: JobDatabase, now: Callable[[], float] = time.time) -> None:
         self._place = place
         self._now = now
         place.transact_now(lambda connection: schema.migrate(connection, place.database.place), writes=True)
@@ -57,17 +57,19 @@ class Records:
 
     # Jobs
 
-    async def add(self, job: Job, document: Mapping[str, Any], *events: Event, most: int | None = None) -> Job | None:
+    async def add(
+        self, job: JobRow, document: Mapping[str, Any], *events: Event, most: int | None = None
+    ) -> JobRow | None:
         """Keeps a new job and its first events. Answers the job that its org has under the same idempotency key.
 
         document: what was asked for. most: jobs of its org that may be under way; raises Saturated beyond.
         """
-        values: dict[str, Any] = {name: getattr(job, name) for name in Job.__slots__}
+        values: dict[str, Any] = {name: getattr(job, name) for name in JobRow.__slots__}
         values |= {"document": written(document), "state": "{}"}
         values |= {"metrics": written(job.metrics), "results": written(job.results)}
         told = [_row(event) for event in events]
 
-        def work(connection: Connection) -> Job | None:
+        def work(connection: Connection) -> JobRow | None:
             if job.idempotency_key is not None:
                 known = _submitted(connection, job.org, job.idempotency_key)
                 if known is not None:
@@ -82,17 +84,17 @@ class Records:
 
         return await self._do(work)
 
-    async def job(self, job_id: str, org: str | None = None) -> Job | None:
+    async def job(self, job_id: str, org: str | None = None) -> JobRow | None:
         """The job; None when there is none, or it is another org's."""
 
-        def work(connection: Connection) -> Job | None:
+        def work(connection: Connection) -> JobRow | None:
             asked = _jobs().where(JOBS.c.job_id == job_id)
             row = connection.execute(asked if org is None else asked.where(JOBS.c.org == org)).first()
             return None if row is None else read_job(row)
 
         return await self._do(work, writes=False)
 
-    async def submitted(self, org: str, idempotency_key: str) -> Job | None:
+    async def submitted(self, org: str, idempotency_key: str) -> JobRow | None:
         """The job that was stored under this idempotency key of the org."""
         return await self._do(lambda connection: _submitted(connection, org, idempotency_key), writes=False)
 
@@ -107,10 +109,10 @@ class Records:
 
     async def jobs(
         self, org: str, *, limit: int, status: str | None = None, model: str | None = None, after: str | None = None
-    ) -> list[Job]:
+    ) -> list[JobRow]:
         """Those of this org, the newest first, without their results. after: only older ones than the job of this id."""
 
-        def work(connection: Connection) -> list[Job]:
+        def work(connection: Connection) -> list[JobRow]:
             asked = _jobs(results=False).where(JOBS.c.org == org)
             if status is not None:
                 asked = asked.where(JOBS.c.status == status)
@@ -126,10 +128,10 @@ class Records:
 
         return await self._do(work, writes=False)
 
-    async def unfinished(self) -> list[Job]:
+    async def unfinished(self) -> list[JobRow]:
         """Every job that is queued or was running, of any org, the oldest first."""
 
-        def work(connection: Connection) -> list[Job]:
+        def work(connection: Connection) -> list[JobRow]:
             asked = _jobs(results=False).where(JOBS.c.status.not_in(ENDED)).order_by(JOBS.c.created_at, JOBS.c.job_id)
             return [read_job(row) for row in connection.execute(asked)]
 
@@ -181,14 +183,14 @@ class Records:
 
     # What belongs to a job
 
-    async def events(self, job_id: str, *, since_seq: int, limit: int) -> list[Told]:
+    async def events(self, job_id: str, *, since_seq: int, limit: int) -> list[JobEventRow]:
         """Those after number `since_seq`, in order."""
         return (await self.followed(job_id, since_seq=since_seq, limit=limit))[1]
 
-    async def followed(self, job_id: str, *, since_seq: int, limit: int) -> tuple[bool, list[Told]]:
+    async def followed(self, job_id: str, *, since_seq: int, limit: int) -> tuple[bool, list[JobEventRow]]:
         """(whether the job is over, the events after number `since_seq`), both of the same moment."""
 
-        def work(connection: Connection) -> tuple[bool, list[Told]]:
+        def work(connection: Connection) -> tuple[bool, list[JobEventRow]]:
             status = connection.execute(select(JOBS.c.status).where(JOBS.c.job_id == job_id)).scalar_one_or_none()
             asked = select(EVENTS).where(EVENTS.c.job_id == job_id, EVENTS.c.seq > since_seq)
             rows = connection.execute(asked.order_by(EVENTS.c.seq).limit(limit))
@@ -196,10 +198,10 @@ class Records:
 
         return await self._do(work, writes=False)
 
-    async def last_events(self, job_id: str, types: Sequence[str], limit: int) -> list[Told]:
+    async def last_events(self, job_id: str, types: Sequence[str], limit: int) -> list[JobEventRow]:
         """The last ones of these types, in order."""
 
-        def work(connection: Connection) -> list[Told]:
+        def work(connection: Connection) -> list[JobEventRow]:
             asked = select(EVENTS).where(EVENTS.c.job_id == job_id, EVENTS.c.type.in_(types))
             rows = connection.execute(asked.order_by(EVENTS.c.seq.desc()).limit(limit)).all()
             return [read_told(row) for row in reversed(rows)]
@@ -237,13 +239,13 @@ class Records:
 
         return await self._do(work, writes=False)
 
-    async def keep(self, job_id: str, rollout: Played) -> Played:
+    async def keep(self, job_id: str, rollout: RolloutOutcome) -> RolloutOutcome:
         """Stores one rollout, but not where its place is taken or the job is over; returns it as it counts.
 
         It failed where another rollout of the job has the same `rollout_id`: one episode is not counted twice.
         """
 
-        def work(connection: Connection) -> Played:
+        def work(connection: Connection) -> RolloutOutcome:
             counts = rollout
             if rollout.rollout_id and not rollout.failed:
                 same = select(ROLLOUTS.c.phase, ROLLOUTS.c.iteration, ROLLOUTS.c.place, ROLLOUTS.c.sample).where(
@@ -275,17 +277,18 @@ class Records:
 
         return await self._do(work)
 
-    async def played(self, job_id: str, phase: Phase, iteration: int) -> list[Played]:
+    async def played(self, job_id: str, phase: Phase, iteration: int) -> list[RolloutOutcome]:
         """The rollouts of one phase of one iteration, by place and sample."""
 
-        def work(connection: Connection) -> list[Played]:
+        def work(connection: Connection) -> list[RolloutOutcome]:
             asked = (
                 select(ROLLOUTS)
                 .where(ROLLOUTS.c.job_id == job_id, ROLLOUTS.c.phase == phase, ROLLOUTS.c.iteration == iteration)
                 .order_by(ROLLOUTS.c.place, ROLLOUTS.c.sample)
             )
             return [
-                Played(**{name: getattr(row, name) for name in Played.__slots__}) for row in connection.execute(asked)
+                RolloutOutcome(**{name: getattr(row, name) for name in RolloutOutcome.__slots__})
+                for row in connection.execute(asked)
             ]
 
         return await self._do(work, writes=False)
@@ -339,11 +342,11 @@ def _row(event: Event) -> dict[str, Any]:
     return {"type": event.type, "level": event.level, "message": event.message, "data": written(event.data)}
 
 
-def _submitted(connection: Connection, org: str, idempotency_key: str) -> Job | None:
+def _submitted(connection: Connection, org: str, idempotency_key: str) -> JobRow | None:
     row = connection.execute(_jobs().where(JOBS.c.org == org, JOBS.c.idempotency_key == idempotency_key)).first()
     return None if row is None else read_job(row)
 
 
 def _jobs(*, results: bool = True) -> Select[Any]:
-    names = [name for name in Job.__slots__ if results or name != "results"]
+    names = [name for name in JobRow.__slots__ if results or name != "results"]
     return select(*(JOBS.c[name] for name in names))

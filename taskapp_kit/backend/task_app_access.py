@@ -9,7 +9,7 @@ from typing import Any
 
 from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 from taskapp_kit.backend.sealed_keys import KeyBox
-from taskapp_kit.backend.store import Records
+from taskapp_kit.backend.store import JobStore
 from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
 from taskapp_kit.errors import ConfigError, RequestError, TaskAppError, TaskAppUnreachable
 
@@ -35,7 +35,7 @@ class Candidate:
 class Access:
     """Opens task apps. own_key: the backend's own ENVIRONMENT_API_KEY. box: None where sealed keys cannot be opened."""
 
-    def __init__(self, records: Records, box: KeyBox | None, addresses: TaskAppAddresses, own_key: str | None) -> None:
+    def __init__(self, records: JobStore, box: KeyBox | None, addresses: TaskAppAddresses, own_key: str | None) -> None:
         self._records = records
         self._box = box
         self.addresses = addresses

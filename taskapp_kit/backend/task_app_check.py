@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from taskapp_kit.backend.rollout_plan import Plan
+from taskapp_kit.backend.rollout_plan import JobPlan
 from taskapp_kit.backend.seeds import MAX_NAME, MAX_SPLITS, bounds_of
 from taskapp_kit.errors import closest
 
@@ -25,7 +25,7 @@ RANDOM = "random"
 """The policy of a job that names none."""
 
 
-async def missing(plan: Plan, task_app: OpenedTaskApp) -> list[str]:
+async def missing(plan: JobPlan, task_app: OpenedTaskApp) -> list[str]:
     """One sentence for each thing that the task app does not have. Raises TaskAppError when it cannot be asked."""
     described = await task_app.task_info(())
     environments = _names(_table(described, "taskset", "dataset").get("environments"))
@@ -40,7 +40,7 @@ async def missing(plan: Plan, task_app: OpenedTaskApp) -> list[str]:
     ]
 
 
-def _policy(plan: Plan, described: Any, cleaned: Callable[[str], str]) -> list[str]:
+def _policy(plan: JobPlan, described: Any, cleaned: Callable[[str], str]) -> list[str]:
     """The policy that would act. Beside a model's address `rollout.policy_name` is only a label."""
     policies = _names(_table(described, "inference").get("policies"))
     if not plan.names_a_player:
@@ -61,7 +61,7 @@ def _policy(plan: Plan, described: Any, cleaned: Callable[[str], str]) -> list[s
     return [found if place != "rollout.policy_name" else f"{found} A language model needs policy.inference_url."]
 
 
-def _seeds(plan: Plan, described: Any, cleaned: Callable[[str], str]) -> list[str]:
+def _seeds(plan: JobPlan, described: Any, cleaned: Callable[[str], str]) -> list[str]:
     dataset = _table(described, "taskset", "dataset")
     by_split = dataset.get("seeds")
     ranges = {name: bounds_of(by_split[name]) for name in _names(by_split)} if isinstance(by_split, Mapping) else {}
@@ -89,7 +89,7 @@ def _seeds(plan: Plan, described: Any, cleaned: Callable[[str], str]) -> list[st
     return found
 
 
-def _env_config(plan: Plan, described: Any, cleaned: Callable[[str], str]) -> list[str]:
+def _env_config(plan: JobPlan, described: Any, cleaned: Callable[[str], str]) -> list[str]:
     schema = _table(described, "config_schema")
     members = schema.get("properties")
     if not isinstance(members, Mapping) or schema.get("additionalProperties") is not False:

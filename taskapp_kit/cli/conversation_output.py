@@ -10,7 +10,7 @@ from rich.text import Text
 
 from taskapp_kit.cli.rollout_output import StepLines, action_words, observation_words
 from taskapp_kit.cli.terminal import clean, console
-from taskapp_kit.contract.events import Answered, Ended, Event, Failed, Limited, Observed, Started, Stepped
+from taskapp_kit.contract.events import Answered, EpisodeEnded, Event, Failed, Limited, Observed, Started, Stepped
 from taskapp_kit.rollout.policy.select import MODEL
 
 MOST_LETTERS = 2000
@@ -48,7 +48,7 @@ class RolloutLines:
             step = event.step
             words = observation_words(step.observation)
             self._steps.step(step.index, step.tool, step.args, words, step.reward, refused=step.refused is not None)
-        elif isinstance(event, Limited | Failed | Ended):
+        elif isinstance(event, Limited | Failed | EpisodeEnded):
             self._steps.end()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from taskapp_kit.deploy.modal.plan import Plan
+    from taskapp_kit.deploy.modal.plan import DeployPlan
     from taskapp_kit.deploy.modal.settings import ModalSettings
     from taskapp_kit.deploy.packaging.source_files import Target
 
@@ -115,7 +115,7 @@ def said_by(given: dict[str, Any]) -> ModalSettings:
     return ModalSettings(**said)
 
 
-def planned(app: str, said: ModalSettings, *, env_files: Sequence[str] = (), dry_run: bool = False) -> Plan:
+def planned(app: str, said: ModalSettings, *, env_files: Sequence[str] = (), dry_run: bool = False) -> DeployPlan:
     """The plan; the app's own name is the default for Modal's. Raises DiscoveryError, ConfigError.
 
     env_files: where the Secret's values would come from; an address of a model in them that only this machine reaches is
@@ -147,7 +147,7 @@ def planned(app: str, said: ModalSettings, *, env_files: Sequence[str] = (), dry
     return dataclasses.replace(plan, warnings=(*warnings, *plan.warnings, *_unreachable(plan, env_files)))
 
 
-def _unreachable(plan: Plan, env_files: Sequence[str]) -> Iterator[str]:
+def _unreachable(plan: DeployPlan, env_files: Sequence[str]) -> Iterator[str]:
     """A warning for each model's address that leads to the container itself; of any role, where not all are known."""
     from taskapp_kit.config import load
     from taskapp_kit.contract.chat import role_variable

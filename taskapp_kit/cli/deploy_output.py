@@ -8,13 +8,13 @@ from taskapp_kit.cli.terminal import clean, console, table
 
 if TYPE_CHECKING:
     from taskapp_kit.deploy.modal.costs import Cost
-    from taskapp_kit.deploy.modal.plan import Plan
+    from taskapp_kit.deploy.modal.plan import DeployPlan
 
 SHOWN_FILES = 12
 LOST = "nothing is kept. Lost with each answer: its replay, and /rollouts/{id} once its day is over."
 
 
-def plan_cost(plan: Plan) -> Cost:
+def plan_cost(plan: DeployPlan) -> Cost:
     """The estimate for a plan."""
     from taskapp_kit.deploy.modal.costs import estimate
 
@@ -29,7 +29,7 @@ def plan_cost(plan: Plan) -> Cost:
     )
 
 
-def plan_json(plan: Plan) -> dict[str, Any]:
+def plan_json(plan: DeployPlan) -> dict[str, Any]:
     """The plan as JSON: names and numbers, no value of a key."""
     import dataclasses
 
@@ -55,14 +55,14 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def address_form(plan: Plan) -> str:
+def address_form(plan: DeployPlan) -> str:
     """Where the app will answer; the workspace is the account's own and not known before."""
     domains = plan.settings.custom_domains
     label = f"{plan.app_name}-web".lower().replace("_", "-").replace(".", "-")
     return f"https://{domains[0]}" if domains else f"https://WORKSPACE--{label}.modal.run"
 
 
-def image_steps(plan: Plan) -> list[str]:
+def image_steps(plan: DeployPlan) -> list[str]:
     """The image, layer by layer, then what is mounted over it."""
     steps = [f"Debian slim with Python {plan.settings.python_version}"]
     if plan.settings.apt_packages:
@@ -74,7 +74,7 @@ def image_steps(plan: Plan) -> list[str]:
     return steps
 
 
-def show_plan(plan: Plan) -> None:
+def show_plan(plan: DeployPlan) -> None:
     """Prints the plan."""
     from taskapp_kit.deploy.modal.costs import PRICES_DATE
 
@@ -114,7 +114,7 @@ def show_plan(plan: Plan) -> None:
         out.print(f"Warning: {clean(warning)}", soft_wrap=True)
 
 
-def _model_words(plan: Plan) -> list[str]:
+def _model_words(plan: DeployPlan) -> list[str]:
     """Variables of models that the Secret may hold besides those that it must."""
     optional = plan.rehearsal.optional if plan.rehearsal is not None else ()
     known = [f"the Secret may also hold {', '.join(optional)}"] if optional else []
@@ -122,7 +122,7 @@ def _model_words(plan: Plan) -> list[str]:
     return [*known, unknown] if unknown else known
 
 
-def _undeclared_roles(plan: Plan) -> str:
+def _undeclared_roles(plan: DeployPlan) -> str:
     """The rule for roles that only an environment's code names; empty where no environment can ask a model.
 
     Without a rehearsal nothing is known of the app, its judges' roles neither.
@@ -138,7 +138,7 @@ def _undeclared_roles(plan: Plan) -> str:
     )
 
 
-def _files(plan: Plan) -> str:
+def _files(plan: DeployPlan) -> str:
     files = plan.files()
     if not files:
         return "none of your own: the app comes with the kit"
@@ -156,7 +156,7 @@ def _size(size: int) -> str:
     return f"{size} bytes" if size < 2048 else f"{size / 1024:.0f} kB" if size < 2**21 else f"{size / 2**20:.1f} MB"
 
 
-def _store(plan: Plan) -> str:
+def _store(plan: DeployPlan) -> str:
     together = {
         "dict": "containers share idempotency keys and results through a modal.Dict",
         "memory": "one container holds idempotency keys and results in its memory",
@@ -168,7 +168,7 @@ def _store(plan: Plan) -> str:
     return f"{plan.settings.store}: {kept} {together[0].upper()}{together[1:]}."
 
 
-def _containers(plan: Plan) -> str:
+def _containers(plan: DeployPlan) -> str:
     settings = plan.settings
     buffered = f", {settings.buffer_containers} ahead of the load" if settings.buffer_containers else ""
     return (
@@ -177,7 +177,7 @@ def _containers(plan: Plan) -> str:
     )
 
 
-def _cost_words(plan: Plan, cost: Cost) -> list[str]:
+def _cost_words(plan: DeployPlan, cost: Cost) -> list[str]:
     least, most = plan.settings.min_containers, plan.settings.max_containers
     idle = f"idle: {cost.idle_month:.2f} $ a month for {least} kept warm" if least else "idle: nothing"
     return [

@@ -11,7 +11,7 @@ import click
 from taskapp_kit.errors import ConfigError
 
 if TYPE_CHECKING:
-    from taskapp_kit.deploy.modal.plan import Plan
+    from taskapp_kit.deploy.modal.plan import DeployPlan
 
 DOOR, STORE = "ENVIRONMENT_API_KEY", "TASKAPP_STORE"
 STAYS = (
@@ -27,7 +27,7 @@ STAYS = (
 """Names that begin so stay here: keys that a container has no use for or that open too much, and this machine's places."""
 
 
-def values_for(plan: Plan, env_files: Sequence[str], *, mint: bool) -> dict[str, str]:
+def values_for(plan: DeployPlan, env_files: Sequence[str], *, mint: bool) -> dict[str, str]:
     """What goes into the Secret from the env files; without --env-file from `.env` here.
 
     mint: an ENVIRONMENT_API_KEY that neither they nor the process environment have is made, and written into the last

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from taskapp_kit.cli.eval_session import FIRST_SEEDS, Asked, Session
+from taskapp_kit.cli.eval_session import FIRST_SEEDS, EvalOptions, Session
 from taskapp_kit.cli.option_types import ACTION, JSON_OBJECT, JUDGES, is_url
 from taskapp_kit.cli.terminal import clean, complain, console, example, exit_status, print_json
 from taskapp_kit.errors import EvaluationStopped, TaskAppError, TaskappError
@@ -131,7 +131,7 @@ def command(
                 raise click.UsageError(f"{name} is for an app in this process; a server has its own.")
         if options["judges"] == "skip":
             raise click.UsageError("--judges skip is for an app in this process; a server asks its own judges.")
-    asked = Asked(played, local, given, key or settings.environment_api_key, **options)
+    asked = EvalOptions(played, local, given, key or settings.environment_api_key, **options)
     if asked.retry_failed and not asked.resume:
         raise click.UsageError("--retry-failed goes with --resume.")
     session = Session(asked, settings, note)

@@ -58,7 +58,7 @@ class Counts:
         return told
 
 
-class Display:
+class EvalDisplay:
     """The watch of `evaluate`: a line at each tick, the bar as results come. quiet: shows nothing.
 
     Close it before printing on.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskapp_kit.cli.eval_progress import Display
+from taskapp_kit.cli.eval_progress import EvalDisplay
 from taskapp_kit.cli.option_types import is_url
 from taskapp_kit.cli.terminal import clean
 from taskapp_kit.errors import DiscoveryError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from taskapp_kit.contract.protocols import Store
     from taskapp_kit.declare.app import TaskApp
     from taskapp_kit.evaluate.directory import Directory
-    from taskapp_kit.evaluate.plan import Plan
+    from taskapp_kit.evaluate.plan import EvalPlan
     from taskapp_kit.evaluate.runners import About, Here, There
     from taskapp_kit.evaluate.seeds import Seeds
 
@@ -34,7 +34,7 @@ EVALS = Path(".taskapp") / "evals"
 
 
 @dataclass(frozen=True)
-class Asked:
+class EvalOptions:
     """The command line. app: or the address of one. local: the app beside an address. policy: its `policy.config`."""
 
     app: str
@@ -76,8 +76,8 @@ class Session:
     warnings: sentences about the app that `run` adds, one for each environment.
     """
 
-    def __init__(self, asked: Asked, settings: Settings, note: str) -> None:
-        self.display = Display(quiet=asked.as_json)
+    def __init__(self, asked: EvalOptions, settings: Settings, note: str) -> None:
+        self.display = EvalDisplay(quiet=asked.as_json)
         self.path: Path | None = asked.out
         self._asked = asked
         self._settings = settings
@@ -187,12 +187,12 @@ class Session:
         finally:
             task.cancel()
 
-    def _plan(self, about: About) -> Plan:
-        from taskapp_kit.evaluate.plan import Plan
+    def _plan(self, about: About) -> EvalPlan:
+        from taskapp_kit.evaluate.plan import EvalPlan
         from taskapp_kit.evaluate.seeds import Seeds
 
         asked = self._asked
-        return Plan(
+        return EvalPlan(
             seeds=_first_seeds(about, asked.split) if asked.seeds is None else Seeds.read(asked.seeds),
             policy=asked.policy,
             environment=asked.environment,
@@ -207,7 +207,7 @@ class Session:
             max_rollout_tokens=asked.max_rollout_tokens,
         )
 
-    def _begin(self, plan: Plan, about: About, directory: Directory, config: dict[str, Any]) -> None:
+    def _begin(self, plan: EvalPlan, about: About, directory: Directory, config: dict[str, Any]) -> None:
         """Says what is done and what was there before."""
         name = " ".join(filter(None, (about.app, about.version)))
         note = f" ({self._note})" if self._note else ""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.protocols import PolicyStops, SystemClock, View
 from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.trajectory import Answer
+from taskapp_kit.contract.trajectory import Decision
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.rollout.models.access import model_access
@@ -26,9 +26,9 @@ class Person:
 
     def __init__(self) -> None:
         self.questions: queue.SimpleQueue[View | None] = queue.SimpleQueue()
-        self.answers: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[Decision | None] = queue.SimpleQueue()
 
-    def decide(self, view: View) -> Answer:
+    def decide(self, view: View) -> Decision:
         """Waits for the person. Raises PolicyStops when the person leaves."""
         self.questions.put(view)
         answer = self.answers.get()
@@ -41,7 +41,7 @@ def play(
     app: TaskApp,
     settings: Settings,
     request: RolloutRequest,
-    answer: Callable[[View], Answer | None],
+    answer: Callable[[View], Decision | None],
     *,
     skip_judges: bool = False,
 ) -> Rollout:

@@ -28,7 +28,7 @@ LAST_EVENTS_SECONDS = 5.0
 SHOWN_EVENTS = 6
 
 
-class Display(Protocol):
+class JobDisplay(Protocol):
     """What is told while a job runs. `status` is the backend's status object, `event` one of its events."""
 
     def status(self, status: Mapping[str, Any]) -> None:
@@ -39,7 +39,7 @@ class Display(Protocol):
 
 
 async def follow(
-    job: RLJob, display: Display, *, timeout_seconds: float, interval_seconds: float, keys: Sequence[str | None] = ()
+    job: RLJob, display: JobDisplay, *, timeout_seconds: float, interval_seconds: float, keys: Sequence[str | None] = ()
 ) -> dict[str, Any]:
     """The job's last status. keys: never shown, though a backend may tell them. Raises JobTimeout, BackendError."""
     display = _WithoutKeys(display, keys)
@@ -71,13 +71,13 @@ def _without_warnings() -> Iterator[None]:
             logger.setLevel(level)
 
 
-async def _tell_events(job: RLJob, display: Display) -> None:
+async def _tell_events(job: RLJob, display: JobDisplay) -> None:
     async for event in job.stream_async():
         display.event(event)
 
 
 @contextlib.contextmanager
-def display_for(*, quiet: bool = False) -> Iterator[Display]:
+def display_for(*, quiet: bool = False) -> Iterator[JobDisplay]:
     """The display that suits stderr: live on a terminal, else lines; nothing at all when `quiet`."""
     out = console(stderr=True)
     if quiet:
@@ -105,7 +105,7 @@ class Silent:
 class _WithoutKeys:
     """Tells a display what it is told, but for the keys."""
 
-    def __init__(self, display: Display, keys: Sequence[str | None]) -> None:
+    def __init__(self, display: JobDisplay, keys: Sequence[str | None]) -> None:
         self._display, self._keys = display, keys
 
     def status(self, status: Mapping[str, Any]) -> None:

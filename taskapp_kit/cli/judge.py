@@ -156,7 +156,7 @@ async def _ask(
             return await asyncio.to_thread(ask_about, spec, case, port, repeats=repeats)
 
     try:
-        cases = await _Reader(app, spec, store).read(name, text)
+        cases = await _LabelReader(app, spec, store).read(name, text)
         for role in sorted({role for case in cases for role in case.judge.models}):
             if not access.configured(role):
                 raise Unavailable(f"no model has the role {role!r}.", hint=f"Set {role_variable(role)}.")
@@ -167,7 +167,7 @@ async def _ask(
             await store.close()
 
 
-class _Reader:
+class _LabelReader:
     """Reads labels: plays each answer, or takes the rollout that is named from the store. No judge is asked meanwhile."""
 
     def __init__(self, app: TaskApp, spec: AppSpec, store: Store | None) -> None:

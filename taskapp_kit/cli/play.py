@@ -12,7 +12,7 @@ from taskapp_kit.cli.terminal import clean, console, example, flowing, number
 
 if TYPE_CHECKING:
     from taskapp_kit.contract.protocols import Tool, View
-    from taskapp_kit.contract.trajectory import Answer
+    from taskapp_kit.contract.trajectory import Decision
     from taskapp_kit.declare.specs import EnvironmentSpec
 
 
@@ -98,7 +98,7 @@ class _Terminal:
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401 - gives input() its line editing and history
 
-    def turn(self, view: View) -> Answer | None:
+    def turn(self, view: View) -> Decision | None:
         """The person's answer; None when the person leaves."""
         from taskapp_kit.cli.rollout_output import observation_words
         from taskapp_kit.cli.typed_actions import NotUnderstood, read_line
@@ -140,7 +140,7 @@ class _Terminal:
             if step.reward is not None:
                 self._out.print(f"reward {number(step.reward)}", style="bold" if step.reward else "dim")
 
-    def _check(self, answer: Answer) -> None:
+    def _check(self, answer: Decision) -> None:
         """A slip of the fingers is told here, and costs no step. Raises NotUnderstood."""
         from taskapp_kit.cli.typed_actions import NotUnderstood
         from taskapp_kit.declare.signature import BadArguments

@@ -15,14 +15,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taskapp_kit.contract.protocols import Tool
-from taskapp_kit.contract.trajectory import Answer, ToolCall
+from taskapp_kit.contract.trajectory import Decision, ToolCall
 
 
 class NotUnderstood(ValueError):
     """The line is no action. The sentence says what was expected."""
 
 
-def read_line(line: str, tools: Sequence[Tool]) -> Answer:
+def read_line(line: str, tools: Sequence[Tool]) -> Decision:
     """The answer that the line means. Raises NotUnderstood."""
     line = line.strip()
     by_name = {tool.name: tool for tool in tools}
@@ -34,23 +34,23 @@ def read_line(line: str, tools: Sequence[Tool]) -> Answer:
     if len(tools) == 1:
         return _call(tools[0], line)
     if any(tool.text for tool in tools):
-        return Answer(output=line)
+        return Decision(output=line)
     raise NotUnderstood(f"There is no tool {first[:80]!r}. The tools are: {', '.join(by_name)}.")
 
 
-def _from_json(line: str, tools: Mapping[str, Tool]) -> Answer:
+def _from_json(line: str, tools: Mapping[str, Tool]) -> Decision:
     given = _object(line)
     if given and set(given) <= set(tools):
-        return Answer([ToolCall(name, {} if args is None else args) for name, args in given.items()])
+        return Decision([ToolCall(name, {} if args is None else args) for name, args in given.items()])
     if len(tools) == 1:
-        return Answer([ToolCall(next(iter(tools)), given)])
+        return Decision([ToolCall(next(iter(tools)), given)])
     raise NotUnderstood('Expected {"tool": {arguments}}. The tools are: ' + ", ".join(tools) + ".")
 
 
-def _call(tool: Tool, rest: str) -> Answer:
+def _call(tool: Tool, rest: str) -> Decision:
     if rest.startswith("{"):
-        return Answer([ToolCall(tool.name, _object(rest))])
-    return Answer([ToolCall(tool.name, _arguments(tool, rest))], rest if tool.text else None)
+        return Decision([ToolCall(tool.name, _object(rest))])
+    return Decision([ToolCall(tool.name, _arguments(tool, rest))], rest if tool.text else None)
 
 
 def _arguments(tool: Tool, rest: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from taskapp_kit.client.retry import again
 from taskapp_kit.client.stream import follow_events
 from taskapp_kit.config import process_variable
 from taskapp_kit.errors import BackendError, JobConfigError
-from taskapp_kit.net.http import Answer, NoAnswer, Transport, header_key, read_address
+from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport, header_key, read_address
 
 if TYPE_CHECKING:
     import aiohttp
@@ -211,7 +211,7 @@ class BackendClient:
         except TypeError as error:
             raise JobConfigError(f"The request for {path} cannot be written as JSON: {error}.") from None
 
-        async def post() -> Answer:
+        async def post() -> HttpResponse:
             return await self._transport.send(
                 "POST", f"{self.url}/{path}", body=content, headers=headers, seconds=self.timeout_seconds
             )
@@ -222,7 +222,7 @@ class BackendClient:
             raise unreachable(lost, self.url, path, may_act=True, repeatable=key is not None) from None
         return _object(self._body(answer, path), self.url, path)
 
-    def _body(self, answer: Answer, path: str) -> dict[str, Any] | list[Any]:
+    def _body(self, answer: HttpResponse, path: str) -> dict[str, Any] | list[Any]:
         if answer.status not in (200, 201, 202):
             raise refusal(answer, self.url, path, self._key)
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from taskapp_kit.errors import BackendError, BackendUnreachable
 from taskapp_kit.net.envelope import ended, sentence, told_by
-from taskapp_kit.net.http import CHECK_PROXY, Answer, NoAnswer
+from taskapp_kit.net.http import CHECK_PROXY, HttpResponse, NoAnswer
 
 NO_BACKEND = "Is that the address of a training backend?"
 NO_SUCH_ROUTE = frozenset({404, 405})
@@ -35,7 +35,7 @@ def unreachable(
     return BackendUnreachable(f"{url}/{path} {lost.why}.")
 
 
-def refusal(answer: Answer, url: str, path: str, key: str | None) -> BackendError:
+def refusal(answer: HttpResponse, url: str, path: str, key: str | None) -> BackendError:
     """What an answer other than 200, 201 and 202 comes to."""
     status = answer.status
     if status in (401, 403):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from taskapp_kit.client.backend import EXAMPLE, api_base
-from taskapp_kit.client.probe import Prober, Reply, name_of
+from taskapp_kit.client.probe import Prober, ProbeResult, name_of
 from taskapp_kit.client.task_app import TaskAppClient
 from taskapp_kit.contract.example_policy import example_policy
 from taskapp_kit.errors import ConfigError, TaskAppError
@@ -171,7 +171,7 @@ async def _task_app(prober: Prober, key: str | None) -> list[Finding]:
     return [here, accepted, *await _contract(prober, key, taskset, info, rollout)]
 
 
-def _key_of_task_app(health: Reply, key: str | None) -> Finding | None:
+def _key_of_task_app(health: ProbeResult, key: str | None) -> Finding | None:
     """What is wrong with the key; None when nothing is."""
     if health.code == "missing_environment_api_key":
         return Finding(
@@ -191,7 +191,9 @@ def _key_of_task_app(health: Reply, key: str | None) -> Finding | None:
 READ_LOG = "Read the task app's log; docs/contract.md has what is expected."
 
 
-async def _contract(prober: Prober, key: str | None, taskset: Reply, info: Reply, rollout: Reply) -> list[Finding]:
+async def _contract(
+    prober: Prober, key: str | None, taskset: ProbeResult, info: ProbeResult, rollout: ProbeResult
+) -> list[Finding]:
     findings = []
     if rollout.status == 404:
         findings.append(
@@ -214,7 +216,7 @@ async def _contract(prober: Prober, key: str | None, taskset: Reply, info: Reply
     return findings
 
 
-def _odd(path: str, reply: Reply) -> Finding:
+def _odd(path: str, reply: ProbeResult) -> Finding:
     if reply.answer is None:
         return Finding("contract", False, f"GET {path} {reply.words}.", reply.do_without_answer(READ_LOG))
     return Finding("contract", False, f"GET {path} answers {reply.words}; expected 200 with a JSON object.", READ_LOG)
@@ -249,7 +251,7 @@ def _first_seed(dataset: Mapping[str, Any]) -> int:
     return 0
 
 
-def _instance(one: Reply, seed: int) -> Finding:
+def _instance(one: ProbeResult, seed: int) -> Finding:
     path, body = f"/task_info?seed={seed}", one.object
     if one.status != 200 or body is None:
         return _odd(path, one)
@@ -266,7 +268,7 @@ def _instance(one: Reply, seed: int) -> Finding:
     return Finding("contract", True, f"GET {path} answers a whole TaskInfo.")
 
 
-def _rubrics(info: Reply, task: Mapping[str, Any]) -> Finding:
+def _rubrics(info: ProbeResult, task: Mapping[str, Any]) -> Finding:
     body = info.object
     if info.status == 404:
         return Finding("contract", True, "There is no GET /info (404).", "Rubrics stay unknown to a trainer: add it.")
@@ -316,7 +318,7 @@ async def _backend(prober: Prober, key: str | None, task_app_url: str | None) ->
     return [here, accepted, await _public_key(prober), await _verifies(prober, task_app_url)]
 
 
-def _is_json(reply: Reply) -> bool:
+def _is_json(reply: ProbeResult) -> bool:
     try:
         return reply.answer is not None and isinstance(reply.answer.json(), dict | list)
     except ValueError:

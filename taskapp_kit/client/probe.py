@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from taskapp_kit.net.envelope import sentence, told_by
-from taskapp_kit.net.http import CHECK_PROXY, Answer, NoAnswer, Transport
+from taskapp_kit.net.http import CHECK_PROXY, HttpResponse, NoAnswer, Transport
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 MAX_NAME = 80
@@ -30,10 +30,10 @@ NO_ANSWER = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ProbeResult:
     """An answer as far as it came. Exactly one of `answer` and `lost` is set."""
 
-    answer: Answer | None = None
+    answer: HttpResponse | None = None
     lost: NoAnswer | None = None
 
     @property
@@ -86,15 +86,15 @@ class Prober:
         """A prober of a checked address."""
         return cls(url, headers, seconds, Transport({}, MAX_ANSWER_BYTES))
 
-    async def ask(self, path: str, *, verb: str = "GET", body: bytes | None = None, keyed: bool = True) -> Reply:
+    async def ask(self, path: str, *, verb: str = "GET", body: bytes | None = None, keyed: bool = True) -> ProbeResult:
         """One question; redirects are not followed and nothing is repeated."""
         headers = self.headers if keyed else {}
         try:
-            return Reply(
+            return ProbeResult(
                 await self._transport.send(verb, self.url + path, body=body, headers=headers, seconds=self.seconds)
             )
         except NoAnswer as lost:
-            return Reply(lost=lost)
+            return ProbeResult(lost=lost)
 
     async def aclose(self) -> None:
         """Closes the connections."""
@@ -106,7 +106,7 @@ def name_of(value: Any, key: str | None) -> str:
     return sentence(value, key)[:MAX_NAME] if isinstance(value, str) else ""
 
 
-def _towards(answer: Answer) -> str:
+def _towards(answer: HttpResponse) -> str:
     """The host that a redirect leads to; no more of it, for the rest may hold anything."""
     try:
         host = urlsplit(answer.headers.get("location", "")).hostname

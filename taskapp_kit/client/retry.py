@@ -6,14 +6,14 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from taskapp_kit.net.http import Answer, NoAnswer
+from taskapp_kit.net.http import HttpResponse, NoAnswer
 from taskapp_kit.net.redirects import GATEWAY_TROUBLE
 
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 5.0
 
 
-async def again(ask: Callable[[], Awaitable[Answer]], *, retries: int, rng: random.Random) -> Answer:
+async def again(ask: Callable[[], Awaitable[HttpResponse]], *, retries: int, rng: random.Random) -> HttpResponse:
     """The first good answer, else the last one. Raises NoAnswer; a server where nobody listens is asked once only."""
     tries = 0
     while True:

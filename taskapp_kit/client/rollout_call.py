@@ -19,8 +19,8 @@ from typing import Any
 
 from taskapp_kit.client.task_app_errors import not_json, refusal, unreachable
 from taskapp_kit.errors import JobTimeout, TaskAppError
-from taskapp_kit.net.envelope import Told, told_by
-from taskapp_kit.net.http import Answer, NoAnswer, Transport
+from taskapp_kit.net.envelope import ErrorMembers, told_by
+from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport
 from taskapp_kit.net.redirects import (
     GATEWAY_TROUBLE,
     ForeignRedirect,
@@ -154,7 +154,7 @@ class RolloutCall:
     def _left(self) -> float:
         return self._end - time.monotonic()
 
-    async def _follow(self, answer: Answer, headers: dict[str, str] | None = None) -> Answer:
+    async def _follow(self, answer: HttpResponse, headers: dict[str, str] | None = None) -> HttpResponse:
         return await follow(
             self.transport,
             answer,
@@ -165,7 +165,7 @@ class RolloutCall:
             headers=headers,
         )
 
-    async def _poll(self, accepted: Answer) -> Answer:
+    async def _poll(self, accepted: HttpResponse) -> HttpResponse:
         """The rollout's end. Raises NoAnswer, ForeignRedirect, OutOfHops, _TooLong."""
         self._running = address = self._place(accepted)
         broken = 0
@@ -198,7 +198,7 @@ class RolloutCall:
                         return got
             await asyncio.sleep(max(0.0, min(pause, LONGEST_PAUSE, self._left())))
 
-    def _place(self, accepted: Answer) -> str:
+    def _place(self, accepted: HttpResponse) -> str:
         """Where a rollout that was taken (202) is found."""
         body = accepted.json_object() or {}
         name = body.get("rollout_id")
@@ -247,7 +247,7 @@ class RolloutCall:
         self.submit = True
         return _Again(error)
 
-    def _refused(self, answer: Answer, *, fetched: bool) -> Exception:
+    def _refused(self, answer: HttpResponse, *, fetched: bool) -> Exception:
         told = told_by(answer)
         error = refusal(answer, self.url, PATH, self.key)
         if told is not None and not told.boundary and answer.status in (429, 503) and told.code in NOT_RUN:
@@ -269,7 +269,7 @@ class RolloutCall:
         )
 
 
-def _worth_another(answer: Answer, told: Told | None, *, fetched: bool) -> bool:
+def _worth_another(answer: HttpResponse, told: ErrorMembers | None, *, fetched: bool) -> bool:
     """Whether a rollout that has an idempotency key may end otherwise when it is asked for again.
 
     fetched: the answer came to a GET: a result that is not there (any longer) can be had by the key.

@@ -17,7 +17,7 @@ from taskapp_kit.client.backend_errors import passing
 from taskapp_kit.client.job_status import over, read_status
 from taskapp_kit.errors import BackendError
 from taskapp_kit.net.http import NoAnswer, read_json
-from taskapp_kit.net.sse import Frame, FrameReader, FrameTooLarge
+from taskapp_kit.net.sse import Frame, FrameTooLarge, SseReader
 
 if TYPE_CHECKING:
     import aiohttp
@@ -107,7 +107,7 @@ async def _streamed(
             ) as response:
                 if response.status != 200 or "event-stream" not in response.headers.get("Content-Type", ""):
                     continue
-                reader = FrameReader()
+                reader = SseReader()
                 looked = time.monotonic()
                 async for chunk in response.content.iter_any():
                     for frame in reader.feed(chunk):

@@ -13,7 +13,7 @@ from taskapp_kit.client.blocking_portal import run
 from taskapp_kit.client.rollout_call import RolloutCall
 from taskapp_kit.client.task_app_errors import not_json, refusal, unreachable
 from taskapp_kit.errors import ConfigError, RequestError, TaskAppError
-from taskapp_kit.net.http import Answer, NoAnswer, Refuse, Transport, header_key, read_address
+from taskapp_kit.net.http import HttpResponse, NoAnswer, Refuse, Transport, header_key, read_address
 
 if TYPE_CHECKING:
     from taskapp_kit.contract.wire import RolloutRequest
@@ -166,7 +166,7 @@ class TaskAppClient:
             )
         return body
 
-    async def _get(self, path: str, shown: str, retries: int, seconds: float) -> Answer:
+    async def _get(self, path: str, shown: str, retries: int, seconds: float) -> HttpResponse:
         from taskapp_kit.client.retry import again
 
         try:

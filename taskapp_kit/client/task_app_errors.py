@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from taskapp_kit.errors import TaskAppError, TaskAppUnreachable
-from taskapp_kit.net.envelope import Told, ended, told_by
-from taskapp_kit.net.http import CHECK_PROXY, Answer, NoAnswer
+from taskapp_kit.net.envelope import ErrorMembers, ended, told_by
+from taskapp_kit.net.http import CHECK_PROXY, HttpResponse, NoAnswer
 
 NO_TASK_APP = "Is that the address of a task app?"
 START_IT = "Start the server (taskapp serve APP), or check the address."
@@ -36,7 +36,7 @@ def unreachable(
     )
 
 
-def refusal(answer: Answer, url: str, path: str, key: str | None) -> TaskAppError:
+def refusal(answer: HttpResponse, url: str, path: str, key: str | None) -> TaskAppError:
     """What an answer other than 200 comes to."""
     told = told_by(answer, key)
     known = told is not None and told.code == "admin_only"  # the key is valid, and may not ask for that
@@ -59,14 +59,14 @@ def refusal(answer: Answer, url: str, path: str, key: str | None) -> TaskAppErro
     return _error(message, told.hint + lines, answer, told)
 
 
-def not_json(answer: Answer, url: str, path: str) -> TaskAppError:
+def not_json(answer: HttpResponse, url: str, path: str) -> TaskAppError:
     """A 200 that holds something else than was asked for."""
     return TaskAppError(
         f"{url}{path} answered with something other than JSON.", status=answer.status, code="not_json", hint=NO_TASK_APP
     )
 
 
-def _error(message: str, hint: str, answer: Answer, told: Told) -> TaskAppError:
+def _error(message: str, hint: str, answer: HttpResponse, told: ErrorMembers) -> TaskAppError:
     return TaskAppError(
         message,
         status=answer.status,

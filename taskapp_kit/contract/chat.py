@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import View
-from taskapp_kit.contract.trajectory import Answer
+from taskapp_kit.contract.trajectory import Decision
 from taskapp_kit.errors import Failure
 
 POLICY = "policy"
@@ -115,8 +115,8 @@ class RemotePolicy(Protocol):
         """The body to send, without `model`: what the model reads in this turn."""
         ...
 
-    def read(self, reply: ChatReply) -> Answer:
-        """What the model decided. What it answered badly is in `Answer.problem`, and no error."""
+    def read(self, reply: ChatReply) -> Decision:
+        """What the model decided. What it answered badly is in `Decision.problem`, and no error."""
         ...
 
 

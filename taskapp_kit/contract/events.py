@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import orjson
 
 from taskapp_kit.contract.content import Content, Image, Json
-from taskapp_kit.contract.trajectory import Answer, PlayedStep, Recording, Status, ToolCall, Trajectory, Turn
+from taskapp_kit.contract.trajectory import Decision, PlayedStep, Recording, Status, ToolCall, Trajectory, Turn
 from taskapp_kit.errors import Boundary
 
 SCHEMA_VERSION = 1
@@ -65,7 +65,7 @@ class Answered:
 
     kind: ClassVar[str] = "answered"
     turn: int
-    answer: Answer
+    answer: Decision
     seconds: float = 0.0
     scripted: bool = False
 
@@ -110,7 +110,7 @@ class Failed:
 
 
 @dataclass(slots=True)
-class Ended:
+class EpisodeEnded:
     """The episode is over and the environment closed."""
 
     kind: ClassVar[str] = "ended"
@@ -128,16 +128,17 @@ class Scored:
     scorecard: dict[str, Json]
 
 
-Event = Started | Observed | Called | Answered | Acted | Stepped | Limited | Failed | Ended | Scored
+Event = Started | Observed | Called | Answered | Acted | Stepped | Limited | Failed | EpisodeEnded | Scored
 
 KINDS: dict[str, type[Event]] = {
-    cls.kind: cls for cls in (Started, Observed, Called, Answered, Acted, Stepped, Limited, Failed, Ended, Scored)
+    cls.kind: cls
+    for cls in (Started, Observed, Called, Answered, Acted, Stepped, Limited, Failed, EpisodeEnded, Scored)
 }
 
 
 _FIELDS: dict[type[Event], tuple[str, ...]] = {cls: tuple(item.name for item in fields(cls)) for cls in KINDS.values()}
 _STEP_FIELDS = tuple(item.name for item in fields(PlayedStep))
-_ANSWER_FIELDS = tuple(item.name for item in fields(Answer))
+_ANSWER_FIELDS = tuple(item.name for item in fields(Decision))
 
 
 def fold(events: Iterable[Event]) -> Trajectory:
@@ -156,7 +157,7 @@ def fold(events: Iterable[Event]) -> Trajectory:
             turns.append(Turn(len(turns), event.answer))
         elif isinstance(event, Observed):
             trajectory.initial = event.observation
-        elif isinstance(event, Ended):
+        elif isinstance(event, EpisodeEnded):
             trajectory.status = event.status
             trajectory.stop_reason = event.stop_reason
             trajectory.final_state = event.final_state
@@ -184,7 +185,7 @@ def to_json(seq: int, event: Event) -> dict[str, Json]:
     return body
 
 
-def answer_to_json(answer: Answer) -> dict[str, Json]:
+def answer_to_json(answer: Decision) -> dict[str, Json]:
     """The parts of an answer that are there."""
     told: dict[str, Json] = {}
     for name in _ANSWER_FIELDS:
@@ -196,9 +197,9 @@ def answer_to_json(answer: Answer) -> dict[str, Json]:
     return told
 
 
-def answer_from_json(body: dict[str, Any]) -> Answer:
+def answer_from_json(body: dict[str, Any]) -> Decision:
     """The inverse of `answer_to_json`."""
-    return Answer(**{**body, "tool_calls": [ToolCall(**call) for call in body.get("tool_calls", [])]})
+    return Decision(**{**body, "tool_calls": [ToolCall(**call) for call in body.get("tool_calls", [])]})
 
 
 def recording_to_json(recording: Recording) -> dict[str, Json]:
@@ -247,7 +248,7 @@ def encode(events: Sequence[Event]) -> EncodedEvents:
 
 def encode_one(seq: int, event: Event) -> bytes:
     """One event as `encode` writes it, without the environment's private end state."""
-    if isinstance(event, Ended) and event.final_state is not None:
+    if isinstance(event, EpisodeEnded) and event.final_state is not None:
         event = replace(event, final_state=None)
     written = orjson.dumps(event, default=_picture)
     comma = b"," if len(written) > 2 else b""

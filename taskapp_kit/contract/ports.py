@@ -2,9 +2,9 @@
 
 from taskapp_kit.contract.protocols import (
     TICKET_SECONDS,
+    Claim,
     Clock,
     Coordinator,
-    Found,
     LocalPolicy,
     PolicyStops,
     PrunableStore,
@@ -22,9 +22,9 @@ from taskapp_kit.contract.protocols import (
 
 __all__ = [
     "TICKET_SECONDS",
+    "Claim",
     "Clock",
     "Coordinator",
-    "Found",
     "LocalPolicy",
     "PolicyStops",
     "PrunableStore",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from taskapp_kit.contract.content import Content, Json
-from taskapp_kit.contract.trajectory import Answer, PlayedStep
+from taskapp_kit.contract.trajectory import Decision, PlayedStep
 from taskapp_kit.errors import Failure
 
 
@@ -71,7 +71,7 @@ class LocalPolicy(Protocol):
         """The name under which it was asked for."""
         ...
 
-    def decide(self, view: View) -> Answer:
+    def decide(self, view: View) -> Decision:
         """The next decision. May raise PolicyStops, or anything else: a failure whose boundary is `policy`."""
         ...
 
@@ -275,7 +275,7 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Claim:
     """A ticket as it stands. `running`: its holder plays it now; `lost`: its holder died before it was settled."""
 
     ticket: Ticket
@@ -286,7 +286,7 @@ class Found:
 class Coordinator(Protocol):
     """Tickets, shared by all who serve one store. All calls come from tasks of one event loop; they raise StoreError."""
 
-    async def claim(self, ticket: Ticket) -> Found | None:
+    async def claim(self, ticket: Ticket) -> Claim | None:
         """Keeps the ticket as held by this process, and answers None; when its key is taken, answers who has it.
 
         A key is free again when its ticket is older than TICKET_SECONDS, when it was lost, and when it was settled
@@ -306,7 +306,7 @@ class Coordinator(Protocol):
         """Forgets a ticket that this process holds, whose rollout never began."""
         ...
 
-    async def look(self, rollout_id: str) -> Found | None:
+    async def look(self, rollout_id: str) -> Claim | None:
         """The ticket of this rollout; None when there is none, or no more."""
         ...
 

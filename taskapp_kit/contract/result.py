@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.events import EncodedEvents, Ended, Event, fold, from_json
+from taskapp_kit.contract.events import EncodedEvents, EpisodeEnded, Event, fold, from_json
 from taskapp_kit.contract.scorecard import RolloutSummary, Scorecard
 from taskapp_kit.contract.trajectory import Trajectory
 
@@ -40,7 +40,7 @@ class Story:
         if self._events is None:
             self._events = [from_json(told, self._pictures) for told in self._encoded]
             for event in self._events:
-                if isinstance(event, Ended):
+                if isinstance(event, EpisodeEnded):
                     event.final_state = self._final_state
         return self._events
 

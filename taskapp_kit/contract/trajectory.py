@@ -83,7 +83,7 @@ class PlayedStep:
 
 
 @dataclass(slots=True)
-class Answer:
+class Decision:
     """What a policy answered when asked: words, tool calls, or both. Token data are as the endpoint gave them.
 
     messages: those that were new in this turn, the model's own last. problem: why the words hold no action that can be
@@ -110,7 +110,7 @@ class Recording:
     None: the environment ended it by itself, or a limit that it declares.
     """
 
-    answers: Sequence[Answer]
+    answers: Sequence[Decision]
     stops: str | None = None
 
 
@@ -119,7 +119,7 @@ class Turn:
     """One decision of the policy: the messages that were *new* in it, its output, and the steps that followed."""
 
     index: int
-    answer: Answer
+    answer: Decision
     steps: list[PlayedStep] = field(default_factory=list)
 
 

@@ -15,7 +15,7 @@ from taskapp_kit.declare.docstrings import docstring
 from taskapp_kit.declare.problems import Problems, is_number
 from taskapp_kit.declare.signature import names_of, needed_names
 from taskapp_kit.declare.source_location import did_you_mean, line_of
-from taskapp_kit.declare.specs import AggregateSpec, MetricSpec, PolicySpec
+from taskapp_kit.declare.specs import AggregateSpec, AuthorPolicySpec, MetricSpec
 
 OUTCOME_NAMES = ("trajectory", "task", "config", "answer_text")
 """What a function that reads a finished episode may take."""
@@ -23,7 +23,7 @@ POLICY_NAMES = ("observation", "rng")
 """What a policy may take; `gold` may also take `task`."""
 
 
-def check_policy(app: Declarations, declared: Declared, problems: Problems) -> PolicySpec | None:
+def check_policy(app: Declarations, declared: Declared, problems: Problems) -> AuthorPolicySpec | None:
     """The spec of one `@app.policy`; None when something is wrong with it."""
     place = line_of(declared.target, declared.place)
     before = len(problems)
@@ -36,7 +36,7 @@ def check_policy(app: Declarations, declared: Declared, problems: Problems) -> P
     environments = chosen_environments(app, declared, place, problems)
     if len(problems) > before:
         return None
-    return PolicySpec(
+    return AuthorPolicySpec(
         declared.name, described(declared.target, declared.name), environments, declared.target, parameters, place
     )
 

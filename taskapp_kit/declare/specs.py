@@ -195,7 +195,7 @@ class JudgeSpec(Scoped):
 
 
 @dataclass(frozen=True, slots=True)
-class PolicySpec(Scoped):
+class AuthorPolicySpec(Scoped):
     """A policy of the app's own: `fn(observation, rng)`, `gold` may also take `task`."""
 
     name: str
@@ -247,7 +247,7 @@ class AppSpec:
     environments: Mapping[str, EnvironmentSpec]
     criteria: Sequence[CriterionSpec]
     judges: Sequence[JudgeSpec]
-    policies: Sequence[PolicySpec]
+    policies: Sequence[AuthorPolicySpec]
     metrics: Sequence[MetricSpec]
     aggregates: Sequence[AggregateSpec]
     reward: Blend | None
@@ -255,7 +255,7 @@ class AppSpec:
     system_prompt: str | None = None
     rollout_function: Callable[..., Any] | None = None
     warnings: tuple[str, ...] = ()
-    withheld: tuple[PolicySpec, ...] = ()
+    withheld: tuple[AuthorPolicySpec, ...] = ()
 
     @property
     def default_environment(self) -> EnvironmentSpec:

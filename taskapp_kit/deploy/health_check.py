@@ -21,7 +21,7 @@ REFUSED = (400, 401, 403)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HealthResponse:
     """status: the HTTP status. code: `error.code` of a refusal, "" when it has none. fields: the names in a JSON object
     of an answer that is well, None for anything else.
     """
@@ -38,7 +38,7 @@ def key_headers(key: str | None) -> dict[str, str]:
 
 def ask_health(
     url: str, headers: Mapping[str, str], *, local: bool, check_tls: bool = True, seconds: float = ASK_SECONDS
-) -> Answer | str:
+) -> HealthResponse | str:
     """The answer, or in words why there is none. local: no proxy of the environment is used. Follows no redirect.
 
     seconds: for each step of the exchange; a body that drips gets twice that in all.
@@ -55,7 +55,7 @@ def ask_health(
             for chunk in response.iter_bytes():
                 body += chunk
                 if len(body) > MOST_BYTES:
-                    return Answer(response.status_code)
+                    return HealthResponse(response.status_code)
                 if time.monotonic() - begun > 2 * seconds:
                     return f"no whole answer within {2 * seconds:.2g} s"
             return _read(response.status_code, bytes(body))
@@ -65,17 +65,17 @@ def ask_health(
         return f"no answer ({type(error).__name__})"
 
 
-def _read(status: int, body: bytes) -> Answer:
+def _read(status: int, body: bytes) -> HealthResponse:
     try:
         said: Any = json.loads(body)
     except (ValueError, RecursionError):
-        return Answer(status)
+        return HealthResponse(status)
     if not isinstance(said, dict):
-        return Answer(status)
+        return HealthResponse(status)
     if status == 200:
-        return Answer(status, fields=frozenset(map(str, said)))
+        return HealthResponse(status, fields=frozenset(map(str, said)))
     for name in ("detail", "error"):
         said = said.get(name) if isinstance(said, dict) else None
     code = said.get("code") if isinstance(said, dict) else None
     # nothing else of a body that somebody else wrote, which may hold parts of keys
-    return Answer(status, code if isinstance(code, str) and re.fullmatch(r"[a-z][a-z0-9_]{0,63}", code) else "")
+    return HealthResponse(status, code if isinstance(code, str) and re.fullmatch(r"[a-z][a-z0-9_]{0,63}", code) else "")

@@ -22,7 +22,7 @@ import orjson
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import ConfigError, StoreError
-from taskapp_kit.evaluate.plan import Plan
+from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.results import Result
 from taskapp_kit.system.private_files import make_private_folder, open_private, write_private
 
@@ -37,7 +37,7 @@ class Directory:
     plan: gives each rollout its place. For each the offset of its line is held, 8 bytes, and nothing of the line.
     """
 
-    def __init__(self, path: Path, plan: Plan) -> None:
+    def __init__(self, path: Path, plan: EvalPlan) -> None:
         """Makes the directory when it is not there. Raises ConfigError: somebody else works in it, or it is no place."""
         self.path = path
         self._plan = plan

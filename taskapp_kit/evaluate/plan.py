@@ -14,7 +14,7 @@ from taskapp_kit.rollout.policy.select import KEPT_CONFIG
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class RolloutKey:
     """Which rollout: the policy by name, the split as asked for (None: as the seed has it), seed and sample."""
 
     policy: str
@@ -28,7 +28,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvalPlan:
     """The rollouts of one evaluation: for each seed, ascending, the samples 0 to repeats − 1.
 
     policy: `policy.config` as it is sent, keys included; what is written of it is `told()`. environment, split: None
@@ -57,9 +57,11 @@ class Plan:
         """The policy's name, else the model's, else `model`."""
         return str(self.policy.get("policy") or self.policy.get("model") or "model")
 
-    def key(self, position: int) -> Key:
+    def key(self, position: int) -> RolloutKey:
         """The rollout at a place, counted from 0."""
-        return Key(self.policy_name, self.split, self.seeds.at(position // self.repeats), position % self.repeats)
+        return RolloutKey(
+            self.policy_name, self.split, self.seeds.at(position // self.repeats), position % self.repeats
+        )
 
     def position(self, told: Any) -> int | None:
         """The place of a rollout by its key as a result names it; None when it is none of these."""

@@ -12,7 +12,7 @@ from taskapp_kit.contract.content import Json
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.evaluate.consecutive_failures import MAX_CONSECUTIVE_FAILURES, ModelFailures
 from taskapp_kit.evaluate.directory import Directory
-from taskapp_kit.evaluate.plan import Plan
+from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.runners import About, Player, idempotency_key
@@ -22,7 +22,7 @@ TICK_SECONDS = 10.0
 """So often a watch is shown the progress."""
 
 
-class Watch(Protocol):
+class EvalObserver(Protocol):
     """Looks on; must not raise. On the event loop."""
 
     def begin(self, *, asked: int, done: int) -> None:
@@ -35,7 +35,7 @@ class Watch(Protocol):
         """Called every TICK_SECONDS, whether or not a rollout has ended."""
 
 
-def configuration(plan: Plan, about: About, *, app_reference: str | None = None) -> dict[str, Any]:
+def configuration(plan: EvalPlan, about: About, *, app_reference: str | None = None) -> dict[str, Any]:
     """`config.json`: `asked` has to be the same for whoever goes on, the rest is told for people.
 
     app_reference: by which `find_app` finds the app again; None where it was only asked at its address.
@@ -58,7 +58,7 @@ def configuration(plan: Plan, about: About, *, app_reference: str | None = None)
 
 
 async def evaluate(
-    plan: Plan,
+    plan: EvalPlan,
     player: Player,
     directory: Directory,
     *,
@@ -66,7 +66,7 @@ async def evaluate(
     concurrency: int,
     retry_failed: bool = False,
     max_consecutive_failures: int = MAX_CONSECUTIVE_FAILURES,
-    watch: Watch | None = None,
+    watch: EvalObserver | None = None,
     tick_seconds: float = TICK_SECONDS,
 ) -> None:
     """Plays every rollout that the directory lacks. When this ends in whatever way, all that `watch` saw is on the disk.
@@ -99,7 +99,7 @@ async def evaluate(
             if left:
                 model_failures.see(plan.key(position).policy, result)
 
-    async def show(watch: Watch) -> None:
+    async def show(watch: EvalObserver) -> None:
         while True:
             await asyncio.sleep(tick_seconds)
             watch.tick(progress)
@@ -167,7 +167,7 @@ class _Writer:
             await asyncio.gather(self._task, return_exceptions=True)
 
 
-def summarise(plan: Plan, directory: Directory, about: About, spec: AppSpec | None) -> dict[str, Any]:
+def summarise(plan: EvalPlan, directory: Directory, about: About, spec: AppSpec | None) -> dict[str, Any]:
     """What all results come to, written as `summary.json`; read anew from the disk, in the plan's order.
 
     spec: of the app, whose aggregates are computed; without it there are none. Two runs of the same differ in `timing` at

@@ -21,7 +21,7 @@ from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.episode_selection import find_environment
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import ConfigError, Failure, JobTimeout, RolloutFailed, TaskAppError
-from taskapp_kit.evaluate.plan import Plan
+from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
 from taskapp_kit.net.envelope import sentence
@@ -70,7 +70,7 @@ class Player(Protocol):
         """What is evaluated. Raises RequestError, TaskAppError: there is no such environment, or no such server."""
         ...
 
-    async def check(self, plan: Plan) -> None:
+    async def check(self, plan: EvalPlan) -> None:
         """Raises what is wrong with the plan and would be wrong with every rollout, as far as it can be told before."""
         ...
 
@@ -152,7 +152,7 @@ class Here:
                 found[need.role] = {"inference_url": stored_url(endpoint.url), "model": endpoint.model}
         return found
 
-    async def check(self, plan: Plan) -> None:
+    async def check(self, plan: EvalPlan) -> None:
         """See Player: plans the first and the last rollout of each range of seeds, and looks whether judges have models.
 
         Raises Unavailable, too: a judge with weight > 0 has none.
@@ -193,7 +193,7 @@ class Here:
         """
         assert self._service is not None, "open() comes first"
         environment = find_environment(self.spec, request.env.env_name).name
-        watch = global_random.Watch() if self._alone and environment not in self.warnings else None
+        watch = global_random.GlobalRandomWatch() if self._alone and environment not in self.warnings else None
         began = time.monotonic()
         try:
             course = await self._service.admit(request)
@@ -262,7 +262,7 @@ class There:
         """What the server says, fit for files and terminals: a line without control characters and the key; "" for no text."""
         return sentence(told, self._key)
 
-    async def check(self, plan: Plan) -> None:
+    async def check(self, plan: EvalPlan) -> None:
         """See Player: asks for the tasks of the first and the last seed of each range."""
         query = {} if plan.environment is None else {"environment": plan.environment}
         query |= {} if plan.split is None else {"split": plan.split}
@@ -304,7 +304,7 @@ def idempotency_key(eval_id: str, position: int, failures: int) -> str:
     return hashlib.sha256(f"{eval_id}/{position}/{failures}".encode()).hexdigest()
 
 
-def _ends(plan: Plan) -> list[int]:
+def _ends(plan: EvalPlan) -> list[int]:
     """The places among the seeds of the first and the last of each range."""
     found = {plan.seeds.index(seed) for one in plan.seeds.ranges for seed in (one[0], one[-1])}
     return sorted(index for index in found if index is not None)

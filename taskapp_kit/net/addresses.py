@@ -37,7 +37,7 @@ class NotAnAddress(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class ParsedUrl:
     """An address, read. host: in ASCII, small letters, without brackets. url: the same in the one form that is called."""
 
     scheme: str
@@ -51,12 +51,12 @@ class Called:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _port_of(self.scheme) else f"{host}:{self.port}"
 
-    def same_origin(self, other: Called) -> bool:
+    def same_origin(self, other: ParsedUrl) -> bool:
         """Whether both are asked at the same door."""
         return (self.scheme, self.host, self.port) == (other.scheme, other.host, other.port)
 
 
-def read_url(url: str) -> Called:
+def read_url(url: str) -> ParsedUrl:
     """The address, read so that no later reader can read it otherwise. Raises NotAnAddress."""
     if len(url) > MAX_URL_LETTERS:
         raise NotAnAddress(f"has {len(url)} letters; expected at most {MAX_URL_LETTERS}")
@@ -74,7 +74,7 @@ def read_url(url: str) -> Called:
     rest = quote((parts["path"] or "/") + (parts["query"] or ""), safe=_PRINTED)
     netloc = f"[{host}]" if ":" in host else host
     netloc += "" if port == _port_of(scheme) else f":{port}"
-    return Called(scheme, host, port, f"{scheme}://{netloc}{rest}")
+    return ParsedUrl(scheme, host, port, f"{scheme}://{netloc}{rest}")
 
 
 def _port_of(scheme: str) -> int:
@@ -173,7 +173,7 @@ class Outward:
             return f"an IPv4 address inside an IPv6 one ({kind_of(inner) or 'a public address'})"
         return kind_of(found)
 
-    def refusal_of(self, called: Called) -> str | None:
+    def refusal_of(self, called: ParsedUrl) -> str | None:
         """The same for an address as it was written, before anything is resolved."""
         if is_metadata_name(called.host):
             return "a cloud's metadata address"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from taskapp_kit.errors import Boundary
-from taskapp_kit.net.http import Answer
+from taskapp_kit.net.http import HttpResponse
 from taskapp_kit.net.redact import LEAST_FRAGMENT, LEAST_IN_IDS, without_key
 
 MAX_MESSAGE = 500
@@ -16,7 +16,7 @@ MAX_FIELDS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ErrorMembers:
     """The members of our error envelope, `{"detail": {"error": {…}}}`; empty where the server gave none."""
 
     code: str
@@ -28,7 +28,7 @@ class Told:
     fields: tuple[str, ...] = ()
 
 
-def told_by(answer: Answer, key: str | None = None) -> Told | None:
+def told_by(answer: HttpResponse, key: str | None = None) -> ErrorMembers | None:
     """The envelope of an answer; None when there is none. key: never comes back, nor a part of it."""
     body = answer.json_object()
     detail = body.get("detail") if body is not None else None
@@ -39,7 +39,7 @@ def told_by(answer: Answer, key: str | None = None) -> Told | None:
     def word(name: str, least: int = LEAST_FRAGMENT) -> str:
         return sentence(error.get(name), key, least)[:MAX_WORD]
 
-    return Told(
+    return ErrorMembers(
         code=word("code"),
         message=sentence(error.get("message"), key),
         hint=sentence(error.get("hint"), key),

@@ -57,7 +57,7 @@ class NoAnswer(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """A whole answer. headers: names in lower case. url: what was asked, as it went over the wire."""
 
     status: int
@@ -154,7 +154,7 @@ class Transport:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         seconds: float,
-    ) -> Answer:
+    ) -> HttpResponse:
         """One exchange of at most `seconds` in all. Raises NoAnswer."""
         async with self.open(verb, url, body=body, headers=headers, seconds=seconds) as response:
             parts, size = [], 0
@@ -163,7 +163,7 @@ class Transport:
                 if size > self.max_body_bytes:
                     raise NoAnswer("too_large", f"answered with more than {self.max_body_bytes // (1 << 20)} MiB")
                 parts.append(chunk)
-            return Answer(response.status, b"".join(parts), _lower(response.headers), url)
+            return HttpResponse(response.status, b"".join(parts), _lower(response.headers), url)
 
     @asynccontextmanager
     async def open(

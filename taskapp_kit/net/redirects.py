@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from urllib.parse import urljoin, urlsplit
 
 from taskapp_kit.net.envelope import told_by
-from taskapp_kit.net.http import Answer, NoAnswer, Transport
+from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport
 
 log = logging.getLogger("taskapp_kit.client")
 
@@ -53,14 +53,14 @@ def next_address(current: str, location: str | None) -> str:
 
 async def follow(
     transport: Transport,
-    answer: Answer,
+    answer: HttpResponse,
     *,
     hops: int,
     retries: int,
     hop_seconds: float,
     left: Callable[[], float],
     headers: Mapping[str, str] | None = None,
-) -> Answer:
+) -> HttpResponse:
     """The first answer that is no 303.
 
     hops: redirects that may be followed. retries: how often in a row one result address may be asked for again.

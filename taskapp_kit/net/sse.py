@@ -21,7 +21,7 @@ class Frame:
 
 
 @dataclass(slots=True)
-class FrameReader:
+class SseReader:
     """Bytes in, frames out. However the bytes are cut into pieces, the frames are the same."""
 
     max_bytes: int = MAX_FRAME_BYTES

@@ -25,7 +25,7 @@ from taskapp_kit.rollout.outcome import Outcome
 from taskapp_kit.rollout.play_and_score import Performance, Played, given_up, play
 from taskapp_kit.rollout.response import with_timing
 from taskapp_kit.rollout.stored_record import stored_rollout
-from taskapp_kit.rollout.workers.remote import Foreman, Lost, Told
+from taskapp_kit.rollout.workers.remote import Foreman, Lost, WorkerReport
 from taskapp_kit.rollout.workers.threads import LaneHung, Lanes, NoLane
 
 log = logging.getLogger("taskapp_kit.service")
@@ -153,7 +153,7 @@ class Players:
     async def _in_a_worker(
         self, foreman: Foreman, course: Course, tell: Listener | None, *, prompt: bool, written: bool
     ) -> Finished:
-        told = Told(tell)
+        told = WorkerReport(tell)
         try:
             outcome, body = await foreman.play(
                 course.planned,

@@ -8,7 +8,7 @@ import zlib
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
-from taskapp_kit.contract.protocols import TICKET_SECONDS, Clock, Found, Settled, Ticket
+from taskapp_kit.contract.protocols import TICKET_SECONDS, Claim, Clock, Settled, Ticket
 from taskapp_kit.errors import StoreError
 
 log = logging.getLogger("taskapp_kit.service")
@@ -53,7 +53,7 @@ class MemoryCoordinator:
         """What is kept of settled tickets, in bytes."""
         return self._kept_bytes
 
-    async def claim(self, ticket: Ticket) -> Found | None:
+    async def claim(self, ticket: Ticket) -> Claim | None:
         """Keeps the ticket, and answers None; when its key is taken, answers who has it. Raises StoreError."""
         self._open()
         while self._entries and not self._fresh(next(iter(self._entries.values()))):
@@ -98,7 +98,7 @@ class MemoryCoordinator:
             if rollout_id in self._entries:
                 self._forget(rollout_id)
 
-    async def look(self, rollout_id: str) -> Found | None:
+    async def look(self, rollout_id: str) -> Claim | None:
         """The ticket of this rollout; None when there is none, or no more. Raises StoreError."""
         self._open()
         entry = self._entry(rollout_id)
@@ -164,12 +164,12 @@ class MemoryCoordinator:
             del self._by_key[key]
 
 
-async def _found(entry: _Entry) -> Found:
+async def _found(entry: _Entry) -> Claim:
     settled = entry.settled
     if settled is None:
-        return Found(entry.ticket, "running")
+        return Claim(entry.ticket, "running")
     answer, events = await _unpacked(settled.answer), await _unpacked(settled.events)
-    return Found(entry.ticket, "settled", replace(settled, answer=answer, events=events))
+    return Claim(entry.ticket, "settled", replace(settled, answer=answer, events=events))
 
 
 async def _packed(text: bytes | None) -> bytes | None:

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 import orjson
 
-from taskapp_kit.contract.protocols import Coordinator, Found, Settled, Ticket
+from taskapp_kit.contract.protocols import Claim, Coordinator, Settled, Ticket
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.errors import Failure, IdempotencyKeyReused, RolloutFailed
 from taskapp_kit.rollout.event_buffer import Journal
@@ -257,23 +257,23 @@ class LiveRollouts:
         """The events, where no store has them."""
         return live.journal.text() if self._service.store is None else None
 
-    async def _watch(self, live: Live, found: Found) -> Settled:
+    async def _watch(self, live: Live, found: Claim) -> Settled:
         """A rollout that another process plays."""
         again = await self._until_over(found)
         if again is None:
             raise RolloutFailed(_lost(), rollout_id=found.ticket.rollout_id)
         return await self._told(live, self._shared(again), with_events=True)
 
-    async def _until_over(self, found: Found) -> Found | None:
+    async def _until_over(self, found: Claim) -> Claim | None:
         pause, longest = POLL_SECONDS
-        again: Found | None = found
+        again: Claim | None = found
         while again is not None and again.state == "running":
             await asyncio.sleep(pause)
             pause = min(longest, pause * 1.5)
             again = await self._coordinator.look(found.ticket.rollout_id)
         return again
 
-    def _shared(self, found: Found) -> Over:
+    def _shared(self, found: Claim) -> Over:
         """The result of a rollout that is over, the same object for all who read it now."""
         rollout_id = found.ticket.rollout_id
         over = self._over.get(rollout_id)

@@ -15,7 +15,7 @@ from taskapp_kit.contract.scorecard import JudgeRecord, Scorecard
 from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import Failure
-from taskapp_kit.rollout.episode.drivers import Turns
+from taskapp_kit.rollout.episode.drivers import ModelDriver
 from taskapp_kit.rollout.episode.episode import Episode, drive
 from taskapp_kit.rollout.episode.plan import Control
 from taskapp_kit.rollout.policy.options import wants_token_ids
@@ -100,10 +100,10 @@ class Performance:
         finally:
             policy.close()
 
-    def turns(self, policy: RemotePolicy) -> Turns:
+    def turns(self, policy: RemotePolicy) -> ModelDriver:
         """Plays it turn by turn with a policy that decides elsewhere."""
         played_by = policy if self._meter is None else MeteredPolicy(policy, self._meter)
-        return Turns(self._episode, played_by, self._tell)
+        return ModelDriver(self._episode, played_by, self._tell)
 
     def finish(self) -> Played:
         """What was played, scored unless it failed. Never raises for what author's code does."""

@@ -18,7 +18,7 @@ from taskapp_kit.contract.inference_url import (
 )
 from taskapp_kit.contract.protocols import LocalPolicy, View
 from taskapp_kit.contract.scorecard import Blend
-from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER, Answer, Recording
+from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER, Decision, Recording
 from taskapp_kit.contract.wire import NO_CONTROL_CHARACTERS, RolloutRequest
 from taskapp_kit.declare.episode_selection import Instance, find_environment, find_instance, read_config, seed_of_index
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
@@ -35,7 +35,7 @@ class Nobody:
 
     name = "nobody"
 
-    def decide(self, view: View) -> Answer:
+    def decide(self, view: View) -> Decision:
         """Never asked."""
         raise AssertionError(f"nobody decides in turn {view.turn}")
 

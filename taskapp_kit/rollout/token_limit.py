@@ -5,7 +5,7 @@ from __future__ import annotations
 from taskapp_kit.contract.chat import ChatReply, ModelPort, RemotePolicy
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import PolicyStops, View
-from taskapp_kit.contract.trajectory import Answer
+from taskapp_kit.contract.trajectory import Decision
 from taskapp_kit.rollout.policy.history import EstimatedTokens, characters_of
 
 MAX_ROLLOUT_TOKENS = "max_rollout_tokens"
@@ -55,7 +55,7 @@ class MeteredPolicy:
         self._asked = self._policy.ask(view)
         return self._asked
 
-    def read(self, reply: ChatReply) -> Answer:
+    def read(self, reply: ChatReply) -> Decision:
         """What the model decided."""
         self._meter.count(self._asked, reply)
         return self._policy.read(reply)

@@ -43,7 +43,7 @@ os.umask(0o077)
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class CommandResult:
     """A command of ours that ended on the machine. stdout: at most as much as was asked for."""
 
     exit_code: int
@@ -53,7 +53,7 @@ class Ended:
 class Machine(Protocol):
     """A machine that is one box's own. Calls block, one at a time; `close` may come from another thread meanwhile."""
 
-    def call(self, argv: Sequence[str], stdin: bytes, *, seconds: float, most_bytes: int) -> Ended:
+    def call(self, argv: Sequence[str], stdin: bytes, *, seconds: float, most_bytes: int) -> CommandResult:
         """Runs a command as root and waits for it. Raises SandboxError: unreachable, gone, too slow, too much output."""
         ...
 

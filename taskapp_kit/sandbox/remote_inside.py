@@ -36,7 +36,7 @@ TICKS, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Place(Folder):
+class RemoteFolder(Folder):
     """The folder of the box on this machine, the same one in every call."""
 
     def __init__(self, path: Path, uid: int) -> None:
@@ -70,7 +70,7 @@ class Output:
             self.kept += data[: max(0, self._most - len(self.kept))]
 
 
-def run(asked: dict[str, Any], place: Place, data: bytes) -> tuple[dict[str, Any], bytes]:
+def run(asked: dict[str, Any], place: RemoteFolder, data: bytes) -> tuple[dict[str, Any], bytes]:
     """One program, from its start to the end of everything that it left behind."""
     limits, uid = asked["limits"], place.uid
     assert uid is not None
@@ -141,7 +141,7 @@ def run(asked: dict[str, Any], place: Place, data: bytes) -> tuple[dict[str, Any
     return told, bytes(out.kept + err.kept)
 
 
-def variables(place: Place) -> dict[str, str]:
+def variables(place: RemoteFolder) -> dict[str, str]:
     """All variables of a program: as in boxes of the other levels."""
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -183,7 +183,7 @@ def feed(pipe: IO[bytes], data: bytes) -> None:
         pipe.close()
 
 
-def look(place: Place, limits: dict[str, Any], before: float) -> tuple[str | None, float]:
+def look(place: RemoteFolder, limits: dict[str, Any], before: float) -> tuple[str | None, float]:
     """(the limit that all processes together have reached, None if none; processor seconds so far)."""
     memory, cpu, count = 0, 0.0, 0
     for pid in of_uid(place.uid or 0):
@@ -232,23 +232,23 @@ def end(uid: int) -> None:
         time.sleep(0.002)
 
 
-def write(asked: dict[str, Any], place: Place, data: bytes) -> tuple[dict[str, Any], bytes]:
+def write(asked: dict[str, Any], place: RemoteFolder, data: bytes) -> tuple[dict[str, Any], bytes]:
     """Makes or replaces a file."""
     place.write(asked["name"], data, most_bytes=asked["most_bytes"])
     return {}, b""
 
 
-def read(asked: dict[str, Any], place: Place, _: bytes) -> tuple[dict[str, Any], bytes]:
+def read(asked: dict[str, Any], place: RemoteFolder, _: bytes) -> tuple[dict[str, Any], bytes]:
     """A file's bytes."""
     return {}, place.read(asked["name"], most_bytes=asked["most_bytes"])
 
 
-def names(asked: dict[str, Any], place: Place, _: bytes) -> tuple[dict[str, Any], bytes]:
+def names(asked: dict[str, Any], place: RemoteFolder, _: bytes) -> tuple[dict[str, Any], bytes]:
     """The plain files."""
     return {}, json.dumps(place.names(most=asked["most"])).encode()
 
 
-ORDERS: dict[str, Callable[[dict[str, Any], Place, bytes], tuple[dict[str, Any], bytes]]] = {
+ORDERS: dict[str, Callable[[dict[str, Any], RemoteFolder, bytes], tuple[dict[str, Any], bytes]]] = {
     "run": run,
     "write": write,
     "read": read,
@@ -261,7 +261,7 @@ def main() -> None:
     asked = json.loads(sys.stdin.buffer.readline())
     data = sys.stdin.buffer.read()
     try:
-        place = Place(Path(asked["place"]), asked["uid"])
+        place = RemoteFolder(Path(asked["place"]), asked["uid"])
         told, after = ORDERS[asked["do"]](asked, place, data)
     except FileNotFoundError:
         told, after = {"missing": True}, b""

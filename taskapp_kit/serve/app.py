@@ -23,11 +23,11 @@ from taskapp_kit.rollout.live import LiveRollouts
 from taskapp_kit.rollout.retention import retention_of
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve import openapi
-from taskapp_kit.serve.auth import KeyCheck
+from taskapp_kit.serve.auth import ApiKeyMiddleware
 from taskapp_kit.serve.docs_page import openapi_document, page
 from taskapp_kit.serve.errors import error_answer
 from taskapp_kit.serve.keys import Keys
-from taskapp_kit.serve.route import Hall
+from taskapp_kit.serve.route import RouteContext
 from taskapp_kit.serve.routes import DEBUG_ROUTES, ROUTES
 from taskapp_kit.serve.routing import direct_routes
 from taskapp_kit.serve.telemetry.observers import Observers
@@ -110,7 +110,7 @@ def create(
     )
     app.state.service = service
     app.state.drain = drain
-    hall = Hall(service, live, observers.measures, settings, _description(service, settings), exposure)
+    hall = RouteContext(service, live, observers.measures, settings, _description(service, settings), exposure)
     routes = direct_routes(ROUTES + (DEBUG_ROUTES if settings.debug_env else ()), hall)
     app.router.routes.extend(routes)
     app.add_route("/openapi.json", openapi_document, include_in_schema=False)
@@ -124,7 +124,7 @@ def create(
 
     for kind in (HTTPException, RequestValidationError, TaskappError, Exception):
         app.add_exception_handler(kind, handle)
-    app.gate = KeyCheck(
+    app.gate = ApiKeyMiddleware(
         app.routed,
         keys=Keys.of(settings),
         open_documents=exposure == "local",

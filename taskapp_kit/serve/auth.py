@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from taskapp_kit.net.peer import peer_of
 from taskapp_kit.rollout.in_flight import Caller
-from taskapp_kit.serve.errors import Refusal, error_answer
+from taskapp_kit.serve.errors import RequestRefused, error_answer
 from taskapp_kit.serve.keys import Keys
 from taskapp_kit.serve.response import Headers
 
@@ -29,7 +29,7 @@ ADMIN = "taskapp_kit.key_admin"
 """Where it holds whether that key sees the rollouts of every label."""
 
 
-class KeyCheck:
+class ApiKeyMiddleware:
     """Lets a request through when one of its credentials is a valid key; answers every other one itself.
 
     open_documents: `/docs` and `/openapi.json` ask for no key (exposure `local`). direct: routes without parameters by
@@ -90,19 +90,19 @@ class KeyCheck:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         return path == "/" or (self.open_documents and path in DOCUMENTS)
 
-    def _refusal(self, scope: Scope) -> Refusal | None:
+    def _refusal(self, scope: Scope) -> RequestRefused | None:
         if not self.keys.configured():
-            return Refusal(
+            return RequestRefused(
                 "missing_environment_api_key",
                 "ENVIRONMENT_API_KEY is not configured",
                 hint="Set ENVIRONMENT_API_KEY (or TASKAPP_KEYS_FILE) where the server runs, and start it again.",
             )
         found = candidates(scope["headers"])
-        if isinstance(found, Refusal):
+        if isinstance(found, RequestRefused):
             return found
         holder = self.keys.match(found)
         if holder is None:
-            return Refusal(
+            return RequestRefused(
                 "unauthorised",
                 "API key missing or invalid",
                 hint="Send the key in the X-API-Key header or as Authorization: Bearer.",
@@ -120,7 +120,7 @@ def caller_of(scope: Scope, *, traceparent: str | None = None, tracestate: str |
     return Caller(scope.get(LABEL), scope.get(QUOTA), traceparent, tracestate, admin=scope.get(ADMIN, False))
 
 
-def candidates(headers: Headers) -> list[bytes] | Refusal:
+def candidates(headers: Headers) -> list[bytes] | RequestRefused:
     """What in the headers may be a key, each once: at most 16 of at most 512 bytes; the rest is not looked at.
 
     headers: lower-case names, as ASGI gives them. A second X-API-Key or Authorization header is refused: two readers of
@@ -131,7 +131,7 @@ def candidates(headers: Headers) -> list[bytes] | Refusal:
     for name, value in headers:
         if name == b"x-api-key" or name == b"authorization":
             if name in seen:
-                return Refusal(
+                return RequestRefused(
                     "unauthorised",
                     f"The request has two {'X-API-Key' if name == b'x-api-key' else 'Authorization'} headers.",
                     hint="Send one; several keys go into it as a comma list.",

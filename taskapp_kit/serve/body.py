@@ -8,7 +8,7 @@ from typing import Any
 from starlette.types import Receive, Scope
 
 from taskapp_kit.net.json_body import read_object
-from taskapp_kit.serve.errors import Refusal
+from taskapp_kit.serve.errors import RequestRefused
 
 ARRIVAL_SECONDS = 10.0
 """How long a body may take to arrive, in all."""
@@ -23,7 +23,7 @@ class ClientGone(Exception):
 async def read_json(
     scope: Scope, receive: Receive, max_bytes: int, arrival_seconds: float = ARRIVAL_SECONDS
 ) -> dict[str, Any]:
-    """The body's JSON object. Raises Refusal (408, 413, 415), RequestError (422) or ClientGone.
+    """The body's JSON object. Raises RequestRefused (408, 413, 415), RequestError (422) or ClientGone.
 
     A Content-Length beyond `max_bytes` is refused before anything is read; a chunked body when the count passes it.
     """
@@ -39,13 +39,13 @@ def _check_headers(scope: Scope, max_bytes: int) -> None:
         if name == b"content-type":
             media = value.split(b";", 1)[0].strip().lower()
             if media not in (b"application/json", b""):
-                raise Refusal(
+                raise RequestRefused(
                     "unsupported_content_type",
                     "The request's Content-Type is not JSON.",
                     hint="Send Content-Type: application/json, or none.",
                 )
         elif name == b"content-encoding":
-            raise Refusal(
+            raise RequestRefused(
                 "unsupported_content_encoding",
                 "The request body is encoded; compressed bodies are not read.",
                 hint="Send the JSON as it is, without Content-Encoding.",
@@ -54,8 +54,8 @@ def _check_headers(scope: Scope, max_bytes: int) -> None:
             raise _too_large(max_bytes)
 
 
-def _too_large(max_bytes: int) -> Refusal:
-    return Refusal(
+def _too_large(max_bytes: int) -> RequestRefused:
+    return RequestRefused(
         "body_too_large",
         f"The request body is longer than {max_bytes} bytes.",
         hint="Send less in one request.",
@@ -80,7 +80,7 @@ async def _read(receive: Receive, max_bytes: int, arrival_seconds: float) -> byt
                 if chunk:
                     chunks.append(chunk)
     except TimeoutError:
-        raise Refusal(
+        raise RequestRefused(
             "body_timeout",
             f"The request body did not arrive within {arrival_seconds:g} s.",
             hint="Send it in one go.",

@@ -62,7 +62,7 @@ def limits_of(settings: Settings) -> ConnectionLimits:
     return ConnectionLimits(settings.max_connections, settings.stalled_seconds, settings.max_buffered_bytes)
 
 
-class Connection(Protocol):
+class TrackedConnection(Protocol):
     """One connection as `Connections` sees it (`serve/uvicorn_protocol.py`)."""
 
     peer: Peer
@@ -93,14 +93,16 @@ class Connections:
         unlimited = descriptors == resource.RLIM_INFINITY
         allowed = self.limits.max_connections if unlimited else max(1, int(descriptors * DESCRIPTOR_SHARE))
         self.cap = min(self.limits.max_connections, allowed)
-        self._open: dict[Connection, None] = {}
-        self._keyless: dict[Connection, None] = {}  # oldest first; those that presented a key since are taken out late
+        self._open: dict[TrackedConnection, None] = {}
+        self._keyless: dict[
+            TrackedConnection, None
+        ] = {}  # oldest first; those that presented a key since are taken out late
         self._quiet_until = {"cap": 0.0, "descriptors": 0.0}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: TrackedConnection) -> None:
         """A caller connects. At the cap the oldest connection without a valid key makes room for it."""
         if len(self._open) >= self.cap:
             oldest = self._oldest_keyless()
@@ -113,12 +115,12 @@ class Connections:
                 self.end(oldest, AT_CAP)
         self._open[connection] = self._keyless[connection] = None
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: TrackedConnection) -> None:
         """A connection is over; a second call does nothing."""
         self._open.pop(connection, None)
         self._keyless.pop(connection, None)
 
-    def end(self, connection: Connection, cause: str) -> None:
+    def end(self, connection: TrackedConnection, cause: str) -> None:
         """Ends it at once, and counts it."""
         self.closed(connection)
         self.ended[cause] += 1
@@ -135,7 +137,7 @@ class Connections:
         except Exception:
             log.exception("the connections could not be looked after")
 
-    def _oldest_keyless(self) -> Connection | None:
+    def _oldest_keyless(self) -> TrackedConnection | None:
         while self._keyless:
             oldest = next(iter(self._keyless))
             if not oldest.peer.keyed:
@@ -144,7 +146,7 @@ class Connections:
         return None
 
     def _end_stalled(self, now: float) -> None:
-        stalled: list[tuple[float, Connection]] = []
+        stalled: list[tuple[float, TrackedConnection]] = []
         readers: Counter[int] = Counter()
         total = 0
         for connection in list(self._open):
@@ -170,7 +172,7 @@ class Connections:
             if total <= self.limits.max_buffered_bytes:
                 return
 
-    def _end_reader(self, connection: Connection, cause: str) -> None:
+    def _end_reader(self, connection: TrackedConnection, cause: str) -> None:
         log.warning("reader ended cause=%s unsent_bytes=%d", cause, connection.unsent() + connection.peer.unsent_bytes)
         self.end(connection, cause)
 

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskapp_kit.serve.response import Answer, json_answer
+from taskapp_kit.serve.response import EncodedResponse, json_answer
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
@@ -32,7 +32,7 @@ For tools: <a href="openapi.json">openapi.json</a>.</p>
 
 async def openapi_document(request: Request) -> Response:
     """`/openapi.json`."""
-    return json_answer(request.app.openapi())  # type: ignore[return-value]  # an Answer is an ASGI application
+    return json_answer(request.app.openapi())  # type: ignore[return-value]  # an EncodedResponse is an ASGI application
 
 
 async def page(request: Request) -> Response:
@@ -56,7 +56,7 @@ async def page(request: Request) -> Response:
         (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
         (b"x-content-type-options", b"nosniff"),
     ]
-    return Answer(200, html.encode(), headers)  # type: ignore[return-value]
+    return EncodedResponse(200, html.encode(), headers)  # type: ignore[return-value]
 
 
 def _route(path: str, verb: str, operation: dict[str, Any]) -> str:

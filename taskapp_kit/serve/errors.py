@@ -26,7 +26,7 @@ from taskapp_kit.errors import (
     TaskappError,
     Unavailable,
 )
-from taskapp_kit.serve.response import Answer, Headers, json_answer
+from taskapp_kit.serve.response import EncodedResponse, Headers, json_answer
 
 log = logging.getLogger("taskapp_kit.serve")
 
@@ -47,7 +47,7 @@ MAX_FIELDS = 50
 MAX_NAME = 64
 
 
-class Refusal(TaskappError):
+class RequestRefused(TaskappError):
     """The front entrance itself says no. `code` is one of REFUSAL_STATUS; `headers` go out with the answer."""
 
     def __init__(self, code: str, message: str, *, hint: str = "", headers: Headers | None = None) -> None:
@@ -56,9 +56,9 @@ class Refusal(TaskappError):
         self.headers = headers or []
 
 
-def error_answer(error: BaseException, *, where: str = "") -> Answer:
+def error_answer(error: BaseException, *, where: str = "") -> EncodedResponse:
     """The answer to any exception. Logs what the operator has to know; `where` is the route's template, for the log."""
-    if isinstance(error, Refusal):
+    if isinstance(error, RequestRefused):
         return envelope(REFUSAL_STATUS[error.code], error.code, error.message, error.hint, headers=error.headers)
     if isinstance(error, RequestError):
         return envelope(422, error.code, error.message, error.hint, fields=error.fields)
@@ -88,7 +88,7 @@ def envelope(
     fields: tuple[FieldProblem, ...] = (),
     headers: Headers | None = None,
     **more: str,
-) -> Answer:
+) -> EncodedResponse:
     """The one shape of an error. `more` are optional members; empty ones are left out."""
     error: dict[str, Any] = {"code": code, "message": message, "hint": hint}
     error.update({name: value for name, value in more.items() if value})
@@ -116,7 +116,7 @@ def invalid_request(error: pydantic.ValidationError, body: Any) -> RequestError:
     )
 
 
-def _failed(error: RolloutFailed) -> Answer:
+def _failed(error: RolloutFailed) -> EncodedResponse:
     failure = error.failure
     error_id = failure.error_id or new_error_id()
     if not (error.rollout_id and failure.error_id):  # else `rollout_log.log_ended` told it under this error_id
@@ -139,7 +139,7 @@ def _failed(error: RolloutFailed) -> Answer:
     )
 
 
-def _internal(error: BaseException, where: str) -> Answer:
+def _internal(error: BaseException, where: str) -> EncodedResponse:
     error_id = new_error_id()
     log.error("internal error error_id=%s route=%s", error_id, where or "-", exc_info=error)
     code, message = "internal_error", "The server failed while answering; the request itself may be fine."
@@ -148,7 +148,7 @@ def _internal(error: BaseException, where: str) -> Answer:
     return envelope(500, code, message, f"The server's log has the cause under {error_id}.", error_id=error_id)
 
 
-def _framework(error: HTTPException) -> Answer:
+def _framework(error: HTTPException) -> EncodedResponse:
     if error.status_code == 404:
         return envelope(404, "not_found", "There is no such route.", "Routes are listed in /openapi.json.")
     headers: Headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
@@ -158,7 +158,7 @@ def _framework(error: HTTPException) -> Answer:
     return envelope(error.status_code, f"http_{error.status_code}", words, headers=headers)
 
 
-def method_not_allowed(allowed: list[str]) -> Answer:
+def method_not_allowed(allowed: list[str]) -> EncodedResponse:
     """405 with the verbs that the route knows."""
     verbs = ", ".join(sorted(allowed))
     return envelope(

@@ -29,7 +29,7 @@ NO_CONTENT = 204
 
 
 @dataclass(slots=True)
-class Answer:
+class EncodedResponse:
     """status: HTTP status. body: bytes as they go out. headers: lower-case names; content-length is added when sent.
 
     rollout_id: of the rollout whose result the body is, which counts for its key until it is sent. live: that rollout when
@@ -43,7 +43,7 @@ class Answer:
     live: Live | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the answer: an Answer is an ASGI application, so it also serves where a framework expects a response."""
+        """Sends the answer: an EncodedResponse is an ASGI application, so frameworks take it as a response."""
         await send(
             {
                 "type": "http.response.start",
@@ -56,8 +56,8 @@ class Answer:
         await send({"type": "http.response.body", "body": self.body})
 
 
-def json_answer(payload: Any, status: int = 200, headers: Headers | None = None) -> Answer:
+def json_answer(payload: Any, status: int = 200, headers: Headers | None = None) -> EncodedResponse:
     """`payload` as JSON; read-only mappings are written as objects. Raises TypeError for what is not JSON."""
-    return Answer(
+    return EncodedResponse(
         status, orjson.dumps(payload, default=as_object), [*JSON_HEADERS, *headers] if headers else JSON_HEADERS
     )

@@ -24,7 +24,7 @@ from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.net.peer import Peer, peer_of
 from taskapp_kit.rollout.tracked_rollout import Live, Seat
 from taskapp_kit.serve.errors import error_answer
-from taskapp_kit.serve.response import SLICE_BYTES, Answer, Headers
+from taskapp_kit.serve.response import SLICE_BYTES, EncodedResponse, Headers
 
 log = logging.getLogger("taskapp_kit.serve")
 
@@ -135,9 +135,9 @@ class EventStream:
         return _frame(number, b"failure", answer.body)
 
 
-def nothing_more() -> Answer:
+def nothing_more() -> EncodedResponse:
     """204, which tells a browser's EventSource not to come back."""
-    return Answer(204, b"", [(b"cache-control", b"no-store")])
+    return EncodedResponse(204, b"", [(b"cache-control", b"no-store")])
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -14,13 +14,13 @@ from taskapp_kit.declare.app import Exposure
 from taskapp_kit.rollout.describe import Description
 from taskapp_kit.rollout.live import LiveRollouts
 from taskapp_kit.rollout.service import Service
-from taskapp_kit.serve.response import Answer
+from taskapp_kit.serve.response import EncodedResponse
 from taskapp_kit.serve.rollout_stream import EventStream
 from taskapp_kit.serve.telemetry.metrics import Measures
 
 
 @dataclass(frozen=True, slots=True)
-class Hall:
+class RouteContext:
     """What routes work with."""
 
     service: Service
@@ -31,7 +31,7 @@ class Hall:
     exposure: Exposure
 
 
-Handler = Callable[[Hall, Request], Awaitable[Answer | EventStream]]
+Handler = Callable[[RouteContext, Request], Awaitable[EncodedResponse | EventStream]]
 
 
 @dataclass(frozen=True, slots=True)

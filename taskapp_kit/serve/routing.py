@@ -16,9 +16,9 @@ from taskapp_kit.serve.auth import LABEL
 from taskapp_kit.serve.body import ClientGone
 from taskapp_kit.serve.errors import error_answer, method_not_allowed
 from taskapp_kit.serve.openapi import documentation
-from taskapp_kit.serve.response import Answer
+from taskapp_kit.serve.response import EncodedResponse
 from taskapp_kit.serve.rollout_stream import EventStream
-from taskapp_kit.serve.route import Hall, RouteSpec
+from taskapp_kit.serve.route import RouteContext, RouteSpec
 
 log = logging.getLogger("taskapp_kit.serve")
 
@@ -40,7 +40,7 @@ class DirectRoute(APIRoute):
             await method_not_allowed(self.allowed)(scope, receive, send)
 
 
-def direct_routes(specs: Sequence[RouteSpec], hall: Hall) -> list[DirectRoute]:
+def direct_routes(specs: Sequence[RouteSpec], hall: RouteContext) -> list[DirectRoute]:
     """The routes as FastAPI's router takes them."""
     routes = [_direct_route(spec, hall) for spec in specs]
     for route in routes:  # a path may have several, one for each verb
@@ -48,7 +48,7 @@ def direct_routes(specs: Sequence[RouteSpec], hall: Hall) -> list[DirectRoute]:
     return routes
 
 
-def _direct_route(spec: RouteSpec, hall: Hall) -> DirectRoute:
+def _direct_route(spec: RouteSpec, hall: RouteContext) -> DirectRoute:
     async def documented(_: Request) -> Response:
         raise AssertionError("a direct route is answered by its own function")
 
@@ -70,12 +70,12 @@ def _direct_route(spec: RouteSpec, hall: Hall) -> DirectRoute:
     return route
 
 
-def _runner(spec: RouteSpec, hall: Hall) -> ASGIApp:
+def _runner(spec: RouteSpec, hall: RouteContext) -> ASGIApp:
     answer_it = spec.answer
     where = spec.path
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
-        answer: Answer | EventStream
+        answer: EncodedResponse | EventStream
         try:
             answer = await answer_it(hall, Request(scope, receive))
         except ClientGone:

@@ -14,7 +14,7 @@ import time
 import traceback
 from types import FrameType
 
-from taskapp_kit.logs import Told
+from taskapp_kit.logs import LogMessage
 
 log = logging.getLogger("taskapp_kit.serve")
 
@@ -82,10 +82,10 @@ class Watchdog:
             self.blocked += 1
             self.blocked_seconds += lag
             if due == self._told_due:
-                log.warning(Told("event loop runs again", blocked_seconds=round(lag, 3)))
+                log.warning(LogMessage("event loop runs again", blocked_seconds=round(lag, 3)))
             elif time.monotonic() >= self._quiet_until:
                 self._quiet_until = time.monotonic() + self.quiet_seconds
-                log.warning(Told("event loop blocked", lag_seconds=round(lag, 3), culprit=UNSEEN))
+                log.warning(LogMessage("event loop blocked", lag_seconds=round(lag, 3), culprit=UNSEEN))
         self._schedule()
 
     def _watch(self) -> None:
@@ -111,7 +111,7 @@ class Watchdog:
         culprit = UNSEEN if frame is None else _places(frame)
         if frame is not None and frame.f_globals.get("__name__") in IDLE:
             culprit = f"(nothing on the loop: busy threads or processes beside it) {culprit}"
-        log.warning(Told("event loop blocked", lag_seconds=round(lag, 3), culprit=culprit))
+        log.warning(LogMessage("event loop blocked", lag_seconds=round(lag, 3), culprit=culprit))
 
 
 def _places(frame: FrameType) -> str:

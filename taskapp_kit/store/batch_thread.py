@@ -37,7 +37,7 @@ class _Waiting:
     future: asyncio.Future[Any]
 
 
-class Turns:
+class BatchThread:
     """Does jobs in the order in which they come; neighbours that have an `order` by that, when they make a transaction.
     So servers that write the same rows at once wait for each other, and never in a ring.
 

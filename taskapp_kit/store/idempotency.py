@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 
-from taskapp_kit.contract.protocols import TICKET_SECONDS, Clock, Found, Settled, Ticket
+from taskapp_kit.contract.protocols import TICKET_SECONDS, Claim, Clock, Settled, Ticket
 from taskapp_kit.errors import StoreError
-from taskapp_kit.store.batch_thread import Job, Turns
+from taskapp_kit.store.batch_thread import BatchThread, Job
 from taskapp_kit.store.database import Driver, SqlDatabase
 from taskapp_kit.store.idempotency_rows import TicketRow, read_row, settled_of, statements
 from taskapp_kit.store.lease_owner import certainly_dead, this_process
@@ -55,9 +55,9 @@ class SqlCoordinator:
         self._closed = False
         self._renewing: asyncio.Task[None] | None = None
         self._purged_at: float | None = None
-        self._turns = Turns(database, "taskapp-tickets")
+        self._turns = BatchThread(database, "taskapp-tickets")
 
-    async def claim(self, ticket: Ticket) -> Found | None:
+    async def claim(self, ticket: Ticket) -> Claim | None:
         """Keeps the ticket as held by this process, and answers None; when its key is taken, answers who has it.
 
         A caller that is cancelled meanwhile holds nothing. Raises StoreError.
@@ -112,7 +112,7 @@ class SqlCoordinator:
         finally:
             self._held.discard(rollout_id)
 
-    async def look(self, rollout_id: str) -> Found | None:
+    async def look(self, rollout_id: str) -> Claim | None:
         """The ticket of this rollout; None when there is none, or no more. Raises StoreError."""
         self._open()
         return await self._turns.do(partial(self._look, rollout_id=rollout_id), writes=False)
@@ -169,7 +169,7 @@ class SqlCoordinator:
 
     # What follows runs in the thread, inside a transaction.
 
-    def _claim(self, connection: Driver, *, ticket: Ticket) -> Found | None:
+    def _claim(self, connection: Driver, *, ticket: Ticket) -> Claim | None:
         values = (ticket.rollout_id, ticket.fingerprint, ticket.created_at, ticket.key, ticket.key_label, ticket.app)
         for _ in range(CLAIM_TRIES):
             lease_until = self._clock.now() + LEASE_SECONDS
@@ -199,23 +199,23 @@ class SqlCoordinator:
         asked = (row.rollout_id, row.fingerprint, row.created_at, row.key, row.holder, row.settled_at)
         return asked == (ticket.rollout_id, ticket.fingerprint, ticket.created_at, ticket.key, self._holder, None)
 
-    def _look(self, connection: Driver, *, rollout_id: str) -> Found | None:
+    def _look(self, connection: Driver, *, rollout_id: str) -> Claim | None:
         row = read_row(connection, self._say.by_id, rollout_id)
         return None if row is None else self._found(row)
 
-    def _found(self, row: TicketRow) -> Found | None:
+    def _found(self, row: TicketRow) -> Claim | None:
         """The ticket as it stands; None when it is too old, or from a future that a wrong clock foresaw."""
         now = self._clock.now()
         if not now - TICKET_SECONDS < row.created_at <= now + TICKET_SECONDS:
             return None
         ticket = Ticket(*row[:6])
         if row.settled_at is not None:
-            return Found(ticket, "settled", settled_of(row))
+            return Claim(ticket, "settled", settled_of(row))
         if row.holder == self._holder and ticket.rollout_id in self._held:
-            return Found(ticket, "running")
+            return Claim(ticket, "running")
         # A lease that ends later than any holder could have said was written before the clock was set back.
         live = now < row.lease_until <= now + 2 * LEASE_SECONDS and not certainly_dead(row.process, self._process)
-        return Found(ticket, "running" if live else "lost")
+        return Claim(ticket, "running" if live else "lost")
 
     def _settling(self, settled: Settled, free_key: bool) -> Job[bool]:
         failure = None if settled.failure is None else json.dumps(asdict(settled.failure))

@@ -58,7 +58,7 @@ def _try(app: TaskApp, spec: AppSpec, environment: EnvironmentSpec) -> Iterator[
         2
     ):  # a second time where something was imported: then the first does not show whether the episode draws
         global_random.draw()
-        watch = global_random.Watch()
+        watch = global_random.GlobalRandomWatch()
         tried = _rollout(app, environment, policy)
         if not watch.imported:
             break

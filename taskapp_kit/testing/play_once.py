@@ -81,7 +81,7 @@ def play(
         }
     )
     _check_judges(judges)
-    watch = global_random.Watch()
+    watch = global_random.GlobalRandomWatch()
     with _settings(found, judges) as settings:
         rollout = run(_once(found, request, settings, skip_judges=judges == "skip"))
     played = rollout.trajectory.environment

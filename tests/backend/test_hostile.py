@@ -13,10 +13,10 @@ import pytest
 from exchange import ScriptedApp, a_config, a_job, backend, episode, failure, serving
 from starlette.responses import Response
 
-from taskapp_kit.backend.engine import Event, JobDocument, Played
+from taskapp_kit.backend.engine import Event, JobDocument, RolloutOutcome
 from taskapp_kit.backend.rewards import MOST_CAUSES, causes, summarise
 from taskapp_kit.backend.rollout_plan import MAX_AT_A_TIME, read_plan
-from taskapp_kit.backend.store import Records
+from taskapp_kit.backend.store import JobStore
 from tests.backend.test_store import a_job as a_row
 from tests.backend.test_store import with_records
 
@@ -160,7 +160,9 @@ def test_a_million_rollouts_are_planned_without_being_listed() -> None:
 
 
 def test_a_summary_of_the_largest_iteration_is_quick() -> None:
-    rollouts = [Played("train", 1, n // 10, n % 10, 0, "terminated", float(n % 7)) for n in range(MAX_AT_A_TIME)]
+    rollouts = [
+        RolloutOutcome("train", 1, n // 10, n % 10, 0, "terminated", float(n % 7)) for n in range(MAX_AT_A_TIME)
+    ]
     began = time.monotonic()
     assert summarise(rollouts).scored == MAX_AT_A_TIME
     assert time.monotonic() - began < 20
@@ -169,7 +171,7 @@ def test_a_summary_of_the_largest_iteration_is_quick() -> None:
 def test_looking_at_a_job_does_not_count_its_rollouts_or_read_its_document(tmp_path: Path) -> None:
     """So that a status, a list or a stream is as quick after many rollouts and events as after one."""
 
-    async def use(records: Records) -> None:
+    async def use(records: JobStore) -> None:
         await records.add(a_row(), {"config": {"data": {"seeds": list(range(2_000))}}})
         rows = [("rl_1", "train", 1, n, 0, 0, "terminated", 1.0, "", None, "", "", 0.1, 1.0) for n in range(2_000)]
         events = [("rl_1", n, 1.0, "rl.train.step", "info", "m" * 200, "{}") for n in range(1, 2_001)]
@@ -202,7 +204,7 @@ def test_looking_at_a_job_does_not_count_its_rollouts_or_read_its_document(tmp_p
 
 
 def test_many_who_look_do_not_hold_up_a_write(tmp_path: Path) -> None:
-    async def use(records: Records) -> None:
+    async def use(records: JobStore) -> None:
         await records.add(a_row(), {})
 
         def slowly(_: Any) -> None:

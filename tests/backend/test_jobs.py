@@ -23,7 +23,7 @@ from exchange import (
 )
 from sqlalchemy import select
 
-from taskapp_kit.backend.engine import Event, JobDocument, Ledger, Outcome, Point
+from taskapp_kit.backend.engine import Event, JobDocument, JobOutcome, Ledger, Point
 from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 from taskapp_kit.backend.rollouts_engine import RolloutsEngine
 from taskapp_kit.backend.schema import JOBS
@@ -138,12 +138,14 @@ def test_a_job_that_goes_on_counts_each_rollout_once(tmp_path: Path) -> None:
 class Halves(RolloutsEngine):
     """Gives the ledger reports of which one part is no JSON."""
 
-    async def run(self, job: JobDocument, task_app: OpenedTaskApp, ledger: Ledger, state: Mapping[str, Any]) -> Outcome:
+    async def run(
+        self, job: JobDocument, task_app: OpenedTaskApp, ledger: Ledger, state: Mapping[str, Any]
+    ) -> JobOutcome:
         wrong = {"no": float("nan")}
         for event, kept in ((Event("test.told", "whole"), wrong), (Event("test.told", "", data=wrong), {"half": 1})):
             with pytest.raises(ValueError):
                 await ledger.tell(event, state=kept, points=[Point("reward", 1.0, 1, "train", 1)], total=9)
-        return Outcome(None)
+        return JobOutcome(None)
 
 
 def test_an_engines_report_is_written_whole_or_not_at_all() -> None:
@@ -162,8 +164,8 @@ def test_an_engines_report_is_written_whole_or_not_at_all() -> None:
 def test_a_job_that_was_to_be_cancelled_is_not_taken_up_again(tmp_path: Path) -> None:
     import asyncio
 
-    from taskapp_kit.backend.data_files import Place
-    from taskapp_kit.backend.store import Records
+    from taskapp_kit.backend.data_files import JobDatabase
+    from taskapp_kit.backend.store import JobStore
 
     store, app = tmp_path / "jobs.db", Held()
     with serving(app.app()) as url, backend(store=str(store)) as back:
@@ -171,7 +173,7 @@ def test_a_job_that_was_to_be_cancelled_is_not_taken_up_again(tmp_path: Path) ->
         until(lambda: app.in_flight == 4)
 
     async def ask() -> None:
-        records = Records(Place(store))
+        records = JobStore(JobDatabase(store))
         await records.write(job_id, cancelling=True)  # what `cancel` writes first; then the process was killed
         await records.close()
 

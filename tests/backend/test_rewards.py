@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.backend.engine import Played
-from taskapp_kit.backend.rewards import Blend, Unreadable, read_blend, reward_of, summarise
+from taskapp_kit.backend.engine import RolloutOutcome
+from taskapp_kit.backend.rewards import RewardBlend, UnreadableRollout, read_blend, reward_of, summarise
 from taskapp_kit.evaluate.statistics import Column
 
 
@@ -22,13 +22,13 @@ from taskapp_kit.evaluate.statistics import Column
         ({"reward": None, "metrics": {"mean_return": 1.0}}, None, None),
         ({"metrics": {"mean_return": 1}}, None, 1.0),
         ({"metrics": {"mean_return": None}}, None, None),
-        ({"reward": 9, "metrics": {"mean_return": 2.0, "outcome_score": 0.5}}, Blend(1.0, 0.0, 2.0), 3.0),
-        ({"reward": 9, "metrics": {"mean_return": 2.0, "outcome_score": None}}, Blend(1.0, 0.0, 2.0), None),
-        ({"reward": 9, "metrics": {"mean_return": 2.0}}, Blend(1.0, 0.0, 0.0), 2.0),
-        ({"metrics": {"mean_return": 2.0}}, Blend(0.0, 1.0, 0.0), None),
+        ({"reward": 9, "metrics": {"mean_return": 2.0, "outcome_score": 0.5}}, RewardBlend(1.0, 0.0, 2.0), 3.0),
+        ({"reward": 9, "metrics": {"mean_return": 2.0, "outcome_score": None}}, RewardBlend(1.0, 0.0, 2.0), None),
+        ({"reward": 9, "metrics": {"mean_return": 2.0}}, RewardBlend(1.0, 0.0, 0.0), 2.0),
+        ({"metrics": {"mean_return": 2.0}}, RewardBlend(0.0, 1.0, 0.0), None),
     ],
 )
-def test_the_reward_of_an_answer(answer: dict[str, Any], blend: Blend | None, expected: float | None) -> None:
+def test_the_reward_of_an_answer(answer: dict[str, Any], blend: RewardBlend | None, expected: float | None) -> None:
     assert reward_of(answer, blend) == expected
 
 
@@ -38,13 +38,13 @@ def test_the_reward_of_an_answer(answer: dict[str, Any], blend: Blend | None, ex
      {"reward": math.inf, "metrics": {}}, {"reward": 1.0, "metrics": {}, "aborted": True}],
 )  # fmt: skip
 def test_what_is_no_answer_is_no_reward(answer: dict[str, Any]) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableRollout):
         reward_of(answer, None)
 
 
 def test_a_blend_is_read_as_the_sdk_does() -> None:
-    assert read_blend({"reward_blend": {"outcome": 1.0}}, []) == Blend(1.0, 0.0, 1.0)
-    assert read_blend({"reward_blend": {"env": 0, "outcome": 1}}, []) == Blend(0.0, 0.0, 1.0)
+    assert read_blend({"reward_blend": {"outcome": 1.0}}, []) == RewardBlend(1.0, 0.0, 1.0)
+    assert read_blend({"reward_blend": {"env": 0, "outcome": 1}}, []) == RewardBlend(0.0, 0.0, 1.0)
     assert read_blend({}, []) is None
     assert read_blend({"enabled": False, "reward_blend": {"env": 5}}, []) is None
     for wrong in ([], {"env": -1}, {"env": "1"}, {"env": True}, {"env": 0}, {"env": math.nan}):
@@ -53,9 +53,9 @@ def test_a_blend_is_read_as_the_sdk_does() -> None:
         assert len(problems) == 1
 
 
-def a_rollout(place: int, reward: float | None, boundary: str | None = None, seed: int = 0) -> Played:
+def a_rollout(place: int, reward: float | None, boundary: str | None = None, seed: int = 0) -> RolloutOutcome:
     status = "failed" if boundary else "terminated"
-    return Played("train", 1, place, 0, seed, status, reward, boundary=boundary)
+    return RolloutOutcome("train", 1, place, 0, seed, status, reward, boundary=boundary)
 
 
 ROLLOUTS = st.lists(
@@ -68,7 +68,7 @@ ROLLOUTS = st.lists(
 
 
 @given(ROLLOUTS)
-def test_a_summary_counts_each_rollout_once_and_averages_rewards_only(rollouts: list[Played]) -> None:
+def test_a_summary_counts_each_rollout_once_and_averages_rewards_only(rollouts: list[RolloutOutcome]) -> None:
     found = summarise(rollouts)
     assert found.scored + found.undefined + found.failed == found.rollouts == len(rollouts)
     assert sum(found.failures.values()) == found.failed

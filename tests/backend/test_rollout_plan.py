@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from taskapp_kit.backend.engine import JobDocument
-from taskapp_kit.backend.rollout_plan import Plan, read_plan
+from taskapp_kit.backend.rollout_plan import JobPlan, read_plan
 
 
-def plan(config: dict[str, Any], **more: Any) -> Plan:
+def plan(config: dict[str, Any], **more: Any) -> JobPlan:
     made, problems = read_plan(JobDocument("rl_1", "http://127.0.0.1:1", config, **more))
     assert made is not None, problems
     return made

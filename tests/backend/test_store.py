@@ -11,26 +11,26 @@ import pytest
 from sqlalchemy import Connection, inspect
 
 from taskapp_kit.backend import schema
-from taskapp_kit.backend.data_files import Place, store_path
-from taskapp_kit.backend.engine import REPEATED, Event, Played, Point
-from taskapp_kit.backend.schema import APPLIED, QUEUED, SUCCEEDED, Job
-from taskapp_kit.backend.store import Records
+from taskapp_kit.backend.data_files import JobDatabase, store_path
+from taskapp_kit.backend.engine import REPEATED, Event, Point, RolloutOutcome
+from taskapp_kit.backend.schema import APPLIED, QUEUED, SUCCEEDED, JobRow
+from taskapp_kit.backend.store import JobStore
 from taskapp_kit.errors import ConfigError, StoreError
 from taskapp_kit.store.sqlite import SqliteStore
 
 
-def a_job(job_id: str = "rl_1", org: str = "org", **more: object) -> Job:
+def a_job(job_id: str = "rl_1", org: str = "org", **more: object) -> JobRow:
     values: dict[str, object] = {
         "job_id": job_id, "org": org, "created_at": 1.0, "updated_at": 1.0, "status": QUEUED, "engine": "rollouts",
         "trainer_id": "", "model": "", "idempotency_key": None, "fingerprint": "f", "metrics": {},
         "results": {}, "total": 0, "completed": 0, "cancelling": False, "final_reward": None, "error": None,
     }  # fmt: skip
-    return Job(**{**values, **more})  # type: ignore[arg-type]
+    return JobRow(**{**values, **more})  # type: ignore[arg-type]
 
 
-def with_records(use: Callable[[Records], Awaitable[None]], path: Path | None = None) -> None:
+def with_records(use: Callable[[JobStore], Awaitable[None]], path: Path | None = None) -> None:
     async def run() -> None:
-        records = Records(Place(path))
+        records = JobStore(JobDatabase(path))
         try:
             await use(records)
         finally:
@@ -40,7 +40,7 @@ def with_records(use: Callable[[Records], Awaitable[None]], path: Path | None = 
 
 
 def test_events_are_numbered_without_gaps_also_by_many_at_once() -> None:
-    async def use(records: Records) -> None:
+    async def use(records: JobStore) -> None:
         await records.add(a_job(), {}, Event("rl.job.created", "made"))
         await asyncio.gather(*(records.write("rl_1", Event("a", str(n)), Event("b", str(n))) for n in range(20)))
         events = await records.events("rl_1", since_seq=0, limit=100)
@@ -53,7 +53,7 @@ def test_events_are_numbered_without_gaps_also_by_many_at_once() -> None:
 
 
 def test_a_job_ends_once() -> None:
-    async def use(records: Records) -> None:
+    async def use(records: JobStore) -> None:
         await records.add(a_job(), {})
         assert await records.write("rl_1", Event("rl.job.completed", ""), status=SUCCEEDED, final_reward=0.5)
         assert not await records.write("rl_1", Event("rl.job.failed", ""), status="failed")
@@ -70,7 +70,7 @@ def test_a_job_ends_once() -> None:
 
 
 def test_what_cannot_be_written_whole_is_not_written_at_all() -> None:
-    async def use(records: Records) -> None:
+    async def use(records: JobStore) -> None:
         await records.add(a_job(), {})
         for wrong in ({"not": {1, 2}}, {"not": float("nan")}):  # not the store's fault, so waiting would not help
             with pytest.raises((TypeError, ValueError)):
@@ -83,11 +83,11 @@ def test_what_cannot_be_written_whole_is_not_written_at_all() -> None:
 
 
 def test_a_place_is_taken_once() -> None:
-    async def use(records: Records) -> None:
+    async def use(records: JobStore) -> None:
         await records.add(a_job(), {})
-        first = Played("train", 1, 0, 0, 7, "terminated", 1.0)
+        first = RolloutOutcome("train", 1, 0, 0, 7, "terminated", 1.0)
         await records.keep("rl_1", first)
-        await records.keep("rl_1", Played("train", 1, 0, 0, 7, "failed"))
+        await records.keep("rl_1", RolloutOutcome("train", 1, 0, 0, 7, "failed"))
         assert await records.played("rl_1", "train", 1) == [first]
         job = await records.job("rl_1")
         assert job is not None
@@ -97,10 +97,10 @@ def test_a_place_is_taken_once() -> None:
 
 
 def test_one_rollout_id_counts_at_one_place_of_a_job() -> None:
-    async def use(records: Records) -> None:
+    async def use(records: JobStore) -> None:
         for job_id in ("rl_1", "rl_2"):
             await records.add(a_job(job_id), {})
-        first = Played("train", 1, 0, 0, 7, "terminated", 1.0, rollout_id="ro_1")
+        first = RolloutOutcome("train", 1, 0, 0, 7, "terminated", 1.0, rollout_id="ro_1")
         assert await records.keep("rl_1", first) == first
         assert await records.keep("rl_1", first) == first, "the same place again is the same rollout"
         second = await records.keep("rl_1", replace(first, iteration=2))
@@ -116,7 +116,7 @@ def test_one_rollout_id_counts_at_one_place_of_a_job() -> None:
 
 @pytest.mark.parametrize("limit", [1, 3, 4, 5, 7, 100])
 def test_pages_of_points_lose_none(limit: int) -> None:
-    async def use(records: Records) -> None:
+    async def use(records: JobStore) -> None:
         await records.add(a_job(), {})
         for step in range(1, 8):
             names = ["reward", "failed", "seconds"] if step != 4 else ["a", "b", "c", "d", "e"]
@@ -138,7 +138,7 @@ def test_pages_of_points_lose_none(limit: int) -> None:
 def test_jobs_and_rollouts_may_share_a_file(tmp_path: Path) -> None:
     path = tmp_path / "all.db"
 
-    async def use(records: Records) -> None:
+    async def use(records: JobStore) -> None:
         await records.add(a_job(), {})
 
     with_records(use, path)
@@ -147,30 +147,30 @@ def test_jobs_and_rollouts_may_share_a_file(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-async def _has_job(records: Records) -> None:
+async def _has_job(records: JobStore) -> None:
     assert await records.job("rl_1") is not None
 
 
 def test_a_file_of_a_newer_release_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     with_records(_nothing, path)
-    place = Place(path)
+    place = JobDatabase(path)
     with place.database.writer.begin() as connection:
         connection.execute(APPLIED.insert().values(name="0099_later", applied_at=1.0))
     place.close()
-    place = Place(path)
+    place = JobDatabase(path)
     with pytest.raises(StoreError, match="0099_later"):
-        Records(place)
+        JobStore(place)
     place.close()
 
 
-async def _nothing(_: Records) -> None:
+async def _nothing(_: JobStore) -> None:
     pass
 
 
 def test_a_file_of_the_first_release_is_brought_up_to_date(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
-    place = Place(path)
+    place = JobDatabase(path)
 
     def as_it_was(connection: Connection) -> None:
         schema.migrate(connection, "jobs.db")
@@ -180,7 +180,7 @@ def test_a_file_of_the_first_release_is_brought_up_to_date(tmp_path: Path) -> No
     place.transact_now(as_it_was, writes=True)
     place.close()
 
-    async def use(records: Records) -> None:
+    async def use(records: JobStore) -> None:
         await records.add(a_job(), {})
         assert records._place.transact_now(indexes, writes=False) >= {"backend_rollouts_by_id"}
 

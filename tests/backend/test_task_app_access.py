@@ -16,9 +16,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from taskapp_kit.backend.data_files import Place
+from taskapp_kit.backend.data_files import JobDatabase
 from taskapp_kit.backend.opened_task_app import OpenedTaskApp
-from taskapp_kit.backend.store import Records
+from taskapp_kit.backend.store import JobStore
 from taskapp_kit.backend.task_app_access import Access
 from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
 from taskapp_kit.errors import RequestError, TaskAppUnreachable
@@ -55,7 +55,7 @@ def resolving(
         return made
 
     async def run() -> None:
-        records = Records(Place(None))
+        records = JobStore(JobDatabase(None))
         try:
             await use(Access(records, None, TaskAppAddresses(**rule), own_key))
         finally:

@@ -26,7 +26,7 @@ from modal_proto import api_pb2
 
 from taskapp_kit.cli.deploy_steps import look_at
 from taskapp_kit.config import Settings
-from taskapp_kit.deploy.modal.plan import Plan, make_plan
+from taskapp_kit.deploy.modal.plan import DeployPlan, make_plan
 from taskapp_kit.deploy.modal.settings import ModalSettings
 from tests.cli.conftest import Run
 from tests.system.test_child_python import MARKS, SHADOWS, imported
@@ -127,7 +127,7 @@ def test_a_key_is_made_once_and_kept_for_its_owners_eyes_and_what_is_there_stays
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+def planned(tmp_path_factory: pytest.TempPathFactory) -> DeployPlan:
     folder = write_own(tmp_path_factory.mktemp("planned"))
     return make_plan("capitals.py", ModalSettings(app_name="capitals", store="none"), beside=folder)
 
@@ -136,7 +136,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     ("key", "words"), [("another-key", "not the one in the Secret"), (None, "its key is not known here")]
 )
 def test_a_wrong_key_here_is_told_and_no_rollout_tried(
-    planned: Plan, served: str, capsys: pytest.CaptureFixture[str], key: str | None, words: str
+    planned: DeployPlan, served: str, capsys: pytest.CaptureFixture[str], key: str | None, words: str
 ) -> None:
     assert look_at(planned, served, key) is None
     told = capsys.readouterr().err

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.cli.eval_progress import Counts, Display, used_words
+from taskapp_kit.cli.eval_progress import Counts, EvalDisplay, used_words
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
 from taskapp_kit.testing import Faults, MockModel
@@ -275,7 +275,7 @@ def test_counts_say_mean_rate_and_failures() -> None:
 
 
 def test_without_a_terminal_nothing_steers_and_few_lines_come(capsys: Any) -> None:
-    display = Display()
+    display = EvalDisplay()
     display.begin(asked=5, done=0)
     for result in (scored(1.0), failed("policy", "\x1b[31m[red]boo"), failed("policy", "again")):
         display.result(result)
@@ -300,7 +300,7 @@ def test_a_line_comes_at_each_tick_in_a_terminal_and_in_a_pipe(
     capsys: Any, monkeypatch: pytest.MonkeyPatch, terminal: bool
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
-    display, progress = Display(), Progress()
+    display, progress = EvalDisplay(), Progress()
     display.begin(asked=5, done=0)
     progress.under_way = 3
     display.tick(progress)

@@ -59,7 +59,7 @@ def test_prompt_is_the_first_request_as_it_is_sent(run: Run) -> None:
     from taskapp_kit.contract.protocols import View
     from taskapp_kit.declare.discovery import find_app
     from taskapp_kit.rollout.policy.chat.conversation import Conversation
-    from taskapp_kit.rollout.policy.options import Asking
+    from taskapp_kit.rollout.policy.options import PolicyOptions
 
     told = json.loads(run("info", ADDER, "--prompt", "--seed", "3", "--json").stdout)
     spec = find_app(ADDER).freeze()
@@ -67,7 +67,7 @@ def test_prompt_is_the_first_request_as_it_is_sent(run: Run) -> None:
     view = View(
         0, "target 8, total 0", (), [item.tool for item in environment.actions.values()], initial="target 8, total 0"
     )
-    assert told["body"] == Conversation(spec, environment, Asking()).ask(view)
+    assert told["body"] == Conversation(spec, environment, PolicyOptions()).ask(view)
     assert (told["environment"], told["seed"], told["output_mode"]) == ("adder", 3, "tool_calls")
     shown = run("info", ADDER, "--prompt", "--seed", "3").stdout
     for words in ("Reach the target exactly", "\nuser\ntarget 8, total 0\n", "\ntool add\n", '"enum"', "required"):

@@ -12,7 +12,7 @@ from taskapp_kit.contract.events import (
     Acted,
     Answered,
     Called,
-    Ended,
+    EpisodeEnded,
     Event,
     Failed,
     Limited,
@@ -21,7 +21,7 @@ from taskapp_kit.contract.events import (
     Started,
     Stepped,
 )
-from taskapp_kit.contract.trajectory import Answer, PlayedStep, ToolCall
+from taskapp_kit.contract.trajectory import Decision, PlayedStep, ToolCall
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBER = st.floats(-1e6, 1e6)
@@ -34,7 +34,7 @@ OBJECT = st.dictionaries(TEXT, JSON, max_size=3)
 PICTURE = st.integers(0, 255).map(lambda shade: Image(np.full((2, 2, 3), shade, np.uint8)))
 CONTENT = st.none() | TEXT | OBJECT | st.lists(TEXT | PICTURE, min_size=1, max_size=3)
 ANSWER = st.builds(
-    Answer,
+    Decision,
     tool_calls=st.lists(st.builds(ToolCall, TEXT, OBJECT, TEXT), max_size=2),
     output=st.none() | TEXT,
     messages=st.lists(OBJECT, max_size=2),
@@ -82,6 +82,6 @@ def episodes(draw: st.DrawFn) -> list[Event]:
     if failed:
         events.append(Failed("environment", "code", draw(TEXT), "id", draw(TEXT)))
     metrics: dict[str, Any] = draw(st.dictionaries(TEXT, NUMBER, max_size=2))
-    events.append(Ended("failed" if failed else "terminated", draw(TEXT), draw(JSON), metrics))
+    events.append(EpisodeEnded("failed" if failed else "terminated", draw(TEXT), draw(JSON), metrics))
     events.append(Scored(draw(OBJECT)))
     return events

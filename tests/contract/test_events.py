@@ -20,7 +20,7 @@ from taskapp_kit.contract.events import (
     KINDS,
     SCHEMA_VERSION,
     Answered,
-    Ended,
+    EpisodeEnded,
     Event,
     Observed,
     Started,
@@ -34,7 +34,7 @@ from taskapp_kit.contract.events import (
     joined,
     to_json,
 )
-from taskapp_kit.contract.trajectory import Answer, PlayedStep, ToolCall
+from taskapp_kit.contract.trajectory import Decision, PlayedStep, ToolCall
 from tests.contract.episodes import episodes
 
 
@@ -84,7 +84,7 @@ def test_without_their_blobs_pictures_stay_out_and_the_digest_stays(events: list
 @settings(max_examples=100)
 def test_a_trajectory_is_the_fold_of_its_events(events: list[Event]) -> None:
     trajectory = fold(events)
-    first, ended = events[0], next(event for event in events if isinstance(event, Ended))
+    first, ended = events[0], next(event for event in events if isinstance(event, EpisodeEnded))
     assert isinstance(first, Started)
     assert (trajectory.environment, trajectory.split, trajectory.seed) == (first.environment, first.split, first.seed)
     assert trajectory.steps == [event.step for event in events if isinstance(event, Stepped)]
@@ -137,8 +137,8 @@ def test_a_dict_that_looks_like_a_picture_stays_a_dict() -> None:
 
 
 def test_an_answer_stores_only_what_it_has() -> None:
-    assert to_json(0, Answered(0, Answer(output="", token_ids=[])))["answer"] == {"output": "", "token_ids": []}
-    assert to_json(0, Answered(0, Answer()))["answer"] == {}
+    assert to_json(0, Answered(0, Decision(output="", token_ids=[])))["answer"] == {"output": "", "token_ids": []}
+    assert to_json(0, Answered(0, Decision()))["answer"] == {}
 
 
 @given(episodes())
@@ -146,7 +146,7 @@ def test_an_answer_stores_only_what_it_has() -> None:
 def test_encoded_events_say_what_to_json_says_but_for_the_private_end_state(events: list[Event]) -> None:
     encoded = encode(events)
     read = [from_json(event, {image.hash: image.png for image in pictures(events)}) for event in encoded]
-    public = [replace(event, final_state=None) if isinstance(event, Ended) else event for event in events]
+    public = [replace(event, final_state=None) if isinstance(event, EpisodeEnded) else event for event in events]
     assert same(read, public)
     assert [(event["seq"], event["kind"], event["v"]) for event in encoded] == [
         (seq, event.kind, SCHEMA_VERSION) for seq, event in enumerate(events)
@@ -165,7 +165,7 @@ def pictures(events: list[Event]) -> list[Image]:
 
 
 def without_end_state(events: list[Event]) -> list[Event]:
-    return [replace(event, final_state=None) if isinstance(event, Ended) else event for event in events]
+    return [replace(event, final_state=None) if isinstance(event, EpisodeEnded) else event for event in events]
 
 
 @given(episodes())
@@ -238,7 +238,7 @@ def otherwise(event: Event, data: st.DataObject) -> Event:
         step = event.step
         changes = {name: reordered(getattr(step, name), order) for name in ("args", "observation", "info", "metrics")}
         return Stepped(replace(step, **changes, seconds=seconds, coerced=step.coerced + 1))
-    if isinstance(event, Ended):
+    if isinstance(event, EpisodeEnded):
         return replace(event, final_state=reordered(event.final_state, order), metrics={"seconds": seconds})
     return event
 

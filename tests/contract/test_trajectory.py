@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from taskapp_kit.contract.content import Image, without_images
 from taskapp_kit.contract.events import Event, Observed, Stepped, fold
-from taskapp_kit.contract.trajectory import Answer, PlayedStep, Step, ToolCall, Trajectory, Turn
+from taskapp_kit.contract.trajectory import Decision, PlayedStep, Step, ToolCall, Trajectory, Turn
 from tests.contract.episodes import episodes
 
 PICTURE = Image(np.zeros((2, 2, 3), np.uint8))
@@ -27,10 +27,10 @@ def sample(**changes: Any) -> Trajectory:
     turns = [
         Turn(
             0,
-            Answer([ToolCall("go", {"n": 1}, "id1"), ToolCall("go", {"n": 2}, "id2")], usage={"tokens": 3}),
+            Decision([ToolCall("go", {"n": 1}, "id1"), ToolCall("go", {"n": 2}, "id2")], usage={"tokens": 3}),
             steps[:2],
         ),
-        Turn(1, Answer(output="hé"), steps[2:]),
+        Turn(1, Decision(output="hé"), steps[2:]),
     ]
     values: dict[str, Any] = {
         "initial": "start",
@@ -85,13 +85,13 @@ SAME: dict[str, Trajectory] = {
         turns=[
             Turn(
                 0,
-                Answer([ToolCall("go", {"n": 1}, "other")], usage={"tokens": 9}),
+                Decision([ToolCall("go", {"n": 1}, "other")], usage={"tokens": 9}),
                 [
                     dataclasses.replace(sample().steps[0], seconds=9.0, coerced=3),
                     sample().steps[1],
                 ],
             ),
-            Turn(1, Answer(output="hé", token_ids=[1], logprobs=[0.1], policy_version="v2"), sample().steps[2:]),
+            Turn(1, Decision(output="hé", token_ids=[1], logprobs=[0.1], policy_version="v2"), sample().steps[2:]),
         ]
     ),
 }
@@ -128,7 +128,7 @@ def test_what_changes_the_digest() -> None:
         with_step(metrics={"m": 1.0}),
         with_step(terminated=True),
         with_step(truncated=True),
-        sample(turns=[sample().turns[0], Turn(1, Answer(output="x"), sample().steps[2:])]),
+        sample(turns=[sample().turns[0], Turn(1, Decision(output="x"), sample().steps[2:])]),
     ]
     digests = {item.digest() for item in others}
     assert len(digests) == len(others)

@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from modal_proto import api_pb2
 
-from taskapp_kit.contract.protocols import TICKET_SECONDS, Found, Settled, Ticket
+from taskapp_kit.contract.protocols import TICKET_SECONDS, Claim, Settled, Ticket
 from taskapp_kit.deploy.modal.dict_entries import ModalEntries
 from taskapp_kit.deploy.modal.idempotency import LEASE_SECONDS, DictCoordinator
 from taskapp_kit.errors import Failure, StoreError
@@ -123,15 +123,15 @@ def test_what_one_container_claims_and_settles_the_other_finds(dicts: Dicts, cli
     async def use(one: DictCoordinator, two: DictCoordinator, clock: Any) -> None:
         first = ticket("r1")
         assert await one.claim(first) is None
-        assert await two.claim(ticket("r2")) == Found(first, "running")
-        assert await two.look("r1") == Found(first, "running")
+        assert await two.claim(ticket("r2")) == Claim(first, "running")
+        assert await two.look("r1") == Claim(first, "running")
         with pytest.raises(StoreError, match="no such ticket"):
             await two.settle(Settled("r1", answer=b"{}"))
         await two.release("r1")  # is not its own
         over = Settled("r1", answer=b'{"reward":1}', events=b'[{"kind":"started"}]')
         await one.settle(over)
-        assert await two.claim(ticket("r3")) == Found(first, "settled", over)
-        assert await two.look("r1") == Found(first, "settled", over)
+        assert await two.claim(ticket("r3")) == Claim(first, "settled", over)
+        assert await two.look("r1") == Claim(first, "settled", over)
         assert await two.look("r3") is None
 
     with_two(client, use)
@@ -199,14 +199,14 @@ def test_an_answer_of_the_dict_that_was_lost_on_the_way_changes_nothing(dicts: D
         dicts.lose_answers = {b"holder/", b"ticket/", b"key/"}
         assert await one.claim(ticket("r1")) is None
         assert not dicts.lose_answers, "each of them was put, and put again"
-        assert await two.claim(ticket("r2")) == Found(ticket("r1"), "running")
+        assert await two.claim(ticket("r2")) == Claim(ticket("r1"), "running")
         dicts.lose_answers = {b"ticket/", b"part/"}
         await one.settle(Settled("r1", failure=LAW.FAILURE, events=b"[]"), free_key=True)
         assert not dicts.lose_answers
         dicts.lose_answers = {b"next/"}
         assert await two.claim(ticket("r3")) is None
         assert not dicts.lose_answers
-        assert await one.claim(ticket("r4")) == Found(ticket("r3"), "running")
+        assert await one.claim(ticket("r4")) == Claim(ticket("r3"), "running")
 
     with_two(client, use)
 
@@ -216,16 +216,16 @@ def test_a_holder_that_says_nothing_more_is_lost_and_its_key_is_taken_over(dicts
         first = ticket("r1")
         await one.claim(first)
         clock.at += LEASE_SECONDS - 1
-        assert await two.look("r1") == Found(first, "running")
-        assert await two.claim(ticket("r2")) == Found(first, "running")
+        assert await two.look("r1") == Claim(first, "running")
+        assert await two.claim(ticket("r2")) == Claim(first, "running")
         clock.at += 1
-        assert await two.look("r1") == Found(first, "lost")
+        assert await two.look("r1") == Claim(first, "lost")
         assert await two.claim(ticket("r3")) is None
         # It was only slow. What it played is kept under its own id; the key stays with the new one.
         await one.settle(Settled("r1", answer=b"late"))
         found = await two.look("r1")
         assert found is not None and found.settled == Settled("r1", answer=b"late")
-        assert await one.claim(ticket("r4")) == Found(ticket("r3"), "running")
+        assert await one.claim(ticket("r4")) == Claim(ticket("r3"), "running")
 
     with_two(client, use, renew_seconds=3600)
 
@@ -242,7 +242,7 @@ def test_a_lease_is_renewed_for_all_that_is_held_and_for_nothing_else(dicts: Dic
             async with asyncio.timeout(10):
                 while dicts.calls["DictUpdate"] < before + 2:
                     await asyncio.sleep(0.01)
-            states = [(await two.look(f"r{number}") or Found(ticket(""), "lost")).state for number in range(6)]
+            states = [(await two.look(f"r{number}") or Claim(ticket(""), "lost")).state for number in range(6)]
             assert states == ["running"] * 3 + ["settled"] * 3
 
     with_two(client, use, renew_seconds=0.05)
@@ -254,7 +254,7 @@ def test_what_a_closed_container_held_is_lost_at_once(dicts: Dicts, client: Any)
         await one.claim(ticket("r2", "other"))
         await one.settle(Settled("r2", answer=b"{}"))
         await one.close()
-        assert await two.look("r1") == Found(ticket("r1"), "lost")
+        assert await two.look("r1") == Claim(ticket("r1"), "lost")
         assert await two.claim(ticket("r3")) is None
         found = await two.look("r2")
         assert found is not None and found.state == "settled"
@@ -342,7 +342,7 @@ def test_a_dict_that_does_not_answer_is_a_sentence_without_its_text(dicts: Dicts
         dicts.down = False
         # What could not be settled is no longer held; with the next renewal everybody knows.
         async with asyncio.timeout(10):
-            while (await two.look("r1") or Found(ticket(""), "running")).state != "lost":
+            while (await two.look("r1") or Claim(ticket(""), "running")).state != "lost":
                 await asyncio.sleep(0.02)
         assert await one.claim(ticket("r2")) is None, "a refused claim holds nothing"
 
@@ -387,7 +387,7 @@ def test_whatever_the_client_raises_is_a_store_error_and_the_leases_go_on(dicts:
         entries.breaks = False
         clock.at += LEASE_SECONDS + 1
         async with asyncio.timeout(10):
-            while await two.look("r1") != Found(ticket("r1"), "running"):
+            while await two.look("r1") != Claim(ticket("r1"), "running"):
                 await asyncio.sleep(0.02)
         await one.close()
         await two.close()
@@ -476,7 +476,7 @@ def test_what_is_settled_between_two_looks_is_not_lost(who: str, way: str) -> No
         entries.after, entries.happens = "ticket/r1", happens
         found = await (asks.claim(ticket("r2")) if way == "claim" else asks.look("r1"))
         assert entries.happens is None
-        assert found == Found(ticket("r1"), "settled", over)
+        assert found == Claim(ticket("r1"), "settled", over)
         await one.close()
         await two.close()
 

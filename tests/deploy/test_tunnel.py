@@ -29,7 +29,7 @@ from tunnel_peers import (
     gone,
 )
 
-from taskapp_kit.deploy.health_check import Answer
+from taskapp_kit.deploy.health_check import HealthResponse
 from taskapp_kit.deploy.tunnel.cloudflared import Cloudflared
 from taskapp_kit.deploy.tunnel.open_tunnel import open_tunnel
 from taskapp_kit.deploy.tunnel.plan import Timing, TunnelPlan, on_loopback, plan_tunnel
@@ -40,7 +40,7 @@ from taskapp_kit.serve.uvicorn_server import BackgroundServer
 KEY = "sentinel-key-of-the-tunnel"
 TOKEN = "sentinel-token-of-the-tunnel"
 QUICKLY = Timing(attempts=1, address_seconds=20.0, tries=2, first_seconds=0.0, pause_seconds=0.05)
-SEEN = Answer(200, fields=frozenset({"healthy"}))
+SEEN = HealthResponse(200, fields=frozenset({"healthy"}))
 
 
 class App:
@@ -56,7 +56,9 @@ class App:
             await json_answer(self.body, self.status, self.headers)(scope, receive, send)
 
 
-def opened(plan: TunnelPlan, local: str = "http://127.0.0.1:8114", key: str | None = KEY, seen: Answer = SEEN) -> Any:
+def opened(
+    plan: TunnelPlan, local: str = "http://127.0.0.1:8114", key: str | None = KEY, seen: HealthResponse = SEEN
+) -> Any:
     return open_tunnel(plan, local, key, seen, threading.Event())
 
 

@@ -12,8 +12,8 @@ import pytest
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.evaluate.directory import Directory
-from taskapp_kit.evaluate.plan import Plan
-from taskapp_kit.evaluate.run import Watch, configuration, evaluate, summarise
+from taskapp_kit.evaluate.plan import EvalPlan
+from taskapp_kit.evaluate.run import EvalObserver, configuration, evaluate, summarise
 from taskapp_kit.evaluate.runners import Here, Player
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -27,7 +27,7 @@ class Evaluations:
         return Here(find_app(FLAKY), Settings(), **options)
 
     def run(
-        self, path: Path, plan: Plan, player: Player | None = None, *, retry: bool = False, watch: Watch | None = None,
+        self, path: Path, plan: EvalPlan, player: Player | None = None, *, retry: bool = False, watch: EvalObserver | None = None,
         concurrency: int = 4, **options: Any,
     ) -> dict[str, Any]:  # fmt: skip
         return asyncio.run(self._run(path, plan, player or self.here(), retry, watch, concurrency, **options))
@@ -35,10 +35,10 @@ class Evaluations:
     async def _run(
         self,
         path: Path,
-        plan: Plan,
+        plan: EvalPlan,
         player: Player,
         retry: bool,
-        watch: Watch | None,
+        watch: EvalObserver | None,
         concurrency: int,
         **options: Any,
     ) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import EvaluationStopped
 from taskapp_kit.evaluate.consecutive_failures import GONE_CODES, MAX_CONSECUTIVE_FAILURES, ModelFailures
-from taskapp_kit.evaluate.plan import Plan
+from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.runners import Here
 from taskapp_kit.evaluate.seeds import Seeds
@@ -63,7 +63,7 @@ def test_it_stops_and_completes_when_the_model_is_back(evaluations: Any, tmp_pat
         return Here(find_app(ADDER), Settings(), workers=workers)
 
     with MockModel(faults=Faults({"401": 1.0})) as model:
-        asked = Plan(Seeds.read("0-49"), {"model": "m", "inference_url": model.url}, ops=2)
+        asked = EvalPlan(Seeds.read("0-49"), {"model": "m", "inference_url": model.url}, ops=2)
         with pytest.raises(EvaluationStopped) as caught:
             evaluations.run(tmp_path, asked, player(), concurrency=1)
         assert "model_refused" in caught.value.message
@@ -78,6 +78,6 @@ def test_it_stops_and_completes_when_the_model_is_back(evaluations: Any, tmp_pat
 
 def test_where_nothing_is_left_there_is_a_summary(evaluations: Any, tmp_path: Path) -> None:
     with MockModel(faults=Faults({"401": 1.0})) as model:
-        asked = Plan(Seeds.read("0-7"), {"model": "m", "inference_url": model.url})
+        asked = EvalPlan(Seeds.read("0-7"), {"model": "m", "inference_url": model.url})
         summary = evaluations.run(tmp_path, asked, Here(find_app(ADDER), Settings()))
     assert summary["rollouts"]["failed"] == 8

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from taskapp_kit.errors import ConfigError, StoreError
 from taskapp_kit.evaluate.directory import CONFIG, RESULTS, SUMMARY, Directory, differing
-from taskapp_kit.evaluate.plan import Plan
+from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.seeds import Seeds
 
 
-def plan(seeds: str = "0-9") -> Plan:
-    return Plan(Seeds.read(seeds), {"policy": "random"})
+def plan(seeds: str = "0-9") -> EvalPlan:
+    return EvalPlan(Seeds.read(seeds), {"policy": "random"})
 
 
-def config(asked: Plan, eval_id: str = "e1") -> dict[str, Any]:
+def config(asked: EvalPlan, eval_id: str = "e1") -> dict[str, Any]:
     return {"asked": asked.told(), "eval_id": eval_id}
 
 
@@ -221,7 +221,7 @@ def test_differences_are_named_down_to_the_member() -> None:
 
 
 def test_a_folder_that_takes_no_changes_is_a_sentence(tmp_path: Path, evaluations: Any) -> None:
-    asked = Plan(Seeds.read("0-3"), {"policy": "presser"})
+    asked = EvalPlan(Seeds.read("0-3"), {"policy": "presser"})
     evaluations.run(tmp_path, asked)
     results, summary = tmp_path / "results.jsonl", tmp_path / "summary.json"
     results.write_bytes(b"".join(results.read_bytes().splitlines(keepends=True)[:2]))

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import json
 
-from taskapp_kit.evaluate.plan import Plan
+from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.seeds import Seeds
 
 
 def test_each_place_is_a_rollout_and_back() -> None:
-    plan = Plan(Seeds.read("3,7-8"), {"policy": "random"}, repeats=2)
+    plan = EvalPlan(Seeds.read("3,7-8"), {"policy": "random"}, repeats=2)
     keys = [plan.key(position) for position in range(len(plan))]
     assert [(key.seed, key.sample) for key in keys] == [(3, 0), (3, 1), (7, 0), (7, 1), (8, 0), (8, 1)]
     assert [plan.position(key.to_json()) for key in keys] == list(range(6))
@@ -19,7 +19,7 @@ def test_each_place_is_a_rollout_and_back() -> None:
 
 
 def test_the_request_says_what_was_asked() -> None:
-    plan = Plan(
+    plan = EvalPlan(
         Seeds.read("3"), {"model": "m", "inference_url": "http://h/v1", "temperature": 0.5}, environment="e", split="test",
         repeats=2, config={"low": 1}, ops=3, max_time_seconds=7.0,
     )  # fmt: skip
@@ -38,7 +38,7 @@ def test_what_is_told_holds_no_key() -> None:
         "model": "m", "inference_url": "https://user:CANARY@h/v1?key=CANARY&cid=c1", "api_key": "CANARY",
         "extra_headers": {"Authorization": "CANARY"}, "temperature": 0.5,
     }  # fmt: skip
-    plan = Plan(Seeds.read("0-9"), policy)
+    plan = EvalPlan(Seeds.read("0-9"), policy)
     told = plan.told()
     assert "CANARY" not in json.dumps(told)
     assert told["policy"] == {

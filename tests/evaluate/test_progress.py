@@ -12,9 +12,9 @@ import pytest
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.events import Answered
-from taskapp_kit.contract.trajectory import Answer
+from taskapp_kit.contract.trajectory import Decision
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.evaluate.plan import Plan
+from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.runners import Here, There
@@ -56,7 +56,7 @@ def test_a_rollout_that_has_not_ended_is_seen(evaluations: Any, tmp_path: Path, 
         return {"add": {"amount": 1}}
 
     with MockModel(slow) as model:
-        asked = Plan(Seeds.read("0-1"), {"model": "m", "inference_url": model.url}, ops=2)
+        asked = EvalPlan(Seeds.read("0-1"), {"model": "m", "inference_url": model.url}, ops=2)
         player = Here(find_app(ADDER), Settings(), workers=workers)
         summary = evaluations.run(tmp_path, asked, player, watch=watch, tick_seconds=0.02, concurrency=2)
     assert watch.seen is not None
@@ -70,11 +70,11 @@ def test_a_rollout_that_has_not_ended_is_seen(evaluations: Any, tmp_path: Path, 
 def test_costs_are_summed_where_prices_are_known() -> None:
     progress = Progress()
     usage = {"prompt_tokens": 10.0, "completion_tokens": 2.0, "total_tokens": 12.0}
-    progress.tell(Answered(0, Answer(usage=usage)))
-    progress.tell(Answered(1, Answer(), scripted=True))
+    progress.tell(Answered(0, Decision(usage=usage)))
+    progress.tell(Answered(1, Decision(), scripted=True))
     assert (progress.turns, progress.tokens, progress.cost) == (1, 12.0, None)
-    progress.tell(Answered(1, Answer(usage=usage, details={"cost": 0.25})))
-    progress.tell(Answered(2, Answer(usage=usage, details={"cost": 0.5})))
+    progress.tell(Answered(1, Decision(usage=usage, details={"cost": 0.25})))
+    progress.tell(Answered(2, Decision(usage=usage, details={"cost": 0.5})))
     assert (progress.turns, progress.tokens, progress.cost) == (3, 36.0, 0.75)
 
 
@@ -84,7 +84,7 @@ def test_a_servers_rollouts_are_added_when_they_end(tmp_path: Path) -> None:
     async def go(url: str, model: str) -> None:
         player = There(url, key)
         try:
-            asked = Plan(Seeds.read("0-1"), {"model": "m", "inference_url": model}, ops=2)
+            asked = EvalPlan(Seeds.read("0-1"), {"model": "m", "inference_url": model}, ops=2)
             await player.play(asked.request(0, "r"), key="one", progress=progress)
         finally:
             await player.close()

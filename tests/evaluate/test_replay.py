@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 
 from taskapp_kit.contract.content import Image
-from taskapp_kit.contract.trajectory import Answer, PlayedStep, Trajectory, Turn
+from taskapp_kit.contract.trajectory import Decision, PlayedStep, Trajectory, Turn
 from taskapp_kit.evaluate.replay import first_difference
 
 
@@ -29,7 +29,7 @@ def episode(*shown: Image) -> Trajectory:
     for index, one in enumerate(shown[1:]):
         step = PlayedStep(index, "go", {}, ["seen pixels", one], None, terminated=False, truncated=False)
         trajectory.steps.append(step)
-        trajectory.turns.append(Turn(index, Answer(), [step]))
+        trajectory.turns.append(Turn(index, Decision(), [step]))
     return trajectory
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import StoreError, TaskAppUnreachable
-from taskapp_kit.evaluate.plan import Plan
+from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.runners import About
@@ -18,8 +18,8 @@ from taskapp_kit.evaluate.seeds import Seeds
 from taskapp_kit.store import open_store
 
 
-def plan(seeds: str = "0-19", repeats: int = 2) -> Plan:
-    return Plan(Seeds.read(seeds), {"policy": "presser"}, repeats=repeats)
+def plan(seeds: str = "0-19", repeats: int = 2) -> EvalPlan:
+    return EvalPlan(Seeds.read(seeds), {"policy": "presser"}, repeats=repeats)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -57,7 +57,7 @@ class Breaking:
     async def about(self, environment: str | None) -> About:
         return About("app", "1", "hash", "env")
 
-    async def check(self, plan: Plan) -> None:
+    async def check(self, plan: EvalPlan) -> None:
         pass
 
     async def open(self) -> None:

@@ -12,7 +12,7 @@ from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import ConfigError, RequestError, TaskAppError
-from taskapp_kit.evaluate.plan import Plan
+from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.runners import About, Here, Player, There, idempotency_key
 from taskapp_kit.evaluate.seeds import Seeds
@@ -30,8 +30,8 @@ def url() -> Iterator[str]:
         yield server.url
 
 
-def plan(seeds: str = "0-19", **options: Any) -> Plan:
-    return Plan(Seeds.read(seeds), {"policy": "presser"}, **options)
+def plan(seeds: str = "0-19", **options: Any) -> EvalPlan:
+    return EvalPlan(Seeds.read(seeds), {"policy": "presser"}, **options)
 
 
 def about(player: Player, environment: str | None = None) -> About:
@@ -44,7 +44,7 @@ def about(player: Player, environment: str | None = None) -> About:
     return asyncio.run(go())
 
 
-def checked(player: Player, asked: Plan) -> None:
+def checked(player: Player, asked: EvalPlan) -> None:
     async def go() -> None:
         try:
             await player.check(asked)

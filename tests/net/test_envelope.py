@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.net.envelope import MAX_MESSAGE, Told, sentence, told_by
-from taskapp_kit.net.http import Answer
+from taskapp_kit.net.envelope import MAX_MESSAGE, ErrorMembers, sentence, told_by
+from taskapp_kit.net.http import HttpResponse
 
 
 @given(st.text())
@@ -20,8 +20,8 @@ def test_a_sentence_is_one_short_line(text: str) -> None:
     assert line.isprintable()
 
 
-def answer(body: Any) -> Answer:
-    return Answer(422, body if isinstance(body, bytes) else orjson.dumps(body), {})
+def answer(body: Any) -> HttpResponse:
+    return HttpResponse(422, body if isinstance(body, bytes) else orjson.dumps(body), {})
 
 
 def test_an_envelope_is_read() -> None:
@@ -29,7 +29,7 @@ def test_an_envelope_is_read() -> None:
         "code": "environment_raised", "message": "It broke", "hint": "Look.", "boundary": "environment",
         "rollout_id": "r1", "error_id": "e1", "fields": [{"loc": ["body", 3], "message": "odd"}],
     }  # fmt: skip
-    assert told_by(answer({"detail": {"error": error}})) == Told(
+    assert told_by(answer({"detail": {"error": error}})) == ErrorMembers(
         "environment_raised", "It broke", "Look.", "environment", "r1", "e1", ("body.3: odd",)
     )
 

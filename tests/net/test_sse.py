@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.net.sse import Frame, FrameReader, FrameTooLarge
+from taskapp_kit.net.sse import Frame, FrameTooLarge, SseReader
 
 SENT = (
     b": a comment\n\nevent: rl.train.step\nid: 7\ndata: {\"seq\": 7}\n\n"
@@ -24,7 +24,7 @@ FRAMES = [
 
 @given(st.lists(st.integers(0, len(SENT)), max_size=30))
 def test_frames_do_not_depend_on_how_the_bytes_are_cut(cuts: list[int]) -> None:
-    reader = FrameReader()
+    reader = SseReader()
     places = [0, *sorted(cuts), len(SENT)]
     got = [frame for start, end in pairwise(places) for frame in reader.feed(SENT[start:end])]
     assert got == FRAMES
@@ -32,6 +32,6 @@ def test_frames_do_not_depend_on_how_the_bytes_are_cut(cuts: list[int]) -> None:
 
 @pytest.mark.parametrize("flood", [b"x" * 200, b"data: " + b"x" * 99 + b"\n", b"data: xxxxxxxxxx\n" * 10])
 def test_a_frame_without_end_is_refused(flood: bytes) -> None:
-    reader = FrameReader(max_bytes=64)
+    reader = SseReader(max_bytes=64)
     with pytest.raises(FrameTooLarge):
         reader.feed(flood)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskapp_kit import Image
-from taskapp_kit.contract.events import Acted, Called, Ended, Event, Observed, Started, encode, encode_one
+from taskapp_kit.contract.events import Acted, Called, EpisodeEnded, Event, Observed, Started, encode, encode_one
 from taskapp_kit.rollout.event_buffer import Journal
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ EVENTS: list[Event] = [
     Started("e", "1", "train", 0, {}, "noop"),
     Observed(["one", Image(np.full((2, 2, 3), 1, np.uint8))], ["go"]),
     *(event for turn in range(6) for event in (Called(turn), Acted(turn, "go", {"words": 'ü,\n"]'}))),
-    Ended("terminated", "goal", {"private": "sentinel"}),
+    EpisodeEnded("terminated", "goal", {"private": "sentinel"}),
 ]
 LINES = [encode_one(number, event) for number, event in enumerate(EVENTS)]
 

@@ -28,7 +28,7 @@ from taskapp_kit.rollout.play_and_score import play
 from taskapp_kit.rollout.request import Planner
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.stored_record import stored_rollout
-from taskapp_kit.serve.route import Hall
+from taskapp_kit.serve.route import RouteContext
 from taskapp_kit.serve.routes.score_group import ROUTE, ScoreGroupResponse
 from taskapp_kit.serve.routing import direct_routes
 from taskapp_kit.serve.telemetry.metrics import Measures
@@ -282,7 +282,7 @@ async def _over_the_route(folder: Path) -> None:
     names = await world.three()
     front = FastAPI()
     measures = Measures(service.spec.environments, service.health)
-    hall = Hall(service, None, measures, Settings(), None, "local")  # type: ignore[arg-type]  # what this route needs
+    hall = RouteContext(service, None, measures, Settings(), None, "local")  # type: ignore[arg-type]  # what this route needs
     front.router.routes.extend(direct_routes([ROUTE], hall))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://here") as client:
         answer = await client.post("/score_group", json={"rollout_ids": names})

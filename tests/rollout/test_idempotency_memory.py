@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from taskapp_kit.contract.protocols import TICKET_SECONDS, Clock, Coordinator, Found, Settled, Ticket
+from taskapp_kit.contract.protocols import TICKET_SECONDS, Claim, Clock, Coordinator, Settled, Ticket
 from taskapp_kit.errors import Failure, StoreError
 from taskapp_kit.rollout.idempotency_memory import TICKET_BYTES, MemoryCoordinator
 from taskapp_kit.store.sqlite import SqliteStore
@@ -65,14 +65,14 @@ def test_a_taken_key_is_answered_with_who_has_it(kept: Kept) -> None:
     async def use(tickets: Coordinator, clock: Clock) -> None:
         first = ticket("r1")
         assert await tickets.claim(first) is None
-        running = Found(first, "running")
+        running = Claim(first, "running")
         assert await tickets.claim(ticket("r2", body="another")) == running
         assert await tickets.look("r1") == running
         assert await tickets.look("r2") is None
         answer = Settled("r1", answer=b'{"reward":1}')
         await tickets.settle(answer)
-        assert await tickets.claim(ticket("r3")) == Found(first, "settled", answer)
-        assert await tickets.look("r1") == Found(first, "settled", answer)
+        assert await tickets.claim(ticket("r3")) == Claim(first, "settled", answer)
+        assert await tickets.look("r1") == Claim(first, "settled", answer)
         assert await tickets.claim(ticket("r4", "other key")) is None
 
     kept(use)
@@ -82,7 +82,7 @@ def test_tickets_without_a_key_are_always_kept(kept: Kept) -> None:
     async def use(tickets: Coordinator, clock: Clock) -> None:
         for number in range(3):
             assert await tickets.claim(Ticket(f"r{number}", "body", clock.now())) is None
-        assert await tickets.look("r2") == Found(Ticket("r2", "body", clock.now()), "running")
+        assert await tickets.look("r2") == Claim(Ticket("r2", "body", clock.now()), "running")
 
     kept(use)
 
@@ -122,7 +122,7 @@ def test_a_freed_key_may_be_claimed_anew_and_its_ticket_is_still_found(kept: Kep
         assert await tickets.claim(ticket("r2")) is None
         found = await tickets.look("r1")
         assert found is not None and (found.state, found.settled) == ("settled", cancelled)
-        assert await tickets.claim(ticket("r3")) == Found(ticket("r2"), "running")
+        assert await tickets.claim(ticket("r3")) == Claim(ticket("r2"), "running")
 
     kept(use)
 
@@ -158,7 +158,7 @@ def test_after_a_day_a_ticket_is_gone_and_its_key_is_free(kept: Kept) -> None:
         assert await tickets.claim(ticket("r4", "k2", at=clock.at)) is None
         await tickets.settle(Settled("running", answer=b"{}"))  # a day late: no fault, and nothing is kept
         assert await tickets.look("running") is None
-        assert await tickets.claim(ticket("r5", "k2")) == Found(ticket("r4", "k2", at=clock.at), "running")
+        assert await tickets.claim(ticket("r5", "k2")) == Claim(ticket("r4", "k2", at=clock.at), "running")
 
     kept(use)
 
@@ -240,7 +240,7 @@ def test_a_cancelled_claim_holds_nothing_and_a_cancelled_settle_is_kept(kept: Ke
         with pytest.raises(asyncio.CancelledError):
             await settle
         async with asyncio.timeout(5):
-            while (await tickets.look("r1") or Found(ticket(""), "lost")).state != "settled":
+            while (await tickets.look("r1") or Claim(ticket(""), "lost")).state != "settled":
                 await asyncio.sleep(0.01)
 
     kept(use)
@@ -271,7 +271,7 @@ def test_memory_keeps_events_too() -> None:
         await tickets.claim(ticket("r1"))
         settled = Settled("r1", failure=FAILURE, events=b'[{"kind":"started"}]')
         await tickets.settle(settled)
-        assert (await tickets.claim(ticket("r2"))) == Found(ticket("r1"), "settled", settled)
+        assert (await tickets.claim(ticket("r2"))) == Claim(ticket("r1"), "settled", settled)
 
     asyncio.run(use())
 
@@ -291,7 +291,7 @@ def test_memory_forgets_the_oldest_beyond_its_limit_and_never_a_running_one(capl
         states = [await tickets.look(f"r{number}") for number in range(50)]
         assert [state is not None for state in states] == [False] * 41 + [True] * 9
         assert await tickets.claim(ticket("again", "k0")) is None, "the key went with its ticket"
-        assert await tickets.look("running") == Found(ticket("running", "kept"), "running")
+        assert await tickets.look("running") == Claim(ticket("running", "kept"), "running")
         assert [(record.levelno, record.name) for record in caplog.records] == [
             (logging.WARNING, "taskapp_kit.service")
         ]

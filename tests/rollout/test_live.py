@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from taskapp_kit.contract.events import fold, from_json
-from taskapp_kit.contract.protocols import Coordinator, Found, Settled, Store, StoredRollout, SystemClock, Ticket
+from taskapp_kit.contract.protocols import Claim, Coordinator, Settled, Store, StoredRollout, SystemClock, Ticket
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import IdempotencyKeyReused, RequestError, RolloutFailed, Saturated, StoreError
@@ -503,7 +503,7 @@ class Failing(MemoryCoordinator):
         if what in self.refused:
             raise StoreError("the disk is full.")
 
-    async def claim(self, ticket: Ticket) -> Found | None:
+    async def claim(self, ticket: Ticket) -> Claim | None:
         self._refuse("claim")
         return await super().claim(ticket)
 
@@ -515,7 +515,7 @@ class Failing(MemoryCoordinator):
             raise
         await super().settle(settled, free_key=free_key)
 
-    async def look(self, rollout_id: str) -> Found | None:
+    async def look(self, rollout_id: str) -> Claim | None:
         self._refuse("look")
         return await super().look(rollout_id)
 

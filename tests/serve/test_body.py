@@ -16,7 +16,7 @@ from starlette.types import Message
 
 from taskapp_kit.config import Settings
 from taskapp_kit.serve.body import read_json
-from taskapp_kit.serve.errors import Refusal
+from taskapp_kit.serve.errors import RequestRefused
 
 GOOD = request_body()
 
@@ -334,7 +334,7 @@ def _read(messages: list[Message], seconds: float) -> dict[str, Any]:
 
 def test_a_slow_body_is_408() -> None:
     first: Message = {"type": "http.request", "body": b'{"a":', "more_body": True}
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(RequestRefused) as caught:
         _read([first], 0.05)
     assert caught.value.code == "body_timeout"
     last: Message = {"type": "http.request", "body": b"1}", "more_body": False}

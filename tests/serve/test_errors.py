@@ -23,7 +23,7 @@ from taskapp_kit.errors import (
     TaskappError,
     Unavailable,
 )
-from taskapp_kit.serve.errors import REFUSAL_STATUS, Refusal, error_answer, invalid_request
+from taskapp_kit.serve.errors import REFUSAL_STATUS, RequestRefused, error_answer, invalid_request
 
 SECRET = "sentinel-detail"
 
@@ -50,7 +50,7 @@ def told(error: BaseException) -> tuple[int, dict[str, Any], dict[str, str]]:
         (HTTPException(404), 404, "not_found"),
         (HTTPException(405, headers={"Allow": "POST"}), 405, "method_not_allowed"),
         (HTTPException(418, detail=SECRET), 418, "http_418"),
-        *((Refusal(code, "no"), status, code) for code, status in REFUSAL_STATUS.items()),
+        *((RequestRefused(code, "no"), status, code) for code, status in REFUSAL_STATUS.items()),
     ],
 )  # fmt: skip
 def test_each_error_has_its_status(error: BaseException, status: int, code: str) -> None:

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.serve import key_file
-from taskapp_kit.serve.auth import LABEL, QUOTA, KeyCheck
+from taskapp_kit.serve.auth import LABEL, QUOTA, ApiKeyMiddleware
 from taskapp_kit.serve.keys import KeyHolder, Keys
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
@@ -139,7 +139,9 @@ def test_label_and_quota_reach_the_scope(tmp_path: Path) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": body})
 
-    with BackgroundServer(KeyCheck(app, Keys.of(Settings(environment_api_key="plain", keys_file=file)))) as server:
+    with BackgroundServer(
+        ApiKeyMiddleware(app, Keys.of(Settings(environment_api_key="plain", keys_file=file)))
+    ) as server:
 
         def told(key: str) -> Any:
             return httpx.get(f"{server.url}/x", headers={"X-API-Key": key}).json()

@@ -23,10 +23,21 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from taskapp_kit import TaskApp
 from taskapp_kit.config import Settings, from_environment
-from taskapp_kit.contract.events import Acted, Answered, Called, Ended, Event, Failed, Observed, Started, Stepped, fold
+from taskapp_kit.contract.events import (
+    Acted,
+    Answered,
+    Called,
+    EpisodeEnded,
+    Event,
+    Failed,
+    Observed,
+    Started,
+    Stepped,
+    fold,
+)
 from taskapp_kit.contract.result import Story
 from taskapp_kit.contract.scorecard import CriterionScore, Scorecard
-from taskapp_kit.contract.trajectory import Answer, PlayedStep, ToolCall
+from taskapp_kit.contract.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.errors import Failure, RolloutFailed
 from taskapp_kit.rollout.in_flight import Caller, Course, Finished
 from taskapp_kit.rollout.outcome import Outcome
@@ -303,13 +314,13 @@ def a_model_rollout(
     planned = Planner(app.freeze(), app.file.parent).plan(request)
     told: list[Event] = [Started("traced", "1", "train", 1, {}, "noop"), Observed("", ["say"], next(ticks))]
     for turn in range(3):
-        answer = Answer([ToolCall("say", {})], usage={"prompt_tokens": 7.0, "completion_tokens": 2.0})
+        answer = Decision([ToolCall("say", {})], usage={"prompt_tokens": 7.0, "completion_tokens": 2.0})
         told += [Called(turn), Answered(turn, answer, next(ticks)), Acted(turn, "say", {})]
         told.append(Stepped(PlayedStep(turn, "say", {}, reward=0.5, seconds=next(ticks))))
     whole = cut >= len(told)
     told = told[: max(1, cut)]
     failure = None if whole else Failure("timeout", "environment_hung", "it hung", error_id="e")
-    told.append(Ended("terminated", "environment") if failure is None else Failed("timeout", failure.code, ""))
+    told.append(EpisodeEnded("terminated", "environment") if failure is None else Failed("timeout", failure.code, ""))
     trajectory = fold(told)
     card = Scorecard([CriterionScore("c", "outcome", 1.0, 1.0, seconds=next(ticks)) for _ in range(2)], 1.0, None, 1.0)
     outcome = Outcome("traced", "1", "train", 1, "terminated", "environment", trajectory.length, 0.0, {}, None, {}, 1)

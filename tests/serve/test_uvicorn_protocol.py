@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from taskapp_kit.net.peer import peer_of
 from taskapp_kit.serve.connections import ConnectionLimits
-from taskapp_kit.serve.response import Answer, json_answer
+from taskapp_kit.serve.response import EncodedResponse, json_answer
 from taskapp_kit.serve.uvicorn_protocol import BoundedHttp
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
@@ -44,7 +44,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
             GATE.wait(10)
         while path == "/gate" and not GATE.is_set():
             await asyncio.sleep(0.01)
-        await (Answer(200, LONG) if path == "/long" else json_answer({"path": path}))(scope, receive, send)
+        await (EncodedResponse(200, LONG) if path == "/long" else json_answer({"path": path}))(scope, receive, send)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from taskapp_kit.logs import Told
+from taskapp_kit.logs import LogMessage
 from taskapp_kit.serve.watchdog import Watchdog
 
 
@@ -18,7 +18,7 @@ def blocks_the_loop(seconds: float) -> None:
 
 
 def told(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, object]]:
-    return [item.msg.fields for item in caplog.records if isinstance(item.msg, Told) and item.msg.name == name]
+    return [item.msg.fields for item in caplog.records if isinstance(item.msg, LogMessage) and item.msg.name == name]
 
 
 def watched(*blocked_seconds: float, quiet_seconds: float = 10.0, rest_seconds: float = 0.3) -> Watchdog:

@@ -13,7 +13,7 @@ from taskapp_kit.contract.events import (
     Acted,
     Answered,
     Called,
-    Ended,
+    EpisodeEnded,
     Event,
     Observed,
     Started,
@@ -21,7 +21,7 @@ from taskapp_kit.contract.events import (
     to_json,
 )
 from taskapp_kit.contract.protocols import StoredRollout
-from taskapp_kit.contract.trajectory import Answer, PlayedStep, ToolCall
+from taskapp_kit.contract.trajectory import Decision, PlayedStep, ToolCall
 
 
 def png(shade: int) -> bytes:
@@ -55,11 +55,11 @@ def episode(steps: int = 10, *, shades: tuple[int, ...] = ()) -> list[dict[str, 
         args = {"amount": 2}
         told += [
             Called(index),
-            Answered(index, Answer(tool_calls=[ToolCall("add", args)]), 0.0000123),
+            Answered(index, Decision(tool_calls=[ToolCall("add", args)]), 0.0000123),
             Acted(index, "add", args),
             Stepped(PlayedStep(index, "add", args, seen, 0.0, seconds=0.0000123)),
         ]
-    told.append(Ended("terminated", "environment", None, {"steps": float(steps)}))
+    told.append(EpisodeEnded("terminated", "environment", None, {"steps": float(steps)}))
     return [to_json(number, event) for number, event in enumerate(told)]
 
 

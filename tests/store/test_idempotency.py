@@ -18,7 +18,7 @@ import pytest
 from postgres_server import name_of, server
 from stored_samples import rollout
 
-from taskapp_kit.contract.protocols import TICKET_SECONDS, Clock, Found, Settled, SystemClock, Ticket
+from taskapp_kit.contract.protocols import TICKET_SECONDS, Claim, Clock, Settled, SystemClock, Ticket
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store import open_store
 from taskapp_kit.store.idempotency import LEASE_SECONDS, PURGE_SECONDS, PURGED_AT_ONCE, RENEW_SECONDS, SqlCoordinator
@@ -132,19 +132,19 @@ def test_a_ticket_is_lost_when_its_lease_is_over(shared_address: str) -> None:
         first = Ticket("r1", "body", clock.now(), "key")
         assert await one.claim(first) is None
         clock.at += LEASE_SECONDS - 1
-        assert await two.look("r1") == Found(first, "running")
-        assert await two.claim(Ticket("r2", "body", clock.now(), "key")) == Found(first, "running")
+        assert await two.look("r1") == Claim(first, "running")
+        assert await two.claim(Ticket("r2", "body", clock.now(), "key")) == Claim(first, "running")
         clock.at += 1
-        assert await two.look("r1") == Found(first, "lost")
-        assert await one.look("r1") == Found(first, "running"), "its holder knows better"
+        assert await two.look("r1") == Claim(first, "lost")
+        assert await one.look("r1") == Claim(first, "running"), "its holder knows better"
         second = Ticket("r2", "body", clock.now(), "key")
         assert await two.claim(second) is None
-        assert await one.claim(Ticket("r3", "body", clock.now(), "key")) == Found(second, "running")
+        assert await one.claim(Ticket("r3", "body", clock.now(), "key")) == Claim(second, "running")
         # The first one was only slow: what came of it is found by its id, and the key stays with the second.
         await one.settle(Settled("r1", answer=b"{}"))
         late = await two.look("r1")
         assert late is not None and (late.state, late.ticket.key) == ("settled", None)
-        assert await one.claim(Ticket("r3", "body", clock.now(), "key")) == Found(second, "running")
+        assert await one.claim(Ticket("r3", "body", clock.now(), "key")) == Claim(second, "running")
 
     with_two(shared_address, use)
 
@@ -172,7 +172,7 @@ def test_leases_are_renewed_while_tickets_run(shared_address: str) -> None:
             async with asyncio.timeout(5):
                 while _lease_until(shared_address, "r1") < clock.at + LEASE_SECONDS:
                     await asyncio.sleep(0.02)
-            assert await two.look("r1") == Found(first, "running")
+            assert await two.look("r1") == Claim(first, "running")
         assert _lease_until(shared_address, "over") == 1_000_000.0 + LEASE_SECONDS
 
     with_two(shared_address, use, renew_seconds=0.05)
@@ -189,7 +189,7 @@ def test_what_a_closed_coordinator_held_is_lost_at_once(shared_address: str) -> 
         await one.claim(Ticket("r2", "body", clock.now(), "other"))
         await one.settle(Settled("r2", answer=b"{}"))
         await one.close()
-        assert await two.look("r1") == Found(ticket, "lost")
+        assert await two.look("r1") == Claim(ticket, "lost")
         assert await two.claim(Ticket("r3", "body", clock.now(), "key")) is None
         found = await two.look("r2")
         assert found is not None and found.state == "settled"

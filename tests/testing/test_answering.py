@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.testing.mock_model.connection import Arrived, Plan
+from taskapp_kit.testing.mock_model.connection import Arrived, WritePlan
 from taskapp_kit.testing.mock_model.responder import Answering
 
 from .conversation import ADD, STOP, body
@@ -71,7 +71,7 @@ def changed(value: Any, place: tuple[Any, ...], new: Any) -> Any:
 def status_of(sent: Any, answering: Answering) -> int:
     arrived = Arrived("POST", b"/v1/chat/completions", [(b"host", b"x")], orjson.dumps(sent))
     plan = answering.handle(arrived)
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, WritePlan)
     first = plan.parts[0][1]
     assert first.startswith(b"HTTP/1.1 %d " % plan.status)
     return plan.status

@@ -9,7 +9,7 @@ import pytest
 
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.rollout.score.judge_input import sections
-from taskapp_kit.rollout.score.judge_prompt import Asking
+from taskapp_kit.rollout.score.judge_prompt import JudgePrompt
 from taskapp_kit.rollout.score.verdict import Question, read_verdicts
 from taskapp_kit.testing import ChatRequest, MockModel, by_name, judge
 from taskapp_kit.testing.mock_model.chat_request import Refused
@@ -21,7 +21,7 @@ NONCES = ("0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210"
 
 
 def asked(*questions: Question, nonce: str = NONCES[0], form: str = "json_schema", said: str = "Hello.") -> ChatRequest:
-    asking = Asking(questions, tuple(sections(said)), named=len(questions) > 1, form=form)
+    asking = JudgePrompt(questions, tuple(sections(said)), named=len(questions) > 1, form=form)
     body = asking.body(nonce)
     return ChatRequest({"model": "m", **body}, digest=json.dumps(body["messages"]))
 

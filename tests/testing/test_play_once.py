@@ -151,7 +151,7 @@ def test_the_state_of_another_numpy_generator_is_compared_too() -> None:
     generator = numpy_random.get_bit_generator()
     try:
         numpy_random.set_bit_generator(numpy_random.PCG64(3))
-        watch = global_random.Watch()
+        watch = global_random.GlobalRandomWatch()
         assert watch.changed("still") is None
         numpy_random.random()
         assert watch.changed("drawn") is not None

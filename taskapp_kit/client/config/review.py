@@ -8,7 +8,7 @@ from typing import Any
 
 from taskapp_kit.client.config.consistency import agree, is_short, models_named
 from taskapp_kit.client.config.problems import Document, Review, told
-from taskapp_kit.client.config.sections import BY_NAME, SECTIONS, TOP_LEVEL, Section, inner_sections
+from taskapp_kit.client.config.sections import BY_NAME, SECTIONS, TOP_LEVEL, ConfigSection, inner_sections
 from taskapp_kit.client.config.values import (
     MOST_LEVELS,
     Place,
@@ -45,7 +45,7 @@ def review(document: Document) -> Review:
     return found
 
 
-def _section(found: Review, section: Section, value: Any, *, short: bool) -> None:
+def _section(found: Review, section: ConfigSection, value: Any, *, short: bool) -> None:
     if not isinstance(value, dict):
         found.misfit(section.path, value, "a section", f"Write [{section.name}] in a line of its own, its keys below.")
         return
@@ -79,7 +79,7 @@ def _section(found: Review, section: Section, value: Any, *, short: bool) -> Non
             found.wrong(place, f"[{section.name}] {key.name}: missing; expected {key.expected}. {do}")
 
 
-def _missing_section(found: Review, section: Section) -> None:
+def _missing_section(found: Review, section: ConfigSection) -> None:
     unknown = [name for name in found.document if name not in TOP_LEVEL]
     near = closest(section.name, unknown, cutoff=0.75)
     keys = ", ".join(key.name for key in section.keys if key.required)
@@ -88,7 +88,7 @@ def _missing_section(found: Review, section: Section) -> None:
     found.wrong(place, f"[{section.name}]: missing; expected a section with {keys}. {do}")
 
 
-def _unknown(found: Review, section: Section, name: str, open_names: set[str]) -> None:
+def _unknown(found: Review, section: ConfigSection, name: str, open_names: set[str]) -> None:
     near = closest(name, sorted(open_names), cutoff=0.8 if section.free else 0.6)
     if section.free and not near:
         return
@@ -99,7 +99,7 @@ def _unknown(found: Review, section: Section, name: str, open_names: set[str]) -
     )
 
 
-def _home_of(name: str, *, outside: Section | None = None) -> str:
+def _home_of(name: str, *, outside: ConfigSection | None = None) -> str:
     """The end of a sentence about an unknown key: which section has one of that name."""
     homes = [section for section in SECTIONS if section is not outside and section.key(name) is not None]
     return f"; did you mean [{homes[0].name}] {name}?" if homes else "."

@@ -17,7 +17,7 @@ SHORT_FORM = ("trainer", "env", "job")
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ConfigKey:
     """One key. about: what it is, with its unit. low, high: bounds, both allowed; above: a bound that is not itself allowed.
 
     choices: nothing else is taken. advised: anything else is a warning. required: when its section has to be there at
@@ -56,12 +56,12 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ConfigSection:
     """One section. name: with dots, as in its header. required: in the full form. free: other keys are taken silently."""
 
     name: str
     about: str
-    keys: tuple[Key, ...] = ()
+    keys: tuple[ConfigKey, ...] = ()
     required: bool = False
     free: bool = False
     warning: str = ""
@@ -71,12 +71,12 @@ class Section:
         """Its place in the document."""
         return tuple(self.name.split("."))
 
-    def key(self, name: str) -> Key | None:
+    def key(self, name: str) -> ConfigKey | None:
         """The key of that name; None when there is none."""
         return next((key for key in self.keys if key.name == name), None)
 
 
-def _bounds(key: Key) -> str:
+def _bounds(key: ConfigKey) -> str:
     if key.above is not None:
         return f" above {key.above:g}" + (f" and at most {key.high:g}" if key.high is not None else "")
     if key.low is not None and key.high is not None:
@@ -84,16 +84,16 @@ def _bounds(key: Key) -> str:
     return f" of at least {key.low:g}" if key.low is not None else ""
 
 
-def _text(name: str, about: str, example: str, **more: object) -> Key:
-    return Key(name, "text", about, f'"{example}"', **more)  # type: ignore[arg-type]
+def _text(name: str, about: str, example: str, **more: object) -> ConfigKey:
+    return ConfigKey(name, "text", about, f'"{example}"', **more)  # type: ignore[arg-type]
 
 
-def _count(name: str, about: str, example: int, *, low: int = 1, required: bool = False) -> Key:
-    return Key(name, "whole", about, str(example), low=low, high=None, required=required)
+def _count(name: str, about: str, example: int, *, low: int = 1, required: bool = False) -> ConfigKey:
+    return ConfigKey(name, "whole", about, str(example), low=low, high=None, required=required)
 
 
-def _number(name: str, about: str, example: str, **more: object) -> Key:
-    return Key(name, "number", about, example, **more)  # type: ignore[arg-type]
+def _number(name: str, about: str, example: str, **more: object) -> ConfigKey:
+    return ConfigKey(name, "number", about, example, **more)  # type: ignore[arg-type]
 
 
 TOPOLOGY = (
@@ -108,12 +108,12 @@ LORA = (
     _count("r", "rank", 16),
     _number("alpha", "scale", "32", above=0),
     _number("dropout", "share that is dropped", "0.05", low=0, high=1),
-    Key("target_modules", "text or texts", "layers that get an adapter", '["q_proj", "v_proj"]'),
+    ConfigKey("target_modules", "text or texts", "layers that get an adapter", '["q_proj", "v_proj"]'),
 )
 MODES = ("full", "lora", "qlora")
 
-SECTIONS: tuple[Section, ...] = (
-    Section(
+SECTIONS: tuple[ConfigSection, ...] = (
+    ConfigSection(
         "algorithm",
         "how the policy learns",
         (
@@ -129,17 +129,17 @@ SECTIONS: tuple[Section, ...] = (
         ),
         required=True,
     ),
-    Section(
+    ConfigSection(
         "services",
         "servers that the job uses",
         (
-            Key(
+            ConfigKey(
                 "task_url", "url", "the task app; an argument and TASK_APP_URL go before it", '"http://127.0.0.1:8001"'
             ),
-            Key("judge_url", "url", "the judges' server", '"http://127.0.0.1:8002"'),
+            ConfigKey("judge_url", "url", "the judges' server", '"http://127.0.0.1:8002"'),
         ),
     ),
-    Section(
+    ConfigSection(
         "model",
         "what is trained: exactly one of source and base",
         (
@@ -149,7 +149,7 @@ SECTIONS: tuple[Section, ...] = (
             _text("label", "the trained model's label", "my-run", required=True),
         ),
     ),
-    Section(
+    ConfigSection(
         "policy",
         "the model and how it samples; stands in for [model] with exactly one of source and model_name",
         (
@@ -160,13 +160,13 @@ SECTIONS: tuple[Section, ...] = (
             _count("max_tokens", "tokens of one answer", 512),
             _number("temperature", "how freely it samples", "0.7", low=0, high=10),
             _number("top_p", "nucleus sampling", "0.95", above=0, high=1),
-            Key("top_k", "whole", "how many tokens it samples from; -1 for all", "50", low=-1),
+            ConfigKey("top_k", "whole", "how many tokens it samples from; -1 for all", "50", low=-1),
             _number("repetition_penalty", "1 changes nothing", "1.0", above=0),
-            Key("stop_sequences", "texts", "what ends an answer", '["</answer>"]'),
-            Key("inference_url", "url", "where the model answers", '"http://127.0.0.1:8100/v1"'),
+            ConfigKey("stop_sequences", "texts", "what ends an answer", '["</answer>"]'),
+            ConfigKey("inference_url", "url", "where the model answers", '"http://127.0.0.1:8100/v1"'),
         ),
     ),
-    Section(
+    ConfigSection(
         "compute",
         "the GPUs",
         (
@@ -176,9 +176,9 @@ SECTIONS: tuple[Section, ...] = (
         ),
         required=True,
     ),
-    Section("compute.topology", "who uses which GPUs; [topology] is the same", TOPOLOGY),
-    Section("topology", "who uses which GPUs; [compute.topology] is the same", TOPOLOGY),
-    Section(
+    ConfigSection("compute.topology", "who uses which GPUs; [topology] is the same", TOPOLOGY),
+    ConfigSection("topology", "who uses which GPUs; [compute.topology] is the same", TOPOLOGY),
+    ConfigSection(
         "rollout",
         "how episodes are played",
         (
@@ -187,14 +187,14 @@ SECTIONS: tuple[Section, ...] = (
             _count("max_turns", "turns of one episode", 6, required=True),
             _count("episodes_per_batch", "episodes between two updates", 8, required=True),
             _count("max_concurrent_rollouts", "rollouts at the same time", 4, required=True),
-            Key("env_config", "table", "arguments of the environment", "{ low = 5 }"),
-            Key("policy_config", "table", "the policy's own settings", "{ temperature = 0.7 }"),
+            ConfigKey("env_config", "table", "arguments of the environment", "{ low = 5 }"),
+            ConfigKey("policy_config", "table", "the policy's own settings", "{ temperature = 0.7 }"),
             _count("batches_per_step", "batches of one update", 1),
-            Key("ops", "ops", "what is played, in order", '["agent", "env"]'),
+            ConfigKey("ops", "ops", "what is played, in order", '["agent", "env"]'),
         ),
         required=True,
     ),
-    Section(
+    ConfigSection(
         "training",
         "how long and how fast it learns",
         (
@@ -211,24 +211,24 @@ SECTIONS: tuple[Section, ...] = (
             _count("async_semaphore_max", "rollouts at the same time, over the whole job", 4),
         ),
     ),
-    Section(
+    ConfigSection(
         "training.weight_sync",
         "how new weights reach the policy that plays",
         (
-            Key("enable", "switch", "whether they do", "true"),
-            Key("targets", "texts", "who gets them", '["policy"]'),
+            ConfigKey("enable", "switch", "whether they do", "true"),
+            ConfigKey("targets", "texts", "who gets them", '["policy"]'),
             _text("mode", "the way", "direct"),
-            Key("direct", "switch", "whether from GPU to GPU", "true"),
+            ConfigKey("direct", "switch", "whether from GPU to GPU", "true"),
             _count("interval", "updates between two syncs", 1),
             _count("verify_every_k", "syncs between two that are verified; 0 for never", 0, low=0),
         ),
     ),
-    Section("training.lora", "adapters, with trainer_mode lora or qlora", LORA),
-    Section(
+    ConfigSection("training.lora", "adapters, with trainer_mode lora or qlora", LORA),
+    ConfigSection(
         "training.rewards",
         "rewards of steps and events",
         (
-            Key("step_rewards_enabled", "switch", "whether steps are rewarded", "true"),
+            ConfigKey("step_rewards_enabled", "switch", "whether steps are rewarded", "true"),
             _text("step_rewards_mode", "when they are", "decision_stepwise"),
             _number("step_rewards_indicator_lambda", "the weight of a step's reward", "1.0", low=0),
             _number("step_rewards_beta", "told to the trainer", "0.0"),
@@ -236,24 +236,24 @@ SECTIONS: tuple[Section, ...] = (
             _text("event_rewards_kind", "how events are rewarded", "unique"),
         ),
     ),
-    Section(
+    ConfigSection(
         "evaluation",
         "the policy is measured at a fixed cadence",
         (
             _count("instances", "episodes of one evaluation", 2, required=True),
             _count("every_n_iters", "updates between two evaluations", 1, required=True),
-            Key("seeds", "seeds", "the seeds of an evaluation", "[0, 1]", required=True),
+            ConfigKey("seeds", "seeds", "the seeds of an evaluation", "[0, 1]", required=True),
         ),
     ),
-    Section(
+    ConfigSection(
         "judge",
         "rewards by a judge",
         (
-            Key("enabled", "switch", "whether there is one", "true"),
+            ConfigKey("enabled", "switch", "whether there is one", "true"),
             _number("timeout_s", "seconds that a judge may take", "45", above=0),
         ),
     ),
-    Section(
+    ConfigSection(
         "judge.reward_blend",
         "reward = env · return + event · events score + outcome · outcome score; not all 0",
         (
@@ -262,37 +262,39 @@ SECTIONS: tuple[Section, ...] = (
             _number("outcome", "weight of the outcome score", "0.0", low=0),
         ),
     ),
-    Section(
+    ConfigSection(
         "judge.options",
         "who judges what",
         (
             _text("provider", "the judge's vendor", "openai", advised=("openai", "groq", "gemini")),
             _text("model", "the judge's model", "gpt-5-nano"),
             _text("rubric_id", "the rubric", "adder/v1"),
-            Key("event", "switch", "whether events are judged", "true"),
-            Key("outcome", "switch", "whether the outcome is judged", "true"),
-            Key("rubric_overrides", "table", "changes to the rubric", "{}"),
-            Key("metadata", "table", "words for the judge's log", "{}"),
+            ConfigKey("event", "switch", "whether events are judged", "true"),
+            ConfigKey("outcome", "switch", "whether the outcome is judged", "true"),
+            ConfigKey("rubric_overrides", "table", "changes to the rubric", "{}"),
+            ConfigKey("metadata", "table", "words for the judge's log", "{}"),
         ),
         free=True,
     ),
-    Section(
+    ConfigSection(
         "rubric",
         "an older way to name a judge's rubric",
         free=True,
         warning="is deprecated. Write [judge] and [judge.options] instead",
     ),
-    Section(
+    ConfigSection(
         "vllm",
         "the server that runs the policy; other keys go to it as they stand",
         (_count("tensor_parallel_size", "GPUs that one copy of the policy is spread over", 2),),
         free=True,
     ),
-    Section("reference", "the reference model", (_text("placement", 'where it runs; "none" when left out', "none"),)),
-    Section("lora", "adapters, with trainer_mode lora or qlora", LORA),
-    Section("tags", "words of your own by which the job is found again: text, numbers, switches", free=True),
-    Section("smoke", "for local smoke tests: never sent with a job", free=True),
-    Section(
+    ConfigSection(
+        "reference", "the reference model", (_text("placement", 'where it runs; "none" when left out', "none"),)
+    ),
+    ConfigSection("lora", "adapters, with trainer_mode lora or qlora", LORA),
+    ConfigSection("tags", "words of your own by which the job is found again: text, numbers, switches", free=True),
+    ConfigSection("smoke", "for local smoke tests: never sent with a job", free=True),
+    ConfigSection(
         "trainer",
         "smoke-test form of [training]",
         (
@@ -300,12 +302,12 @@ SECTIONS: tuple[Section, ...] = (
             _count("group_size", "as training.group_size", 4),
         ),
     ),
-    Section(
+    ConfigSection(
         "env",
         "smoke-test form of [rollout]",
         (_count("max_steps_per_episode", "as rollout.max_turns", 3),),
     ),
-    Section(
+    ConfigSection(
         "job",
         "smoke-test form of [model]",
         (
@@ -316,7 +318,7 @@ SECTIONS: tuple[Section, ...] = (
             ),
         ),
     ),
-    Section(
+    ConfigSection(
         "runner",
         "how a script follows the job; no trainer reads it",
         (
@@ -325,7 +327,9 @@ SECTIONS: tuple[Section, ...] = (
             _number("startup_deadline_s", "seconds until the first event", "45", above=0),
         ),
     ),
-    Section("data", "the tasks", (Key("seeds", "seeds", "the seeds that are trained on, in order", "[0, 1, 2, 3]"),)),
+    ConfigSection(
+        "data", "the tasks", (ConfigKey("seeds", "seeds", "the seeds that are trained on, in order", "[0, 1, 2, 3]"),)
+    ),
 )
 
 BY_NAME = {section.name: section for section in SECTIONS}
@@ -333,7 +337,7 @@ TOP_LEVEL = tuple(section.name for section in SECTIONS if "." not in section.nam
 """Names of the sections that stand at the top of a document."""
 
 
-def inner_sections(section: Section) -> dict[str, Section]:
+def inner_sections(section: ConfigSection) -> dict[str, ConfigSection]:
     """The sections directly inside this one, by their last name."""
     return {
         inner.path[-1]: inner for inner in SECTIONS if inner.path[:-1] == section.path and inner.path != section.path

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from taskapp_kit.client.config.sections import MOST, Key
+from taskapp_kit.client.config.sections import MOST, ConfigKey
 
 Place = tuple[str | int, ...]
 
@@ -71,7 +71,7 @@ def in_one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
 
 
-def misfits(key: Key, value: Any) -> Iterator[tuple[Place, Any, str]]:
+def misfits(key: ConfigKey, value: Any) -> Iterator[tuple[Place, Any, str]]:
     """What of a value does not fit its key: the place within it (() for all of it), what was found, what was expected."""
     if key.kind in ("texts", "seeds", "ops") or (key.kind == "text or texts" and isinstance(value, list)):
         if not isinstance(value, list):
@@ -84,7 +84,7 @@ def misfits(key: Key, value: Any) -> Iterator[tuple[Place, Any, str]]:
         yield (), value, key.expected
 
 
-def _fits(key: Key, value: Any) -> bool:
+def _fits(key: ConfigKey, value: Any) -> bool:
     if key.kind in ("text", "text or texts"):
         return isinstance(value, str) and bool(value.strip()) and (not key.choices or value in key.choices)
     if key.kind == "url":
@@ -98,13 +98,13 @@ def _fits(key: Key, value: Any) -> bool:
     return is_plain_number(value) and _within(key, value)
 
 
-def _within(key: Key, value: float) -> bool:
+def _within(key: ConfigKey, value: float) -> bool:
     if key.above is not None and not value > key.above:
         return False
     return (key.low is None or value >= key.low) and (key.high is None or value <= key.high)
 
 
-def _fits_in_list(key: Key, item: Any) -> bool:
+def _fits_in_list(key: ConfigKey, item: Any) -> bool:
     if key.kind == "seeds":
         return isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= MOST
     if key.kind == "ops":

@@ -9,7 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from taskapp_kit.deploy.health_check import ASK_SECONDS, REFUSED, Answer, ask_health, key_headers
+from taskapp_kit.deploy.health_check import ASK_SECONDS, REFUSED, HealthResponse, ask_health, key_headers
 from taskapp_kit.errors import ConfigError, TaskAppError, TaskappError
 
 if TYPE_CHECKING:
@@ -93,20 +93,20 @@ def wait_until_well(
     ours: bool,
     seconds: float,
     leave: threading.Event,
-) -> Answer:
+) -> HealthResponse:
     """What `/health` answers once it answers well. Raises TaskAppError with what is really wrong, as soon as it is known."""
     end, last = time.monotonic() + seconds, "it was not asked"
     while True:
         answer = ask_health(
             url, key_headers(key), local=True, seconds=min(ASK_SECONDS, max(0.1, end - time.monotonic()))
         )
-        if isinstance(answer, Answer) and answer.status == 200:
+        if isinstance(answer, HealthResponse) and answer.status == 200:
             return answer
         if not server.running:
             failure = server.failure
             why = "" if failure is None else f": {type(failure).__name__}: {failure}"
             raise TaskAppError(f"The server of task app {name} ended right after its start{why}.") from failure
-        if isinstance(answer, Answer):
+        if isinstance(answer, HealthResponse):
             problem = _final(answer, name, key, ours)
             if problem is not None:
                 raise problem
@@ -116,12 +116,12 @@ def wait_until_well(
         if leave.wait(PAUSE_SECONDS) or time.monotonic() >= end:
             raise TaskAppError(
                 f"Task app {name} was not well within {seconds:g} s: GET {url}/health: {last}.",
-                status=answer.status if isinstance(answer, Answer) else 0,
+                status=answer.status if isinstance(answer, HealthResponse) else 0,
                 hint="Its log says what it does; health_check_timeout= gives it more time.",
             )
 
 
-def _final(answer: Answer, name: str, key: str | None, ours: bool) -> TaskAppError | None:
+def _final(answer: HealthResponse, name: str, key: str | None, ours: bool) -> TaskAppError | None:
     """What no waiting will change."""
     reads = "it reads ENVIRONMENT_API_KEY from the environment of this process when it is asked"
     if answer.status == 503 and answer.code == NO_KEY:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from taskapp_kit.config import from_environment, keep_from_authors
 from taskapp_kit.deploy.modal.container import preload, serve, tickets_of
 from taskapp_kit.deploy.modal.load_app import require_modal
-from taskapp_kit.deploy.modal.plan import SOURCE_ROOT, Plan, make_plan, together
+from taskapp_kit.deploy.modal.plan import SOURCE_ROOT, DeployPlan, make_plan, together
 from taskapp_kit.deploy.modal.settings import ModalSettings
 from taskapp_kit.deploy.packaging.import_check import Rehearsal
 from taskapp_kit.deploy.packaging.source_files import Tree, folder_of
@@ -70,7 +70,7 @@ class Deployment:
     ) -> None:
         self._client = require_modal()
         self._beside = folder_of(beside)
-        self.plan: Plan | None = None
+        self.plan: DeployPlan | None = None
         if self._client.is_local():
             try:
                 self.plan = make_plan(target, said or ModalSettings(), beside=beside, rehearsal=rehearsal)

@@ -44,7 +44,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
-from taskapp_kit.contract.protocols import TICKET_SECONDS, Clock, Found, Settled, Ticket
+from taskapp_kit.contract.protocols import TICKET_SECONDS, Claim, Clock, Settled, Ticket
 from taskapp_kit.deploy.modal.dict_entries import Entries
 from taskapp_kit.deploy.modal.idempotency_record import MOST_BYTES, PART_BYTES, KeptTicket, Shelf, damaged
 from taskapp_kit.errors import StoreError
@@ -90,7 +90,7 @@ class DictCoordinator:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
-    async def claim(self, ticket: Ticket) -> Found | None:
+    async def claim(self, ticket: Ticket) -> Claim | None:
         """Keeps the ticket as held by this process, and answers None; when its key is taken, answers who has it.
 
         A caller that is cancelled meanwhile holds nothing. Raises StoreError.
@@ -142,7 +142,7 @@ class DictCoordinator:
             finally:
                 self._held.pop(rollout_id, None)
 
-    async def look(self, rollout_id: str) -> Found | None:
+    async def look(self, rollout_id: str) -> Claim | None:
         """The ticket of this rollout; None when there is none, or no more. Raises StoreError."""
         self._open()
         kept, state = await self._standing(rollout_id)
@@ -181,7 +181,7 @@ class DictCoordinator:
 
     # -- claiming -------------------------------------------------------------------------------------------------
 
-    async def _claim(self, ticket: Ticket) -> Found | None:
+    async def _claim(self, ticket: Ticket) -> Claim | None:
         if ticket.key is None:
             await self._put_ticket(ticket)
             return None
@@ -200,7 +200,7 @@ class DictCoordinator:
             await self._shelf.forget(ticket.rollout_id)
         return found
 
-    async def _let_go_after(self, claim: asyncio.Task[Found | None], rollout_id: str) -> None:
+    async def _let_go_after(self, claim: asyncio.Task[Claim | None], rollout_id: str) -> None:
         """The caller of a claim has left: if it won, it gives back what it won."""
         with suppress(StoreError):
             if await claim is None:
@@ -219,7 +219,7 @@ class DictCoordinator:
             return True
         return await self._entries.get(place) == rollout_id.encode()
 
-    async def _end_of(self, place: str) -> tuple[str, Found | None]:
+    async def _end_of(self, place: str) -> tuple[str, Claim | None]:
         """(where the next link goes, None), or (the last link, the rollout that has the key) when one has it."""
         for _ in range(LONGEST_CHAIN):
             last = await self._entries.get(place)
@@ -250,8 +250,8 @@ class DictCoordinator:
         kept = await self._shelf.read(rollout_id)
         return kept if kept is not None and self._fresh(kept.ticket) else None
 
-    async def _found(self, kept: KeptTicket, state: State) -> Found:
-        return Found(kept.ticket, state, await self._shelf.settled(kept) if state == "settled" else None)
+    async def _found(self, kept: KeptTicket, state: State) -> Claim:
+        return Claim(kept.ticket, state, await self._shelf.settled(kept) if state == "settled" else None)
 
     async def _alive(self, kept: KeptTicket) -> bool:
         """Whether its holder lives, and holds it."""

@@ -34,7 +34,7 @@ Known = tuple[frozenset[str], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DeployPlan:
     """What a deploy will do.
 
     target: as the author named it. address: what the container finds the app by. settings: complete. required_keys:
@@ -87,7 +87,9 @@ class Plan:
         }
 
 
-def make_plan(target: str, said: ModalSettings, *, beside: str | Path, rehearsal: Rehearsal | None = None) -> Plan:
+def make_plan(
+    target: str, said: ModalSettings, *, beside: str | Path, rehearsal: Rehearsal | None = None
+) -> DeployPlan:
     """The plan for one app.
 
     Args:
@@ -128,7 +130,7 @@ def make_plan(target: str, said: ModalSettings, *, beside: str | Path, rehearsal
     trees = source_files.trees(parsed, beside=folder, data_files=data)
     if trees:
         warnings += _lazy_imports(trees[0], needs, known)
-    return Plan(
+    return DeployPlan(
         target=target,
         address=source_files.container_address(parsed, Path(SOURCE_ROOT)),
         settings=settings,
@@ -266,4 +268,4 @@ def _left(tree: source_files.Tree) -> Iterator[str]:
             yield f"{entry.name}/" if entry.is_dir() else entry.name
 
 
-__all__ = ["SOURCE_ROOT", "Plan", "make_plan"]
+__all__ = ["SOURCE_ROOT", "DeployPlan", "make_plan"]

@@ -25,7 +25,7 @@ from typing import Literal
 from taskapp_kit.config import child_environment
 from taskapp_kit.deploy.modal.account import ModalRefused, require_client
 from taskapp_kit.deploy.modal.deployment import ASKED_FILE
-from taskapp_kit.deploy.modal.plan import Plan
+from taskapp_kit.deploy.modal.plan import DeployPlan
 from taskapp_kit.deploy.modal.settings import WEB_FUNCTION, ModalSettings
 from taskapp_kit.system import die_with_parent
 from taskapp_kit.system.child_python import python_command
@@ -76,7 +76,7 @@ class How:
 
 
 @contextmanager
-def entry(plan: Plan, said: ModalSettings, *, beside: Path, rehearsed: bool) -> Iterator[Path]:
+def entry(plan: DeployPlan, said: ModalSettings, *, beside: Path, rehearsed: bool) -> Iterator[Path]:
     """The entry module for a plan, in a folder that goes at the end.
 
     said: what the plan was made with. rehearsed: take over what the plan learnt of the app, and do not import it again.

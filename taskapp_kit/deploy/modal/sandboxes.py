@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from taskapp_kit.errors import SandboxError
 from taskapp_kit.sandbox.limits import MB, SandboxLimits
-from taskapp_kit.sandbox.remote import Ended
+from taskapp_kit.sandbox.remote import CommandResult
 
 log = logging.getLogger("taskapp_kit.deploy")
 
@@ -113,13 +113,13 @@ class ModalMachine:
         self._closing = threading.Lock()
         self._closed = False
 
-    def call(self, argv: Sequence[str], stdin: bytes, *, seconds: float, most_bytes: int) -> Ended:
+    def call(self, argv: Sequence[str], stdin: bytes, *, seconds: float, most_bytes: int) -> CommandResult:
         """See `Machine.call`."""
         if self._closed:
             raise SandboxError("This machine of a box is closed.")
         first, self._first = self._first, 0.0
 
-        async def work() -> Ended:
+        async def work() -> CommandResult:
             process = await self._sandbox.exec.aio(*argv, timeout=math.ceil(seconds + first), text=False)
             heard = bytearray()
 
@@ -143,7 +143,7 @@ class ModalMachine:
             finally:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
-            return Ended(await process.wait.aio(), bytes(heard))
+            return CommandResult(await process.wait.aio(), bytes(heard))
 
         return _done(work, seconds + first, "did not answer")
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from taskapp_kit.deploy.health_check import REFUSED, Answer, ask_health, key_headers
+from taskapp_kit.deploy.health_check import REFUSED, HealthResponse, ask_health, key_headers
 from taskapp_kit.deploy.tunnel.cloudflared import Cloudflared
 from taskapp_kit.deploy.tunnel.plan import INSTALL, TunnelPlan, on_loopback
 from taskapp_kit.errors import TunnelError
@@ -29,7 +29,9 @@ class Tunnel:
     close: Callable[[], None] = field(repr=False)
 
 
-def open_tunnel(plan: TunnelPlan, local_url: str, key: str | None, seen: Answer, leave: threading.Event) -> Tunnel:
+def open_tunnel(
+    plan: TunnelPlan, local_url: str, key: str | None, seen: HealthResponse, leave: threading.Event
+) -> Tunnel:
     """Opens and tries it; blocks. Raises TunnelError. `seen` is what the app itself answered, `leave` ends the waiting."""
     if plan.way == "local":
         return Tunnel(local_url, _nothing)
@@ -57,7 +59,7 @@ def open_tunnel(plan: TunnelPlan, local_url: str, key: str | None, seen: Answer,
 
 
 def _attempt(
-    plan: TunnelPlan, local_url: str, key: str | None, seen: Answer, leave: threading.Event
+    plan: TunnelPlan, local_url: str, key: str | None, seen: HealthResponse, leave: threading.Event
 ) -> tuple[Tunnel | None, str, str]:
     """The open tunnel, or what went wrong and what to do about it."""
     # a config file in the home folder would answer in the app's place: its last rule is usually "404"
@@ -100,7 +102,7 @@ def _verify(
     plan: TunnelPlan,
     url: str,
     key: str | None,
-    seen: Answer,
+    seen: HealthResponse,
     leave: threading.Event,
     process: Cloudflared | None = None,
 ) -> str:

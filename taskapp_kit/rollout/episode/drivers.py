@@ -11,7 +11,7 @@ from taskapp_kit.contract.protocols import PolicyStops
 from taskapp_kit.rollout.episode.episode import Episode, PolicyFailed, policy_failure
 
 
-class Turns:
+class ModelDriver:
     """Plays `episode` with `policy`. Each event goes to `tell`. All calls come from one thread.
 
     `begin`, then `go_on` with what came of each question, until one of them gives None: the episode is over.

@@ -1,6 +1,6 @@
 """`Episode.events()`: one episode as a generator of events.
 
-It does no waiting and knows no network: when it yields `Called`, whoever drives it sends back the policy's `Answer`
+It does no waiting and knows no network: when it yields `Called`, whoever drives it sends back the policy's `Decision`
 (or throws `PolicyFailed`, or the policy's own `PolicyStops`). So a scripted policy runs in one hop inside a thread, a
 model is awaited on an event loop between two hops, a person answers from a terminal: one generator, several drivers.
 """
@@ -18,7 +18,7 @@ from taskapp_kit.contract.events import (
     Acted,
     Answered,
     Called,
-    Ended,
+    EpisodeEnded,
     Event,
     Failed,
     Limited,
@@ -27,7 +27,7 @@ from taskapp_kit.contract.events import (
     Stepped,
 )
 from taskapp_kit.contract.protocols import Clock, LocalPolicy, PolicyStops, Tool, View
-from taskapp_kit.contract.trajectory import RESERVED_METRICS, Answer, PlayedStep, Status, ToolCall
+from taskapp_kit.contract.trajectory import RESERVED_METRICS, Decision, PlayedStep, Status, ToolCall
 from taskapp_kit.declare.signature import BadArguments
 from taskapp_kit.declare.specs import ActionSpec
 from taskapp_kit.errors import Boundary, Failure, InvalidAction, RequestError, TaskappError
@@ -39,7 +39,7 @@ log = logging.getLogger("taskapp_kit.run")
 INVALID_ACTION = "invalid_action"
 """The stop reason of an episode that the author's `InvalidAction(text, end=True)` ended."""
 
-Answers = Generator[Event, "Answer | None", None]
+Answers = Generator[Event, "Decision | None", None]
 
 
 class PolicyFailed(Exception):
@@ -113,7 +113,7 @@ class Episode:
             failed, status, stop_reason = closing, "failed", closing.code
         if failed is not None:
             yield failed
-        yield Ended(status, stop_reason, final_state, self._numbers(stage))
+        yield EpisodeEnded(status, stop_reason, final_state, self._numbers(stage))
 
     def _numbers(self, stage: Stage) -> dict[str, float]:
         """The episode's metrics: the environment's, and the kit's under names that the environment cannot take."""
@@ -156,7 +156,7 @@ class Episode:
             if reached is not None:
                 yield from self._limit(*reached)
             if isinstance(instruction, Scripted):
-                answer = self._spoken(Answer([ToolCall(instruction.tool, instruction.args)]))
+                answer = self._spoken(Decision([ToolCall(instruction.tool, instruction.args)]))
                 yield Answered(self._turns, answer, scripted=True)
             else:
                 asked = clock.monotonic()
@@ -222,7 +222,7 @@ class Episode:
         yield Limited(name, float(value))
         raise _Over("truncated", name)
 
-    def _spoken(self, answer: Answer) -> Answer:
+    def _spoken(self, answer: Decision) -> Decision:
         """Words that came as a call of the action that takes words are the assistant's words all the same."""
         words = self.plan.environment.text_action
         if words is None or answer.output is not None:
@@ -233,7 +233,7 @@ class Episode:
                 return replace(answer, output=call.args[parameter])
         return answer
 
-    def _cut(self, answer: Answer) -> Answer:
+    def _cut(self, answer: Decision) -> Decision:
         """Without the calls after the first that is too many: that one stands for all of them."""
         kept = self.plan.max_calls + 1
         left_out = len(answer.tool_calls) - kept
@@ -243,7 +243,7 @@ class Episode:
             answer, tool_calls=answer.tool_calls[:kept], details={**answer.details, "left_out_calls": left_out}
         )
 
-    def _calls(self, answer: Answer, *, by_policy: bool) -> list[ToolCall]:
+    def _calls(self, answer: Decision, *, by_policy: bool) -> list[ToolCall]:
         """The answer's actions: its tool calls, else its words for the action that takes words, else a call of nothing."""
         if by_policy and self.plan.environment.one_answer:
             return [self._one_answer(answer)]
@@ -255,7 +255,7 @@ class Episode:
             return [ToolCall(words.name, {parameter: answer.output})]
         return [ToolCall("", {})]
 
-    def _one_answer(self, answer: Answer) -> ToolCall:
+    def _one_answer(self, answer: Decision) -> ToolCall:
         """The call that answers, where there is one try: what is no answer counts as an invalid action, and as its words."""
         action = self.plan.environment.text_action
         assert action is not None, "an environment of one answer takes words"

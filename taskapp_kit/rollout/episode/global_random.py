@@ -9,7 +9,7 @@ REMEDY = "draw from context.rng, or from a generator that reset makes of the see
 """What an author does about a change."""
 
 
-class Watch:
+class GlobalRandomWatch:
     """Compares the global generators' states with those when it was made.
 
     Draws of other threads count, too: between the two nothing but one episode may be played.

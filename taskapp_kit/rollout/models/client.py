@@ -20,7 +20,7 @@ from taskapp_kit.contract.chat import ChatReply, Endpoint, ModelFailed
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import Clock, SystemClock
 from taskapp_kit.errors import Failure
-from taskapp_kit.net.addresses import Called, Exposure, NotAnAddress, Outward, read_url
+from taskapp_kit.net.addresses import Exposure, NotAnAddress, Outward, ParsedUrl, read_url
 from taskapp_kit.net.redact import without_keys
 from taskapp_kit.rollout.models.cache import ResponseCache
 from taskapp_kit.rollout.models.concurrency import Gate, Throttle
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from aiohttp.abc import AbstractResolver
     from yarl import URL
 
-    from taskapp_kit.rollout.models.connections import Connections
+    from taskapp_kit.rollout.models.connections import ModelConnections
 
 log = logging.getLogger("taskapp_kit.policy")
 
@@ -47,7 +47,7 @@ MOST_REMEMBERED = 4096
 class Way:
     """What is known of an address before it is called. own_key: the server's, where one belongs there."""
 
-    called: Called
+    called: ParsedUrl
     url: URL
     own_key: str | None
     gate_name: str
@@ -86,7 +86,7 @@ class HttpModelClient:
         self._rng = rng or random.Random()
         self._attempt_seconds = attempt_seconds
         self._ways: dict[str, Way] = {}
-        self._connections: Connections | None = None
+        self._connections: ModelConnections | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def endpoint(self, config: Mapping[str, Any], top_level: str | None, *, cache: bool = False) -> Endpoint | None:
@@ -178,20 +178,20 @@ class HttpModelClient:
         self._ways[url] = way
         return way
 
-    def _open(self) -> Connections:
+    def _open(self) -> ModelConnections:
         loop = asyncio.get_running_loop()
         if self._connections is None or self._loop is not loop:
-            from taskapp_kit.rollout.models.connections import Connections
+            from taskapp_kit.rollout.models.connections import ModelConnections
 
             if self._loop is not None:  # who waited on another loop waits no more
                 self.throttle = self.throttle.fresh()
-            self._connections, self._loop = Connections(self.rules, self._resolver), loop
+            self._connections, self._loop = ModelConnections(self.rules, self._resolver), loop
         return self._connections
 
     # one attempt
 
     async def _attempt(
-        self, connections: Connections, gate: Gate, way: Way, content: bytes, key: str | None, hung: int, left: float,
+        self, connections: ModelConnections, gate: Gate, way: Way, content: bytes, key: str | None, hung: int, left: float,
         read: Callable[[int, bytes, float | None], ChatReply],
     ) -> ChatReply:  # fmt: skip
         """An answer, or AttemptFailed.

@@ -15,7 +15,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from taskapp_kit.net.addresses import Called, NotAnAddress, Outward, read_url
+from taskapp_kit.net.addresses import NotAnAddress, Outward, ParsedUrl, read_url
 from taskapp_kit.rollout.models.retry import AttemptFailed, retry_after
 from taskapp_kit.version import __version__
 
@@ -80,7 +80,7 @@ class CheckedResolver(AbstractResolver):
 
 
 @dataclass(slots=True)
-class Answered:
+class ModelHttpResponse:
     """An HTTP answer. retry_after: seconds, where its headers name them."""
 
     status: int
@@ -88,7 +88,7 @@ class Answered:
     retry_after: float | None = None
 
 
-class Connections:
+class ModelConnections:
     """One session: a pool of connections without cookies, proxies and redirects, on the loop that runs when it is made."""
 
     def __init__(self, rules: Outward, resolver: AbstractResolver | None = None) -> None:
@@ -113,7 +113,9 @@ class Connections:
         """Ends every connection."""
         await self._session.close()
 
-    async def post(self, called: Called, url: URL, body: bytes, key: str | None, now: Callable[[], float]) -> Answered:
+    async def post(
+        self, called: ParsedUrl, url: URL, body: bytes, key: str | None, now: Callable[[], float]
+    ) -> ModelHttpResponse:
         """The answer to one POST, polled for where it says 303. Raises AttemptFailed; a caller sets its time limit."""
         headers = None if key is None else {"Authorization": f"Bearer {key}"}
         try:
@@ -131,7 +133,7 @@ class Connections:
             raise self._failed(error, called) from None
         raise AttemptFailed("redirected", f"sent its caller on {MOST_HOPS} times without an answer", status=status)
 
-    def _failed(self, error: Exception, called: Called) -> AttemptFailed:
+    def _failed(self, error: Exception, called: ParsedUrl) -> AttemptFailed:
         """What an exception of aiohttp's comes to. Its own text may hold the address with its query, so it is not told."""
         inner = getattr(error, "os_error", error) if isinstance(error, aiohttp.ClientConnectorError) else error
         if isinstance(inner, AddressRefused):
@@ -152,7 +154,7 @@ class Connections:
         return AttemptFailed("dropped", "dropped the connection before it answered")
 
 
-async def _read(response: aiohttp.ClientResponse, now: Callable[[], float]) -> Answered:
+async def _read(response: aiohttp.ClientResponse, now: Callable[[], float]) -> ModelHttpResponse:
     good = response.status == 200
     most = MAX_ANSWER_BYTES if good else MAX_ERROR_BYTES
     length = response.content_length
@@ -170,11 +172,11 @@ async def _read(response: aiohttp.ClientResponse, now: Callable[[], float]) -> A
                 break
         body = b"".join(parts)
     if good:
-        return Answered(200, body)
-    return Answered(response.status, body, retry_after(response.headers, now()))
+        return ModelHttpResponse(200, body)
+    return ModelHttpResponse(response.status, body, retry_after(response.headers, now()))
 
 
-def _next(called: Called, url: URL, status: int, location: str) -> URL:
+def _next(called: ParsedUrl, url: URL, status: int, location: str) -> URL:
     """Where a 303 leads, if that is the same door. Raises AttemptFailed: a redirect elsewhere is never followed."""
     elsewhere = ""
     try:
@@ -190,6 +192,6 @@ def _next(called: Called, url: URL, status: int, location: str) -> URL:
     )
 
 
-def prepared(called: Called) -> URL:
+def prepared(called: ParsedUrl) -> URL:
     """The address as aiohttp takes it, to the letter."""
     return URL(called.url, encoded=True)

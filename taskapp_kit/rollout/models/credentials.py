@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote
 
 from taskapp_kit.config import SERVER_ONLY, Settings
 from taskapp_kit.errors import ConfigError, FieldProblem, RequestError
-from taskapp_kit.net.addresses import Called, NotAnAddress, Place, read_url
+from taskapp_kit.net.addresses import NotAnAddress, ParsedUrl, Place, read_url
 
 VENDORS: Mapping[str, tuple[str, ...]] = {
     "ANTHROPIC_API_KEY": ("api.anthropic.com",),
@@ -95,7 +95,7 @@ class VendorKeys:
             self._for.pop((scheme, called.host, 443), None)  # who names the host means it
             self._for[scheme, called.host, port] = key.strip()
 
-    def own_key(self, called: Called) -> str | None:
+    def own_key(self, called: ParsedUrl) -> str | None:
         """The server's key that belongs to this host; None when none does."""
         found = self._for.get((called.scheme, called.host, called.port))
         return found if found is not None else self._for.get((called.scheme, called.host, None))

@@ -14,11 +14,11 @@ from typing import Any
 from taskapp_kit.contract.chat import CONTEXT_OVERFLOW, POLICY, ChatReply, ModelFailed, ModelPort
 from taskapp_kit.contract.content import Content, Json, NotJson, plain
 from taskapp_kit.contract.protocols import PolicyStops, View
-from taskapp_kit.contract.trajectory import Answer, PlayedStep, ToolCall
+from taskapp_kit.contract.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.rollout.policy.builtin import PolicyError
 from taskapp_kit.rollout.policy.chat.parsed_message import hear
 from taskapp_kit.rollout.policy.chat.prompt import tool_schemas
-from taskapp_kit.rollout.policy.options import Asking
+from taskapp_kit.rollout.policy.options import PolicyOptions
 
 RETURNED = "rollout_returned"
 """The stop reason of an episode whose loop returned before the environment ended it: truncated, and scored."""
@@ -59,7 +59,7 @@ class LoopEnvironment:
 class LoopModel:
     """The model that plays, as the author's loop asks it."""
 
-    def __init__(self, asking: Asking) -> None:
+    def __init__(self, asking: PolicyOptions) -> None:
         self.fresh: list[dict[str, Json]] = []
         self.replies: list[ChatReply] = []
         self._asking = asking
@@ -108,7 +108,7 @@ class AuthorLoop:
     def __init__(
         self,
         function: Callable[..., Any],
-        asking: Asking,
+        asking: PolicyOptions,
         name: str,
         shown: Callable[[Any], dict[str, Json]] | None = None,
     ) -> None:
@@ -124,7 +124,7 @@ class AuthorLoop:
         """How the model is asked."""
         self._model.use(models)
 
-    def decide(self, view: View) -> Answer:
+    def decide(self, view: View) -> Decision:
         """Lets the loop run up to its next step. Raises PolicyStops when it returned, and what it raised."""
         if self._runner is None:
             self._runner = asyncio.Runner()
@@ -162,12 +162,12 @@ class AuthorLoop:
         self._task.result()
         raise PolicyStops(RETURNED)
 
-    def _answer(self, call: ToolCall) -> Answer:
+    def _answer(self, call: ToolCall) -> Decision:
         """The step, with the calls of the model since the one before."""
         model = self._model
         replies, model.replies = model.replies, []
         messages, model.fresh = model.fresh, []
-        answer = Answer([call], messages=messages)
+        answer = Decision([call], messages=messages)
         for reply in replies:
             for name, count in reply.usage.items():
                 answer.usage[name] = answer.usage.get(name, 0.0) + count
@@ -178,7 +178,7 @@ class AuthorLoop:
             answer.token_ids, answer.logprobs = last.token_ids, last.logprobs
             answer.prompt_token_ids, answer.policy_version = last.prompt_token_ids, last.policy_version
             answer.details = {**_details(last), "model_calls": len(replies)}
-        if len(replies) > 1:  # one Answer has room for the tokens of one call
+        if len(replies) > 1:  # one Decision has room for the tokens of one call
             answer.details["earlier_calls"] = [
                 {
                     **_details(reply),

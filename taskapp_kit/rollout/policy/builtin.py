@@ -10,9 +10,9 @@ from typing import Any
 from taskapp_kit.contract.content import Json, NotJson, plain, without_images
 from taskapp_kit.contract.identity import derived_rng
 from taskapp_kit.contract.protocols import PolicyStops, Tool, View
-from taskapp_kit.contract.trajectory import Answer, Recording, ToolCall
+from taskapp_kit.contract.trajectory import Decision, Recording, ToolCall
 from taskapp_kit.declare.source_location import without_folder
-from taskapp_kit.declare.specs import EnvironmentSpec, PolicySpec
+from taskapp_kit.declare.specs import AuthorPolicySpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError, TaskappError
 from taskapp_kit.rollout.policy.sampling import Draw, Unbounded, compile_sampler
 
@@ -35,14 +35,14 @@ class RandomPolicy:
         self._rng = rng
         self._samplers: dict[str, Draw] = {}
 
-    def decide(self, view: View) -> Answer:
+    def decide(self, view: View) -> Decision:
         """One uniformly drawn action."""
         tools = view.tools
         tool = self._rng.choice(tools) if len(tools) > 1 else tools[0]
         draw = self._samplers.get(tool.name)
         if draw is None:
             draw = self._samplers[tool.name] = sampler_of(tool)
-        return Answer([ToolCall(tool.name, draw(self._rng))])
+        return Decision([ToolCall(tool.name, draw(self._rng))])
 
 
 _compiled: dict[int, tuple[Tool, Draw]] = {}
@@ -88,20 +88,20 @@ def random_policy(environment: EnvironmentSpec, rng: random.Random) -> RandomPol
 class ConstantPolicy:
     """The same answer in every turn."""
 
-    def __init__(self, name: str, answer: Answer) -> None:
+    def __init__(self, name: str, answer: Decision) -> None:
         self.name = name
         self._answer = answer
 
-    def decide(self, view: View) -> Answer:
+    def decide(self, view: View) -> Decision:
         """The answer, whatever is seen."""
-        return Answer([ToolCall(call.tool, call.args) for call in self._answer.tool_calls], self._answer.output)
+        return Decision([ToolCall(call.tool, call.args) for call in self._answer.tool_calls], self._answer.output)
 
 
 def noop_policy(environment: EnvironmentSpec) -> ConstantPolicy:
     """Plays the action marked `@action(noop={…})`. Raises RequestError when none is."""
     for action in environment.actions.values():
         if action.tool.noop is not None:
-            return ConstantPolicy("noop", Answer([ToolCall(action.name, plain(action.tool.noop, "noop"))]))
+            return ConstantPolicy("noop", Decision([ToolCall(action.name, plain(action.tool.noop, "noop"))]))
     raise unavailable(
         "noop",
         f"environment {environment.name!r} at {without_folder(environment.place)} has no action marked "
@@ -146,7 +146,7 @@ def _never(environment: EnvironmentSpec, call: ToolCall) -> str | None:
     return None
 
 
-def _never_words(environment: EnvironmentSpec, answer: Answer) -> str | None:
+def _never_words(environment: EnvironmentSpec, answer: Decision) -> str | None:
     """The same of an answer in words."""
     if environment.text_action is None:
         return (
@@ -168,7 +168,7 @@ class ReplayPolicy:
         self._given = 0
         self._stops = recording.stops
 
-    def decide(self, view: View) -> Answer:
+    def decide(self, view: View) -> Decision:
         """The next stored answer. Turns that the caller scripted are not counted."""
         if self._given >= len(self._answers):
             if self._stops is not None:
@@ -185,13 +185,13 @@ class ReplayPolicy:
 class AuthorPolicy:
     """An app's `@app.policy` function. It is given the words of the observation (pictures are left out)."""
 
-    def __init__(self, spec: PolicySpec, rng: Callable[[], random.Random]) -> None:
+    def __init__(self, spec: AuthorPolicySpec, rng: Callable[[], random.Random]) -> None:
         self.name = spec.name
         self._function: Callable[..., Any] = spec.function
         self._wants = spec.parameters
         self._given: dict[str, Any] = {"rng": rng()} if "rng" in spec.parameters else {}
 
-    def decide(self, view: View) -> Answer:
+    def decide(self, view: View) -> Decision:
         """What the function returns, as an answer. Raises whatever it raises, or PolicyError."""
         given = self._given
         observation = without_images(view.observation)
@@ -209,19 +209,19 @@ class AuthorPolicy:
         return answer_from(returned, f"policy {self.name!r}")
 
 
-def answer_from(value: Any, who: str) -> Answer:
-    """`{"tool": {args}}`, a list of them, or words, as an Answer. Raises PolicyError.
+def answer_from(value: Any, who: str) -> Decision:
+    """`{"tool": {args}}`, a list of them, or words, as a Decision. Raises PolicyError.
 
     `{"tool": NAME, "args": {…}}` is understood too when no tool could be called `args`.
     """
     if isinstance(value, str):
-        return Answer(output=value)
+        return Decision(output=value)
     if isinstance(value, Mapping) and value:
         if set(value) == {"tool", "args"} and isinstance(value["tool"], str):
-            return Answer([ToolCall(value["tool"], _plain(value["args"], who))])
-        return Answer([ToolCall(str(tool), _plain(args, who)) for tool, args in value.items()])
+            return Decision([ToolCall(value["tool"], _plain(value["args"], who))])
+        return Decision([ToolCall(str(tool), _plain(args, who)) for tool, args in value.items()])
     if isinstance(value, (list, tuple)) and value and all(isinstance(item, Mapping) for item in value):
-        return Answer([call for item in value for call in answer_from(item, who).tool_calls])
+        return Decision([call for item in value for call in answer_from(item, who).tool_calls])
     raise PolicyError(f'{who} gave {str(value)[:80]!r}; expected {{"tool": {{args}}}}, a list of them, or words.')
 
 

@@ -18,7 +18,7 @@ OutputMode = Literal["tool_calls", "text", "structured"]
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class PolicyOptions:
     """How the model of one rollout is asked.
 
     sampling: goes into each request as it is. extra: further members of the endpoint's own, over `sampling`. tool_choice:
@@ -109,7 +109,7 @@ def read_asking(
     structured_config: StructuredConfig | None = None,
     record_logprobs: bool = False,
     mode: str = "eval",
-) -> Asking:
+) -> PolicyOptions:
     """From `policy.config`, `policy.output_mode`, `policy.structured_config`, `record.logprobs` and the request's mode.
 
     Token ids are asked for with `policy.config.return_token_ids`, and when log-probabilities are recorded for training
@@ -123,7 +123,7 @@ def read_asking(
         if not fits(value):
             raise _refused((name,), value, expected)
         sampling[name] = value
-    return Asking(
+    return PolicyOptions(
         mode=output_mode,
         sampling=sampling,
         extra=_extra(config.get("extra_body")),

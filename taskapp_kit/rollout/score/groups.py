@@ -19,8 +19,8 @@ from taskapp_kit.declare.source_location import without_folder
 from taskapp_kit.declare.specs import AppSpec, JudgeSpec
 from taskapp_kit.rollout.score.failures import BadScore, ScoringFailed, failed, finished, sentence
 from taskapp_kit.rollout.score.judge_calls import Bench, JudgeFailed, NotConfigured, Spent, combined, reason_of, spread
-from taskapp_kit.rollout.score.judge_input import NotReadable, Section, fitted, sections
-from taskapp_kit.rollout.score.judge_prompt import Asking
+from taskapp_kit.rollout.score.judge_input import InputSection, NotReadable, fitted, sections
+from taskapp_kit.rollout.score.judge_prompt import JudgePrompt
 from taskapp_kit.rollout.score.judges import NOT_CONFIGURED, not_configured
 from taskapp_kit.rollout.score.private import masker
 from taskapp_kit.rollout.score.scoring import weighted
@@ -129,7 +129,7 @@ def _judge(judge: JudgeSpec, judgement: GroupJudgement, given: Mapping[str, Any]
     base = list(range(len(members)))
     derived_rng("score_group", judge.name, first.environment, first.split, first.seed).shuffle(base)
 
-    def asking_of(sample: int) -> Asking:
+    def asking_of(sample: int) -> JudgePrompt:
         turn = sample * max(1, len(members) // samples) % len(members)
         order = orders[sample] = base[turn:] + base[:turn]
         return _asking(judge, [readings[member] for member in order])
@@ -151,7 +151,7 @@ def _judge(judge: JudgeSpec, judgement: GroupJudgement, given: Mapping[str, Any]
         judgement.reasons[member] = reason_of(verdicts, score)
 
 
-def _readings(judge: JudgeSpec, given: Mapping[str, Any], members: int) -> list[list[Section]]:
+def _readings(judge: JudgeSpec, given: Mapping[str, Any], members: int) -> list[list[InputSection]]:
     assert judge.function is not None, "a group judge is a function's"
     try:
         told = finished(judge.function(**{name: given[name] for name in judge.parameters}))
@@ -166,10 +166,10 @@ def _readings(judge: JudgeSpec, given: Mapping[str, Any], members: int) -> list[
         raise _Broken from BadScore(str(error))
 
 
-def _asking(judge: JudgeSpec, shown: Sequence[Sequence[Section]]) -> Asking:
+def _asking(judge: JudgeSpec, shown: Sequence[Sequence[InputSection]]) -> JudgePrompt:
     labels = [_label(at) for at in range(len(shown))]
     parts = [
-        Section(part.blocks, label if part.name is None else f"{label}: {part.name}")
+        InputSection(part.blocks, label if part.name is None else f"{label}: {part.name}")
         for label, reading in zip(labels, shown, strict=True)
         for part in reading
     ]
@@ -184,7 +184,7 @@ def _asking(judge: JudgeSpec, shown: Sequence[Sequence[Section]]) -> Asking:
         )
         for at, label in enumerate(labels)
     )
-    return Asking(questions, tuple(fitted(parts)), True, judge.form, judge.temperature)
+    return JudgePrompt(questions, tuple(fitted(parts)), True, judge.form, judge.temperature)
 
 
 def _label(position: int) -> str:

@@ -17,8 +17,8 @@ from taskapp_kit.contract.scorecard import JudgeCall, JudgeRecord
 from taskapp_kit.declare.specs import JudgeSpec
 from taskapp_kit.errors import Failure, Unavailable
 from taskapp_kit.rollout.score.judge_input import cleaned, draw_nonce, fitted, mapped, shortened
-from taskapp_kit.rollout.score.judge_prompt import Asking
-from taskapp_kit.rollout.score.verdict import Unreadable, Verdict, read_verdicts
+from taskapp_kit.rollout.score.judge_prompt import JudgePrompt
+from taskapp_kit.rollout.score.verdict import UnreadableVerdict, Verdict, read_verdicts
 
 log = logging.getLogger("taskapp_kit.score")
 
@@ -73,7 +73,7 @@ class Bench:
     record: JudgeRecord
     names: list[str] = field(default_factory=list)
 
-    def ask(self, judge: JudgeSpec, asking_of: Callable[[int], Asking], spent: Spent) -> list[dict[str, Verdict]]:
+    def ask(self, judge: JudgeSpec, asking_of: Callable[[int], JudgePrompt], spent: Spent) -> list[dict[str, Verdict]]:
         """The verdicts of each model and sample, in that order; the number of the sample is given to `asking_of`.
 
         Raises JudgeFailed, NotConfigured: one verdict that is missing is not made up by the others.
@@ -88,7 +88,7 @@ class Bench:
                 reply = self._call(call, asking.body(draw_nonce(asking.parts), problem), spent)
                 try:
                     verdicts = read_verdicts(reply.message, asking.questions, named=asking.named)
-                except Unreadable as error:
+                except UnreadableVerdict as error:
                     call.problem = problem = str(error)
                     continue
                 verdicts = {name: self._shown(verdict) for name, verdict in verdicts.items()}
@@ -108,7 +108,7 @@ class Bench:
             reply = self._call(call, body, spent)
             try:
                 score = read(reply)
-            except Unreadable as error:
+            except UnreadableVerdict as error:
                 call.problem = str(error)
                 raise self._unreadable(role, call.problem, 1) from None
             call.verdict = {"score": score}
@@ -150,9 +150,9 @@ class Bench:
         """The verdict with a reason that may leave the server."""
         return Verdict(verdict.score, shortened(self.mask(cleaned(verdict.reason)), REASON_CHARACTERS))
 
-    def _keep(self, asking: Asking) -> str:
+    def _keep(self, asking: JudgePrompt) -> str:
         parts = fitted(mapped(asking.parts, self.mask))
-        digest, messages = Asking(asking.questions, tuple(parts), asking.named, asking.form).kept()
+        digest, messages = JudgePrompt(asking.questions, tuple(parts), asking.named, asking.form).kept()
         self.record.prompts[digest] = messages
         return digest
 

@@ -46,7 +46,7 @@ Block = str | Image
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class InputSection:
     """One part of the material. name: of the part, where there are several."""
 
     blocks: tuple[Block, ...]
@@ -57,17 +57,17 @@ class NotReadable(TypeError):
     """A judge function returned what no judge can read; the sentence says what it may return."""
 
 
-def sections(value: Any) -> list[Section]:
+def sections(value: Any) -> list[InputSection]:
     """What a judge function returned, as the parts that a judge reads. Raises NotReadable, NotJson."""
     value = valid(value)
     if isinstance(value, (str, Text, Image)):
-        return [Section((_block(value),))]
+        return [InputSection((_block(value),))]
     if isinstance(value, (list, tuple)):
-        return [Section(_blocks(value))]
+        return [InputSection(_blocks(value))]
     if hasattr(value, "model_dump") or hasattr(value, "__dataclass_fields__"):
         value = plain(value, "reading")
     if isinstance(value, Mapping):
-        return [Section(_blocks(part), str(name)) for name, part in value.items()]
+        return [InputSection(_blocks(part), str(name)) for name, part in value.items()]
     raise NotReadable(f"returned a {type(value).__name__}, expected a str, a dict, a list of Text and Image, or None")
 
 
@@ -121,7 +121,7 @@ def shortened(text: str, limit: int) -> str:
     return f"{text[: limit - tail]}\n[… {left_out} characters are left out here …]\n{text[len(text) - tail :]}"
 
 
-def fitted(parts: Sequence[Section], limit: int = MATERIAL_CHARACTERS) -> list[Section]:
+def fitted(parts: Sequence[InputSection], limit: int = MATERIAL_CHARACTERS) -> list[InputSection]:
     """The parts with `limit` characters of text in all: the longest are cut first, to one length."""
     lengths = sorted(len(block) for part in parts for block in part.blocks if isinstance(block, str))
     each, left = limit, limit
@@ -132,15 +132,17 @@ def fitted(parts: Sequence[Section], limit: int = MATERIAL_CHARACTERS) -> list[S
         left -= length
         each = max(length, left)
     return [
-        Section(tuple(shortened(block, each) if isinstance(block, str) else block for block in part.blocks), part.name)
+        InputSection(
+            tuple(shortened(block, each) if isinstance(block, str) else block for block in part.blocks), part.name
+        )
         for part in parts
     ]
 
 
-def mapped(parts: Iterable[Section], change: Callable[[str], str]) -> list[Section]:
+def mapped(parts: Iterable[InputSection], change: Callable[[str], str]) -> list[InputSection]:
     """The parts with each text changed."""
     return [
-        Section(
+        InputSection(
             tuple(change(block) if isinstance(block, str) else block for block in part.blocks),
             None if part.name is None else change(part.name),
         )
@@ -148,7 +150,7 @@ def mapped(parts: Iterable[Section], change: Callable[[str], str]) -> list[Secti
     ]
 
 
-def draw_nonce(parts: Sequence[Section]) -> str:
+def draw_nonce(parts: Sequence[InputSection]) -> str:
     """32 hex digits that stand nowhere in the material."""
     while True:
         nonce = secrets.token_hex(16)
@@ -156,7 +158,7 @@ def draw_nonce(parts: Sequence[Section]) -> str:
             return nonce
 
 
-def bounded(parts: Sequence[Section], nonce: str) -> list[dict[str, Json]]:
+def bounded(parts: Sequence[InputSection], nonce: str) -> list[dict[str, Json]]:
     """The parts as content of a message, each between boundaries. The first line of a named part is its name."""
     content: list[dict[str, Json]] = []
     words: list[str] = []

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import orjson
 
 from taskapp_kit.contract.content import Image, Json
-from taskapp_kit.rollout.score.judge_input import Section, bounded
+from taskapp_kit.rollout.score.judge_input import InputSection, bounded
 from taskapp_kit.rollout.score.verdict import Question, schema, span
 
 _RULES = """\
@@ -27,11 +27,11 @@ NO_NONCE = "0" * 32
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class JudgePrompt:
     """What one call asks, before its nonce is drawn. named: the answers stand in an object, by question."""
 
     questions: tuple[Question, ...]
-    parts: tuple[Section, ...]
+    parts: tuple[InputSection, ...]
     named: bool = False
     form: str = "json_schema"
     temperature: float | None = None

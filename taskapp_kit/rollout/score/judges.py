@@ -25,10 +25,10 @@ from taskapp_kit.rollout.score.judge_calls import (
     spread,
 )
 from taskapp_kit.rollout.score.judge_input import MATERIAL_CHARACTERS, NotReadable, fitted, sections, shortened
-from taskapp_kit.rollout.score.judge_prompt import Asking
+from taskapp_kit.rollout.score.judge_prompt import JudgePrompt
 from taskapp_kit.rollout.score.private import masker
 from taskapp_kit.rollout.score.reward_model import ANSWER, read_reward, reward_request
-from taskapp_kit.rollout.score.verdict import Question, Unreadable
+from taskapp_kit.rollout.score.verdict import Question, UnreadableVerdict
 
 log = logging.getLogger("taskapp_kit.score")
 
@@ -216,7 +216,7 @@ def _verdicts(
         raise _AuthorFailed from BadScore(str(error))
     first = together[0]
     questions = tuple(Question(judge.name, judge.description, judge.scale, judge.choices) for judge in together)
-    asking = Asking(questions, parts, len(together) > 1, first.form, first.temperature)
+    asking = JudgePrompt(questions, parts, len(together) > 1, first.form, first.temperature)
     answers = bench.ask(first, lambda _: asking, spent)
     for judge, item in zip(together, items, strict=True):
         verdicts = [answer[judge.name] for answer in answers]
@@ -232,7 +232,7 @@ def _reward(judge: JudgeSpec, item: CriterionScore, reading: Any, bench: Bench, 
 
     def read(reply: ChatReply) -> float:
         if ANSWER not in reply.message:
-            raise Unreadable("it was a chat model's")
+            raise UnreadableVerdict("it was a chat model's")
         return read_reward(reply.message[ANSWER], judge.scale)
 
     _give(item, judge, bench.ask_for_rewards(judge, body, read, spent))

@@ -12,7 +12,7 @@ from typing import Any
 
 from taskapp_kit.contract.content import Json, plain
 from taskapp_kit.rollout.score.judge_input import NotReadable, valid
-from taskapp_kit.rollout.score.verdict import Unreadable
+from taskapp_kit.rollout.score.verdict import UnreadableVerdict
 
 KIND = "kind"
 REWARD_MODEL = "reward_model"
@@ -36,15 +36,15 @@ def reward_request(reading: Any) -> dict[str, Json]:
 
 
 def read_reward(answer: Any, scale: tuple[float, float]) -> float:
-    """The number that a reward model answered. Raises Unreadable when there is none, several, or one outside the scale."""
+    """The number that a reward model answered. Raises UnreadableVerdict for none, several, or one outside the scale."""
     found = _one(answer)
     if isinstance(found, bool) or not isinstance(found, (int, float)):
-        raise Unreadable("it held no number in score, reward or data")
+        raise UnreadableVerdict("it held no number in score, reward or data")
     if not scale[0] <= found <= scale[1]:
-        raise Unreadable(f"its number lay outside the scale {scale[0]:g} to {scale[1]:g}")
+        raise UnreadableVerdict(f"its number lay outside the scale {scale[0]:g} to {scale[1]:g}")
     number = float(found)
     if not math.isfinite(number):
-        raise Unreadable("its number was not finite")
+        raise UnreadableVerdict("its number was not finite")
     return number
 
 
@@ -53,12 +53,12 @@ def _one(answer: Any) -> Any:
     for _ in range(8):
         if isinstance(answer, list):
             if len(answer) != 1:
-                raise Unreadable(f"it held {len(answer)} values where one was expected")
+                raise UnreadableVerdict(f"it held {len(answer)} values where one was expected")
             answer = answer[0]
         elif isinstance(answer, Mapping):
             names = [name for name in ("score", "reward", "data", "probs", "scores", "rewards") if name in answer]
             if len(names) != 1:
-                raise Unreadable(
+                raise UnreadableVerdict(
                     "it held no number in score, reward or data" if not names else "it held several numbers"
                 )
             answer = answer[names[0]]

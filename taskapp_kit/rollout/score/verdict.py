@@ -42,7 +42,7 @@ class Verdict:
     reason: str
 
 
-class Unreadable(ValueError):
+class UnreadableVerdict(ValueError):
     """An answer is no verdict. The sentence says why, in our own words: nothing of the answer is in it."""
 
 
@@ -70,14 +70,14 @@ def span(question: Question) -> str:
 
 
 def read_verdicts(message: dict[str, Any], questions: Sequence[Question], *, named: bool) -> dict[str, Verdict]:
-    """The verdicts in an assistant's message, by question. Raises Unreadable: nothing is guessed, clamped or made up."""
+    """The verdicts in an assistant's message, by question. Raises UnreadableVerdict; nothing is guessed or clamped."""
     if message.get("refusal"):
-        raise Unreadable("it was a refusal")
+        raise UnreadableVerdict("it was a refusal")
     answer = _json(_text(message.get("content")))
     if not named:
         return {questions[0].name: _verdict(answer, questions[0])}
     if not isinstance(answer, dict) or set(answer) != {question.name for question in questions}:
-        raise Unreadable("it was not an object with one answer for each question")
+        raise UnreadableVerdict("it was not an object with one answer for each question")
     return {question.name: _verdict(answer[question.name], question) for question in questions}
 
 
@@ -86,9 +86,9 @@ def _text(content: Any) -> str:
         parts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
         content = "".join(part for part in parts if isinstance(part, str))
     if not isinstance(content, str) or not content.strip():
-        raise Unreadable("it was empty")
+        raise UnreadableVerdict("it was empty")
     if len(content) > VERDICT_CHARACTERS:
-        raise Unreadable(f"it was longer than {VERDICT_CHARACTERS} characters")
+        raise UnreadableVerdict(f"it was longer than {VERDICT_CHARACTERS} characters")
     return content
 
 
@@ -101,34 +101,34 @@ def _json(text: str) -> Any:
         return json.loads(
             text if fenced is None else fenced["body"], object_pairs_hook=_once, parse_constant=_no_constant
         )
-    except Unreadable:
+    except UnreadableVerdict:
         raise
     except (ValueError, RecursionError):
-        raise Unreadable("it was not JSON alone") from None
+        raise UnreadableVerdict("it was not JSON alone") from None
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise Unreadable("it gave one name twice")
+        raise UnreadableVerdict("it gave one name twice")
     return found
 
 
 def _no_constant(_: str) -> Any:
-    raise Unreadable("it held a number that is not finite")
+    raise UnreadableVerdict("it held a number that is not finite")
 
 
 def _verdict(answer: Any, question: Question) -> Verdict:
     member = "choice" if question.choices else "score"
     if not isinstance(answer, dict) or set(answer) != {"reason", member}:
-        raise Unreadable(f"it was not an object with reason and {member} alone")
+        raise UnreadableVerdict(f"it was not an object with reason and {member} alone")
     reason, given = answer["reason"], answer[member]
     if not isinstance(reason, str) or not reason.strip():
-        raise Unreadable("it gave no reason")
+        raise UnreadableVerdict("it gave no reason")
     if not question.choices:
         return Verdict(_score(given, question.scale), reason.strip())
     if not isinstance(given, str) or given not in question.choices:
-        raise Unreadable("its choice was none of those on offer")
+        raise UnreadableVerdict("its choice was none of those on offer")
     lowest, highest = question.scale
     share = question.choices.index(given) / (len(question.choices) - 1)
     return Verdict(lowest + (highest - lowest) * share, reason.strip())
@@ -136,10 +136,10 @@ def _verdict(answer: Any, question: Question) -> Verdict:
 
 def _score(given: Any, scale: tuple[float, float]) -> float:
     if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise Unreadable("its score was not a number")
+        raise UnreadableVerdict("its score was not a number")
     if not scale[0] <= given <= scale[1]:  # before float(): an integer may be beyond all floats
-        raise Unreadable("its score lay outside the scale")
+        raise UnreadableVerdict("its score lay outside the scale")
     score = float(given)
     if not math.isfinite(score):
-        raise Unreadable("its score was not finite")
+        raise UnreadableVerdict("its score was not finite")
     return score

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from taskapp_kit.rollout.workers.job import JobHung, KilledFor, Running, StartFailed, WorkerDied, death
-from taskapp_kit.rollout.workers.protocol import CELL_BYTES, MOST_THREADS, BadFrame, Frame, FrameReader, encode
+from taskapp_kit.rollout.workers.protocol import CELL_BYTES, MOST_THREADS, BadFrame, Frame, PipeReader, encode
 
 log = logging.getLogger("taskapp_kit.run")
 
@@ -49,7 +49,7 @@ class ChildProcess:
         self._ready: asyncio.Future[int] = self._loop.create_future()
         self._process: asyncio.subprocess.Process | None = None
         self._watcher: asyncio.Task[None] | None = None
-        self._reader = FrameReader()
+        self._reader = PipeReader()
         self._out: list[bytes] = []
         self._unsent = b""
         self._scheduled = False

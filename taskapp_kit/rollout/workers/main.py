@@ -20,7 +20,7 @@ from taskapp_kit.contract.content import images
 from taskapp_kit.contract.events import Event, Observed, encode_one, recording_from_json
 from taskapp_kit.contract.result import Story
 from taskapp_kit.errors import RequestError
-from taskapp_kit.rollout.workers.protocol import Frame, Job, serve_jobs
+from taskapp_kit.rollout.workers.protocol import Frame, WorkerJob, serve_jobs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from taskapp_kit.contract.chat import ModelPort
     from taskapp_kit.contract.protocols import Clock
     from taskapp_kit.declare.specs import AppSpec
-    from taskapp_kit.rollout.episode.drivers import Turns
+    from taskapp_kit.rollout.episode.drivers import ModelDriver
     from taskapp_kit.rollout.episode.plan import Control
 
 TELL_SECONDS = 0.05
@@ -91,14 +91,14 @@ class Worker:
         gc.set_threshold(10_000, 20, 50)  # as the server does: a rollout makes many objects and few cycles
         sys.setswitchinterval(SWITCH_SECONDS)
 
-    def play(self, job: Job) -> tuple[Frame, bytes]:
+    def play(self, job: WorkerJob) -> tuple[Frame, bytes]:
         """One rollout, as the module's docstring says. What is logged meanwhile carries its id."""
         from taskapp_kit.logs import rollout
 
         with rollout(job.frame["rollout_id"]):
             return self._play(job)
 
-    def _play(self, job: Job) -> tuple[Frame, bytes]:
+    def _play(self, job: WorkerJob) -> tuple[Frame, bytes]:
         from taskapp_kit.contract.chat import RemotePolicy
         from taskapp_kit.contract.wire import RolloutRequest
         from taskapp_kit.rollout.episode.plan import Control
@@ -144,7 +144,7 @@ class Worker:
         return told, b"".join((*pieces, body))
 
 
-def _through_the_front(port: ModelPort, turns: Turns) -> None:
+def _through_the_front(port: ModelPort, turns: ModelDriver) -> None:
     """Plays turn by turn: the front asks the model, for it alone has the address and the key."""
     from taskapp_kit.contract.chat import POLICY, ChatReply, ModelFailed
 
@@ -161,7 +161,7 @@ def _through_the_front(port: ModelPort, turns: Turns) -> None:
 class Telling:
     """Encodes the events of one rollout as they happen, tells them in time, and says where a step begins and ends."""
 
-    def __init__(self, job: Job, control: Control, *, live: bool) -> None:
+    def __init__(self, job: WorkerJob, control: Control, *, live: bool) -> None:
         self._job = job
         self._control = control
         self._live = live

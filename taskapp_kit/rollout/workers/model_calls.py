@@ -8,13 +8,13 @@ from taskapp_kit.contract.chat import ChatReply, ModelFailed
 from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import Failure, Unavailable
 from taskapp_kit.rollout.models.access import Ask, stopped_failure
-from taskapp_kit.rollout.workers.protocol import Frame, Job, Stopped
+from taskapp_kit.rollout.workers.protocol import Frame, Stopped, WorkerJob
 
 
 class JobPort:
     """A `ModelPort` in a worker process: the front asks."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: WorkerJob) -> None:
         self._job = job
 
     def ask(self, role: str, body: dict[str, Json]) -> ChatReply:

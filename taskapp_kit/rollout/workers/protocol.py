@@ -79,7 +79,7 @@ def encode(message: Frame, blob: bytes = b"") -> list[bytes]:
     return [head, blob] if blob else [head]
 
 
-class FrameReader:
+class PipeReader:
     """Bytes in, frames out. Holds at most one unfinished frame."""
 
     def __init__(self) -> None:
@@ -141,14 +141,14 @@ class FrameReader:
 
 
 class Stopped(Exception):
-    """Raised by `Job.ask` when the front wants the job to end. `reason` is "timeout" or "cancelled"."""
+    """Raised by `WorkerJob.ask` when the front wants the job to end. `reason` is "timeout" or "cancelled"."""
 
     def __init__(self, reason: StopReason) -> None:
         super().__init__(reason)
         self.reason = reason
 
 
-class Job:
+class WorkerJob:
     """A job in the child, as its handler sees it. Its handler runs in one thread; any thread may tell.
 
     frame, blob: what `Processes.run` was given. exclusive: nobody else's job runs in this process meanwhile.
@@ -226,7 +226,7 @@ class Job:
             self._gate = None
 
 
-Handler = Callable[[Job], tuple[Frame, bytes]]
+Handler = Callable[[WorkerJob], tuple[Frame, bytes]]
 
 
 class _Out:
@@ -316,17 +316,17 @@ class _Desk:
         self._out = out
         self._handler = handler
         self._cells = cells
-        self._jobs: dict[int, Job] = {}
-        self._inbox: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._jobs: dict[int, WorkerJob] = {}
+        self._inbox: queue.SimpleQueue[WorkerJob] = queue.SimpleQueue()
         self._threads = 0
 
     def serve(self) -> None:
-        reader = FrameReader()
+        reader = PipeReader()
         while chunk := self._read(reader.wants):
             for message, blob, _ in reader.feed(chunk):
                 number = message["job"]
                 if "run" in message:
-                    job = self._jobs[number] = Job(message, blob, self._out, self._cells)
+                    job = self._jobs[number] = WorkerJob(message, blob, self._out, self._cells)
                     if len(self._jobs) > self._threads:
                         self._threads += 1
                         threading.Thread(target=self._work, name=f"job-{self._threads}", daemon=True).start()

@@ -56,7 +56,7 @@ class Lost(Exception):
         self.failure = failure
 
 
-class Told:
+class WorkerReport:
     """What a worker told of one rollout so far. listener: hears it on the event loop, as events or as they came.
 
     The events that a listener gets carry no private end state.
@@ -150,7 +150,7 @@ class Foreman:
     async def play(
         self,
         planned: Planned,
-        told: Told,
+        told: WorkerReport,
         *,
         ask: Ask,
         recording: Recording | None,

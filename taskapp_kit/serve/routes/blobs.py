@@ -6,24 +6,24 @@ import re
 
 from starlette.requests import Request
 
-from taskapp_kit.serve.errors import Refusal
-from taskapp_kit.serve.response import Answer
-from taskapp_kit.serve.route import Hall, RouteSpec
+from taskapp_kit.serve.errors import RequestRefused
+from taskapp_kit.serve.response import EncodedResponse
+from taskapp_kit.serve.route import RouteContext, RouteSpec
 
 NAME = re.compile(r"[0-9a-f]{64}")
 
 
-async def blob(hall: Hall, request: Request) -> Answer:
+async def blob(hall: RouteContext, request: Request) -> EncodedResponse:
     """PNG bytes. They never change under their hash, so a client may keep them."""
     name = request.path_params["sha256"]
     data = await hall.service.blob(name) if NAME.fullmatch(name) else None
     if data is None:
-        raise Refusal(
+        raise RequestRefused(
             "not_found",
             "There is no such picture.",
             hint="The name is the SHA-256 of the PNG as 64 lower-case hex digits, as an answer gave it.",
         )
-    return Answer(
+    return EncodedResponse(
         200,
         data,
         [

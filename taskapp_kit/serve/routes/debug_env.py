@@ -5,13 +5,13 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from taskapp_kit.serve.openapi_models import DebugEnv
-from taskapp_kit.serve.response import Answer, json_answer
-from taskapp_kit.serve.route import Hall, RouteSpec
+from taskapp_kit.serve.response import EncodedResponse, json_answer
+from taskapp_kit.serve.route import RouteContext, RouteSpec
 
 VARIABLES = ("OPENAI_API_KEY", "GROQ_API_KEY")
 
 
-async def debug_env(hall: Hall, _: Request) -> Answer:
+async def debug_env(hall: RouteContext, _: Request) -> EncodedResponse:
     """Booleans only."""
     settings = hall.settings
     found = {"has_ENVIRONMENT_API_KEY": bool(settings.environment_api_key)}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from taskapp_kit.serve.openapi_models import Done
-from taskapp_kit.serve.response import Answer, json_answer
-from taskapp_kit.serve.route import Hall, RouteSpec
+from taskapp_kit.serve.response import EncodedResponse, json_answer
+from taskapp_kit.serve.route import RouteContext, RouteSpec
 
 
-async def done(hall: Hall, _: Request) -> Answer:
+async def done(hall: RouteContext, _: Request) -> EncodedResponse:
     """The body is not read."""
     return json_answer({"ok": True, "service": hall.service.spec.name})
 

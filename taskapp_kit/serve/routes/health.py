@@ -5,11 +5,11 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from taskapp_kit.serve.openapi_models import Health
-from taskapp_kit.serve.response import Answer, json_answer
-from taskapp_kit.serve.route import Hall, RouteSpec
+from taskapp_kit.serve.response import EncodedResponse, json_answer
+from taskapp_kit.serve.route import RouteContext, RouteSpec
 
 
-async def health(hall: Hall, _: Request) -> Answer:
+async def health(hall: RouteContext, _: Request) -> EncodedResponse:
     """How many rollouts run, how many may."""
     return json_answer({**hall.service.health(), "auth": {"required": True}})
 

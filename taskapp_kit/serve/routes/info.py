@@ -5,11 +5,11 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from taskapp_kit.serve.openapi_models import Info
-from taskapp_kit.serve.response import Answer, json_answer
-from taskapp_kit.serve.route import Hall, RouteSpec
+from taskapp_kit.serve.response import EncodedResponse, json_answer
+from taskapp_kit.serve.route import RouteContext, RouteSpec
 
 
-async def info(hall: Hall, _: Request) -> Answer:
+async def info(hall: RouteContext, _: Request) -> EncodedResponse:
     """The app, its data sets, rubrics, reward formula and limits."""
     return json_answer(hall.description.info())
 

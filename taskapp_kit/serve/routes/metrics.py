@@ -7,19 +7,19 @@ import asyncio
 from starlette.requests import Request
 
 from taskapp_kit.serve.connections import CONNECTIONS, Connections
-from taskapp_kit.serve.response import Answer
-from taskapp_kit.serve.route import Hall, RouteSpec
+from taskapp_kit.serve.response import EncodedResponse
+from taskapp_kit.serve.route import RouteContext, RouteSpec
 from taskapp_kit.serve.telemetry.metrics import render
 
 
-async def metrics(hall: Hall, request: Request) -> Answer:
+async def metrics(hall: RouteContext, request: Request) -> EncodedResponse:
     """Counters and gauges since the server's start. Text format 0.0.4, or OpenMetrics when `Accept` names it."""
     connections = request.scope.get(CONNECTIONS)
     snapshot = hall.measures.snapshot(
         (len(connections), dict(connections.ended)) if isinstance(connections, Connections) else None
     )
     body, content_type = await asyncio.to_thread(render, snapshot, request.headers.get("accept", ""))
-    return Answer(
+    return EncodedResponse(
         200,
         body,
         [

@@ -19,9 +19,9 @@ from taskapp_kit.serve.body import ClientGone, read_json
 from taskapp_kit.serve.errors import invalid_request
 from taskapp_kit.serve.openapi_models import Pending
 from taskapp_kit.serve.request_preferences import Wishes, read_wishes
-from taskapp_kit.serve.response import Answer
+from taskapp_kit.serve.response import EncodedResponse
 from taskapp_kit.serve.rollout_stream import EventStream
-from taskapp_kit.serve.route import Hall, RouteSpec
+from taskapp_kit.serve.route import RouteContext, RouteSpec
 from taskapp_kit.serve.routes.rollout_by_id import COME_BACK_SECONDS, location, pending, repeated
 
 WATCH_AFTER_SECONDS = 0.1
@@ -31,7 +31,7 @@ APPLIED = (b"preference-applied", b"respond-async")
 T = TypeVar("T")
 
 
-async def rollout(hall: Hall, request: Request) -> Answer | EventStream:
+async def rollout(hall: RouteContext, request: Request) -> EncodedResponse | EventStream:
     """Plays, scores, stores and answers. A failure answers with its boundary and never with a reward.
 
     With `Accept: text/event-stream` the events are streamed as they happen, and then the result. With
@@ -49,12 +49,12 @@ async def rollout(hall: Hall, request: Request) -> Answer | EventStream:
     if not wishes.plain:
         return await _live(hall, request, wanted, body, caller, wishes)
     played = await _while_connected(hall.service.rollout(wanted, caller=caller, written=True), request)
-    return Answer(200, answer_bytes(played), rollout_id=played.rollout_id)
+    return EncodedResponse(200, answer_bytes(played), rollout_id=played.rollout_id)
 
 
 async def _live(
-    hall: Hall, request: Request, wanted: RolloutRequest, body: Any, caller: Caller, wishes: Wishes
-) -> Answer | EventStream:
+    hall: RouteContext, request: Request, wanted: RolloutRequest, body: Any, caller: Caller, wishes: Wishes
+) -> EncodedResponse | EventStream:
     live = hall.live.start(
         wanted,
         body=body,
@@ -81,7 +81,7 @@ async def _streamed(live: Live, seat: Seat, request: Request, wishes: Wishes) ->
     return EventStream(live, seat, first=wishes.first_event, headers=[location(live)])
 
 
-async def _answered(live: Live, wishes: Wishes) -> Answer:
+async def _answered(live: Live, wishes: Wishes) -> EncodedResponse:
     if not wishes.respond_async:
         settled = await live.result()
         assert settled is not None, "there is no limit to the waiting"

@@ -15,12 +15,12 @@ from taskapp_kit.contract.wire import RolloutResponse
 from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed
 from taskapp_kit.rollout.tracked_rollout import Live
 from taskapp_kit.serve.auth import caller_of
-from taskapp_kit.serve.errors import Refusal, error_answer
+from taskapp_kit.serve.errors import RequestRefused, error_answer
 from taskapp_kit.serve.openapi_models import Ended, Pending
 from taskapp_kit.serve.request_preferences import read_wishes
-from taskapp_kit.serve.response import Answer, json_answer
+from taskapp_kit.serve.response import EncodedResponse, json_answer
 from taskapp_kit.serve.rollout_stream import EventStream, nothing_more
-from taskapp_kit.serve.route import Hall, RouteSpec
+from taskapp_kit.serve.route import RouteContext, RouteSpec
 
 ROLLOUT_ID = re.compile(r"[0-9a-f]{32}")
 REPLAYED = (b"idempotent-replayed", b"true")
@@ -34,7 +34,7 @@ def location(live: Live) -> tuple[bytes, bytes]:
     return b"location", f"/rollouts/{live.rollout_id}".encode()
 
 
-def pending(live: Live) -> Answer:
+def pending(live: Live) -> EncodedResponse:
     """202: it is under way."""
     told = {
         "rollout_id": live.rollout_id,
@@ -46,15 +46,15 @@ def pending(live: Live) -> Answer:
     return json_answer(told, 202, [location(live), ASK_AGAIN])
 
 
-def answer_of(live: Live, settled: Settled) -> Answer:
+def answer_of(live: Live, settled: Settled) -> EncodedResponse:
     """The answer of `POST /rollout`, or the envelope of its failure."""
     if settled.failure is not None:
         return error_answer(RolloutFailed(settled.failure, rollout_id=settled.rollout_id))
     assert settled.answer is not None, "an answer or a failure"
-    return Answer(200, settled.answer, rollout_id=settled.rollout_id, live=live)
+    return EncodedResponse(200, settled.answer, rollout_id=settled.rollout_id, live=live)
 
 
-def repeated(live: Live, settled: Settled) -> Answer:
+def repeated(live: Live, settled: Settled) -> EncodedResponse:
     """The same, to who asked for the rollout; it says so when it was over before."""
     answer = answer_of(live, settled)
     if live.replayed:
@@ -62,7 +62,7 @@ def repeated(live: Live, settled: Settled) -> Answer:
     return answer
 
 
-async def rollout_by_id(hall: Hall, request: Request) -> Answer | EventStream:
+async def rollout_by_id(hall: RouteContext, request: Request) -> EncodedResponse | EventStream:
     """The answer of `POST /rollout`, or its failure; 202 while it is under way.
 
     Of a rollout that was repeated, streamed or fetched later it is the very answer, for 24 hours. After that, and of
@@ -118,11 +118,11 @@ def _joined(body: bytes, lines: list[bytes]) -> bytes:
     return orjson.dumps(told)
 
 
-async def cancel_rollout(hall: Hall, request: Request) -> Answer:
+async def cancel_rollout(hall: RouteContext, request: Request) -> EncodedResponse:
     """Cancels it if it is still under way; what was played is kept. One of another key label is not found."""
     live = await _found(hall, request, with_events=False)
     if not live.over and not live.here:
-        raise Refusal(
+        raise RequestRefused(
             "rollout_elsewhere",
             "The rollout is played by another server of the same store.",
             hint="Ask the server that took it.",
@@ -135,12 +135,12 @@ async def cancel_rollout(hall: Hall, request: Request) -> Answer:
     return json_answer({"rollout_id": live.rollout_id, "status": "ended"})
 
 
-async def _found(hall: Hall, request: Request, *, with_events: bool) -> Live:
+async def _found(hall: RouteContext, request: Request, *, with_events: bool) -> Live:
     name = request.path_params["rollout_id"]
     caller = caller_of(request.scope)
     live = await hall.live.find(name, caller, with_events=with_events) if ROLLOUT_ID.fullmatch(name) else None
     if live is None:
-        raise Refusal(
+        raise RequestRefused(
             "not_found",
             "There is no such rollout.",
             hint="Found are rollouts that this key asked for: stored ones, and without a store, for 24 h, those asked for "

@@ -17,9 +17,9 @@ from taskapp_kit.contract.protocols import RolloutQuery, RolloutSummaryRow
 from taskapp_kit.contract.trajectory import Status
 from taskapp_kit.errors import Boundary, FieldProblem, RequestError
 from taskapp_kit.serve.auth import caller_of
-from taskapp_kit.serve.errors import Refusal
-from taskapp_kit.serve.response import Answer, json_answer
-from taskapp_kit.serve.route import Hall, RouteSpec
+from taskapp_kit.serve.errors import RequestRefused
+from taskapp_kit.serve.response import EncodedResponse, json_answer
+from taskapp_kit.serve.route import RouteContext, RouteSpec
 
 LIMIT, MOST = 50, 500
 """Rollouts on a page: when none is asked for, and at most."""
@@ -59,7 +59,7 @@ class RolloutList(BaseModel):
     next_cursor: str | None
 
 
-async def list_rollouts(hall: Hall, request: Request) -> Answer:
+async def list_rollouts(hall: RouteContext, request: Request) -> EncodedResponse:
     """The stored rollouts that fit all of the filters: those of the key's own label, with an admin's key those of all.
 
     `reward_above` and `reward_below` are exclusive; a reward of null fits neither. Only an admin's key may filter by
@@ -68,7 +68,7 @@ async def list_rollouts(hall: Hall, request: Request) -> Answer:
     caller = caller_of(request.scope)
     asked = _query(request)
     if "key_label" in asked and not caller.admin:
-        raise Refusal(
+        raise RequestRefused(
             "admin_only",
             "Only a key with the admin flag may filter by key_label.",
             hint="Leave key_label out: the list has the rollouts of this key's own label.",

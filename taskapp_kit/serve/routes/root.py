@@ -5,11 +5,11 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from taskapp_kit.serve.openapi_models import Root
-from taskapp_kit.serve.response import Answer, json_answer
-from taskapp_kit.serve.route import Hall, RouteSpec
+from taskapp_kit.serve.response import EncodedResponse, json_answer
+from taskapp_kit.serve.route import RouteContext, RouteSpec
 
 
-async def root(hall: Hall, request: Request) -> Answer:
+async def root(hall: RouteContext, request: Request) -> EncodedResponse:
     """Needs no key. HEAD gives the headers of `{"status":"ok"}`."""
     if request.method == "HEAD":
         return json_answer({"status": "ok"})

@@ -13,8 +13,8 @@ from taskapp_kit.rollout.groups import MOST_MEMBERS
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.body import read_json
 from taskapp_kit.serve.errors import invalid_request
-from taskapp_kit.serve.response import Answer, json_answer
-from taskapp_kit.serve.route import Hall, RouteSpec
+from taskapp_kit.serve.response import EncodedResponse, json_answer
+from taskapp_kit.serve.route import RouteContext, RouteSpec
 
 
 class ScoreGroupRequest(BaseModel):
@@ -66,7 +66,7 @@ class ScoreGroupResponse(BaseModel):
     judges: list[GroupJudge]
 
 
-async def score_group(hall: Hall, request: Request) -> Answer:
+async def score_group(hall: RouteContext, request: Request) -> EncodedResponse:
     """Ranks stored rollouts of one environment, split, seed and config; others are refused, and it says what differs.
 
     Scores lie in the judges' scale; they are answered, and not stored.

@@ -12,15 +12,15 @@ from taskapp_kit.declare.episode_selection import Instance
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.serve.openapi_models import TaskInfo, Taskset
-from taskapp_kit.serve.response import Answer, json_answer
-from taskapp_kit.serve.route import Hall, RouteSpec
+from taskapp_kit.serve.response import EncodedResponse, json_answer
+from taskapp_kit.serve.route import RouteContext, RouteSpec
 
 MAX_SEEDS = 1000
 MAX_QUERY_FIELDS = 2 * MAX_SEEDS
 INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
 
 
-async def task_info(hall: Hall, request: Request) -> Answer:
+async def task_info(hall: RouteContext, request: Request) -> EncodedResponse:
     """No seed: `{"taskset": …}`. One seed: one TaskInfo. Several: a list. `seed` and `seeds` both repeat, `seed` first.
 
     `environment` (or `env_name`) picks another than the first environment, `split` where a row's seed counts.
@@ -68,7 +68,7 @@ def _one(query: dict[str, list[str]], *names: str) -> str | None:
     return given[0][1] if given else None
 
 
-def _environment(hall: Hall, name: str | None) -> EnvironmentSpec:
+def _environment(hall: RouteContext, name: str | None) -> EnvironmentSpec:
     spec = hall.service.spec
     if name is None:
         return spec.default_environment
@@ -77,7 +77,7 @@ def _environment(hall: Hall, name: str | None) -> EnvironmentSpec:
     return spec.environments[name]
 
 
-def _instance(hall: Hall, environment: EnvironmentSpec, split: str | None, seed: int) -> Instance:
+def _instance(hall: RouteContext, environment: EnvironmentSpec, split: str | None, seed: int) -> Instance:
     try:
         return hall.service.instance(environment.name, split, seed)
     except RequestError as error:  # it names a member of a rollout's body; here it came in the query

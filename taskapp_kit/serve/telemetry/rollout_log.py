@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from taskapp_kit.logs import Told
+from taskapp_kit.logs import LogMessage
 from taskapp_kit.rollout.in_flight import Course, Finished
 
 log = logging.getLogger("taskapp_kit.serve")
@@ -23,7 +23,7 @@ def log_ended(course: Course, finished: Finished) -> None:
     if not log.isEnabledFor(level):
         return
     scored = {} if failure is not None else {"reward": outcome.scorecard.reward if outcome.scorecard else None}
-    told = Told(
+    told = LogMessage(
         "rollout" if failure is None else "rollout failed",
         rollout_id=course.rollout_id,
         environment=outcome.environment,

@@ -25,7 +25,7 @@ import orjson
 from taskapp_kit.contract.content import text_of
 from taskapp_kit.contract.events import Acted, Answered, Called, Event, Observed, Stepped
 from taskapp_kit.contract.scorecard import CriterionScore
-from taskapp_kit.contract.trajectory import Answer, PlayedStep
+from taskapp_kit.contract.trajectory import Decision, PlayedStep
 from taskapp_kit.rollout.in_flight import Course, Finished
 
 Attribute = str | bool | int | float
@@ -182,7 +182,7 @@ class _Layout:
             self.turn.end_ns = self.cursor
             self.turn = None
 
-    def _answered(self, answer: Answer, seconds: float) -> None:
+    def _answered(self, answer: Decision, seconds: float) -> None:
         span = self._add(self.turn, "policy", seconds)
         if span is None:
             return
@@ -311,7 +311,7 @@ def _given(values: dict[str, Attribute | None]) -> dict[str, Attribute]:
     return {name: value for name, value in values.items() if value is not None and value != ""}
 
 
-def _tokens(answer: Answer, names: tuple[str, ...]) -> int | None:
+def _tokens(answer: Decision, names: tuple[str, ...]) -> int | None:
     return next((int(answer.usage[name]) for name in names if name in answer.usage), None)
 
 

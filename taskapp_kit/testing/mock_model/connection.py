@@ -16,7 +16,7 @@ from typing import Literal, cast
 
 import httptools
 
-from taskapp_kit.testing.mock_model.request_log import Records
+from taskapp_kit.testing.mock_model.request_log import RequestLog
 
 LARGEST_BODY = 64 * 2**20
 WAITING_REQUESTS = 64
@@ -41,7 +41,7 @@ class Arrived:
 
 
 @dataclass(slots=True)
-class Plan:
+class WritePlan:
     """What is written: (seconds to wait, bytes) one after the other, then the connection's end.
 
     end: `keep` it for the next request, `close` it, `reset` it (RST), or `hang`: do nothing until the client goes.
@@ -53,7 +53,7 @@ class Plan:
     status: int = 200
 
 
-Handle = Callable[[Arrived], Plan | Awaitable[Plan]]
+Handle = Callable[[Arrived], WritePlan | Awaitable[WritePlan]]
 
 
 def head(status: int, content_type: str, length: int | None, *extra: tuple[str, str], keep_alive: bool = True) -> bytes:
@@ -70,10 +70,10 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
-class Connection(asyncio.Protocol):
+class MockConnection(asyncio.Protocol):
     """The server's end of one connection."""
 
-    def __init__(self, handle: Handle, records: Records, everyone: set[Connection]) -> None:
+    def __init__(self, handle: Handle, records: RequestLog, everyone: set[MockConnection]) -> None:
         self._handle = handle
         self._records = records
         self._everyone = everyone
@@ -175,17 +175,17 @@ class Connection(asyncio.Protocol):
         self._busy = True
         self._records.begun()
         plan = self._handle(arrived)
-        if isinstance(plan, Plan):
+        if isinstance(plan, WritePlan):
             self._play(plan, 0, arrived.keep_alive)
         else:
             self._task = self._loop.create_task(self._wait(plan, arrived.keep_alive))
 
-    async def _wait(self, coming: Awaitable[Plan], keep_alive: bool) -> None:
+    async def _wait(self, coming: Awaitable[WritePlan], keep_alive: bool) -> None:
         plan = await coming
         self._task = None
         self._play(plan, 0, keep_alive)
 
-    def _play(self, plan: Plan, at: int, keep_alive: bool) -> None:
+    def _play(self, plan: WritePlan, at: int, keep_alive: bool) -> None:
         """Waits for part `at`; parts that need no waiting are written together."""
         parts = plan.parts
         while at < len(parts):
@@ -198,13 +198,13 @@ class Connection(asyncio.Protocol):
             at += 1
         self._end(plan, keep_alive)
 
-    def _write(self, plan: Plan, at: int, keep_alive: bool) -> None:
+    def _write(self, plan: WritePlan, at: int, keep_alive: bool) -> None:
         self._timer = None
         if plan.parts[at][1]:
             self._transport.write(plan.parts[at][1])
         self._play(plan, at + 1, keep_alive)
 
-    def _end(self, plan: Plan, keep_alive: bool) -> None:
+    def _end(self, plan: WritePlan, keep_alive: bool) -> None:
         if plan.end == "hang":
             return
         self._busy = False

@@ -9,7 +9,7 @@ import orjson
 from taskapp_kit.contract.content import Json
 from taskapp_kit.testing.mock_model.chat_request import Refused
 from taskapp_kit.testing.mock_model.chat_response import event
-from taskapp_kit.testing.mock_model.connection import Plan, chunk, head
+from taskapp_kit.testing.mock_model.connection import WritePlan, chunk, head
 
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 WEB_PAGE = b"<html><head><title>502 Bad Gateway</title></head><body><h1>Bad Gateway</h1></body></html>"
@@ -19,13 +19,15 @@ DRIPS = 10
 """How many pieces a slow answer comes in."""
 
 
-def json_object(value: Json, delay: float, status: int = 200, *extra: tuple[str, str], bare: bool = False) -> Plan:
+def json_object(value: Json, delay: float, status: int = 200, *extra: tuple[str, str], bare: bool = False) -> WritePlan:
     """A JSON answer. extra: further headers. bare: without its body, for HEAD."""
     body = orjson.dumps(value)
-    return Plan([(delay, head(status, "application/json", len(body), *extra) + (b"" if bare else body))], status=status)
+    return WritePlan(
+        [(delay, head(status, "application/json", len(body), *extra) + (b"" if bare else body))], status=status
+    )
 
 
-def refusal(refused: Refused, delay: float, retry_after_seconds: int | None, *, bare: bool = False) -> Plan:
+def refusal(refused: Refused, delay: float, retry_after_seconds: int | None, *, bare: bool = False) -> WritePlan:
     """An error object with its status; with 429 and 503 goes `retry-after`, unless it is None."""
     status = refused.status
     kind = ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
@@ -34,17 +36,17 @@ def refusal(refused: Refused, delay: float, retry_after_seconds: int | None, *, 
     return json_object(_error(str(refused), kind, refused.param, refused.code), delay, status, *extra, bare=bare)
 
 
-def unanswered(kind: str, delay: float, *, streamed: bool, location: str) -> Plan | None:
+def unanswered(kind: str, delay: float, *, streamed: bool, location: str) -> WritePlan | None:
     """The plan of a fault that needs no answer to be computed; None for the others."""
     match kind:
         case "reset_early":
-            return Plan([(delay, b"")], "reset", 0)
+            return WritePlan([(delay, b"")], "reset", 0)
         case "hang":
-            return Plan([], "hang", 0)
+            return WritePlan([], "hang", 0)
         case "content_type":
-            return Plan([(delay, head(200, "text/html", len(WEB_PAGE)) + WEB_PAGE)])
+            return WritePlan([(delay, head(200, "text/html", len(WEB_PAGE)) + WEB_PAGE)])
         case "redirect":
-            return Plan([(delay, head(302, "text/plain", 0, ("location", location)))], status=302)
+            return WritePlan([(delay, head(302, "text/plain", 0, ("location", location)))], status=302)
         case "error_200":
             error = _error(
                 "The server had an error while processing your request.", "server_error", None, "server_error"
@@ -54,7 +56,7 @@ def unanswered(kind: str, delay: float, *, streamed: bool, location: str) -> Pla
             return None
 
 
-def whole(body: bytes, delay: float, kind: str | None, identity: str, slow_seconds: float) -> Plan:
+def whole(body: bytes, delay: float, kind: str | None, identity: str, slow_seconds: float) -> WritePlan:
     """The answer as one body, or broken as `kind` says."""
     half = len(body) // 2
     if kind == "malformed":
@@ -65,11 +67,11 @@ def whole(body: bytes, delay: float, kind: str | None, identity: str, slow_secon
     if kind == "slow":
         step = max(1, -(-len(body) // DRIPS))
         drips = [body[at : at + step] for at in range(0, len(body), step)]
-        return Plan([(delay, first), *((slow_seconds / len(drips), drip) for drip in drips)])
-    return Plan([(delay, first + body)], _ending(kind))
+        return WritePlan([(delay, first), *((slow_seconds / len(drips), drip) for drip in drips)])
+    return WritePlan([(delay, first + body)], _ending(kind))
 
 
-def stream(events: list[bytes], delay: float, kind: str | None, chunk_seconds: float, slow_seconds: float) -> Plan:
+def stream(events: list[bytes], delay: float, kind: str | None, chunk_seconds: float, slow_seconds: float) -> WritePlan:
     """The answer as server-sent events, `chunk_seconds` apart, or broken as `kind` says."""
     half = len(events) // 2
     if kind == "malformed":
@@ -79,15 +81,15 @@ def stream(events: list[bytes], delay: float, kind: str | None, chunk_seconds: f
         return _broken(first + b"".join(map(chunk, events[:half])), delay, kind)
     pause = slow_seconds / len(events) if kind == "slow" else chunk_seconds
     if pause <= 0:
-        return Plan([(delay, first + b"".join(map(chunk, events)) + chunk(b""))], _ending(kind))
+        return WritePlan([(delay, first + b"".join(map(chunk, events)) + chunk(b""))], _ending(kind))
     paced = ((pause, chunk(sent)) for sent in events[1:])
-    return Plan([(delay, first + chunk(events[0])), *paced, (0.0, chunk(b""))], _ending(kind))
+    return WritePlan([(delay, first + chunk(events[0])), *paced, (0.0, chunk(b""))], _ending(kind))
 
 
-def _broken(sent: bytes, delay: float, kind: str) -> Plan:
+def _broken(sent: bytes, delay: float, kind: str) -> WritePlan:
     if kind == "truncated":
-        return Plan([(delay, sent)], "close")
-    return Plan([(delay, sent), (RESET_AFTER_SECONDS, b"")], "reset")
+        return WritePlan([(delay, sent)], "close")
+    return WritePlan([(delay, sent), (RESET_AFTER_SECONDS, b"")], "reset")
 
 
 def _ending(kind: str | None) -> Literal["keep", "close"]:

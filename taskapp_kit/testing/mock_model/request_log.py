@@ -40,7 +40,7 @@ class Recorded:
         return next((value for key, value in self.headers if key == name.lower()), None)
 
 
-class Records:
+class RequestLog:
     """The last `keep` requests and the counts of all. watched: texts that are looked for in every request, and counted.
 
     Written on the server's thread; may be read on any.

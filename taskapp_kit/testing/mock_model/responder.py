@@ -19,10 +19,10 @@ from taskapp_kit.errors import ConfigError
 from taskapp_kit.testing.mock_model import chat_response, delivery, tokenizer
 from taskapp_kit.testing.mock_model.behaviours import Behaviour, random_answers
 from taskapp_kit.testing.mock_model.chat_request import ChatRequest, Refused, check
-from taskapp_kit.testing.mock_model.connection import Arrived, Plan
+from taskapp_kit.testing.mock_model.connection import Arrived, WritePlan
 from taskapp_kit.testing.mock_model.faults import Faults, known
 from taskapp_kit.testing.mock_model.reply import Reply, reply_of
-from taskapp_kit.testing.mock_model.request_log import Recorded, Records
+from taskapp_kit.testing.mock_model.request_log import Recorded, RequestLog
 from taskapp_kit.testing.mock_model.schema_sampling import sentence
 
 logger = logging.getLogger(__name__)
@@ -46,11 +46,11 @@ class Answering:
     api_key: str | None = None
     context_tokens: int | None = None
     weight_version: str | None = None
-    records: Records = field(default_factory=lambda: Records(1000, ()))
+    records: RequestLog = field(default_factory=lambda: RequestLog(1000, ()))
     remembered: int = 65_536
     _sent: dict[bytes, int] = field(default_factory=dict)
 
-    def handle(self, arrived: Arrived) -> Plan | Awaitable[Plan]:
+    def handle(self, arrived: Arrived) -> WritePlan | Awaitable[WritePlan]:
         """What is sent for this request."""
         self.records.look(arrived.target, arrived.headers, arrived.body)
         path, _, query = arrived.target.decode("latin-1").partition("?")
@@ -67,7 +67,7 @@ class Answering:
         except Exception as error:  # whatever an author's script raises
             return self._script_failed(error, record)
 
-    def _route(self, arrived: Arrived, record: Recorded) -> Plan | Awaitable[Plan]:
+    def _route(self, arrived: Arrived, record: Recorded) -> WritePlan | Awaitable[WritePlan]:
         path = record.path.rstrip("/")
         if path.startswith(REDIRECTED):
             self.records.redirects_followed += 1
@@ -100,7 +100,7 @@ class Answering:
 
     # chat completions
 
-    def _chat(self, record: Recorded) -> Plan | Awaitable[Plan]:
+    def _chat(self, record: Recorded) -> WritePlan | Awaitable[WritePlan]:
         body = record.body
         check(body)
         self._check_model(body)
@@ -138,7 +138,7 @@ class Answering:
 
     async def _later(
         self, request: ChatRequest, record: Recorded, prompt: tokenizer.Prompt, replies: list[Any], kind: str | None
-    ) -> Plan:
+    ) -> WritePlan:
         try:
             said = [reply_of(await reply if inspect.isawaitable(reply) else reply) for reply in replies]
             return self._finish(request, record, prompt, said, kind)
@@ -147,7 +147,7 @@ class Answering:
         except Exception as error:  # whatever an author's script raises
             return self._script_failed(error, record)
 
-    def _script_failed(self, error: Exception, record: Recorded) -> Plan:
+    def _script_failed(self, error: Exception, record: Recorded) -> WritePlan:
         self.records.script_errors += 1
         logger.error("The mock model's script raised %s.", type(error).__name__, exc_info=error)
         message = f"The mock model's script raised {type(error).__name__}: {error}"
@@ -155,7 +155,7 @@ class Answering:
 
     # faults
 
-    def _early(self, kind: str, request: ChatRequest, record: Recorded) -> Plan | None:
+    def _early(self, kind: str, request: ChatRequest, record: Recorded) -> WritePlan | None:
         """The plan of a fault that needs no answer; None for the others. Either way the fault is counted."""
         record.fault = kind
         self.records.faults[kind] += 1
@@ -191,8 +191,13 @@ class Answering:
     # what is sent
 
     def _finish(
-        self, request: ChatRequest, record: Recorded, prompt: tokenizer.Prompt, replies: list[Reply], kind: str | None
-    ) -> Plan:
+        self,
+        request: ChatRequest,
+        record: Recorded,
+        prompt: tokenizer.Prompt,
+        replies: list[Reply],
+        kind: str | None,
+    ) -> WritePlan:
         asked = next((reply.fault for reply in replies if reply.fault is not None), None)
         if kind is None and asked is not None:
             kind = known("reset_early" if asked == "reset" else asked)
@@ -227,21 +232,21 @@ class Answering:
             return request.rng(f"latency {request.attempt}").uniform(*self.latency_seconds)
         return self.latency_seconds
 
-    def _object(self, value: Json, record: Recorded, delay: float = 0.0) -> Plan:
+    def _object(self, value: Json, record: Recorded, delay: float = 0.0) -> WritePlan:
         record.status = 200
         return delivery.json_object(value, delay, bare=record.method == "HEAD")
 
-    def _refused(self, refused: Refused, record: Recorded) -> Plan:
+    def _refused(self, refused: Refused, record: Recorded) -> WritePlan:
         self.records.refused += 1
         return self._refusal(refused, record)
 
-    def _refusal(self, refused: Refused, record: Recorded, delay: float = 0.0) -> Plan:
+    def _refusal(self, refused: Refused, record: Recorded, delay: float = 0.0) -> WritePlan:
         record.status = refused.status
         return delivery.refusal(refused, delay, self.faults.retry_after_seconds, bare=record.method == "HEAD")
 
     # beside chat completions
 
-    def _completion(self, record: Recorded) -> Plan | Awaitable[Plan]:
+    def _completion(self, record: Recorded) -> WritePlan | Awaitable[WritePlan]:
         """The older completions: one prompt, words, no stream and no faults."""
         body = record.body
         if not isinstance(body, dict):
@@ -271,7 +276,7 @@ class Answering:
         }
         return self._object(answer, record, self._latency(request))
 
-    def _update(self, record: Recorded) -> Plan:
+    def _update(self, record: Recorded) -> WritePlan:
         """The weights' version is set by who trains: `{"new_version": "step-42"}`."""
         version = record.body.get("new_version") if isinstance(record.body, dict) else None
         if not isinstance(version, str):

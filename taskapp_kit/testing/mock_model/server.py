@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.testing.mock_model.behaviours import Script, by_name, of_script
-from taskapp_kit.testing.mock_model.connection import Connection
+from taskapp_kit.testing.mock_model.connection import MockConnection
 from taskapp_kit.testing.mock_model.faults import Faults
-from taskapp_kit.testing.mock_model.request_log import Recorded, Records
+from taskapp_kit.testing.mock_model.request_log import Recorded, RequestLog
 from taskapp_kit.testing.mock_model.responder import Answering, latency_of
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class MockModel:
                 f"A script and the behaviour {behaviour!r} were both given.",
                 hint="Give one of them: who has a script follows it.",
             )
-        self.records = Records(record, watch)
+        self.records = RequestLog(record, watch)
         self._answering = Answering(
             of_script(script) if script is not None else by_name(behaviour, parallel=parallel, score=score),
             seed,
@@ -131,10 +131,10 @@ class MockModel:
 
     async def serve(self, announce: Callable[[Self], None] | None = None) -> None:
         """Serves in this task until it is cancelled. announce: called when the address is known. Raises ConfigError."""
-        everyone: set[Connection] = set()
+        everyone: set[MockConnection] = set()
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
-            lambda: Connection(self._answering.handle, self.records, everyone), sock=self._listen(), backlog=BACKLOG
+            lambda: MockConnection(self._answering.handle, self.records, everyone), sock=self._listen(), backlog=BACKLOG
         )
         try:
             if announce is not None:

@@ -15,7 +15,7 @@ import pytest
 from taskapp_kit import RequestError, RolloutFailed, Step, TaskApp, action
 from taskapp_kit.contract.events import Event, Failed, fold
 from taskapp_kit.contract.protocols import PolicyStops, SystemClock, View
-from taskapp_kit.contract.trajectory import Answer, ToolCall
+from taskapp_kit.contract.trajectory import Decision, ToolCall
 from taskapp_kit.rollout.episode.episode import Episode, drive
 from taskapp_kit.rollout.episode.plan import Control, EpisodePlan
 from taskapp_kit.rollout.service import Service
@@ -245,12 +245,12 @@ class Scripted:
         self.answers = list(answers)
         self.views: list[View] = []
 
-    def decide(self, view: View) -> Answer:
+    def decide(self, view: View) -> Decision:
         self.views.append(view)
         answer = self.answers.pop(0)
         if isinstance(answer, BaseException):
             raise answer
-        return Answer([ToolCall("add", {"n": answer})])
+        return Decision([ToolCall("add", {"n": answer})])
 
 
 def driven(app: TaskApp, policy: Scripted, control: Control | None = None) -> list[Event]:
@@ -279,7 +279,7 @@ def test_the_outside_may_stop_it(app: TaskApp, stop: Any, boundary: str) -> None
     control = Control()
 
     class Stopping(Scripted):
-        def decide(self, view: View) -> Answer:
+        def decide(self, view: View) -> Decision:
             if view.turn == 2:
                 control.stop = stop
             return super().decide(view)

@@ -11,18 +11,26 @@ import orjson
 import pytest
 
 from taskapp_kit.net.addresses import Outward, read_url
-from taskapp_kit.rollout.models.connections import AddressRefused, Answered, CheckedResolver, Connections, prepared
+from taskapp_kit.rollout.models.connections import (
+    AddressRefused,
+    CheckedResolver,
+    ModelConnections,
+    ModelHttpResponse,
+    prepared,
+)
 from taskapp_kit.rollout.models.retry import AttemptFailed
 from taskapp_kit.testing import MockModel
 from tests.rollout.models.raw_server import RawServer, Sent, http, raw_server, said
 
 
-def asked(*answers: Sent, key: str | None = "sk-1", query: str = "") -> tuple[Answered | AttemptFailed, RawServer]:
+def asked(
+    *answers: Sent, key: str | None = "sk-1", query: str = ""
+) -> tuple[ModelHttpResponse | AttemptFailed, RawServer]:
     """One call, and what the server saw."""
 
-    async def main() -> tuple[Answered | AttemptFailed, RawServer]:
+    async def main() -> tuple[ModelHttpResponse | AttemptFailed, RawServer]:
         async with raw_server(answers) as server:
-            connections = Connections(Outward("local"))
+            connections = ModelConnections(Outward("local"))
             called = read_url(server.url + query)
             try:
                 return await connections.post(called, prepared(called), b'{"a":1}', key, time.time), server
@@ -42,7 +50,7 @@ def failing(*answers: Sent) -> tuple[AttemptFailed, RawServer]:
 
 def test_what_goes_out() -> None:
     answered, server = asked(http(200, said()), query="?cid=a%20b/c&x=1")
-    assert isinstance(answered, Answered) and orjson.loads(answered.body) == said()
+    assert isinstance(answered, ModelHttpResponse) and orjson.loads(answered.body) == said()
     (request,) = server.requests
     assert request.line == "POST /v1/chat/completions?cid=a%20b/c&x=1 HTTP/1.1"
     assert request.body == b'{"a":1}'
@@ -67,17 +75,17 @@ def test_no_key_no_header() -> None:
 )
 def test_other_ways_of_sending_the_same(body: bytes) -> None:
     answered, _ = asked(body)
-    assert isinstance(answered, Answered) and orjson.loads(answered.body) == said()
+    assert isinstance(answered, ModelHttpResponse) and orjson.loads(answered.body) == said()
 
 
 def test_statuses_and_retry_after_come_back() -> None:
-    assert asked(http(429, b"no", ("Retry-After", "3")))[0] == Answered(429, b"no", 3.0)
-    assert asked(http(200, b"yes", ("Retry-After", "3")))[0] == Answered(200, b"yes", None)
+    assert asked(http(429, b"no", ("Retry-After", "3")))[0] == ModelHttpResponse(429, b"no", 3.0)
+    assert asked(http(200, b"yes", ("Retry-After", "3")))[0] == ModelHttpResponse(200, b"yes", None)
 
 
 def test_a_long_refusal_is_read_to_a_bound() -> None:
     answered, _ = asked(http(500, b"x" * 5_000_000))
-    assert isinstance(answered, Answered) and 0 < len(answered.body) < 1_000_000
+    assert isinstance(answered, ModelHttpResponse) and 0 < len(answered.body) < 1_000_000
 
 
 def test_a_bomb_is_not_unpacked() -> None:
@@ -103,7 +111,7 @@ def test_what_is_no_http(answer: bytes) -> None:
 def test_a_303_to_the_same_door_is_polled_as_modal_wants_it() -> None:
     waiting = http(303, b"", ("Location", "/v1/chat/completions?__modal_function_call_id=fc-1"))
     answered, server = asked(waiting, waiting, http(200, said()))
-    assert isinstance(answered, Answered) and orjson.loads(answered.body) == said()
+    assert isinstance(answered, ModelHttpResponse) and orjson.loads(answered.body) == said()
     assert [request.line.split()[0] for request in server.requests] == ["POST", "GET", "GET"]
     assert server.requests[2].line.split()[1] == "/v1/chat/completions?__modal_function_call_id=fc-1"
     assert server.requests[2].body == b"" and server.requests[2].headers["authorization"] == "Bearer sk-1"
@@ -120,7 +128,7 @@ def test_every_other_redirect_is_told_and_not_followed(status: int) -> None:
         async with raw_server([http(200, said())]) as other:
             where = f"{other.url}?token=secret"
             async with raw_server([http(status, b"", ("Location", where))]) as server:
-                connections = Connections(Outward("local"))
+                connections = ModelConnections(Outward("local"))
                 called = read_url(server.url)
                 with pytest.raises(AttemptFailed) as caught:
                     await connections.post(called, prepared(called), b"{}", "sk-1", time.time)
@@ -142,7 +150,7 @@ def test_a_redirect_to_nowhere(location: str) -> None:
 def test_no_cookie_goes_back() -> None:
     async def main() -> None:
         async with raw_server([http(200, said(), ("Set-Cookie", "a=b; Path=/"))]) as server:
-            connections = Connections(Outward("local"))
+            connections = ModelConnections(Outward("local"))
             called = read_url(server.url)
             for _ in range(2):
                 await connections.post(called, prepared(called), b"{}", None, time.time)
@@ -157,7 +165,7 @@ def test_no_cookie_goes_back() -> None:
 
 def failure_at(url: str, rules: Outward | None = None) -> AttemptFailed:
     async def main() -> AttemptFailed:
-        connections = Connections(rules or Outward("local"))
+        connections = ModelConnections(rules or Outward("local"))
         called = read_url(url)
         try:
             with pytest.raises(AttemptFailed) as caught:
@@ -203,7 +211,7 @@ def test_the_machines_own_resolver_is_checked_too() -> None:
     async def main() -> None:
         async with raw_server([http(200, said())]) as server:
             for rules, kind in ((Outward("public", ["localhost"]), None), (Outward("public"), "address_refused")):
-                connections = Connections(rules)
+                connections = ModelConnections(rules)
                 called = read_url(f"http://localhost:{server.port}/v1")
                 try:
                     await connections.post(called, prepared(called), b"{}", None, time.time)

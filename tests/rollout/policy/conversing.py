@@ -11,7 +11,7 @@ from taskapp_kit import TaskApp
 from taskapp_kit.contract.chat import ChatReply
 from taskapp_kit.contract.events import Called, Event, fold
 from taskapp_kit.contract.protocols import SystemClock
-from taskapp_kit.contract.trajectory import Answer, Trajectory
+from taskapp_kit.contract.trajectory import Decision, Trajectory
 from taskapp_kit.rollout.episode.episode import Episode
 from taskapp_kit.rollout.policy.chat.conversation import Conversation
 from taskapp_kit.rollout.policy.options import read_asking
@@ -43,7 +43,7 @@ class Talk:
     """What was sent in each turn, what was answered, and the episode."""
 
     bodies: list[dict[str, Any]] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[Decision] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
     @property

@@ -12,7 +12,7 @@ import pytest
 
 from taskapp_kit import RequestError, RolloutFailed, Step, TaskApp, action
 from taskapp_kit.contract.protocols import PolicyStops, View
-from taskapp_kit.contract.trajectory import Answer, Recording, ToolCall
+from taskapp_kit.contract.trajectory import Decision, Recording, ToolCall
 from taskapp_kit.rollout.policy.builtin import PolicyError, ReplayPolicy, answer_from, policy_rng
 from tests.rollouts import app_from, play
 
@@ -215,16 +215,16 @@ def test_pictures_are_left_out_of_what_a_policy_reads() -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("words", Answer(output="words")),
-        ({"a": {"n": 1}}, Answer([ToolCall("a", {"n": 1})])),
-        ({"a": {}, "b": {}}, Answer([ToolCall("a", {}), ToolCall("b", {})])),
-        ([{"a": {}}, {"a": {}}], Answer([ToolCall("a", {}), ToolCall("a", {})])),
-        ({"tool": "a", "args": {"n": 1}}, Answer([ToolCall("a", {"n": 1})])),
-        ({"a": None}, Answer([ToolCall("a", {})])),
-        ("", Answer(output="")),
+        ("words", Decision(output="words")),
+        ({"a": {"n": 1}}, Decision([ToolCall("a", {"n": 1})])),
+        ({"a": {}, "b": {}}, Decision([ToolCall("a", {}), ToolCall("b", {})])),
+        ([{"a": {}}, {"a": {}}], Decision([ToolCall("a", {}), ToolCall("a", {})])),
+        ({"tool": "a", "args": {"n": 1}}, Decision([ToolCall("a", {"n": 1})])),
+        ({"a": None}, Decision([ToolCall("a", {})])),
+        ("", Decision(output="")),
     ],
 )
-def test_what_an_answer_may_be(value: Any, expected: Answer) -> None:
+def test_what_an_answer_may_be(value: Any, expected: Decision) -> None:
     assert answer_from(value, "it") == expected
 
 
@@ -235,7 +235,7 @@ def test_what_is_no_answer(value: Any) -> None:
 
 
 def test_replay_does_not_count_the_turns_that_the_caller_scripted() -> None:
-    policy = ReplayPolicy(Recording([Answer(output="a"), Answer(output="b")], "max_ops"))
+    policy = ReplayPolicy(Recording([Decision(output="a"), Decision(output="b")], "max_ops"))
     assert [policy.decide(View(turn, "", (), ())).output for turn in (1, 4)] == ["a", "b"]
     with pytest.raises(PolicyStops) as stops:
         policy.decide(View(5, "", (), ()))
@@ -243,7 +243,7 @@ def test_replay_does_not_count_the_turns_that_the_caller_scripted() -> None:
 
 
 def test_replay_gives_the_answers_in_order_and_says_when_they_end() -> None:
-    policy = ReplayPolicy(Recording([Answer(output="a"), Answer(output="b")]))
+    policy = ReplayPolicy(Recording([Decision(output="a"), Decision(output="b")]))
     view = View(0, "", (), ())
     assert policy.decide(view).output == "a"
     view.turn = 1

@@ -17,7 +17,7 @@ from taskapp_kit.contract.protocols import View
 from taskapp_kit.contract.trajectory import PlayedStep
 from taskapp_kit.contract.wire import StructuredConfig
 from taskapp_kit.rollout.policy.chat.conversation import Conversation
-from taskapp_kit.rollout.policy.options import Asking, read_asking
+from taskapp_kit.rollout.policy.options import PolicyOptions, read_asking
 from taskapp_kit.testing.mock_model import tokenizer
 from taskapp_kit.testing.mock_model.reply import reply_of
 from tests.rollout.policy.conversing import call, calling, saying, talk
@@ -304,7 +304,7 @@ def test_what_the_caller_does_in_between_is_told_as_his() -> None:
     spec = app_of().freeze()
     environment = spec.environments["e"]
     tools = [item.tool for item in environment.actions.values()]
-    conversation = Conversation(spec, environment, Asking())
+    conversation = Conversation(spec, environment, PolicyOptions())
     conversation.ask(View(0, "total 0", (), tools, initial="total 0"))
     conversation.read(ChatReply(calling(call("add", '{"amount": 1}', "x"), call("wait", "{}", "y"))))
     steps = [PlayedStep(0, "add", {"amount": 1}, "total 1"), PlayedStep(1, "add", {"amount": 3}, "total 4")]
@@ -486,6 +486,6 @@ def test_private_fields_are_in_no_body(secret: str, public: str, mode: Any) -> N
 
 
 def test_asking_reads_only_what_it_knows() -> None:
-    assert read_asking({"policy": "x", "thinking_budget": 3, "temperature": None}) == Asking()
-    assert read_asking({}, record_logprobs=True, mode="rl") == Asking(logprobs=True, token_ids=True)
-    assert read_asking({"return_token_ids": False}, record_logprobs=True, mode="rl") == Asking(logprobs=True)
+    assert read_asking({"policy": "x", "thinking_budget": 3, "temperature": None}) == PolicyOptions()
+    assert read_asking({}, record_logprobs=True, mode="rl") == PolicyOptions(logprobs=True, token_ids=True)
+    assert read_asking({"return_token_ids": False}, record_logprobs=True, mode="rl") == PolicyOptions(logprobs=True)

@@ -12,7 +12,7 @@ from taskapp_kit import Private, Step, TaskApp, action
 from taskapp_kit.contract.protocols import View
 from taskapp_kit.rollout.policy.chat.conversation import Conversation, prompt_of
 from taskapp_kit.rollout.policy.chat.prompt import system_prompt, tool_schemas
-from taskapp_kit.rollout.policy.options import Asking
+from taskapp_kit.rollout.policy.options import PolicyOptions
 from taskapp_kit.rollout.policy.text.structured import action_schema, response_format
 
 
@@ -97,8 +97,10 @@ def test_the_schema_of_the_actions_keeps_the_definitions_apart() -> None:
     written = json.dumps(schema)
     assert "#/$defs/Where" not in written
     assert written.count("#/$defs/put_Where") == 2
-    assert response_format(Asking(mode="structured"), tools)["json_schema"]["strict"] is False  # `inner` is optional
-    assert response_format(Asking(mode="structured"), tools[:1])["json_schema"]["strict"] is True
+    assert (
+        response_format(PolicyOptions(mode="structured"), tools)["json_schema"]["strict"] is False
+    )  # `inner` is optional
+    assert response_format(PolicyOptions(mode="structured"), tools[:1])["json_schema"]["strict"] is True
 
 
 def test_prompt_of_is_the_first_request() -> None:
@@ -106,7 +108,7 @@ def test_prompt_of_is_the_first_request() -> None:
     environment = spec.environments["e"]
     view = View(0, "begin", (), [item.tool for item in environment.actions.values()], initial="begin")
     for mode in ("tool_calls", "text", "structured"):
-        asking = Asking(mode=mode)
+        asking = PolicyOptions(mode=mode)
         assert prompt_of(spec, environment, asking, view) == Conversation(spec, environment, asking).ask(view)
 
 
@@ -133,6 +135,6 @@ def test_a_row_is_never_looked_at() -> None:
     (row,) = environment.tasks.rows("train") if environment.tasks is not None else ()
     view = View(0, "why?", (), [item.tool for item in environment.actions.values()], row, "why?")
     for mode in ("tool_calls", "text", "structured"):
-        told = json.dumps(prompt_of(spec, environment, Asking(mode=mode), view))
+        told = json.dumps(prompt_of(spec, environment, PolicyOptions(mode=mode), view))
         assert "why?" in told
         assert "sesame" not in told

@@ -14,7 +14,7 @@ from taskapp_kit import Private, TaskApp
 from taskapp_kit.contract.chat import ChatReply
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.scorecard import Scorecard
-from taskapp_kit.contract.trajectory import Answer, PlayedStep, Trajectory, Turn
+from taskapp_kit.contract.trajectory import Decision, PlayedStep, Trajectory, Turn
 from taskapp_kit.errors import Unavailable
 from taskapp_kit.rollout.score.scoring import score
 
@@ -91,7 +91,7 @@ def judged_app(read: Callable[..., Any] | None = None, **options: Any) -> TaskAp
 def said(text: str, *, seed: int = 0) -> Trajectory:
     """A trajectory of one answer."""
     step = PlayedStep(0, "answer", {"text": text}, "", terminated=True)
-    turn = Turn(0, Answer(output=text), [step])
+    turn = Turn(0, Decision(output=text), [step])
     return Trajectory(
         "judged", "1", "train", seed, {}, "Why does it rain?", [turn], None, "terminated", "environment", {}, [step]
     )

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from taskapp_kit.contract.content import Json, Text
 from taskapp_kit.rollout.score.judge_input import (
     MATERIAL_CHARACTERS,
-    Section,
+    InputSection,
     bounded,
     draw_nonce,
     escape,
@@ -195,7 +195,7 @@ def test_an_escaped_text_holds_no_boundary(text: str) -> None:
 
 @given(st.lists(st.tuples(ANY_TEXT, ANY_TEXT), max_size=4), st.integers(0, 200))
 def test_all_that_was_read_stands_inside(pairs: list[tuple[str, str]], limit: int) -> None:
-    parts = fitted([Section((text,), name) for name, text in pairs], limit)
+    parts = fitted([InputSection((text,), name) for name, text in pairs], limit)
     nonce = draw_nonce(parts)
     content = bounded(parts, nonce)
     told = "\n".join(part["text"] for part in content)
@@ -206,7 +206,7 @@ def test_all_that_was_read_stands_inside(pairs: list[tuple[str, str]], limit: in
 
 @given(st.lists(st.text(max_size=300), max_size=8), st.integers(0, 1000))
 def test_texts_fit_and_short_ones_stay_whole(texts: list[str], limit: int) -> None:
-    cut = [part.blocks[0] for part in fitted([Section((text,)) for text in texts], limit)]
+    cut = [part.blocks[0] for part in fitted([InputSection((text,)) for text in texts], limit)]
     kept = [text for text, now in zip(texts, cut, strict=True) if text == now]
     assert sum(map(len, kept)) <= limit
     if sum(map(len, texts)) <= limit:
@@ -226,17 +226,17 @@ def test_ordinary_text_stays_as_it_is() -> None:
 @settings(max_examples=300)
 @given(st.binary(max_size=200) | st.text().map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_any_bytes_are_a_verdict_within_the_scale_or_none(data: bytes) -> None:
-    from taskapp_kit.rollout.score.verdict import Unreadable
+    from taskapp_kit.rollout.score.verdict import UnreadableVerdict
 
     question = Question("q", "?", (0.0, 1.0))
     try:
         found = read_verdicts({"content": data.decode("utf-8", "surrogateescape")}, [question], named=False)
-    except Unreadable:
+    except UnreadableVerdict:
         return
     assert 0.0 <= found["q"].score <= 1.0
 
 
 def test_what_a_function_may_return() -> None:
-    assert sections({"n": 3}) == [Section(("3",), "n")]
-    assert sections([1, 2]) == [Section(("[1, 2]",))]
-    assert sections(Row(question="q", answer="a")) == [Section(("q",), "question"), Section(("a",), "answer")]
+    assert sections({"n": 3}) == [InputSection(("3",), "n")]
+    assert sections([1, 2]) == [InputSection(("[1, 2]",))]
+    assert sections(Row(question="q", answer="a")) == [InputSection(("q",), "question"), InputSection(("a",), "answer")]

@@ -10,7 +10,7 @@ import pytest
 from taskapp_kit.contract.chat import ChatReply
 from taskapp_kit.rollout.score.reward_model import read_reward, reward_request
 from taskapp_kit.rollout.score.scoring import ScoringFailed
-from taskapp_kit.rollout.score.verdict import Unreadable
+from taskapp_kit.rollout.score.verdict import UnreadableVerdict
 from tests.rollout.score.bench import Models, card_of, judged_app, verdict
 
 FORMS: list[Any] = [
@@ -60,7 +60,7 @@ def test_the_number_in_each_form(form: Any) -> None:
 
 @pytest.mark.parametrize("answer", GARBAGE)
 def test_anything_else_fails_at_once(answer: Any) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableVerdict):
         read_reward(answer, (0.0, 1.0))
     models = Models([answered(answer)])
     with pytest.raises(ScoringFailed, match="was asked once") as caught:

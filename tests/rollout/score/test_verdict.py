@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.rollout.score.verdict import Question, Unreadable, Verdict, read_verdicts, schema
+from taskapp_kit.rollout.score.verdict import Question, UnreadableVerdict, Verdict, read_verdicts, schema
 
 QUESTION = Question("q", "Is it good?", (0.0, 1.0))
 GOOD = json.dumps({"reason": "Fine.", "score": 0.5})
@@ -62,14 +62,14 @@ GARBAGE: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", GARBAGE)
 def test_garbage_is_no_verdict(name: str) -> None:
-    with pytest.raises(Unreadable) as caught:
+    with pytest.raises(UnreadableVerdict) as caught:
         read_verdicts({"content": GARBAGE[name]}, [QUESTION], named=False)
     assert SENTINEL not in str(caught.value)
     assert str(caught.value).isascii()
 
 
 def test_a_refusal_is_no_verdict() -> None:
-    with pytest.raises(Unreadable, match="refusal"):
+    with pytest.raises(UnreadableVerdict, match="refusal"):
         read_verdicts({"content": GOOD, "refusal": "I cannot help with that."}, [QUESTION], named=False)
 
 
@@ -103,7 +103,7 @@ def test_choices_are_spread_over_the_scale() -> None:
         content = json.dumps({"reason": "x", "choice": choice})
         assert read_verdicts({"content": content}, [question], named=False)["q"].score == score
     for content in ({"choice": "Good"}, {"choice": "great"}, {"choice": 1}, {"choice": None}, {"score": 1}):
-        with pytest.raises(Unreadable):
+        with pytest.raises(UnreadableVerdict):
             read_verdicts({"content": json.dumps({"reason": "x", **content})}, [question], named=False)
 
 
@@ -116,7 +116,7 @@ def test_several_questions_in_one() -> None:
     }
     more = answer | {"other": answer["q"]}
     for bad in ({"q": answer["q"]}, more, answer | {"q": {"score": 1}}, [answer], answer["q"]):
-        with pytest.raises(Unreadable):
+        with pytest.raises(UnreadableVerdict):
             read_verdicts({"content": json.dumps(bad)}, questions, named=True)
 
 

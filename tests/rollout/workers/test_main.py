@@ -16,7 +16,7 @@ from taskapp_kit.contract.events import from_json, joined
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.rollout.workers.main import refusal
 from taskapp_kit.rollout.workers.pool import Processes, StartFailed
-from taskapp_kit.rollout.workers.remote import Told
+from taskapp_kit.rollout.workers.remote import WorkerReport
 from taskapp_kit.system.child_python import python_command
 
 HOSTILE = Path(__file__).parents[2] / "hostile_app.py"
@@ -27,9 +27,9 @@ def pool(reference: str) -> Processes:
     return Processes(argv, environment=dict(os.environ), shared=1)
 
 
-def played(job: dict[str, Any]) -> tuple[dict[str, Any], bytes, Told]:
+def played(job: dict[str, Any]) -> tuple[dict[str, Any], bytes, WorkerReport]:
     """One job in a real worker: its last frame, what of its blob is neither events nor pictures, and what was told."""
-    told = Told()
+    told = WorkerReport()
 
     def tell(frame: dict[str, Any], blob: bytes) -> None:
         assert told.take(frame, blob) == len(blob)

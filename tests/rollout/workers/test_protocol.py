@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskapp_kit.rollout.workers.protocol import FRAME_BYTES, BadFrame, FrameReader, encode
+from taskapp_kit.rollout.workers.protocol import FRAME_BYTES, BadFrame, PipeReader, encode
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
@@ -22,7 +22,7 @@ def test_what_goes_in_comes_out_however_it_is_cut(
 ) -> None:
     wire = b"".join(piece for message, blob in frames for piece in encode(message, blob))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(wire)), max_size=12)))
-    reader = FrameReader()
+    reader = PipeReader()
     seen = []
     for start, end in zip([0, *cuts], [*cuts, len(wire)], strict=True):
         seen += reader.feed(wire[start:end])
@@ -32,7 +32,7 @@ def test_what_goes_in_comes_out_however_it_is_cut(
 
 def test_one_byte_at_a_time() -> None:
     wire = b"".join([*encode({"a": 1}, b"blob"), *encode({"b": [2, None]})])
-    reader = FrameReader()
+    reader = PipeReader()
     seen = [frame for index in range(len(wire)) for frame in reader.feed(wire[index : index + 1])]
     assert [(message, blob) for message, blob, _ in seen] == [({"a": 1}, b"blob"), ({"b": [2, None]}, b"")]
 
@@ -42,7 +42,7 @@ def test_large_integers_lone_surrogates_and_depth_come_back_equal() -> None:
     for _ in range(400):
         deep = [deep]
     message = {"large": 2**200, "negative": -(2**63) - 1, "surrogate": "\ud800", "deep": deep}
-    ((back, _, _),) = FrameReader().feed(b"".join(encode(message)))
+    ((back, _, _),) = PipeReader().feed(b"".join(encode(message)))
     assert back == message
 
 
@@ -50,13 +50,13 @@ def test_a_frame_that_is_too_large_is_refused_where_it_is_made_and_where_it_arri
     with pytest.raises(BadFrame, match="more than the"):
         encode({}, bytes(FRAME_BYTES + 1))
     with pytest.raises(BadFrame, match="announced"):
-        FrameReader().feed(struct.pack(">II", 2, FRAME_BYTES))
+        PipeReader().feed(struct.pack(">II", 2, FRAME_BYTES))
 
 
 @pytest.mark.parametrize("text", [b"[1]", b"{", b"null", b"\xff\xfe", b""])
 def test_what_is_no_json_object_is_refused(text: bytes) -> None:
     with pytest.raises(BadFrame):
-        FrameReader().feed(struct.pack(">II", len(text), 0) + text)
+        PipeReader().feed(struct.pack(">II", len(text), 0) + text)
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes", {"large": 2**70, "nan": float("nan")}])
@@ -68,7 +68,7 @@ def test_what_json_cannot_say_is_refused(value: object) -> None:
 def test_a_large_frame_is_read_in_large_pieces_and_nothing_is_kept_of_it() -> None:
     blob = bytes(range(256)) * 40_000
     wire = b"".join(encode({"n": 1}, blob)) + encode({"n": 2})[0][:3]
-    reader = FrameReader()
+    reader = PipeReader()
     assert reader.feed(wire[:1000]) == []
     assert reader.wants == 1024 * 1024
     ((message, back, size),) = reader.feed(wire[1000:])

@@ -1,7 +1,7 @@
 """The conversation of one episode with a language model: what is asked in each turn, and what its reply means.
 
 Pure and synchronous, in the environment's thread: `ask` gives the body of a chat-completions request, whoever drives the
-episode sends it, `read` makes the reply an Answer. One object for each rollout.
+episode sends it, `read` makes the reply a Decision. One object for each rollout.
 
 In the history `full` the messages only grow: each request begins with the messages of the one before and the model's own
 message, unchanged. The one exception is a tool call whose arguments are no JSON object: chat templates read the arguments
@@ -19,14 +19,14 @@ import orjson
 from taskapp_kit.contract.chat import ChatReply
 from taskapp_kit.contract.content import Content, Json
 from taskapp_kit.contract.protocols import Tool, View
-from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER, Answer, PlayedStep, ToolCall
+from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER, Decision, PlayedStep, ToolCall
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.rollout.policy.chat.parsed_message import Heard, clean, hear
 from taskapp_kit.rollout.policy.chat.prompt import only_words, system_prompt, tool_schemas
 from taskapp_kit.rollout.policy.chat.rendering import has_pictures, joined, words_of
 from taskapp_kit.rollout.policy.history import EstimatedTokens, TokenCounter, characters_of
-from taskapp_kit.rollout.policy.options import Asking
+from taskapp_kit.rollout.policy.options import PolicyOptions
 from taskapp_kit.rollout.policy.text.structured import response_format
 from taskapp_kit.rollout.policy.text.text_actions import Parsed, parse_actions, without_thoughts
 
@@ -62,7 +62,7 @@ class Conversation:
         self,
         app: AppSpec,
         environment: EnvironmentSpec,
-        asking: Asking,
+        asking: PolicyOptions,
         *,
         name: str = "model",
         counter: TokenCounter | None = None,
@@ -178,8 +178,8 @@ class Conversation:
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def read(self, reply: ChatReply) -> Answer:
-        """The reply as an Answer; whatever the model said, it never raises.
+    def read(self, reply: ChatReply) -> Decision:
+        """The reply as a Decision; whatever the model said, it never raises.
 
         A problem of the whole answer, or of arguments that are no JSON (they stay words), is in `problem`.
         """
@@ -199,7 +199,7 @@ class Conversation:
         self._exchanges[-1].add(heard.back)
         self._calls = calls[: self._most_calls + 1]
         messages, self._fresh = [*self._fresh, heard.message], []
-        return Answer(
+        return Decision(
             tool_calls=[replace(call) for call in calls],
             output=output,
             messages=messages,
@@ -256,7 +256,7 @@ class Conversation:
         return {name: part for name, value in told.items() if (part := clean(value)) not in (None, "")}
 
 
-def _check_choice(asking: Asking, environment: EnvironmentSpec) -> None:
+def _check_choice(asking: PolicyOptions, environment: EnvironmentSpec) -> None:
     choice = asking.tool_choice
     name = choice["function"]["name"] if isinstance(choice, dict) else None
     offered = [action.name for action in environment.actions.values() if not action.tool.text]
@@ -298,6 +298,6 @@ def _spoken(parsed: Parsed, text: Tool | None, words: str | None) -> str | None:
     return words
 
 
-def prompt_of(app: AppSpec, environment: EnvironmentSpec, asking: Asking, view: View) -> dict[str, Json]:
+def prompt_of(app: AppSpec, environment: EnvironmentSpec, asking: PolicyOptions, view: View) -> dict[str, Json]:
     """The first request of an episode, without `model`: exactly what a `Conversation` would send for this view."""
     return Conversation(app, environment, asking).ask(view)

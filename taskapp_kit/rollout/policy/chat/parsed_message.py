@@ -13,7 +13,7 @@ from taskapp_kit.contract.content import INT_LIMIT, Json
 from taskapp_kit.contract.protocols import Tool
 from taskapp_kit.contract.trajectory import ToolCall
 from taskapp_kit.rollout.policy.example_arguments import example_arguments
-from taskapp_kit.rollout.policy.text.action_json import Unreadable, decode_arguments
+from taskapp_kit.rollout.policy.text.action_json import UnreadableJson, decode_arguments
 
 THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks")
 """The members in which endpoints give a model's thoughts."""
@@ -104,7 +104,7 @@ def _hear_calls(given: list[dict[str, Any]], heard: Heard, tools: Mapping[str, T
         args: Json = text
         try:
             args = decode_arguments(text)
-        except Unreadable as error:
+        except UnreadableJson as error:
             problems.append(_unread(name, str(error), tools))
         heard.calls.append(ToolCall(name, args, identity))
         told = {**{key: part for key, part in call.items() if key != "index"}, "id": identity, "type": "function"}

@@ -25,7 +25,7 @@ WRAPPINGS = 4
 SHOWN = 60
 
 
-class Unreadable(ValueError):
+class UnreadableJson(ValueError):
     """Words are no JSON, or not what can be recorded. str() says what and where, fit for the model. `read`: how far it came."""
 
     def __init__(self, message: str, read: int = 0) -> None:
@@ -41,33 +41,35 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse, strict=False)  # a line end 
 
 
 def decode_at(text: str, start: int) -> tuple[Json, int]:
-    """The JSON value that begins at `start`, and where it ends. Raises Unreadable."""
+    """The JSON value that begins at `start`, and where it ends. Raises UnreadableJson."""
     try:
         value, end = _DECODER.raw_decode(text, start)
     except RecursionError:
-        raise Unreadable("it is nested too deeply", 4096) from None
+        raise UnreadableJson("it is nested too deeply", 4096) from None
     except json.JSONDecodeError as error:
         near = text[max(start, error.pos - SHOWN // 2) : error.pos + SHOWN // 2]
         words = error.msg[:1].lower() + error.msg[1:]
-        raise Unreadable(f"{words} at character {error.pos - start + 1}, near {near!r}", error.pos - start) from None
+        raise UnreadableJson(
+            f"{words} at character {error.pos - start + 1}, near {near!r}", error.pos - start
+        ) from None
     except ValueError as error:  # NaN, or an integer of thousands of digits
-        raise Unreadable(str(error).partition(";")[0][:200], 4096) from None
+        raise UnreadableJson(str(error).partition(";")[0][:200], 4096) from None
     return value, end
 
 
 def decode(text: str) -> Json:
-    """The one JSON value that the text is, space around it aside. Raises Unreadable."""
+    """The one JSON value that the text is, space around it aside. Raises UnreadableJson."""
     start = len(text) - len(text.lstrip())
     value, end = decode_at(text, start)
     if text[end:].strip():
-        raise Unreadable(f"something follows the JSON: {text[end:].strip()[:SHOWN]!r}")
+        raise UnreadableJson(f"something follows the JSON: {text[end:].strip()[:SHOWN]!r}")
     return value
 
 
 def decode_arguments(text: str) -> Json:
     """A tool call's arguments: JSON, kindly without its code fence, and read twice where it was written twice.
 
-    Nothing at all is `{}`. Raises Unreadable.
+    Nothing at all is `{}`. Raises UnreadableJson.
     """
     stripped = text.strip()
     if not stripped:
@@ -81,15 +83,15 @@ def decode_arguments(text: str) -> Json:
 
 
 def recordable(value: Json) -> Json:
-    """The value as it can be recorded: finite numbers of 64 bits, valid text, not too deep. Raises Unreadable."""
+    """The value as it can be recorded: finite numbers of 64 bits, valid text, not too deep. Raises UnreadableJson."""
     try:
         return plain(value, "arguments")
     except NotJson as error:
-        raise Unreadable(str(error)) from None
+        raise UnreadableJson(str(error)) from None
 
 
 def actions_in(value: Json, tools: Mapping[str, Tool], *, bare: bool = True) -> list[ToolCall] | None:
-    """The actions that a JSON value is, in order; None when it is none. Raises Unreadable.
+    """The actions that a JSON value is, in order; None when it is none. Raises UnreadableJson.
 
     bare: an object of arguments alone is taken too, where only one tool could be meant.
     """
@@ -158,7 +160,7 @@ def _keyed(value: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[ToolCal
 def _call(name: str, given: Json, tools: Mapping[str, Tool]) -> ToolCall:
     """The call; a bare value is the argument of a tool that takes one."""
     if isinstance(given, str) and given.lstrip()[:1] == "{":
-        with contextlib.suppress(Unreadable):  # a text that begins with a brace
+        with contextlib.suppress(UnreadableJson):  # a text that begins with a brace
             given = decode(given)
     if given is None or given == "":
         given = {}
@@ -179,7 +181,7 @@ def value_of(text: str, schema: Any) -> Json:
         return text
     try:
         return recordable(decode(text))
-    except Unreadable:
+    except UnreadableJson:
         return recordable(text.strip())
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from taskapp_kit.contract.protocols import Tool
 from taskapp_kit.contract.trajectory import ToolCall
-from taskapp_kit.rollout.policy.text.action_json import Unreadable, actions_in, decode_at, recordable, value_of
+from taskapp_kit.rollout.policy.text.action_json import UnreadableJson, actions_in, decode_at, recordable, value_of
 
 TAGS = 256
 CHILDREN = 64
@@ -20,7 +20,7 @@ CHILDREN = 64
 
 
 @dataclass(slots=True)
-class Found:
+class TagMatch:
     """What one way of looking found. several: more than one action was plainly meant. broken: why an attempt is none."""
 
     calls: list[ToolCall] = field(default_factory=list)
@@ -55,9 +55,9 @@ _PARAMETER = re.compile(r"<parameter=([\w.-]{1,64})>")
 _INNER_FUNCTION = re.compile(r"<function=([\w.-]{1,64})>")
 
 
-def marked(text: str, tools: Mapping[str, Tool]) -> Found:
+def marked(text: str, tools: Mapping[str, Tool]) -> TagMatch:
     """Tool calls in the notations of chat templates. Several of them are meant as several."""
-    found = Found(several=True)
+    found = TagMatch(several=True)
     closings = Closings(text)
     at = 0
     for _ in range(TAGS):
@@ -78,7 +78,7 @@ def marked(text: str, tools: Mapping[str, Tool]) -> Found:
             else:
                 calls, at = _listed(text, start, tools, mark[0])
                 found.calls += calls
-        except Unreadable as error:
+        except UnreadableJson as error:
             found.broken = str(error)
             break
     if found.broken is not None:
@@ -103,19 +103,19 @@ def _listed(text: str, start: int, tools: Mapping[str, Tool], mark: str) -> tupl
         elif calls:
             return calls, at
         else:
-            raise Unreadable(f"after {mark} stands no JSON")
+            raise UnreadableJson(f"after {mark} stands no JSON")
 
 
 def _decoded(text: str, at: int, mark: str) -> tuple[object, int]:
     try:
         return decode_at(text, at)
-    except Unreadable as error:
-        raise Unreadable(f"the JSON after {mark} cannot be read: {error}") from None
+    except UnreadableJson as error:
+        raise UnreadableJson(f"the JSON after {mark} cannot be read: {error}") from None
 
 
 def _known(calls: list[ToolCall] | None, mark: str) -> list[ToolCall]:
     if not calls:
-        raise Unreadable(f"the JSON after {mark} names no tool")
+        raise UnreadableJson(f"the JSON after {mark} names no tool")
     return calls
 
 
@@ -129,7 +129,7 @@ def _body(body: str, tools: Mapping[str, Tool], tag: str) -> list[ToolCall]:
         return _listed(stripped, 0, tools, tag)[0]
     calls = tagged(stripped, tools).calls or [*bare(stripped, tools)]
     if not calls:
-        raise Unreadable(f"in {tag} stands no JSON: {stripped[:60]!r}")
+        raise UnreadableJson(f"in {tag} stands no JSON: {stripped[:60]!r}")
     return calls
 
 
@@ -147,7 +147,7 @@ def _function(name: str, body: str, tools: Mapping[str, Tool]) -> ToolCall:
         end = limit if end < 0 else end
         given[mark[1]] = value_of(body[mark.end() : end], properties.get(mark[1]))
     if stripped and not marks:
-        raise Unreadable(f"in <function={name}> stands neither JSON nor <parameter=…>: {stripped[:60]!r}")
+        raise UnreadableJson(f"in <function={name}> stands neither JSON nor <parameter=…>: {stripped[:60]!r}")
     return ToolCall(name, given)
 
 
@@ -160,9 +160,9 @@ def _opening(names: tuple[str, ...]) -> re.Pattern[str]:
 _ATTRIBUTE = re.compile(r"""([A-Za-z_][\w.-]{0,63})\s{0,8}=\s{0,8}(?:"([^"]*)"|'([^']*)')""")
 
 
-def tagged(text: str, tools: Mapping[str, Tool]) -> Found:
+def tagged(text: str, tools: Mapping[str, Tool]) -> TagMatch:
     """`<NAME>…</NAME>` with JSON, one tag for each argument, or the one argument in it; `<action>…</action>` around any."""
-    found = Found()
+    found = TagMatch()
     closings = Closings(text)
     at = 0
     opening = _opening(tuple(tools))
@@ -186,7 +186,7 @@ def tagged(text: str, tools: Mapping[str, Tool]) -> Found:
                 found.calls.append(_tool(tools[name], inside, body))
             else:
                 found.calls += _held(name, body, tools)
-        except Unreadable as error:
+        except UnreadableJson as error:
             found.broken = found.broken or str(error)
     return found
 
@@ -204,7 +204,7 @@ def _held(name: str, body: str, tools: Mapping[str, Tool]) -> list[ToolCall]:
     if not calls and name == "answer" and only is not None:
         calls = [ToolCall(only[0].name, {only[1]: stripped})]
     if not calls and name == "action":
-        raise Unreadable(f"in <action> stands no action: {stripped[:60]!r}")
+        raise UnreadableJson(f"in <action> stands no action: {stripped[:60]!r}")
     return calls
 
 
@@ -225,7 +225,7 @@ def _tool(tool: Tool, inside: str, body: str) -> ToolCall:
         given |= {name: value_of(part, properties.get(name)) for name, part in children.items()}
     elif stripped:
         if len(properties) != 1 or given:
-            raise Unreadable(f"in <{tool.name}> stands no argument of it: {stripped[:60]!r}")
+            raise UnreadableJson(f"in <{tool.name}> stands no argument of it: {stripped[:60]!r}")
         (name,) = properties
         given[name] = value_of(body if "\n" in body else stripped, properties[name])
     return ToolCall(tool.name, given)

@@ -7,10 +7,10 @@ from typing import Any
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import Tool
-from taskapp_kit.rollout.policy.options import Asking
+from taskapp_kit.rollout.policy.options import PolicyOptions
 
 
-def response_format(asking: Asking, tools: Sequence[Tool]) -> dict[str, Json]:
+def response_format(asking: PolicyOptions, tools: Sequence[Tool]) -> dict[str, Json]:
     """The caller's own schema, else the union of the actions: `{"action": {"tool": NAME, "arguments": {…}}}`."""
     own = asking.schema is not None
     schema = dict(asking.schema) if asking.schema is not None else action_schema(tools)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from taskapp_kit.contract.protocols import Tool
 from taskapp_kit.contract.trajectory import ToolCall
 from taskapp_kit.rollout.policy.example_arguments import example_text
-from taskapp_kit.rollout.policy.text.action_json import Unreadable, actions_in, decode_at, recordable
-from taskapp_kit.rollout.policy.text.action_tags import Found, bare, marked, tagged, word_tool
+from taskapp_kit.rollout.policy.text.action_json import UnreadableJson, actions_in, decode_at, recordable
+from taskapp_kit.rollout.policy.text.action_tags import TagMatch, bare, marked, tagged, word_tool
 
 ATTEMPTS = 200
 """Places at which JSON is tried, and"""
@@ -50,8 +50,8 @@ def parse_actions(words: str, tools: Sequence[Tool]) -> Parsed:
     for look in _WAYS:
         try:
             found = look(text, named)
-        except Unreadable as error:
-            found = Found(broken=str(error))
+        except UnreadableJson as error:
+            found = TagMatch(broken=str(error))
         if found.calls:
             return _decided(found, tools)
         broken = broken or found.broken
@@ -91,7 +91,7 @@ def without_thoughts(words: str) -> str:
     return "".join(kept)
 
 
-def _decided(found: Found, tools: Sequence[Tool]) -> Parsed:
+def _decided(found: TagMatch, tools: Sequence[Tool]) -> Parsed:
     """Several actions where several are meant; the same one twice is one; two different ones are a question back."""
     if found.several:
         return Parsed(found.calls, attempted=True)
@@ -115,9 +115,9 @@ def _short(call: ToolCall) -> str:
     return f"{call.tool[:40]} {str(call.args)[:60]}"
 
 
-def fenced(text: str, tools: Mapping[str, Tool]) -> Found:
+def fenced(text: str, tools: Mapping[str, Tool]) -> TagMatch:
     """Code blocks: JSON, tags or a bare name in them. Several actions in the only block that holds any may be meant so."""
-    found = Found()
+    found = TagMatch()
     holding = 0
     at = text.find(_FENCE)
     for _ in range(BLOCKS):
@@ -138,7 +138,7 @@ def fenced(text: str, tools: Mapping[str, Tool]) -> Found:
     return found
 
 
-def _held(info: str, body: str, tools: Mapping[str, Tool]) -> Found:
+def _held(info: str, body: str, tools: Mapping[str, Tool]) -> TagMatch:
     """What one code block holds."""
     if body[:1] in ("{", "["):
         held = embedded(body, tools)
@@ -146,7 +146,7 @@ def _held(info: str, body: str, tools: Mapping[str, Tool]) -> Found:
             held.broken = None
         return held
     held = tagged(body, tools)
-    return held if held.calls or held.broken else Found([*bare(body, tools)])
+    return held if held.calls or held.broken else TagMatch([*bare(body, tools)])
 
 
 def _looks_like_one(text: str, tools: Mapping[str, Tool]) -> bool:
@@ -155,9 +155,9 @@ def _looks_like_one(text: str, tools: Mapping[str, Tool]) -> bool:
     return any(f'"{word}"' in head or f"'{word}'" in head for word in ("tool", "name", "arguments", "args", *tools))
 
 
-def embedded(text: str, tools: Mapping[str, Tool]) -> Found:
+def embedded(text: str, tools: Mapping[str, Tool]) -> TagMatch:
     """JSON anywhere. Several are meant where the words are nothing else, or where one value is a list of them."""
-    found = Found()
+    found = TagMatch()
     start = len(text) - len(text.lstrip())
     at = start if text[start : start + 1] == "[" else text.find("{")
     budget = WORK * len(text) + 10_000
@@ -168,7 +168,7 @@ def embedded(text: str, tools: Mapping[str, Tool]) -> Found:
         try:
             value, end = decode_at(text, at)
             calls = actions_in(value, tools, bare=found.broken is None)  # else it may be a part of what is broken
-        except Unreadable as error:
+        except UnreadableJson as error:
             budget -= error.read + 64
             if found.broken is None and _looks_like_one(text[at : at + 400], tools):
                 found.broken = f"the JSON in the answer cannot be read: {error}"
@@ -185,10 +185,10 @@ def embedded(text: str, tools: Mapping[str, Tool]) -> Found:
     return found
 
 
-def boxed(text: str, tools: Mapping[str, Tool]) -> Found:
+def boxed(text: str, tools: Mapping[str, Tool]) -> TagMatch:
     """`\\boxed{…}`: the argument of the only tool that takes words."""
     only = word_tool(tools)
-    found = Found()
+    found = TagMatch()
     at = text.find("\\boxed{") if only is not None else -1
     for _ in range(BOXES):
         if at < 0 or only is None:
@@ -218,14 +218,14 @@ def _closing_brace(text: str, start: int) -> int:
     return -1
 
 
-def named(text: str, tools: Mapping[str, Tool]) -> Found:
+def named(text: str, tools: Mapping[str, Tool]) -> TagMatch:
     """A tool's name alone, as the whole answer or as its last line, where it needs no arguments."""
     stripped = text.strip()
     calls = [*bare(stripped, tools)]
     if not calls:
         last = stripped[-400:].rpartition("\n")[2]
         calls = [*bare(_LABEL.sub("", last), tools)]
-    return Found(calls)
+    return TagMatch(calls)
 
 
-_WAYS: tuple[Callable[[str, Mapping[str, Tool]], Found], ...] = (marked, tagged, fenced, embedded, boxed, named)
+_WAYS: tuple[Callable[[str, Mapping[str, Tool]], TagMatch], ...] = (marked, tagged, fenced, embedded, boxed, named)
