@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from taskapp_kit.config import Settings, from_environment
-from taskapp_kit.contract.protocols import Clock, Coordinator, Store, SystemClock
+from taskapp_kit.contract.protocols import Clock, IdempotencyStore, Store, SystemClock
 from taskapp_kit.declare.app import Exposure, TaskApp
 from taskapp_kit.rollout.models.access import model_access
 from taskapp_kit.rollout.service import Service
@@ -20,7 +20,7 @@ def build(
     exposure: Exposure = "public",
     store: Store | None = None,
     clock: Clock | None = None,
-    coordinator: Coordinator | None = None,
+    coordinator: IdempotencyStore | None = None,
     skip_judges: bool = False,
 ) -> FastAPI:
     """The FastAPI app of a task app. Raises DeclarationError, ConfigError, Unavailable, StoreError.

@@ -88,7 +88,7 @@ def _short(text: str) -> str:
     return text if len(text) <= MAX_VALUE else text[:MAX_VALUE] + "…"
 
 
-class OfRollout(logging.Filter):
+class RolloutIdFilter(logging.Filter):
     """Gives each record the id of the rollout in which it was made, as `rollout_id`; refuses none."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -188,7 +188,7 @@ def handler(
     """A handler that writes records in this form, with their rollout's id. stream: stderr when None."""
     made = _Stderr() if stream is None else logging.StreamHandler(stream)
     made.setFormatter(JsonFormatter(worker) if log_format == "json" else TextFormatter(worker))
-    made.addFilter(OfRollout())
+    made.addFilter(RolloutIdFilter())
     return made
 
 

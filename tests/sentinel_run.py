@@ -135,7 +135,7 @@ class SentinelRun:
         self._here.within = True  # what is logged while this is written is not written
         try:
             kept = logging.makeLogRecord(vars(record))
-            logs.OfRollout().filter(kept)
+            logs.RolloutIdFilter().filter(kept)
             lines = [form.format(kept) for form in self._forms]
             self._write("records", f"{record.name}: ".encode() + "\n".join(lines).encode("utf-8", "backslashreplace"))
         except Exception as error:  # a record that cannot be written is its writer's matter, as in `logging` itself

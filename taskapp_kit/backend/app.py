@@ -19,9 +19,9 @@ from taskapp_kit.backend.jobs import Jobs
 from taskapp_kit.backend.response import error_answer
 from taskapp_kit.backend.rollouts_engine import RolloutsEngine
 from taskapp_kit.backend.routes import DEFAULT_TRAINER, BackendContext
-from taskapp_kit.backend.sealed_keys import KeyBox
+from taskapp_kit.backend.sealed_keys import SealedKeys
 from taskapp_kit.backend.store import JobStore
-from taskapp_kit.backend.task_app_access import Access
+from taskapp_kit.backend.task_app_access import TaskAppAccess
 from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
 from taskapp_kit.errors import TaskappError, Unavailable
 from taskapp_kit.version import __version__
@@ -29,7 +29,7 @@ from taskapp_kit.version import __version__
 log = logging.getLogger("taskapp_kit.backend")
 
 
-class Exchange(FastAPI):
+class GatedBackendApp(FastAPI):
     """FastAPI behind a gate: the key check takes each request first."""
 
     gate: ASGIApp | None = None
@@ -73,7 +73,7 @@ def create_backend(
     except BaseException:
         place.close()
         raise
-    access = Access(records, box, addresses, environment_api_key)
+    access = TaskAppAccess(records, box, addresses, environment_api_key)
     jobs = Jobs(records, access, engine or RolloutsEngine(), at_once=max_jobs)
 
     async def drain(_: float = 0.0) -> None:
@@ -88,7 +88,7 @@ def create_backend(
             await jobs.drain()
             await records.close()
 
-    app = Exchange(
+    app = GatedBackendApp(
         title="taskapp backend",
         version=__version__,
         docs_url=None,
@@ -111,10 +111,10 @@ def create_backend(
     return app
 
 
-def _box(place: JobDatabase) -> KeyBox | None:
+def _box(place: JobDatabase) -> SealedKeys | None:
     """None without PyNaCl: everything but sealed keys works then."""
     try:
-        return KeyBox(None if place.path is None else key_path(place.path))
+        return SealedKeys(None if place.path is None else key_path(place.path))
     except Unavailable as error:
         log.warning("sealed keys cannot be opened: %s", error)
         return None

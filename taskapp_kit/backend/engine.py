@@ -48,7 +48,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class CurvePoint:
     """One number of a curve. step: the iteration, from 1."""
 
     name: str
@@ -111,7 +111,7 @@ class Ledger(Protocol):
     async def tell(
         self,
         *events: Event,
-        points: Sequence[Point] = (),
+        points: Sequence[CurvePoint] = (),
         state: Mapping[str, Any] | None = None,
         metrics: Mapping[str, float | None] | None = None,
         total: int | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from taskapp_kit.backend.engine import Event, Point
+from taskapp_kit.backend.engine import CurvePoint, Event
 from taskapp_kit.backend.rewards import Summary, counted
 from taskapp_kit.backend.rollout_plan import JobPlan, Unit
 
@@ -82,7 +82,7 @@ def _metrics(unit: Unit, found: Summary) -> dict[str, float | None]:
     }
 
 
-def points(unit: Unit, found: Summary, seconds: float) -> list[Point]:
+def points(unit: Unit, found: Summary, seconds: float) -> list[CurvePoint]:
     """The numbers of a unit; what is undefined is no point."""
     prefix = "eval_" if unit.phase == "eval" else ""
     values: dict[str, float | None] = {
@@ -96,7 +96,7 @@ def points(unit: Unit, found: Summary, seconds: float) -> list[Point]:
     if unit.phase == "train":
         values["groups_without_spread"] = found.flat_groups
     return [
-        Point(prefix + name, float(value), unit.number, unit.phase, unit.epoch)
+        CurvePoint(prefix + name, float(value), unit.number, unit.phase, unit.epoch)
         for name, value in values.items()
         if value is not None
     ]

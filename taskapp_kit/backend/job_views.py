@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from taskapp_kit.backend.schema import Drawn, JobEventRow, JobRow
+from taskapp_kit.backend.schema import CurvePointRow, JobEventRow, JobRow
 
 PHASES = {
     "rl.job.created": "queued",
@@ -69,7 +69,7 @@ def events_view(job_id: str, events: Sequence[JobEventRow], since_seq: int) -> d
     }
 
 
-def point_view(job_id: str, drawn: Drawn) -> dict[str, Any]:
+def point_view(job_id: str, drawn: CurvePointRow) -> dict[str, Any]:
     """A number of a curve."""
     point = drawn.point
     return {

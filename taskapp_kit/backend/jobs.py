@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from taskapp_kit.backend.engine import Engine, Event, JobDocument, JobOutcome, Phase, Point, RolloutOutcome
-from taskapp_kit.backend.notifier import Bells
+from taskapp_kit.backend.engine import CurvePoint, Engine, Event, JobDocument, JobOutcome, Phase, RolloutOutcome
+from taskapp_kit.backend.notifier import Notifiers
 from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 from taskapp_kit.backend.schema import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, JobRow
 from taskapp_kit.backend.store import JobStore
-from taskapp_kit.backend.task_app_access import Access, is_starting
+from taskapp_kit.backend.task_app_access import TaskAppAccess, is_starting
 from taskapp_kit.errors import (
     ConfigError,
     IdempotencyKeyReused,
@@ -58,7 +58,7 @@ class Jobs:
     def __init__(
         self,
         records: JobStore,
-        access: Access,
+        access: TaskAppAccess,
         engine: Engine,
         *,
         at_once: int = 4,
@@ -77,7 +77,7 @@ class Jobs:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._busy: Counter[str] = Counter()
         """How many jobs of each organisation run."""
-        self.bells = Bells()
+        self.bells = Notifiers()
         self._cancelling: set[str] = set()
         self.stopping = False
 
@@ -316,7 +316,7 @@ class _JobLedger:
     async def tell(
         self,
         *events: Event,
-        points: Sequence[Point] = (),
+        points: Sequence[CurvePoint] = (),
         state: Mapping[str, Any] | None = None,
         metrics: Mapping[str, float | None] | None = None,
         total: int | None = None,

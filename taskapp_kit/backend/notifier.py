@@ -1,4 +1,4 @@
-"""Bells: who follows a job waits for its next one, and all who followed it from the same event on look once, together."""
+"""Notifiers: who follows a job waits for its next one, and all who followed it from the same event on look once, together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KEPT = 50
 """A longer page is read anew by each who asks: it belongs to one who comes late."""
 
 
-class Bell:
+class Notifier:
     """Rings once. Hold it while you wait: a bell that nobody holds is forgotten."""
 
     def __init__(self) -> None:
@@ -45,18 +45,18 @@ async def _done(reading: Awaitable[Page]) -> Page:
     return await reading
 
 
-class Bells:
+class Notifiers:
     """The bell of each job."""
 
     def __init__(self) -> None:
-        self._bells: WeakValueDictionary[str, Bell] = WeakValueDictionary()
+        self._bells: WeakValueDictionary[str, Notifier] = WeakValueDictionary()
 
     def __len__(self) -> int:
         return len(self._bells)
 
-    def of(self, job_id: str) -> Bell:
+    def of(self, job_id: str) -> Notifier:
         """Rings at the next thing that happens to the job. Take it before you look, then wait."""
-        return self._bells.setdefault(job_id, Bell())
+        return self._bells.setdefault(job_id, Notifier())
 
     def ring(self, job_id: str) -> None:
         """Something happened to the job, and is on disk."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from taskapp_kit.backend.engine import Phase, RolloutOutcome
 from taskapp_kit.backend.rewards import UnreadableRollout, check_echo, reward_of
 from taskapp_kit.backend.rollout_plan import JobPlan, Unit
-from taskapp_kit.backend.seeds import Range, cycled, draw
+from taskapp_kit.backend.seeds import SeedRange, cycled, draw
 from taskapp_kit.errors import JobTimeout, TaskAppError, TaskAppUnreachable
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class RolloutRequester:
     job_id: str
     plan: JobPlan
     task_app: OpenedTaskApp
-    ranges: tuple[Range, Range] | None
+    ranges: tuple[SeedRange, SeedRange] | None
 
     async def play(self, unit: Unit, asked: RolloutTarget) -> RolloutOutcome:
         """Asks for it and reads the answer; a failure is told in what comes back."""
@@ -116,11 +116,11 @@ class RolloutRequester:
             RolloutTarget(place, place // len(known), known[place % len(known)]) for place in range(plan.eval_instances)
         ]
 
-    def _range(self, phase: Phase) -> Range | None:
+    def _range(self, phase: Phase) -> SeedRange | None:
         given = self.plan.seeds if phase == "train" else self.plan.eval_seeds
         return None if given is not None else self._known_range(phase)
 
-    def _known_range(self, phase: Phase) -> Range:
+    def _known_range(self, phase: Phase) -> SeedRange:
         assert self.ranges is not None, "they were asked for when the job began"
         return self.ranges[0 if phase == "train" else 1]
 

@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.backend import job_events
-from taskapp_kit.backend.engine import Event, JobDocument, JobOutcome, Ledger, Point, RolloutOutcome
+from taskapp_kit.backend.engine import CurvePoint, Event, JobDocument, JobOutcome, Ledger, RolloutOutcome
 from taskapp_kit.backend.job_events import NAME, NOTE, facts, listed
 from taskapp_kit.backend.rewards import causes, counted, summarise
 from taskapp_kit.backend.rollout_plan import JobPlan, Unit, read_plan
 from taskapp_kit.backend.rollout_requests import RolloutRequester, RolloutTarget
-from taskapp_kit.backend.seeds import Range, ranges_of
+from taskapp_kit.backend.seeds import SeedRange, ranges_of
 from taskapp_kit.backend.task_app_check import RANDOM, missing
 from taskapp_kit.errors import JobError
 
@@ -90,7 +90,7 @@ class _Run:
 
     def _asking(self) -> RolloutRequester:
         told = self.state.get("ranges")
-        ranges = None if told is None else (Range(**told[0]), Range(**told[1]))
+        ranges = None if told is None else (SeedRange(**told[0]), SeedRange(**told[1]))
         return RolloutRequester(self.job.job_id, self.plan, self.task_app, ranges)
 
     async def _begin(self) -> None:
@@ -141,7 +141,7 @@ class _Run:
         try:
             over += await self._all(asking, unit, left, over)
         except JobError:
-            await self.ledger.tell(points=[Point(**point) for point in self.state["held"]])
+            await self.ledger.tell(points=[CurvePoint(**point) for point in self.state["held"]])
             raise
         await self._told(unit, over, time.monotonic() - began, evaluated_next=evaluated_next)
 
@@ -187,7 +187,7 @@ class _Run:
     async def _told(self, unit: Unit, over: Sequence[RolloutOutcome], seconds: float, *, evaluated_next: bool) -> None:
         found = summarise(over)
         metrics = job_events.metrics(unit, found, self.state["metrics"])
-        points = [Point(**point) for point in self.state["held"]] + job_events.points(unit, found, seconds)
+        points = [CurvePoint(**point) for point in self.state["held"]] + job_events.points(unit, found, seconds)
         state = {
             **self.state,
             "done": self.state["done"] + 1,

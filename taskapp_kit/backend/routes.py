@@ -20,8 +20,8 @@ from taskapp_kit.backend.job_views import PHASES, events_view, job_view, moment,
 from taskapp_kit.backend.jobs import Jobs, new_job_id
 from taskapp_kit.backend.response import BackendRequestRefused, json_answer
 from taskapp_kit.backend.schema import ENDED, QUEUED, RUNNING, JobRow
-from taskapp_kit.backend.sealed_keys import ALGORITHM, MAX_CIPHERTEXT, KeyBox
-from taskapp_kit.backend.task_app_access import Access
+from taskapp_kit.backend.sealed_keys import ALGORITHM, MAX_CIPHERTEXT, SealedKeys
+from taskapp_kit.backend.task_app_access import TaskAppAccess
 from taskapp_kit.errors import FieldProblem, RequestError, Unavailable
 from taskapp_kit.version import __version__
 
@@ -39,8 +39,8 @@ class BackendContext:
     """What the routes work with. box: None where sealed keys cannot be opened; trainers: id to its name."""
 
     jobs: Jobs
-    access: Access
-    box: KeyBox | None
+    access: TaskAppAccess
+    box: SealedKeys | None
     trainers: Mapping[str, str]
 
     def routes(self) -> list[Route]:
@@ -147,7 +147,7 @@ class BackendContext:
         updated_at = await self.jobs.records.put_key(_org(request), name, key_id, ciphertext)
         return json_answer({"stored": True, "id": key_id, "name": name, "updated_at": moment(updated_at)})
 
-    def _box(self) -> KeyBox:
+    def _box(self) -> SealedKeys:
         if self.box is None:
             raise Unavailable(
                 "This backend cannot open sealed keys.", hint="Install PyNaCl there: pip install 'taskapp-kit[jobs]'."

@@ -31,7 +31,7 @@ from sqlalchemy import (
     select,
 )
 
-from taskapp_kit.backend.engine import Event, Point
+from taskapp_kit.backend.engine import CurvePoint, Event
 from taskapp_kit.errors import StoreError
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded", "failed", "cancelled"
@@ -210,11 +210,11 @@ class JobEventRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class CurvePointRow:
     """A point as it was kept."""
 
     created_at: float
-    point: Point
+    point: CurvePoint
 
 
 def read_job(row: Row[Any]) -> JobRow:
@@ -230,9 +230,9 @@ def read_told(row: Row[Any]) -> JobEventRow:
     return JobEventRow(row.seq, row.created_at, Event(row.type, row.message, row.level, json.loads(row.data)))
 
 
-def read_drawn(row: Row[Any]) -> Drawn:
+def read_drawn(row: Row[Any]) -> CurvePointRow:
     """A row of `backend_points`."""
-    return Drawn(row.created_at, Point(row.name, row.value, row.step, row.phase, row.epoch))
+    return CurvePointRow(row.created_at, CurvePoint(row.name, row.value, row.step, row.phase, row.epoch))
 
 
 def written(value: Mapping[str, Any]) -> str:

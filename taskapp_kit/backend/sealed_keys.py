@@ -19,7 +19,7 @@ MAX_CIPHERTEXT = 12 * 1024
 MAX_TOKEN_BYTES = 8 * 1024
 
 
-class KeyBox:
+class SealedKeys:
     """Opens what was sealed for its public key. path: None makes a key that lasts as long as the process.
 
     Raises ConfigError for a file that is not ours or that others can read; Unavailable without PyNaCl.
@@ -37,7 +37,7 @@ class KeyBox:
         self.public_key: str = base64.b64encode(bytes(private.public_key)).decode("ascii")
 
     def __repr__(self) -> str:
-        return "KeyBox()"
+        return "SealedKeys()"
 
     def open(self, ciphertext: str) -> str:
         """The key that was sealed (base64). Raises RequestError: it was sealed for somebody else, or is no key."""

@@ -15,7 +15,7 @@ EVALUATION_SPLITS = ("test", "eval", "validation", "val", "dev")
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class SeedRange:
     """The seeds of a split. split: its name, "" where the seed alone says which task it is."""
 
     split: str
@@ -29,7 +29,7 @@ class Range:
         return range(self.start, self.stop, self.step)
 
 
-def ranges_of(task_info: Any, wanted_split: str | None = None) -> tuple[Range, Range]:
+def ranges_of(task_info: Any, wanted_split: str | None = None) -> tuple[SeedRange, SeedRange]:
     """(train, evaluation), from `GET /task_info`. wanted_split: both, when the job's env_config names one."""
     told = task_info if isinstance(task_info, Mapping) else {}
     dataset = told.get("taskset") or told.get("dataset")
@@ -43,14 +43,14 @@ def ranges_of(task_info: Any, wanted_split: str | None = None) -> tuple[Range, R
     if not found:
         count = dataset.get("cardinality")
         whole = range(count) if type(count) is int and 0 < count < SEED_LIMIT else UNKNOWN
-        only = Range("", whole.start, whole.stop)
+        only = SeedRange("", whole.start, whole.stop)
         return only, only
     rows = dataset.get("kind") == "rows"
     default = dataset.get("default_split")
     train = next((name for name in (wanted_split, "train", default) if name in found), next(iter(found)))
     evaluation = next((name for name in (wanted_split, *EVALUATION_SPLITS) if name in found), train)
     made = [
-        Range(name if rows and not wanted_split else "", found[name].start, found[name].stop, found[name].step)
+        SeedRange(name if rows and not wanted_split else "", found[name].start, found[name].stop, found[name].step)
         for name in (train, evaluation)
     ]
     return made[0], made[1]

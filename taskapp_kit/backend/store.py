@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Select, func, select, update
 
 from taskapp_kit.backend import schema
 from taskapp_kit.backend.data_files import JobDatabase
-from taskapp_kit.backend.engine import Event, Phase, Point, RolloutOutcome, repeated
+from taskapp_kit.backend.engine import CurvePoint, Event, Phase, RolloutOutcome, repeated
 from taskapp_kit.backend.schema import (
     ENDED,
     ENV_KEYS,
@@ -24,7 +24,7 @@ from taskapp_kit.backend.schema import (
     MINTED,
     POINTS,
     ROLLOUTS,
-    Drawn,
+    CurvePointRow,
     JobEventRow,
     JobRow,
     read_drawn,
@@ -141,7 +141,7 @@ class JobStore:
         self,
         job_id: str,
         *events: Event,
-        points: Sequence[Point] = (),
+        points: Sequence[CurvePoint] = (),
         state: Mapping[str, Any] | None = None,
         metrics: Mapping[str, float | None] | None = None,
         **columns: Any,
@@ -208,14 +208,14 @@ class JobStore:
 
         return await self._do(work, writes=False)
 
-    async def points(self, job_id: str, *, after_step: int | None, limit: int) -> list[Drawn]:
+    async def points(self, job_id: str, *, after_step: int | None, limit: int) -> list[CurvePointRow]:
         """Points by step: the first ones after `after_step`, or the last ones when it is None.
 
         A step is given whole or not at all, unless it alone has more than `limit` points: a caller goes on after the
         last step that it saw.
         """
 
-        def work(connection: Connection) -> list[Drawn]:
+        def work(connection: Connection) -> list[CurvePointRow]:
             steps = (
                 select(POINTS.c.step, func.count().label("size"))
                 .where(POINTS.c.job_id == job_id)

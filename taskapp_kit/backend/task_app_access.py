@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taskapp_kit.backend.opened_task_app import OpenedTaskApp
-from taskapp_kit.backend.sealed_keys import KeyBox
+from taskapp_kit.backend.sealed_keys import SealedKeys
 from taskapp_kit.backend.store import JobStore
 from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
 from taskapp_kit.errors import ConfigError, RequestError, TaskAppError, TaskAppUnreachable
@@ -25,40 +25,42 @@ VERIFY_SECONDS = 45.0
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CandidateKey:
     """A key that may be the task app's. told: how it is called; None for asking without a key."""
 
     told: str
     key: str | None = field(repr=False)
 
 
-class Access:
+class TaskAppAccess:
     """Opens task apps. own_key: the backend's own ENVIRONMENT_API_KEY. box: None where sealed keys cannot be opened."""
 
-    def __init__(self, records: JobStore, box: KeyBox | None, addresses: TaskAppAddresses, own_key: str | None) -> None:
+    def __init__(
+        self, records: JobStore, box: SealedKeys | None, addresses: TaskAppAddresses, own_key: str | None
+    ) -> None:
         self._records = records
         self._box = box
         self.addresses = addresses
         self._own_key = own_key
 
-    async def candidates(self, org: str, url: str) -> list[Candidate]:
+    async def candidates(self, org: str, url: str) -> list[CandidateKey]:
         """The keys of this organisation whose name says that they open a task app, then the backend's own.
 
         That one goes only where this backend trusts the address. Without any key, one candidate that is none.
         """
-        found: list[Candidate] = []
+        found: list[CandidateKey] = []
         for name, ciphertext in sorted(await self._records.keys(org), key=lambda item: item[0] != NAME):
             if NAME not in name or self._box is None:
                 continue
             try:
-                found.append(Candidate(f"{name} (uploaded)", self._box.open(ciphertext)))
+                found.append(CandidateKey(f"{name} (uploaded)", self._box.open(ciphertext)))
             except RequestError:
                 log.warning("a sealed key cannot be opened any more name=%s", name)
         if self._own_key and self.addresses.trusts(url):
-            found.append(Candidate(f"{NAME} (of the backend)", self._own_key))
-        return found[:MAX_TRIED] or [Candidate("none", None)]
+            found.append(CandidateKey(f"{NAME} (of the backend)", self._own_key))
+        return found[:MAX_TRIED] or [CandidateKey("none", None)]
 
-    def _open(self, url: str, candidate: Candidate, shown: list[str], retries: int) -> OpenedTaskApp:
+    def _open(self, url: str, candidate: CandidateKey, shown: list[str], retries: int) -> OpenedTaskApp:
         if candidate.key:
             shown.append(candidate.key)
         return OpenedTaskApp(url, candidate.key, self.addresses, shown, retries)
@@ -105,7 +107,7 @@ class Access:
                 break
         return {"any_ok": any(result["ok"] for result in results), "endpoint_base_url": url, "results": results}
 
-    async def _tried(self, url: str, candidate: Candidate, shown: list[str], until: float) -> dict[str, Any]:
+    async def _tried(self, url: str, candidate: CandidateKey, shown: list[str], until: float) -> dict[str, Any]:
         result: dict[str, Any] = {"key": candidate.told, "ok": False}
         name = "health"
         try:

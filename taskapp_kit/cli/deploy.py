@@ -55,7 +55,7 @@ def command(
         show_plan(plan)
         click.echo("\nNothing was sent to Modal. Without --dry-run this is deployed.")
         return
-    how = modal_run.How(modal_environment or "", tag, strategy)
+    how = modal_run.DeployOptions(modal_environment or "", tag, strategy)
     end_on_signals()
     key = ready(plan, how, given)
     with modal_run.entry(plan, said, beside=Path.cwd(), rehearsed=True) as module:

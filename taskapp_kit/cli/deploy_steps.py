@@ -12,10 +12,10 @@ from taskapp_kit.cli.terminal import clean, print_json
 if TYPE_CHECKING:
     from taskapp_kit.deploy.modal.account import Account
     from taskapp_kit.deploy.modal.plan import DeployPlan
-    from taskapp_kit.deploy.modal.run import How
+    from taskapp_kit.deploy.modal.run import DeployOptions
 
 
-def ready(plan: DeployPlan, how: How, given: dict[str, Any]) -> str | None:
+def ready(plan: DeployPlan, how: DeployOptions, given: dict[str, Any]) -> str | None:
     """Sees to it that the name is free or ours, and that the Secret is there. The key, where it is known here.
 
     Raises ModalRefused, ConfigError, Unavailable.
@@ -43,7 +43,7 @@ def ready(plan: DeployPlan, how: How, given: dict[str, Any]) -> str | None:
     return load(env_files=given["env_files"]).environment_api_key
 
 
-def _secrets(plan: DeployPlan, how: How, given: dict[str, Any], found: Account) -> None:
+def _secrets(plan: DeployPlan, how: DeployOptions, given: dict[str, Any], found: Account) -> None:
     """Makes or updates the app's own Secret where it was asked for. Raises ModalRefused: a Secret or key is missing."""
     from taskapp_kit.cli.deploy_secret import DOOR, values_for
     from taskapp_kit.deploy.modal.account import ModalRefused, make_secret
@@ -84,7 +84,7 @@ def _secrets(plan: DeployPlan, how: How, given: dict[str, Any], found: Account) 
         )
 
 
-def after(plan: DeployPlan, how: How, key: str | None, *, wait: bool, as_json: bool) -> None:
+def after(plan: DeployPlan, how: DeployOptions, key: str | None, *, wait: bool, as_json: bool) -> None:
     """Says where the app is, when it answers there, and what to do next. Raises ModalRefused."""
     from taskapp_kit.deploy.modal import account as modal_account
     from taskapp_kit.deploy.modal.settings import WEB_FUNCTION

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from taskapp_kit.declare.app import TaskApp
     from taskapp_kit.evaluate.directory import Directory
     from taskapp_kit.evaluate.plan import EvalPlan
-    from taskapp_kit.evaluate.runners import About, Here, There
+    from taskapp_kit.evaluate.runners import EvaluatedApp, LocalRunner, RemoteRunner
     from taskapp_kit.evaluate.seeds import Seeds
 
 FIRST_SEEDS = 10
@@ -62,7 +62,7 @@ class EvalOptions:
 
 
 @dataclass(frozen=True)
-class Kept:
+class DirectoryCounts:
     """Rollouts in the directory when an evaluation ended: done, failed among them, asked for."""
 
     done: int
@@ -82,7 +82,7 @@ class Session:
         self._asked = asked
         self._settings = settings
         self._note = note
-        self._kept: Kept | None = None
+        self._kept: DirectoryCounts | None = None
         self._app_reference: str | None = None
         self.warnings: list[str] = []
         self.without_app = is_url(asked.app) and asked.local is None
@@ -97,23 +97,23 @@ class Session:
             self.warnings += player.warnings.values()
             await player.close()
 
-    def _player(self) -> Here | There:
+    def _player(self) -> LocalRunner | RemoteRunner:
         from taskapp_kit.cli.failure_output import only_authors_log
         from taskapp_kit.config import export
         from taskapp_kit.declare.discovery import find_app
-        from taskapp_kit.evaluate.runners import Here, There
+        from taskapp_kit.evaluate.runners import LocalRunner, RemoteRunner
 
         asked = self._asked
         only_authors_log()
         if is_url(asked.app):
             spec = None if asked.local is None else self._named(find_app(asked.local)).freeze()
-            return There(asked.app, asked.key, max_time_seconds=asked.max_time_seconds, spec=spec)
+            return RemoteRunner(asked.app, asked.key, max_time_seconds=asked.max_time_seconds, spec=spec)
         export(self._settings)
         found = self._named(find_app(asked.app))
         found.freeze()
         if self.path is None:
             self.path = _new_place(found.name, asked.policy)
-        return Here(
+        return LocalRunner(
             found,
             self._settings,
             store=self._store(self.path),
@@ -143,7 +143,7 @@ class Session:
 
         return opened
 
-    async def _evaluate(self, player: Here | There) -> dict[str, Any]:
+    async def _evaluate(self, player: LocalRunner | RemoteRunner) -> dict[str, Any]:
         from taskapp_kit.evaluate.directory import Directory
         from taskapp_kit.evaluate.run import configuration, evaluate, summarise
 
@@ -171,13 +171,13 @@ class Session:
                         watch=self.display,
                     )
                 finally:
-                    self._kept = Kept(directory.done, directory.failed, len(plan))
+                    self._kept = DirectoryCounts(directory.done, directory.failed, len(plan))
             self.display.close()
             return summarise(plan, directory, about, player.spec)
         finally:
             directory.close()
 
-    async def _waited_for(self, asked: Coroutine[Any, Any, About]) -> About:
+    async def _waited_for(self, asked: Coroutine[Any, Any, EvaluatedApp]) -> EvaluatedApp:
         """The answer; a server that is slow to give it (a cold container, or one that hangs) is told of."""
         task = asyncio.create_task(asked)
         try:
@@ -187,7 +187,7 @@ class Session:
         finally:
             task.cancel()
 
-    def _plan(self, about: About) -> EvalPlan:
+    def _plan(self, about: EvaluatedApp) -> EvalPlan:
         from taskapp_kit.evaluate.plan import EvalPlan
         from taskapp_kit.evaluate.seeds import Seeds
 
@@ -207,7 +207,7 @@ class Session:
             max_rollout_tokens=asked.max_rollout_tokens,
         )
 
-    def _begin(self, plan: EvalPlan, about: About, directory: Directory, config: dict[str, Any]) -> None:
+    def _begin(self, plan: EvalPlan, about: EvaluatedApp, directory: Directory, config: dict[str, Any]) -> None:
         """Says what is done and what was there before."""
         name = " ".join(filter(None, (about.app, about.version)))
         note = f" ({self._note})" if self._note else ""
@@ -242,7 +242,7 @@ class Session:
             )
 
 
-def _first_seeds(about: About, split: str | None) -> Seeds:
+def _first_seeds(about: EvaluatedApp, split: str | None) -> Seeds:
     """The first of the split, when none were named. Raises UsageError."""
     from taskapp_kit.evaluate.seeds import Seeds
 

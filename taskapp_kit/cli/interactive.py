@@ -19,7 +19,7 @@ from taskapp_kit.rollout.service import Service
 DAY_SECONDS = 86_400.0
 
 
-class Person:
+class InteractivePolicy:
     """A LocalPolicy whose decisions are typed. An answer of None ends the episode: truncated, `left`."""
 
     name = "person"
@@ -51,7 +51,7 @@ def play(
 
     Raises what `Service.rollout` raises. Ctrl-C while the environment computes leaves at the next turn.
     """
-    person = Person()
+    person = InteractivePolicy()
     outcome: list[Rollout | BaseException] = []
 
     async def episode() -> Rollout:

@@ -173,11 +173,11 @@ class _LabelReader:
     def __init__(self, app: TaskApp, spec: AppSpec, store: Store | None) -> None:
         from dataclasses import replace
 
-        from taskapp_kit.rollout.request import Planner
+        from taskapp_kit.rollout.request import RequestPlanner
 
         self._spec = spec
         self._unscored = replace(spec, criteria=(), judges=(), metrics=(), aggregates=(), reward=None)
-        self._planner = Planner(spec, app.file.parent)
+        self._planner = RequestPlanner(spec, app.file.parent)
         self._store = store
         self._place = ""
 

@@ -24,7 +24,7 @@ def command(app: str, modal_environment: str | None, **given: Any) -> None:
 
     said = said_by(given)
     plan = planned(app, said)
-    how = modal_run.How(modal_environment or "")
+    how = modal_run.DeployOptions(modal_environment or "")
     key = ready(plan, how, {**given, "take_over": True})
 
     def answering(url: str) -> None:

@@ -33,7 +33,7 @@ def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """
     if not _in_a_loop():
         return asyncio.run(coroutine)
-    elsewhere = _Elsewhere(coroutine)
+    elsewhere = _LoopThread(coroutine)
     try:
         elsewhere.start()
         result: Result = elsewhere.result()
@@ -60,7 +60,7 @@ def iterate(open_stream: Callable[[], AsyncIterator[Item]]) -> Iterator[Item]:
                 await close()
             items.put(None)
 
-    elsewhere = _Elsewhere(feed())
+    elsewhere = _LoopThread(feed())
     try:
         elsewhere.start()
         while True:
@@ -78,7 +78,7 @@ def iterate(open_stream: Callable[[], AsyncIterator[Item]]) -> Iterator[Item]:
         elsewhere.end()
 
 
-class _Elsewhere:
+class _LoopThread:
     """A coroutine on a loop and a thread of its own, from `start` to `end`.
 
     Both stand in one `try`: a Ctrl-C may come while `start` waits, too, and the coroutine runs by then.

@@ -231,7 +231,7 @@ class Store(Protocol):
         """The newest rollouts first, their `events` left empty."""
         ...
 
-    def coordinator(self, clock: Clock) -> Coordinator | None:
+    def coordinator(self, clock: Clock) -> IdempotencyStore | None:
         """Where tickets live as long as this store does; None when it keeps none, then they are held in memory."""
         ...
 
@@ -245,7 +245,7 @@ TICKET_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class IdempotencyRecord:
     """A rollout that is to be found again: by its id, and by the Idempotency-Key under which it was asked for.
 
     key: SHA-256 (hex) of the idempotency key and of whose it is; None without one. fingerprint: SHA-256 (hex) of the
@@ -262,7 +262,7 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class StoredResult:
     """What came of a rollout: the bytes of the answer of `POST /rollout`, or the failure; exactly one of them.
 
     events: as a JSON array, where no store has them; a coordinator that lives in a store need not keep them.
@@ -278,15 +278,15 @@ class Settled:
 class Claim:
     """A ticket as it stands. `running`: its holder plays it now; `lost`: its holder died before it was settled."""
 
-    ticket: Ticket
+    ticket: IdempotencyRecord
     state: Literal["running", "lost", "settled"]
-    settled: Settled | None = None
+    settled: StoredResult | None = None
 
 
-class Coordinator(Protocol):
+class IdempotencyStore(Protocol):
     """Tickets, shared by all who serve one store. All calls come from tasks of one event loop; they raise StoreError."""
 
-    async def claim(self, ticket: Ticket) -> Claim | None:
+    async def claim(self, ticket: IdempotencyRecord) -> Claim | None:
         """Keeps the ticket as held by this process, and answers None; when its key is taken, answers who has it.
 
         A key is free again when its ticket is older than TICKET_SECONDS, when it was lost, and when it was settled
@@ -294,7 +294,7 @@ class Coordinator(Protocol):
         """
         ...
 
-    async def settle(self, settled: Settled, *, free_key: bool = False) -> None:
+    async def settle(self, settled: StoredResult, *, free_key: bool = False) -> None:
         """What came of a ticket that this process holds. When it returns, that survives what the store survives.
 
         free_key: its idempotency key may be claimed anew (the rollout was cancelled, so it has no result to repeat);

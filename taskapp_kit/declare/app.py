@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from taskapp_kit.contract.scorecard import Blend
-from taskapp_kit.declare.declarations import NOT_GIVEN, Declarations, Declared, Names, NotGiven
+from taskapp_kit.declare.declarations import NOT_GIVEN, Declaration, Declarations, Names, NotGiven
 from taskapp_kit.declare.source_location import calling_line
 from taskapp_kit.declare.specs import MAX_REFUSALS
 from taskapp_kit.declare.tasks import Rows
@@ -65,7 +65,7 @@ class TaskApp(Declarations):
     def path(self, name: str | Path) -> Path:
         """A file beside the author's file; a deploy carries every file that was named so."""
         path = (self.file.parent / name).resolve()
-        self._declare(Declared("path", str(name), path, {}, calling_line(1)), again=True)
+        self._declare(Declaration("path", str(name), path, {}, calling_line(1)), again=True)
         return path
 
     # -- environments ---------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class TaskApp(Declarations):
                 "tags": _tags(tags),
             }
             named = name if name is not None else _small(getattr(cls, "__name__", "environment"))
-            self._declare(Declared("environment", named, cls, options, place, unknown=tuple(unknown)))
+            self._declare(Declaration("environment", named, cls, options, place, unknown=tuple(unknown)))
             return cls
 
         return decorate(name, None) if isinstance(name, type) else decorate
@@ -176,7 +176,7 @@ class TaskApp(Declarations):
             "tasks": splits,
             "keywords": further,
         }
-        self._declare(Declared("tasks", name, None, options, calling_line(1)))
+        self._declare(Declaration("tasks", name, None, options, calling_line(1)))
 
     # -- scoring --------------------------------------------------------------------------------------------------
 
@@ -284,7 +284,7 @@ class TaskApp(Declarations):
         the file; any other one is asked of a judge.
         """
         place = calling_line(1)
-        self._declare(Declared("rubric_file", str(path), self.path(path), {}, place, environment))
+        self._declare(Declaration("rubric_file", str(path), self.path(path), {}, place, environment))
 
     # -- policies and numbers -------------------------------------------------------------------------------------
 
@@ -393,12 +393,12 @@ class TaskApp(Declarations):
 
         def decorate(target: F) -> F:
             named = name or str(getattr(target, "__name__", type(target).__name__))
-            self._declare(Declared(kind, named, target, options, place, environment, tuple(unknown)))
+            self._declare(Declaration(kind, named, target, options, place, environment, tuple(unknown)))
             return target
 
         return decorate if function is None else decorate(function)
 
-    def _declare(self, declared: Declared, *, again: bool = False) -> None:
+    def _declare(self, declared: Declaration, *, again: bool = False) -> None:
         if self._spec is not None and not again:
             raise LateRegistration(
                 f"{declared.place}: {declared.kind} {declared.name!r} is declared after task app {self.name!r} began "

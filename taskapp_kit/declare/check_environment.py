@@ -9,7 +9,7 @@ from typing import Any
 from taskapp_kit.contract.identity import SEED_LIMIT, overlap
 from taskapp_kit.declare.check_actions import KIT_METHODS, check_actions
 from taskapp_kit.declare.check_functions import readable_names
-from taskapp_kit.declare.declarations import NOT_GIVEN, Declarations, Declared
+from taskapp_kit.declare.declarations import NOT_GIVEN, Declaration, Declarations
 from taskapp_kit.declare.docstrings import docstring
 from taskapp_kit.declare.marks import ATTRIBUTE, PROBLEMS
 from taskapp_kit.declare.problems import Problems, check_name, check_splits, is_number
@@ -23,7 +23,7 @@ STEP_LIMIT = "step_limit"
 RESERVED_CONFIG = ("split", "index")
 
 
-def check_environment(app: Declarations, declared: Declared, problems: Problems) -> EnvironmentSpec | None:
+def check_environment(app: Declarations, declared: Declaration, problems: Problems) -> EnvironmentSpec | None:
     """The spec of one `@app.environment`; None when something is wrong with it."""
     cls, options = declared.target, declared.options
     place = line_of(cls, declared.place)
@@ -145,7 +145,7 @@ def _hooks(cls: type, problems: Problems) -> None:
                          f"def {name}({'cls' if of_class else 'self'})")  # fmt: skip
 
 
-def _splits(declared: Declared, place: str, problems: Problems) -> dict[str, range]:
+def _splits(declared: Declaration, place: str, problems: Problems) -> dict[str, range]:
     """Split to its seeds: one of all seeds when none is given, none at all when the seed picks a row."""
     given: Any = declared.options["splits"]
     if declared.options["tasks"] is not None:

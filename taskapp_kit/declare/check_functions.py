@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taskapp_kit.contract.trajectory import RESERVED_METRICS
-from taskapp_kit.declare.declarations import Declarations, Declared
+from taskapp_kit.declare.declarations import Declaration, Declarations
 from taskapp_kit.declare.docstrings import docstring
 from taskapp_kit.declare.problems import Problems, is_number
 from taskapp_kit.declare.signature import names_of, needed_names
@@ -23,7 +23,7 @@ POLICY_NAMES = ("observation", "rng")
 """What a policy may take; `gold` may also take `task`."""
 
 
-def check_policy(app: Declarations, declared: Declared, problems: Problems) -> AuthorPolicySpec | None:
+def check_policy(app: Declarations, declared: Declaration, problems: Problems) -> AuthorPolicySpec | None:
     """The spec of one `@app.policy`; None when something is wrong with it."""
     place = line_of(declared.target, declared.place)
     before = len(problems)
@@ -41,7 +41,7 @@ def check_policy(app: Declarations, declared: Declared, problems: Problems) -> A
     )
 
 
-def check_metric(app: Declarations, declared: Declared, problems: Problems) -> MetricSpec | None:
+def check_metric(app: Declarations, declared: Declaration, problems: Problems) -> MetricSpec | None:
     """The spec of one `@app.metric`; None when something is wrong with it."""
     place = line_of(declared.target, declared.place)
     before = len(problems)
@@ -57,7 +57,7 @@ def check_metric(app: Declarations, declared: Declared, problems: Problems) -> M
     )
 
 
-def check_aggregate(app: Declarations, declared: Declared, problems: Problems) -> AggregateSpec | None:
+def check_aggregate(app: Declarations, declared: Declaration, problems: Problems) -> AggregateSpec | None:
     """The spec of one `@app.aggregate`; None when something is wrong with it."""
     place = line_of(declared.target, declared.place)
     before = len(problems)
@@ -92,7 +92,7 @@ def _are_figures(published: Any) -> bool:
     )
 
 
-def check_rollout(declared: Declared, problems: Problems) -> None:
+def check_rollout(declared: Declaration, problems: Problems) -> None:
     """`@app.rollout` stands on an async function."""
     if not inspect.iscoroutinefunction(declared.target):
         problems.add(line_of(declared.target, declared.place), "@app.rollout needs an async function",
@@ -100,7 +100,7 @@ def check_rollout(declared: Declared, problems: Problems) -> None:
 
 
 def taken_names(
-    declared: Declared, place: str, allowed: Sequence[str], problems: Problems, *, otherwise: str = "rename it"
+    declared: Declaration, place: str, allowed: Sequence[str], problems: Problems, *, otherwise: str = "rename it"
 ) -> tuple[str, ...]:
     """The parameters that the function is to be given. allowed: what there is to give; otherwise: what else to do."""
     if not callable(declared.target):
@@ -126,7 +126,7 @@ def readable_names(function: Any, place: str, what: str, problems: Problems) -> 
 
 
 def chosen_environments(
-    app: Declarations, declared: Declared, place: str, problems: Problems
+    app: Declarations, declared: Declaration, place: str, problems: Problems
 ) -> tuple[str, ...] | None:
     """The environments that a declaration is for, None for all; each has to be declared."""
     names = named_environments(declared)
@@ -138,7 +138,7 @@ def chosen_environments(
     return names
 
 
-def named_environments(declared: Declared) -> tuple[str, ...] | None:
+def named_environments(declared: Declaration) -> tuple[str, ...] | None:
     """`environment=` as it was given: one name, several, or None for all."""
     given = declared.environments
     return (given,) if isinstance(given, str) else None if given is None else tuple(given)

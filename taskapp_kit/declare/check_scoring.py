@@ -15,7 +15,7 @@ from taskapp_kit.declare.check_functions import (
     own_docstring,
     taken_names,
 )
-from taskapp_kit.declare.declarations import Declarations, Declared
+from taskapp_kit.declare.declarations import Declaration, Declarations
 from taskapp_kit.declare.problems import Problems, is_number
 from taskapp_kit.declare.rubric_file import (
     COMBINATIONS,
@@ -36,7 +36,7 @@ GROUP_NAMES = ("trajectories", "task", "config")
 """What a group judge may take."""
 
 
-def check_criterion(app: Declarations, declared: Declared, problems: Problems) -> CriterionSpec | None:
+def check_criterion(app: Declarations, declared: Declaration, problems: Problems) -> CriterionSpec | None:
     """The spec of one `@app.rubric`; None when something is wrong with it."""
     function, options = declared.target, declared.options
     place = line_of(function, declared.place)
@@ -70,7 +70,7 @@ def check_criterion(app: Declarations, declared: Declared, problems: Problems) -
     )
 
 
-def check_judge(app: Declarations, declared: Declared, problems: Problems) -> JudgeSpec | None:
+def check_judge(app: Declarations, declared: Declaration, problems: Problems) -> JudgeSpec | None:
     """The spec of one `@app.judge`; None when something is wrong with it."""
     function, options = declared.target, declared.options
     place = line_of(function, declared.place)
@@ -105,7 +105,7 @@ def check_judge(app: Declarations, declared: Declared, problems: Problems) -> Ju
     )
 
 
-def _asking(declared: Declared, place: str, problems: Problems) -> dict[str, Any]:
+def _asking(declared: Declaration, place: str, problems: Problems) -> dict[str, Any]:
     """How the model is asked, checked."""
     options, what = declared.options, f"judge {declared.name!r}"
     models, choices = options["model"], options["choices"]
@@ -141,7 +141,7 @@ def _asking(declared: Declared, place: str, problems: Problems) -> dict[str, Any
 
 
 def check_rubric_file(
-    app: Declarations, declared: Declared, criteria: list[CriterionSpec], judges: list[JudgeSpec], problems: Problems
+    app: Declarations, declared: Declaration, criteria: list[CriterionSpec], judges: list[JudgeSpec], problems: Problems
 ) -> tuple[RubricFile | None, list[CriterionSpec], list[JudgeSpec]]:
     """One `app.load_rubric`: the file (None when it cannot be used), the criteria and the judges with what it says of them.
 
@@ -224,14 +224,14 @@ def check_blend(app: Declarations, problems: Problems) -> Blend | None:
     return blend
 
 
-def _weight(declared: Declared, place: str, problems: Problems) -> None:
+def _weight(declared: Declaration, place: str, problems: Problems) -> None:
     weight = declared.options["weight"]
     if not is_number(weight) or weight < 0:
         problems.add(place, f"{declared.kind} {declared.name!r} has weight={weight!r}", "a finite number ≥ 0",
                      "0 only measures; a penalty is a criterion that scores low")  # fmt: skip
 
 
-def _scale(declared: Declared, place: str, problems: Problems) -> Sequence[float]:
+def _scale(declared: Declaration, place: str, problems: Problems) -> Sequence[float]:
     scale = declared.options["scale"]
     if not (
         isinstance(scale, (tuple, list)) and len(scale) == 2 and all(map(is_number, scale)) and scale[0] < scale[1]

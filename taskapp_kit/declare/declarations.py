@@ -24,7 +24,7 @@ NOT_GIVEN: Final = NotGiven.NOT_GIVEN
 
 
 @dataclass(slots=True)
-class Declared:
+class Declaration:
     """One use of a decorator: what it was, on what, with which options, and where (`file:line`)."""
 
     kind: str
@@ -51,9 +51,9 @@ class Declarations:
     file: Path
     docstring: str
     place: str
-    declared: list[Declared]
+    declared: list[Declaration]
 
-    def task_source(self, declared: Declared) -> TaskSource:
+    def task_source(self, declared: Declaration) -> TaskSource:
         """The rows of a declaration that has them."""
         return TaskSource(
             app=self.name,

@@ -20,7 +20,7 @@ from taskapp_kit.declare.check_functions import (
     named_environments,
 )
 from taskapp_kit.declare.check_scoring import check_blend, check_criterion, check_judge, check_rubric_file
-from taskapp_kit.declare.declarations import Declarations, Declared
+from taskapp_kit.declare.declarations import Declaration, Declarations
 from taskapp_kit.declare.docstrings import docstring
 from taskapp_kit.declare.problems import Problems, check_keywords
 from taskapp_kit.declare.rubric_file import Aggregation
@@ -91,7 +91,7 @@ def _environments(app: Declarations, problems: Problems) -> dict[str, Environmen
 
 
 def _checked(
-    app: Declarations, kind: str, check: Callable[[Declarations, Declared, Problems], T | None], problems: Problems
+    app: Declarations, kind: str, check: Callable[[Declarations, Declaration, Problems], T | None], problems: Problems
 ) -> list[T]:
     """The specs of a kind that came out of its check."""
     specs = [check(app, declared, problems) for declared in _declared(app, kind)]
@@ -101,7 +101,7 @@ def _checked(
 def _duplicates(app: Declarations, problems: Problems) -> None:
     """Two declarations of one name are a mistake where both are for one environment."""
     for kinds in ONE_NAME_EACH:
-        seen: dict[str, list[Declared]] = {}
+        seen: dict[str, list[Declaration]] = {}
         for declared in _declared(app, *kinds):
             others = seen.setdefault("@app.rollout" if kinds == ("rollout",) else declared.name, [])
             first = next((o for o in others if meet(named_environments(o), named_environments(declared))), None)
@@ -113,5 +113,5 @@ def _duplicates(app: Declarations, problems: Problems) -> None:
                              "one declaration for each name", "rename or remove one")  # fmt: skip
 
 
-def _declared(app: Declarations, *kinds: str) -> list[Declared]:
+def _declared(app: Declarations, *kinds: str) -> list[Declaration]:
     return [declared for declared in app.declared if declared.kind in kinds]

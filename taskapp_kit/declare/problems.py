@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from taskapp_kit.declare.declarations import Declared
+from taskapp_kit.declare.declarations import Declaration
 from taskapp_kit.declare.source_location import did_you_mean
 from taskapp_kit.errors import Problem
 
@@ -24,7 +24,7 @@ class Problems(list[Problem]):
         self.append(Problem(place, found, expected, fix))
 
 
-def check_name(declared: Declared, problems: Problems) -> None:
+def check_name(declared: Declaration, problems: Problems) -> None:
     """The name of an environment has to fit an address, a table and a terminal."""
     name = declared.name
     if not name or not isinstance(name, str) or len(name) > 128 or not name.isprintable() or "/" in name:

@@ -12,7 +12,7 @@ from typing import Any
 from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.declare.check_actions import check_actions
 from taskapp_kit.declare.check_environment import check_limit
-from taskapp_kit.declare.declarations import Declarations, Declared
+from taskapp_kit.declare.declarations import Declaration, Declarations
 from taskapp_kit.declare.marks import action
 from taskapp_kit.declare.private_fields import private_fields
 from taskapp_kit.declare.problems import Problems, check_name, check_splits
@@ -23,7 +23,7 @@ from taskapp_kit.declare.tasks import TaskSource
 from taskapp_kit.errors import DeclarationError
 
 
-def check_questions(app: Declarations, declared: Declared, problems: Problems) -> EnvironmentSpec | None:
+def check_questions(app: Declarations, declared: Declaration, problems: Problems) -> EnvironmentSpec | None:
     """The environment of one `app.tasks`; None when something is wrong with it."""
     options, place = declared.options, declared.place
     before = len(problems)
@@ -68,7 +68,7 @@ def check_questions(app: Declarations, declared: Declared, problems: Problems) -
     )
 
 
-def _keywords(app: Declarations, declared: Declared, problems: Problems) -> set[str]:
+def _keywords(app: Declarations, declared: Declaration, problems: Problems) -> set[str]:
     """The keywords that are no splits: each resembles an option, and its value cannot be rows. Reports them.
 
     A keyword that names a split of `splits=`, too, is a problem.
@@ -113,7 +113,7 @@ def _shown(source: TaskSource, prompt: str | Callable[[Any], str], row: Any) -> 
     return prompt.format(**source.public(row)) if isinstance(prompt, str) else prompt(source.without_private(row))
 
 
-def _names_fit(declared: Declared, source: TaskSource, prompt: str, problems: Problems) -> bool:
+def _names_fit(declared: Declaration, source: TaskSource, prompt: str, problems: Problems) -> bool:
     """A format string has to parse and to name public fields that rows have."""
     try:
         names = {
@@ -136,7 +136,9 @@ def _names_fit(declared: Declared, source: TaskSource, prompt: str, problems: Pr
     return len(problems) == before
 
 
-def _try_prompt(declared: Declared, source: TaskSource, prompt: str | Callable[[Any], str], problems: Problems) -> None:
+def _try_prompt(
+    declared: Declaration, source: TaskSource, prompt: str | Callable[[Any], str], problems: Problems
+) -> None:
     """The prompt has to fit every row; the first one that it does not fit is reported."""
     for split in source.splits:
         for index, row in enumerate(source.rows(split)):

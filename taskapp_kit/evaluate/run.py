@@ -15,8 +15,8 @@ from taskapp_kit.evaluate.directory import Directory
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
-from taskapp_kit.evaluate.runners import About, Player, idempotency_key
-from taskapp_kit.evaluate.statistics import Tally
+from taskapp_kit.evaluate.runners import EvaluatedApp, Runner, idempotency_key
+from taskapp_kit.evaluate.statistics import EvalStatistics
 
 TICK_SECONDS = 10.0
 """So often a watch is shown the progress."""
@@ -35,7 +35,7 @@ class EvalObserver(Protocol):
         """Called every TICK_SECONDS, whether or not a rollout has ended."""
 
 
-def configuration(plan: EvalPlan, about: About, *, app_reference: str | None = None) -> dict[str, Any]:
+def configuration(plan: EvalPlan, about: EvaluatedApp, *, app_reference: str | None = None) -> dict[str, Any]:
     """`config.json`: `asked` has to be the same for whoever goes on, the rest is told for people.
 
     app_reference: by which `find_app` finds the app again; None where it was only asked at its address.
@@ -59,7 +59,7 @@ def configuration(plan: EvalPlan, about: About, *, app_reference: str | None = N
 
 async def evaluate(
     plan: EvalPlan,
-    player: Player,
+    player: Runner,
     directory: Directory,
     *,
     eval_id: str,
@@ -72,7 +72,7 @@ async def evaluate(
     """Plays every rollout that the directory lacks. When this ends in whatever way, all that `watch` saw is on the disk.
 
     max_consecutive_failures: see ModelFailures. Raises EvaluationStopped when the model is gone and rollouts are left,
-    what `Player.play` raises, and StoreError when results cannot be written; what is under way is then cancelled.
+    what `Runner.play` raises, and StoreError when results cannot be written; what is under way is then cancelled.
     """
     writer = _Writer(directory)
     waiting = directory.missing(retry_failed=retry_failed)
@@ -167,7 +167,7 @@ class _Writer:
             await asyncio.gather(self._task, return_exceptions=True)
 
 
-def summarise(plan: EvalPlan, directory: Directory, about: About, spec: AppSpec | None) -> dict[str, Any]:
+def summarise(plan: EvalPlan, directory: Directory, about: EvaluatedApp, spec: AppSpec | None) -> dict[str, Any]:
     """What all results come to, written as `summary.json`; read anew from the disk, in the plan's order.
 
     spec: of the app, whose aggregates are computed; without it there are none. Two runs of the same differ in `timing` at
@@ -175,7 +175,7 @@ def summarise(plan: EvalPlan, directory: Directory, about: About, spec: AppSpec 
     """
     from taskapp_kit.rollout.score.scoring import ScoringFailed, aggregates
 
-    tally = Tally()
+    tally = EvalStatistics()
     numbers = []
     for result in directory.results():
         tally.add(result)

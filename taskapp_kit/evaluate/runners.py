@@ -39,7 +39,7 @@ PATIENCE_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class EvaluatedApp:
     """What is evaluated.
 
     spec_hash: of the declarations; of those that a server tells, when it is asked for. splits: name to its seeds (start,
@@ -58,7 +58,7 @@ class About:
     git: str | None = None
 
 
-class Player(Protocol):
+class Runner(Protocol):
     """Plays rollouts: `about`, `check`, then `open`, and `close` in any case. Used on one event loop."""
 
     @property
@@ -66,7 +66,7 @@ class Player(Protocol):
         """The app's declarations, whose aggregates are computed; None where they are not here."""
         ...
 
-    async def about(self, environment: str | None) -> About:
+    async def about(self, environment: str | None) -> EvaluatedApp:
         """What is evaluated. Raises RequestError, TaskAppError: there is no such environment, or no such server."""
         ...
 
@@ -91,7 +91,7 @@ class Player(Protocol):
         ...
 
 
-class Here:
+class LocalRunner:
     """An app in this process, or in worker processes of it.
 
     store: opens the place where whole rollouts are kept, None keeps none. concurrency: rollouts at once. workers:
@@ -123,13 +123,13 @@ class Here:
         self._alone = concurrency == 1 and workers == 0
         self.warnings: dict[str, str] = {}
 
-    async def about(self, environment: str | None) -> About:
-        """See Player."""
+    async def about(self, environment: str | None) -> EvaluatedApp:
+        """See Runner."""
         from taskapp_kit.rollout.describe import Description
 
         spec = find_environment(self.spec, environment)
         told = Description(self.spec, max_time_seconds=1.0, max_concurrent=1, max_body_bytes=1).taskset(spec)
-        return About(
+        return EvaluatedApp(
             app=self.spec.name,
             version=self.spec.version,
             spec_hash=self.spec.hash,
@@ -153,22 +153,22 @@ class Here:
         return found
 
     async def check(self, plan: EvalPlan) -> None:
-        """See Player: plans the first and the last rollout of each range of seeds, and looks whether judges have models.
+        """See Runner: plans the first and the last rollout of each range of seeds, and looks whether judges have models.
 
         Raises Unavailable, too: a judge with weight > 0 has none.
         """
         from taskapp_kit.rollout.models.access import role_endpoint
-        from taskapp_kit.rollout.request import Planner
+        from taskapp_kit.rollout.request import RequestPlanner
         from taskapp_kit.rollout.score.judges import check_judges
 
         if not self._skip_judges:
             check_judges(self.spec, lambda role: role_endpoint(self._settings, role) is not None)
-        planner = Planner(self.spec, self._app.file.parent)
+        planner = RequestPlanner(self.spec, self._app.file.parent)
         for index in _ends(plan):
             planner.plan(plan.request(index * plan.repeats, "check"))
 
     async def open(self) -> None:
-        """See Player. Raises Unavailable, StoreError, ConfigError."""
+        """See Runner. Raises Unavailable, StoreError, ConfigError."""
         from taskapp_kit.rollout.models.access import model_access
         from taskapp_kit.rollout.service import Service
 
@@ -188,7 +188,7 @@ class Here:
         await self._service.start()
 
     async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> Result:
-        """See Player. Where rollouts are played one at a time in this process, a global random state that one of them
+        """See Runner. Where rollouts are played one at a time in this process, a global random state that one of them
         changed becomes a warning.
         """
         assert self._service is not None, "open() comes first"
@@ -212,15 +212,15 @@ class Here:
                 self.warnings[environment] = f"{sentence}; {global_random.REMEDY}."
 
     async def close(self) -> None:
-        """See Player."""
+        """See Runner."""
         if self._service is not None:
             await self._service.close()
 
 
-class There:
+class RemoteRunner:
     """A task app at its address. spec: of the same app here, whose aggregates are computed; None computes none.
 
-    warnings: empty; see Here.
+    warnings: empty; see LocalRunner.
     """
 
     def __init__(
@@ -232,8 +232,8 @@ class There:
         self.spec = spec
         self.warnings: dict[str, str] = {}
 
-    async def about(self, environment: str | None) -> About:
-        """See Player. Raises ConfigError, too: the app here is another one."""
+    async def about(self, environment: str | None) -> EvaluatedApp:
+        """See Runner. Raises ConfigError, too: the app here is another one."""
         query = {} if environment is None else {"environment": environment}
         told, versions = await self._client.task_info((), **query), (await self._client.info()).get("versions")
         task = told.get("task") if isinstance(told, Mapping) else None
@@ -242,7 +242,7 @@ class There:
                 f"{stored_url(self._url)} does not say what it serves.", hint="Is that the address of a task app?"
             )
         reward = told.get("reward")
-        about = About(
+        about = EvaluatedApp(
             app=self._name(task["id"]) or "untold",
             version=self._name(task.get("version")) or None,
             spec_hash=json_hash({name: told[name] for name in DECLARED if name in told}),
@@ -263,16 +263,16 @@ class There:
         return sentence(told, self._key)
 
     async def check(self, plan: EvalPlan) -> None:
-        """See Player: asks for the tasks of the first and the last seed of each range."""
+        """See Runner: asks for the tasks of the first and the last seed of each range."""
         query = {} if plan.environment is None else {"environment": plan.environment}
         query |= {} if plan.split is None else {"split": plan.split}
         await self._client.task_info([plan.seeds.at(index) for index in _ends(plan)][:100], **query)
 
     async def open(self) -> None:
-        """See Player: the server is open."""
+        """See Runner: the server is open."""
 
     async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> Result:
-        """See Player. The client waits where the server has no place, and asks again where nothing can be doubled."""
+        """See Runner. The client waits where the server has no place, and asks again where nothing can be doubled."""
         began = time.monotonic()
         seed = request.env.seed or 0
         try:
@@ -295,7 +295,7 @@ class There:
         return result
 
     async def close(self) -> None:
-        """See Player."""
+        """See Runner."""
         await self._client.aclose()
 
 

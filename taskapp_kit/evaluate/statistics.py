@@ -54,7 +54,7 @@ class Column:
         return {"mean": self.mean, "standard_error": self.standard_error, "n": len(self)}
 
 
-class Tally:
+class EvalStatistics:
     """The numbers of an evaluation, collected result by result."""
 
     def __init__(self) -> None:

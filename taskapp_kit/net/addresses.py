@@ -1,7 +1,7 @@
 """Where the server may call: the caller chose the address, so it is read strictly and judged by what is really connected to.
 
 `check_address` judges what can be judged before a rollout: the form, the scheme, an address written as numbers. What a name
-leads to is known only when it is resolved; `Outward.refusal` is asked then, for each address, by the resolver and once more
+leads to is known only when it is resolved; `AddressPolicy.refusal` is asked then, for each address, by the resolver and once more
 for the very address that a socket is made for (see `rollout/models/connections.py`).
 """
 
@@ -119,7 +119,7 @@ def _name(host: str) -> str:
     return plain
 
 
-class Outward:
+class AddressPolicy:
     """The rules of one server. allow: host names (`*.example.org` for all below one), addresses and networks."""
 
     def __init__(self, exposure: Exposure, allow: Sequence[str] = ()) -> None:
@@ -194,10 +194,10 @@ class Outward:
 
 
 def check_address(
-    url: str, exposure: Exposure, allow: Sequence[str] | Outward = (), *, loc: Place = INFERENCE_URL
+    url: str, exposure: Exposure, allow: Sequence[str] | AddressPolicy = (), *, loc: Place = INFERENCE_URL
 ) -> str:
     """The address in the form that is called. Raises RequestError naming `loc`; what a name leads to is not known here."""
-    rules = allow if isinstance(allow, Outward) else Outward(exposure, allow)
+    rules = allow if isinstance(allow, AddressPolicy) else AddressPolicy(exposure, allow)
     field = ".".join(str(part) for part in loc if part != "body")
     try:
         called = read_url(url)

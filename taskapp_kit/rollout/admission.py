@@ -1,4 +1,4 @@
-"""Places for rollouts: so many at once, so many of one key, none for new ones once the server stops."""
+"""Admission of rollouts: so many at once, so many of one key, none for new ones once the server stops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from taskapp_kit.errors import Failure, Saturated
 from taskapp_kit.net.peer import Peer
-from taskapp_kit.rollout.in_flight import Caller, Course
+from taskapp_kit.rollout.in_flight import Caller, InFlightRollout
 
 log = logging.getLogger("taskapp_kit.service")
 
@@ -21,7 +21,7 @@ STOPPING_SECONDS = 5.0
 """How long rollouts that were stopped may take to be kept."""
 
 
-class Places:
+class AdmissionControl:
     """Who is in flight. Use it on the service's event loop.
 
     most: rollouts at once. hung: how many threads are stuck now.
@@ -33,7 +33,7 @@ class Places:
         self._taken = 0
         self._of_label: Counter[str | None] = Counter()
         self._unread: dict[str | None, dict[str, set[Peer]]] = {}  # whom answers are sent to: by key label, rollout
-        self._under_way: dict[str, Course] = {}
+        self._under_way: dict[str, InFlightRollout] = {}
         self._closed = False
         self._empty: asyncio.Event | None = None
 
@@ -110,12 +110,12 @@ class Places:
         unread = self._unread.get(key_label, ())
         return self._of_label[key_label] + sum(rollout_id not in self._under_way for rollout_id in unread)
 
-    def enter(self, course: Course) -> None:
+    def enter(self, course: InFlightRollout) -> None:
         """The rollout begins, in this task."""
         course.task = asyncio.current_task()
         self._under_way[course.rollout_id] = course
 
-    def leave(self, course: Course) -> None:
+    def leave(self, course: InFlightRollout) -> None:
         """It is over."""
         del self._under_way[course.rollout_id]
         self.give_back(course.caller)

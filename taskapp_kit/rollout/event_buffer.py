@@ -16,7 +16,7 @@ from taskapp_kit.contract.content import images
 from taskapp_kit.contract.events import Event, Observed, Stepped, encode_one, joined
 
 
-class Journal:
+class EventBuffer:
     """Make it on the event loop. show: is given pictures (PNG bytes by hash) before the events that name them are read."""
 
     def __init__(self, show: Callable[[dict[str, bytes]], None]) -> None:

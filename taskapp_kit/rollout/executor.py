@@ -19,23 +19,23 @@ from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import Failure
 from taskapp_kit.logs import rollout
 from taskapp_kit.rollout.episode.plan import Control
-from taskapp_kit.rollout.in_flight import Course, Ear, Finished, Listener
+from taskapp_kit.rollout.in_flight import Finished, InFlightRollout, Listener, ListenerGate
 from taskapp_kit.rollout.models.access import ModelAccess, ThreadPort
 from taskapp_kit.rollout.outcome import Outcome
 from taskapp_kit.rollout.play_and_score import Performance, Played, given_up, play
 from taskapp_kit.rollout.response import with_timing
 from taskapp_kit.rollout.stored_record import stored_rollout
-from taskapp_kit.rollout.workers.remote import Foreman, Lost, WorkerReport
-from taskapp_kit.rollout.workers.threads import LaneHung, Lanes, NoLane
+from taskapp_kit.rollout.workers.remote import RolloutLost, WorkerPool, WorkerReport
+from taskapp_kit.rollout.workers.threads import NoFreeThread, PinnedThreads, ThreadHung
 
 log = logging.getLogger("taskapp_kit.service")
 
 T = TypeVar("T")
 
-Cancelled = Callable[[Course, Finished], Awaitable[None]]
+Cancelled = Callable[[InFlightRollout, Finished], Awaitable[None]]
 
 
-class Players:
+class Executor:
     """Threads and worker processes of one app.
 
     lanes: threads in which whole rollouts are played. model_lanes: those of rollouts that mostly wait for a model, so
@@ -48,10 +48,10 @@ class Players:
         self,
         spec: AppSpec,
         clock: Clock,
-        lanes: Lanes,
-        model_lanes: Lanes,
+        lanes: PinnedThreads,
+        model_lanes: PinnedThreads,
         models: ModelAccess,
-        foreman: Foreman | None,
+        foreman: WorkerPool | None,
         *,
         workers: int,
         keeps: bool,
@@ -68,9 +68,9 @@ class Players:
         self._keeps = keeps
         self._versions = versions
         self._cancelled = cancelled
-        self._hops = Hops()
+        self._hops = HandoffLimit()
 
-    async def play(self, course: Course, tell: Listener | None, *, prompt: bool, written: bool) -> Finished:
+    async def play(self, course: InFlightRollout, tell: Listener | None, *, prompt: bool, written: bool) -> Finished:
         """Plays it to its end, its failure or its deadline; see `Service.rollout`.
 
         Raises RequestError (the constructor refuses env.config), Saturated (the server closes), Unavailable (workers).
@@ -78,13 +78,13 @@ class Players:
         isolated = course.planned.plan.environment.isolation == "process"
         if not course.own and self._foreman is not None and (self._workers or isolated):
             return await self._in_a_worker(self._foreman, course, tell, prompt=prompt, written=written)
-        ear = None if tell is None else Ear(tell)
+        ear = None if tell is None else ListenerGate(tell)
         if course.endpoint is None or isinstance(course.planned.policy, LocalPolicy):
             lanes = self._lanes if course.endpoint is None else self._model_lanes
             return await self._in_a_thread(course, ear, lanes)
         return await self._with_a_model(course, ear)
 
-    async def _in_a_thread(self, course: Course, ear: Ear | None, lanes: Lanes) -> Finished:
+    async def _in_a_thread(self, course: InFlightRollout, ear: ListenerGate | None, lanes: PinnedThreads) -> Finished:
         story = _Story(ear, ThreadPort(self._models.of_rollout(course.endpoint, course.seconds)))
 
         def job() -> Finished:
@@ -96,9 +96,11 @@ class Players:
 
         try:
             return await lanes.run(job, seconds=course.seconds, stop=story.stop)
-        except LaneHung as hung:
+        except ThreadHung as hung:
             failure = (
-                _no_thread(course.seconds) if isinstance(hung, NoLane) else _overdue(course.seconds, story.control)
+                _no_thread(course.seconds)
+                if isinstance(hung, NoFreeThread)
+                else _overdue(course.seconds, story.control)
             )
             return self._give_up(course, story.until_now(), failure, story.tell_rest)
         except asyncio.CancelledError:
@@ -106,7 +108,7 @@ class Players:
             await self._cancelled(course, finished)
             raise
 
-    async def _with_a_model(self, course: Course, ear: Ear | None) -> Finished:
+    async def _with_a_model(self, course: InFlightRollout, ear: ListenerGate | None) -> Finished:
         """The environment has a thread of its own; between two of its hops the model is awaited here."""
         ask = self._models.of_rollout(course.endpoint, course.seconds)
         story = _Story(ear, ThreadPort(ask))
@@ -129,7 +131,7 @@ class Players:
 
         try:
             lane = await self._model_lanes.open(seconds=course.seconds)
-        except NoLane:
+        except NoFreeThread:
             return self._give_up(course, [], _no_thread(course.seconds), story.tell_rest)
         try:
             body = await hop(turns.begin)
@@ -137,7 +139,7 @@ class Players:
                 came = await ask(POLICY, body)
                 body = await hop(partial(turns.go_on, came))
             return await hop(lambda: self._finish(course, performance.finish()))
-        except LaneHung:
+        except ThreadHung:
             lane.post(turns.close)
             return self._give_up(course, story.until_now(), _overdue(course.seconds, story.control), story.tell_rest)
         except asyncio.CancelledError:
@@ -151,7 +153,7 @@ class Players:
             lane.close()
 
     async def _in_a_worker(
-        self, foreman: Foreman, course: Course, tell: Listener | None, *, prompt: bool, written: bool
+        self, foreman: WorkerPool, course: InFlightRollout, tell: Listener | None, *, prompt: bool, written: bool
     ) -> Finished:
         told = WorkerReport(tell)
         try:
@@ -167,7 +169,7 @@ class Players:
                 written=written,
                 live=prompt and tell is not None,
             )
-        except Lost as lost:
+        except RolloutLost as lost:
             return self._give_up(course, told.events(), lost.failure, told.rest)
         except asyncio.CancelledError:
             await self._cancelled(course, self._give_up(course, told.events(), _cancellation(course), told.rest))
@@ -181,7 +183,7 @@ class Players:
 
     def _give_up(
         self,
-        course: Course,
+        course: InFlightRollout,
         events: list[Event],
         failure: Failure,
         tell_rest: Callable[[Sequence[Event]], None] | None,
@@ -191,7 +193,7 @@ class Players:
             tell_rest(played.events)
         return self._finish(course, played)
 
-    def _finish(self, course: Course, played: Played) -> Finished:
+    def _finish(self, course: InFlightRollout, played: Played) -> Finished:
         """What is made of a rollout that was played or given up in this process."""
         outcome = Outcome.of(played)
         timing = self._timing(course, outcome)
@@ -201,7 +203,7 @@ class Players:
 
     def _row(
         self,
-        course: Course,
+        course: InFlightRollout,
         outcome: Outcome,
         events: EncodedEvents,
         pictures: dict[str, bytes],
@@ -221,14 +223,14 @@ class Players:
             key_label=course.caller.key_label,
         )
 
-    def _timing(self, course: Course, outcome: Outcome) -> dict[str, float]:
+    def _timing(self, course: InFlightRollout, outcome: Outcome) -> dict[str, float]:
         """Seconds in environment, policy and scoring; what is left of the total is the framework's, waiting included."""
         total = self._clock.monotonic() - course.began
         seconds = outcome.seconds
         return {**seconds, "framework": max(0.0, total - sum(seconds.values())), "total": total}
 
 
-class Hops:
+class HandoffLimit:
     """So many short hops of model rollouts to their threads at once: more would only contend, and hold up the event loop.
 
     With 512 rollouts in flight `/health` answered within 33 ms (p99), against 195 ms without this. A hop that takes long
@@ -262,7 +264,7 @@ class Hops:
 class _Story:
     """What a thread tells of a rollout, seen from the event loop, which may have to end it without that thread."""
 
-    def __init__(self, ear: Ear | None, port: ThreadPort) -> None:
+    def __init__(self, ear: ListenerGate | None, port: ThreadPort) -> None:
         self.control = Control()
         self.port = port
         self.events: list[Event] = []
@@ -286,7 +288,7 @@ class _Story:
         return self._told
 
 
-def _cancellation(course: Course) -> Failure:
+def _cancellation(course: InFlightRollout) -> Failure:
     return course.stopped or Failure(
         "cancelled", "cancelled", "the client went away, or cancelled the rollout, before it ended"
     )

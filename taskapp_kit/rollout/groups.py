@@ -16,7 +16,7 @@ from taskapp_kit.declare.episode_selection import read_config
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.declare.tasks import row_hash
 from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed, Unavailable
-from taskapp_kit.rollout.request import Planner
+from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.score.failures import ScoringFailed
 from taskapp_kit.rollout.score.groups import GroupScored, group_judges, score_group
 
@@ -92,7 +92,7 @@ def group_body(group: Group, scored: GroupScored) -> dict[str, Json]:
 
 
 async def load_group(
-    planner: Planner,
+    planner: RequestPlanner,
     store: Store | None,
     *,
     sees: Callable[[StoredRollout], bool],

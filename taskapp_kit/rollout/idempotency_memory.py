@@ -8,7 +8,7 @@ import zlib
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
-from taskapp_kit.contract.protocols import TICKET_SECONDS, Claim, Clock, Settled, Ticket
+from taskapp_kit.contract.protocols import TICKET_SECONDS, Claim, Clock, IdempotencyRecord, StoredResult
 from taskapp_kit.errors import StoreError
 
 log = logging.getLogger("taskapp_kit.service")
@@ -25,13 +25,13 @@ _AT_ONCE_BYTES = 64 * 1024
 class _Entry:
     """settled: None while it runs; its answer and events are packed. size: bytes that it counts."""
 
-    ticket: Ticket
-    settled: Settled | None = None
+    ticket: IdempotencyRecord
+    settled: StoredResult | None = None
     size: int = 0
 
 
-class MemoryCoordinator:
-    """A `Coordinator` in memory. When more than `limit_bytes` are kept, what was settled first goes first.
+class MemoryIdempotencyStore:
+    """An `IdempotencyStore` in memory. When more than `limit_bytes` are kept, what was settled first goes first.
 
     Here a ticket runs or is settled; it is never lost, for its holder would be too.
     """
@@ -53,7 +53,7 @@ class MemoryCoordinator:
         """What is kept of settled tickets, in bytes."""
         return self._kept_bytes
 
-    async def claim(self, ticket: Ticket) -> Claim | None:
+    async def claim(self, ticket: IdempotencyRecord) -> Claim | None:
         """Keeps the ticket, and answers None; when its key is taken, answers who has it. Raises StoreError."""
         self._open()
         while self._entries and not self._fresh(next(iter(self._entries.values()))):
@@ -71,7 +71,7 @@ class MemoryCoordinator:
             self._by_key[ticket.key] = ticket.rollout_id
         return None
 
-    async def settle(self, settled: Settled, *, free_key: bool = False) -> None:
+    async def settle(self, settled: StoredResult, *, free_key: bool = False) -> None:
         """What came of a ticket that runs. A caller that is cancelled meanwhile does not undo it. Raises StoreError.
 
         Nothing is kept of a ticket that is older than TICKET_SECONDS by now.
@@ -119,7 +119,7 @@ class MemoryCoordinator:
         if self._closed:
             raise StoreError("the tickets of this process are closed.", hint="Restart the server.")
 
-    async def _keep(self, entry: _Entry, settled: Settled, free_key: bool) -> None:
+    async def _keep(self, entry: _Entry, settled: StoredResult, free_key: bool) -> None:
         answer, events = await _packed(settled.answer), await _packed(settled.events)
         rollout_id = settled.rollout_id
         if self._entries.get(rollout_id) is not entry:  # a day went by meanwhile

@@ -14,7 +14,7 @@ from taskapp_kit.contract.result import Story
 from taskapp_kit.contract.trajectory import Recording
 from taskapp_kit.errors import Failure
 from taskapp_kit.rollout.outcome import Outcome
-from taskapp_kit.rollout.request import Planned
+from taskapp_kit.rollout.request import PlannedRollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ ANYONE = Caller(admin=True)
 
 
 @dataclass(slots=True)
-class Course:
+class InFlightRollout:
     """One rollout, from its admission to its end.
 
     recording: what a replay plays. endpoint: of the model that decides, None where none does. own: a policy in this
@@ -51,7 +51,7 @@ class Course:
     """
 
     rollout_id: str
-    planned: Planned
+    planned: PlannedRollout
     caller: Caller
     created_at: float
     began: float
@@ -82,7 +82,7 @@ class Finished:
     body: bytes | None = None
 
 
-Watcher = Callable[[Course, Finished], None]
+RolloutObserver = Callable[[InFlightRollout, Finished], None]
 """Is given each rollout when it is over and kept: scored, failed or cancelled. On the event loop; must not raise.
 
 `Finished.outcome` has its numbers at no cost; looking into `story` may decode what a worker process sent.
@@ -93,7 +93,7 @@ Listener = Callable[[Event], None]
 """Is given each event of a rollout as it happens; must not raise."""
 
 
-class Ear:
+class ListenerGate:
     """Who listens to a thread that plays. One that was abandoned and goes on talking is no longer heard."""
 
     def __init__(self, listener: Listener) -> None:

@@ -1,7 +1,7 @@
 """Rollouts that somebody joins, follows or fetches later: by their Idempotency-Key, by their id.
 
-Each is a task of its own, a `Live`; what came of it is settled with the coordinator, so that it is found again for 24 h,
-by another process of the same store too.
+Each is a task of its own, a `TrackedRollout`; its result is stored with the coordinator, so that it is found again for
+24 h, by another process of the same store too.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from weakref import WeakValueDictionary
 
 import orjson
 
-from taskapp_kit.contract.protocols import Claim, Coordinator, Settled, Ticket
+from taskapp_kit.contract.protocols import Claim, IdempotencyRecord, IdempotencyStore, StoredResult
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.errors import Failure, IdempotencyKeyReused, RolloutFailed
-from taskapp_kit.rollout.event_buffer import Journal
-from taskapp_kit.rollout.idempotency_memory import MemoryCoordinator
+from taskapp_kit.rollout.event_buffer import EventBuffer
+from taskapp_kit.rollout.idempotency_memory import MemoryIdempotencyStore
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.response import answer_bytes
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.stored_response import settled_from
-from taskapp_kit.rollout.tracked_rollout import Live, Over, cancellation
+from taskapp_kit.rollout.tracked_rollout import EndedRollout, TrackedRollout, cancellation
 
 log = logging.getLogger("taskapp_kit.service")
 
@@ -46,15 +46,15 @@ class LiveRollouts:
     coordinator: where tickets are kept; that of the service's store when absent, else this process's memory.
     """
 
-    def __init__(self, service: Service, coordinator: Coordinator | None = None) -> None:
+    def __init__(self, service: Service, coordinator: IdempotencyStore | None = None) -> None:
         self._service = service
         of_store = None if service.store is None else service.store.coordinator(service.clock)
-        self._coordinator = coordinator or of_store or MemoryCoordinator(service.clock)
+        self._coordinator = coordinator or of_store or MemoryIdempotencyStore(service.clock)
         self._in_store = self._coordinator is of_store
-        self._by_id: dict[str, Live] = {}
-        self._by_key: dict[str, tuple[str, Live]] = {}
-        self._broken: OrderedDict[str, Live] = OrderedDict()
-        self._over: WeakValueDictionary[str, Over] = WeakValueDictionary()
+        self._by_id: dict[str, TrackedRollout] = {}
+        self._by_key: dict[str, tuple[str, TrackedRollout]] = {}
+        self._broken: OrderedDict[str, TrackedRollout] = OrderedDict()
+        self._over: WeakValueDictionary[str, EndedRollout] = WeakValueDictionary()
         self._reading = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -67,12 +67,12 @@ class LiveRollouts:
         idempotency_key: str | None = None,
         detached: bool = False,
         followed: bool = False,
-    ) -> Live:
+    ) -> TrackedRollout:
         """A rollout for this request: a new one, or the one that runs or ran under its key. Does not wait.
 
         body: the request as it was sent, which with the same key has to be the same. detached: it goes on when nobody
         waits for it. followed: somebody follows from the start, so that no event may wait for others to be told with.
-        Raises IdempotencyKeyReused; further refusals come out of `Live.admitted`.
+        Raises IdempotencyKeyReused; further refusals come out of `TrackedRollout.admitted`.
         """
         fingerprint = hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
         app = self._service.spec.name
@@ -84,14 +84,14 @@ class LiveRollouts:
                     raise _reused()
                 live.detached = live.detached or detached
                 return live
-        ticket = Ticket(uuid.uuid4().hex, fingerprint, self._service.clock.now(), key, caller.key_label, app)
+        ticket = IdempotencyRecord(uuid.uuid4().hex, fingerprint, self._service.clock.now(), key, caller.key_label, app)
         live = self._made(detached=detached)
         if key is not None:
             self._by_key[key] = (fingerprint, live)
         self._undertake(live, self._play(live, request, caller, ticket, followed), key, followed=followed)
         return live
 
-    async def find(self, rollout_id: str, caller: Caller, *, with_events: bool = False) -> Live | None:
+    async def find(self, rollout_id: str, caller: Caller, *, with_events: bool = False) -> TrackedRollout | None:
         """The rollout of this id, under way or over, with a ticket or stored; None for one that the caller may not see.
 
         with_events: those of one that is over are wanted too. Raises StoreError.
@@ -120,7 +120,7 @@ class LiveRollouts:
         await self._told(live, over, with_events=with_events)
         return live
 
-    async def _stored(self, rollout_id: str, caller: Caller, *, with_events: bool) -> Live | None:
+    async def _stored(self, rollout_id: str, caller: Caller, *, with_events: bool) -> TrackedRollout | None:
         """A rollout that is over and has no ticket (any more). One is read at a time: each may be large."""
         async with self._reading:
             over = self._over.get(rollout_id)
@@ -128,23 +128,23 @@ class LiveRollouts:
                 stored = await self._service.stored(rollout_id, caller)
                 if stored is None or self._service.store is None:
                     return None
-                over = Over(await settled_from(self._service.store, stored), stored.key_label)
+                over = EndedRollout(await settled_from(self._service.store, stored), stored.key_label)
                 if with_events:
                     over.lines = [orjson.dumps(event) for event in stored.events]
                 self._over[rollout_id] = over
         if not caller.may_see(over.key_label):
             return None
         live = self._made(detached=True)
-        live.admit(Ticket(rollout_id, "", 0.0, key_label=over.key_label))
+        live.admit(IdempotencyRecord(rollout_id, "", 0.0, key_label=over.key_label))
         await self._told(live, over, with_events=with_events)
         return live
 
-    def _is_for(self, ticket: Ticket, caller: Caller) -> bool:
+    def _is_for(self, ticket: IdempotencyRecord, caller: Caller) -> bool:
         """Whether it is a ticket of this app that the caller may see."""
         return ticket.app in (None, self._service.spec.name) and caller.may_see(ticket.key_label)
 
-    def _made(self, *, detached: bool) -> Live:
-        return Live(Journal(self._service.show_pictures), detached=detached)
+    def _made(self, *, detached: bool) -> TrackedRollout:
+        return TrackedRollout(EventBuffer(self._service.show_pictures), detached=detached)
 
     async def close(self) -> None:
         """Ends what still runs and lets go of the coordinator."""
@@ -161,7 +161,12 @@ class LiveRollouts:
             await asyncio.wait(waiting, timeout=CLOSING_SECONDS)
 
     def _undertake(
-        self, live: Live, work: Coroutine[Any, Any, Settled], key: str | None = None, *, followed: bool = False
+        self,
+        live: TrackedRollout,
+        work: Coroutine[Any, Any, StoredResult],
+        key: str | None = None,
+        *,
+        followed: bool = False,
     ) -> None:
         async def run() -> None:
             try:
@@ -187,15 +192,15 @@ class LiveRollouts:
         self._tasks.add(live.task)
         live.task.add_done_callback(forget)
 
-    def _remember_broken(self, live: Live, error: BaseException) -> None:
+    def _remember_broken(self, live: TrackedRollout, error: BaseException) -> None:
         log.warning("rollout ended without a result rollout_id=%s error=%s", live.rollout_id, type(error).__name__)
         self._broken[live.rollout_id] = live
         if len(self._broken) > BROKEN_KEPT:
             self._broken.popitem(last=False)
 
     async def _play(
-        self, live: Live, request: RolloutRequest, caller: Caller, ticket: Ticket, followed: bool
-    ) -> Settled:
+        self, live: TrackedRollout, request: RolloutRequest, caller: Caller, ticket: IdempotencyRecord, followed: bool
+    ) -> StoredResult:
         self._service.store_state.check()
         while (found := await self._write(partial(self._coordinator.claim, ticket))) is not None:
             own = self._by_id.get(found.ticket.rollout_id)
@@ -220,9 +225,9 @@ class LiveRollouts:
             live.here = True
             self._by_id[ticket.rollout_id] = live
             rollout = await self._service.run(course, tell=live.journal, prompt=followed, written=True)
-            settled = Settled(ticket.rollout_id, answer=answer_bytes(rollout), events=self._events_of(live))
+            settled = StoredResult(ticket.rollout_id, answer=answer_bytes(rollout), events=self._events_of(live))
         except RolloutFailed as error:
-            settled = Settled(ticket.rollout_id, failure=error.failure, events=self._events_of(live))
+            settled = StoredResult(ticket.rollout_id, failure=error.failure, events=self._events_of(live))
         except asyncio.CancelledError:
             await asyncio.shield(self._let_go(live, ticket, began=began))
             raise
@@ -240,24 +245,24 @@ class LiveRollouts:
         return await (self._service.store_state.write(write, again=self._probe) if self._in_store else write())
 
     async def _probe(self) -> None:
-        ticket = Ticket(uuid.uuid4().hex, "probe", self._service.clock.now(), app=self._service.spec.name)
+        ticket = IdempotencyRecord(uuid.uuid4().hex, "probe", self._service.clock.now(), app=self._service.spec.name)
         await self._coordinator.claim(ticket)
         await self._coordinator.release(ticket.rollout_id)
 
-    async def _let_go(self, live: Live, ticket: Ticket, *, began: bool) -> None:
+    async def _let_go(self, live: TrackedRollout, ticket: IdempotencyRecord, *, began: bool) -> None:
         if not began:
             await self._coordinator.release(ticket.rollout_id)
             return
         failure = _failure_told(live.journal) or cancellation()
-        settled = Settled(ticket.rollout_id, failure=failure, events=self._events_of(live))
+        settled = StoredResult(ticket.rollout_id, failure=failure, events=self._events_of(live))
         await self._coordinator.settle(settled, free_key=True)
         live.settle(settled)
 
-    def _events_of(self, live: Live) -> bytes | None:
+    def _events_of(self, live: TrackedRollout) -> bytes | None:
         """The events, where no store has them."""
         return live.journal.text() if self._service.store is None else None
 
-    async def _watch(self, live: Live, found: Claim) -> Settled:
+    async def _watch(self, live: TrackedRollout, found: Claim) -> StoredResult:
         """A rollout that another process plays."""
         again = await self._until_over(found)
         if again is None:
@@ -273,17 +278,17 @@ class LiveRollouts:
             again = await self._coordinator.look(found.ticket.rollout_id)
         return again
 
-    def _shared(self, found: Claim) -> Over:
+    def _shared(self, found: Claim) -> EndedRollout:
         """The result of a rollout that is over, the same object for all who read it now."""
         rollout_id = found.ticket.rollout_id
         over = self._over.get(rollout_id)
         if over is None:
-            over = self._over[rollout_id] = Over(
-                found.settled or Settled(rollout_id, failure=_lost()), found.ticket.key_label
+            over = self._over[rollout_id] = EndedRollout(
+                found.settled or StoredResult(rollout_id, failure=_lost()), found.ticket.key_label
             )
         return over
 
-    async def _told(self, live: Live, over: Over, *, with_events: bool) -> Settled:
+    async def _told(self, live: TrackedRollout, over: EndedRollout, *, with_events: bool) -> StoredResult:
         """Gives what came of a rollout that is over to a caller who asks only now."""
         live.replayed = True
         live.shared = over
@@ -295,7 +300,7 @@ class LiveRollouts:
         live.settle(over.settled)
         return over.settled
 
-    async def _lines_of(self, settled: Settled) -> list[bytes]:
+    async def _lines_of(self, settled: StoredResult) -> list[bytes]:
         """The events of a rollout that is over, each as JSON."""
         events = settled.events
         if events is None and self._service.store is not None:
@@ -316,11 +321,11 @@ def _reused() -> IdempotencyKeyReused:
     )
 
 
-def _of_cancelled(settled: Settled) -> bool:
+def _of_cancelled(settled: StoredResult) -> bool:
     return settled.failure is not None and settled.failure.boundary == "cancelled"
 
 
-def _failure_told(journal: Journal) -> Failure | None:
+def _failure_told(journal: EventBuffer) -> Failure | None:
     """The cancellation as its last event tells it, so that stream, store and answer say the same."""
     last = orjson.loads(journal.lines[-1]) if journal.lines else {}
     if last.get("kind") != "failed" or last["boundary"] != "cancelled":

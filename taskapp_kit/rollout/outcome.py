@@ -11,7 +11,7 @@ from taskapp_kit.contract.scorecard import JudgeRecord, RolloutSummary, Scorecar
 from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.errors import Failure
 from taskapp_kit.rollout.play_and_score import Played
-from taskapp_kit.rollout.request import Planned
+from taskapp_kit.rollout.request import PlannedRollout
 
 TOKEN_COUNTS = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
 """Names that endpoints give to the tokens that they were sent and that they wrote, one pair of them each."""
@@ -102,7 +102,7 @@ class Outcome:
 
     def rollout(
         self,
-        planned: Planned,
+        planned: PlannedRollout,
         story: Story,
         *,
         rollout_id: str,

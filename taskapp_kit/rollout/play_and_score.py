@@ -20,7 +20,7 @@ from taskapp_kit.rollout.episode.episode import Episode, drive
 from taskapp_kit.rollout.episode.plan import Control
 from taskapp_kit.rollout.policy.options import wants_token_ids
 from taskapp_kit.rollout.policy.select import MODEL
-from taskapp_kit.rollout.request import Planned
+from taskapp_kit.rollout.request import PlannedRollout
 from taskapp_kit.rollout.score.private import masker
 from taskapp_kit.rollout.score.scoring import ScoringFailed, score
 from taskapp_kit.rollout.token_limit import MeteredPolicy, MeteredPort, TokenMeter
@@ -67,7 +67,7 @@ class Performance:
     """
 
     def __init__(
-        self, spec: AppSpec, planned: Planned, clock: Clock, control: Control, events: list[Event],
+        self, spec: AppSpec, planned: PlannedRollout, clock: Clock, control: Control, events: list[Event],
         tell: Callable[[Event], None] | None = None, *, models: ModelPort | None = None,
     ) -> None:  # fmt: skip
         self._spec = spec
@@ -145,7 +145,7 @@ class Performance:
         return played
 
 
-def _missing_tokens(planned: Planned, events: list[Event]) -> list[str]:
+def _missing_tokens(planned: PlannedRollout, events: list[Event]) -> list[str]:
     """What was asked of a model's endpoint for training, and did not come with every answer."""
     request = planned.request
     if planned.plan.policy != MODEL:
@@ -181,7 +181,7 @@ def _masked(value: Any, mask: Callable[[str], str]) -> Json:
 
 
 def play(
-    spec: AppSpec, planned: Planned, clock: Clock, control: Control, events: list[Event],
+    spec: AppSpec, planned: PlannedRollout, clock: Clock, control: Control, events: list[Event],
     tell: Callable[[Event], None] | None = None, *, models: ModelPort | None = None,
 ) -> Played:  # fmt: skip
     """Plays the plan, whose policy decides here, to its end and scores it; see `Performance`."""
@@ -190,7 +190,7 @@ def play(
     return performance.finish()
 
 
-def given_up(planned: Planned, events: list[Event], failure: Failure) -> Played:
+def given_up(planned: PlannedRollout, events: list[Event], failure: Failure) -> Played:
     """What is known of a rollout whose thread or process did not come back: the events until then, and the failure."""
     plan = planned.plan
     if not events:

@@ -30,7 +30,7 @@ from taskapp_kit.rollout.policy.options import read_asking
 from taskapp_kit.rollout.policy.select import MODEL, chosen_name, make_policy, unknown_config
 
 
-class Nobody:
+class NoPolicy:
     """Holds the policy's place where nothing is decided."""
 
     name = "nobody"
@@ -41,7 +41,7 @@ class Nobody:
 
 
 @dataclass(slots=True)
-class Planned:
+class PlannedRollout:
     """A request, understood. blend: its own formula, None for the app's. warnings: what was accepted and ignored.
 
     skip_judges: no judge is asked; their scores are null.
@@ -65,7 +65,7 @@ class Planned:
         return self.policy
 
 
-class Planner:
+class RequestPlanner:
     """Reads requests against one app. folder: where the author's file lies. max_calls: calls of one answer that are done."""
 
     def __init__(self, spec: AppSpec, folder: Path, *, max_calls: int = CALLS_PER_ANSWER) -> None:
@@ -76,7 +76,7 @@ class Planner:
 
     def plan(
         self, request: RolloutRequest, *, own: LocalPolicy | None = None, recording: Recording | None = None
-    ) -> Planned:
+    ) -> PlannedRollout:
         """The plan of a request. own: acts in any case. recording: of the stored rollout, for `replay`.
 
         Raises RequestError naming the field, Unavailable for a part that is not here.
@@ -98,7 +98,7 @@ class Planner:
         program = read_ops(request.ops)
         config = request.policy.config
         decided = program is None or "agent" in program  # else every action is the caller's own
-        policy = own or (self._policy(request, spec, instance, recording) if decided else Nobody())
+        policy = own or (self._policy(request, spec, instance, recording) if decided else NoPolicy())
         plan = EpisodePlan(
             environment=spec,
             split=instance.split,
@@ -117,7 +117,7 @@ class Planner:
             max_calls=self.max_calls,
             wants_images=config.get("images") is not False,
         )
-        return Planned(request, plan, policy, _blend_of(request), [*read.warnings, *unknown_config(config)])
+        return PlannedRollout(request, plan, policy, _blend_of(request), [*read.warnings, *unknown_config(config)])
 
     def instance(self, environment: str | None, split: str | None, seed: int) -> Instance:
         """The instance of a seed. Raises RequestError."""

@@ -43,25 +43,25 @@ from taskapp_kit.errors import (
     StoreError,
     Unavailable,
 )
-from taskapp_kit.rollout.admission import Places
+from taskapp_kit.rollout.admission import AdmissionControl
 from taskapp_kit.rollout.episode.environment import prepare_to_serve
 from taskapp_kit.rollout.episode.episode import Episode
 from taskapp_kit.rollout.episode.plan import Control
-from taskapp_kit.rollout.executor import Players
+from taskapp_kit.rollout.executor import Executor
 from taskapp_kit.rollout.groups import load_group
-from taskapp_kit.rollout.in_flight import ANYONE, Caller, Course, Finished, Listener, Watcher
+from taskapp_kit.rollout.in_flight import ANYONE, Caller, Finished, InFlightRollout, Listener, RolloutObserver
 from taskapp_kit.rollout.models.access import ModelAccess, ThreadPort, model_access
 from taskapp_kit.rollout.policy.replay import as_stored, recording_of
 from taskapp_kit.rollout.policy.select import MODEL, offered
-from taskapp_kit.rollout.request import Nobody, Planner
+from taskapp_kit.rollout.request import NoPolicy, RequestPlanner
 from taskapp_kit.rollout.sandbox_level import sandbox_in_use
 from taskapp_kit.rollout.score.failures import ScoringFailed
 from taskapp_kit.rollout.score.judges import check_judges, skipped_warning
 from taskapp_kit.rollout.score.scoring import aggregates
 from taskapp_kit.rollout.store_health import StoreState
-from taskapp_kit.rollout.stored_record import PictureMemory
-from taskapp_kit.rollout.workers.remote import Foreman
-from taskapp_kit.rollout.workers.threads import LaneHung, Lanes
+from taskapp_kit.rollout.stored_record import ImageCache
+from taskapp_kit.rollout.workers.remote import WorkerPool
+from taskapp_kit.rollout.workers.threads import PinnedThreads, ThreadHung
 from taskapp_kit.version import __version__, git_commit
 
 if TYPE_CHECKING:
@@ -107,23 +107,23 @@ class Service:
         self.max_concurrent = max_concurrent
         self.max_time_seconds = max_time_seconds
         self.exposure = exposure
-        self.planner = Planner(self.spec, app.file.parent, max_calls=max_calls)
-        self.lanes = Lanes(threads)
-        self.model_lanes = Lanes(max_concurrent)
+        self.planner = RequestPlanner(self.spec, app.file.parent, max_calls=max_calls)
+        self.lanes = PinnedThreads(threads)
+        self.model_lanes = PinnedThreads(max_concurrent)
         self.models = models or model_access(Settings(), exposure, self.clock)
         self.workers = workers
         isolated = any(environment.isolation == "process" for environment in self.spec.environments.values())
-        self.foreman = Foreman(app, self.spec, workers=workers) if workers or isolated else None
-        self.watchers: list[Watcher] = []
+        self.foreman = WorkerPool(app, self.spec, workers=workers) if workers or isolated else None
+        self.watchers: list[RolloutObserver] = []
         self._sandbox: Capabilities | None = None
-        self.places = Places(max_concurrent, self._hung)
-        self._pictures = PictureMemory()
+        self.places = AdmissionControl(max_concurrent, self._hung)
+        self._pictures = ImageCache()
         self._versions: dict[str, str | None] = {
             "kit": __version__,
             "app": self.spec.version,
             "git": git_commit(app.file),
         }
-        self._players = Players(
+        self._players = Executor(
             self.spec,
             self.clock,
             self.lanes,
@@ -190,7 +190,7 @@ class Service:
         caller: Caller = ANYONE,
         policy: LocalPolicy | None = None,
         rollout_id: str | None = None,
-    ) -> Course:
+    ) -> InFlightRollout:
         """Plans a rollout and takes a place for it, which `run` gives back: what is admitted has to be run.
 
         rollout_id: 32 hex digits; made when absent. Raises RequestError, Unavailable, Saturated.
@@ -213,7 +213,7 @@ class Service:
         except BaseException:
             self.places.give_back(caller)
             raise
-        return Course(
+        return InFlightRollout(
             rollout_id or uuid.uuid4().hex,
             planned,
             caller,
@@ -226,7 +226,7 @@ class Service:
         )
 
     async def run(
-        self, course: Course, *, tell: Listener | None = None, prompt: bool = True, written: bool = False
+        self, course: InFlightRollout, *, tell: Listener | None = None, prompt: bool = True, written: bool = False
     ) -> Rollout:
         """Plays, scores and keeps what was admitted; see `rollout`. Cancelling the task cancels it, and keeps that.
 
@@ -256,7 +256,7 @@ class Service:
             body=finished.body,
         )
 
-    async def _keep(self, course: Course, finished: Finished) -> None:
+    async def _keep(self, course: InFlightRollout, finished: Finished) -> None:
         if self.store is not None and finished.row is not None:
             try:
                 await self.store_state.write(partial(self.store.save, finished.row))
@@ -267,11 +267,11 @@ class Service:
             self.show_pictures(finished.pictures)
         self._tell_watchers(course, finished)
 
-    def _tell_watchers(self, course: Course, finished: Finished) -> None:
+    def _tell_watchers(self, course: InFlightRollout, finished: Finished) -> None:
         for watch in self.watchers:
             watch(course, finished)
 
-    async def _keep_cancelled(self, course: Course, finished: Finished) -> None:
+    async def _keep_cancelled(self, course: InFlightRollout, finished: Finished) -> None:
         """The client is gone, or the server stops: what was told until now is kept as cancelled."""
         try:
             await asyncio.shield(self._keep(course, finished))
@@ -350,7 +350,7 @@ class Service:
         """
         control = Control()
         port = ThreadPort(self.models.of_rollout(None, self.max_time_seconds))
-        episode = Episode(self.planner.plan(request, own=Nobody()).plan, self.clock, control, port)
+        episode = Episode(self.planner.plan(request, own=NoPolicy()).plan, self.clock, control, port)
 
         def job() -> Failed | None:
             events = episode.events()
@@ -368,7 +368,7 @@ class Service:
 
         try:
             failed = await self.lanes.run(job, seconds=self.max_time_seconds, stop=stop)
-        except LaneHung:
+        except ThreadHung:
             message = f"reset did not come back within {self.max_time_seconds:g} s"
             raise RolloutFailed(Failure("timeout", "environment_hung", message)) from None
         if failed is not None:
@@ -395,7 +395,7 @@ class Service:
         try:
             port = ThreadPort(self.models.of_rollout(None, self.max_time_seconds))
             return await self.model_lanes.run(lambda: group.score(port), seconds=self.max_time_seconds, stop=port.stop)
-        except LaneHung:
+        except ThreadHung:
             message = f"the group judges gave no verdict within {self.max_time_seconds:g} s"
             raise RolloutFailed(Failure("timeout", "deadline", message)) from None
         finally:

@@ -12,7 +12,7 @@ from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.declare.tasks import row_hash
 from taskapp_kit.rollout.outcome import Outcome
 from taskapp_kit.rollout.policy.select import KEPT_CONFIG
-from taskapp_kit.rollout.request import Planned
+from taskapp_kit.rollout.request import PlannedRollout
 from taskapp_kit.version import __version__
 
 PICTURE_MEMORY_BYTES = 64 * 1024 * 1024
@@ -21,7 +21,7 @@ PICTURE_MEMORY_BYTES = 64 * 1024 * 1024
 
 def stored_rollout(
     spec: AppSpec,
-    planned: Planned,
+    planned: PlannedRollout,
     outcome: Outcome,
     events: EncodedEvents,
     *,
@@ -99,7 +99,7 @@ def _private(outcome: Outcome) -> dict[str, Json]:
     return kept
 
 
-class PictureMemory:
+class ImageCache:
     """Pictures by their hash, as many bytes as `limit_bytes` hold: what `/blobs/{hash}` serves without a store."""
 
     def __init__(self, limit_bytes: int = PICTURE_MEMORY_BYTES) -> None:

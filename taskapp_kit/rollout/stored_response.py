@@ -9,7 +9,7 @@ import orjson
 
 from taskapp_kit.contract.content import as_object
 from taskapp_kit.contract.events import fold, from_json
-from taskapp_kit.contract.protocols import Settled, Store, StoredRollout
+from taskapp_kit.contract.protocols import Store, StoredResult, StoredRollout
 from taskapp_kit.contract.result import Rollout, Story
 from taskapp_kit.contract.scorecard import RolloutSummary, Scorecard
 from taskapp_kit.contract.wire import EnvSpec, PolicySpec, RolloutRequest
@@ -19,17 +19,17 @@ from taskapp_kit.rollout.outcome import usage_of
 from taskapp_kit.rollout.response import response_body
 
 
-async def settled_from(store: Store, stored: StoredRollout) -> Settled:
+async def settled_from(store: Store, stored: StoredRollout) -> StoredResult:
     """What came of a stored rollout: its failure, or its answer as with `record.trajectories`.
 
     Members of the answer that the store lacks are null; what is private is not looked at. Raises StoreError.
     """
     if stored.failure is not None:
         failure = Failure(**{"hint": "", **stored.failure})  # as `stored_record.py` writes it
-        return Settled(stored.rollout_id, failure=failure)
+        return StoredResult(stored.rollout_id, failure=failure)
     blobs = await pictures_of(store, stored)
     try:
-        return Settled(stored.rollout_id, answer=await asyncio.to_thread(_answer, stored, blobs))
+        return StoredResult(stored.rollout_id, answer=await asyncio.to_thread(_answer, stored, blobs))
     except (ValueError, KeyError, TypeError) as fault:
         raise StoreError(
             f"rollout {stored.rollout_id!r} is in the store but cannot be read: {type(fault).__name__}.",

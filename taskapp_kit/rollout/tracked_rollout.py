@@ -7,16 +7,16 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from taskapp_kit.contract.protocols import Settled, Ticket
+from taskapp_kit.contract.protocols import IdempotencyRecord, StoredResult
 from taskapp_kit.errors import Failure, RolloutFailed
-from taskapp_kit.rollout.event_buffer import Journal
+from taskapp_kit.rollout.event_buffer import EventBuffer
 
 
-class Seat:
+class Subscriber:
     """Somebody waits for a rollout. When the last one leaves, it is cancelled: after `grace_seconds`, unless one comes."""
 
-    def __init__(self, live: Live, grace_seconds: float) -> None:
-        self._live: Live | None = live
+    def __init__(self, live: TrackedRollout, grace_seconds: float) -> None:
+        self._live: TrackedRollout | None = live
         self._grace_seconds = grace_seconds
 
     def leave(self) -> None:
@@ -27,21 +27,21 @@ class Seat:
 
 
 @dataclass(eq=False)
-class Over:
+class EndedRollout:
     """What came of a rollout that is over: one object for all who read it at the same time.
 
     key_label: of the key that asked for it. lines: its events as JSON, with_events: its answer with them; None until one
     of the readers wants them.
     """
 
-    settled: Settled
+    settled: StoredResult
     key_label: str | None = None
     lines: list[bytes] | None = None
     with_events: bytes | None = None
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class Live:
+class TrackedRollout:
     """One rollout as those see it who wait for it.
 
     rollout_id, key_label: known once it is admitted. created_at: unix seconds. journal: its events. here: this process
@@ -49,19 +49,19 @@ class Live:
     when it is shared with others who read it.
     """
 
-    def __init__(self, journal: Journal, *, detached: bool = False) -> None:
+    def __init__(self, journal: EventBuffer, *, detached: bool = False) -> None:
         self.rollout_id = ""
         self.created_at = 0.0
         self.key_label: str | None = None
         self.journal = journal
         self.here = False
         self.replayed = False
-        self.shared: Over | None = None
+        self.shared: EndedRollout | None = None
         self.detached = detached
         self.task: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._admitted = asyncio.Event()
-        self._over: asyncio.Future[Settled] = self._loop.create_future()
+        self._over: asyncio.Future[StoredResult] = self._loop.create_future()
         self._over.add_done_callback(_looked_at)
         self._seats = 0
         self._leaving = False
@@ -71,7 +71,7 @@ class Live:
 
     # -- for who plays it -----------------------------------------------------------------------------------------
 
-    def admit(self, ticket: Ticket) -> None:
+    def admit(self, ticket: IdempotencyRecord) -> None:
         """It has an id, and can be found by it."""
         self.rollout_id, self.created_at, self.key_label = ticket.rollout_id, ticket.created_at, ticket.key_label
         self._admitted.set()
@@ -80,7 +80,7 @@ class Live:
         """It was played to its end, and that is being settled: too late to cancel it."""
         self._keeping = True
 
-    def settle(self, settled: Settled) -> None:
+    def settle(self, settled: StoredResult) -> None:
         """It is over."""
         if not self._over.done():
             self._over.set_result(settled)
@@ -116,12 +116,12 @@ class Live:
         """It was cancelled: over, or about to be. Nobody new should join it."""
         return self._leaving
 
-    def attend(self, grace_seconds: float = 0.0) -> Seat:
+    def attend(self, grace_seconds: float = 0.0) -> Subscriber:
         """A seat; as long as somebody has one the rollout is not cancelled for want of an audience."""
         self._seats += 1
         if self._alone is not None:
             self._alone.cancel()
-        return Seat(self, grace_seconds)
+        return Subscriber(self, grace_seconds)
 
     async def admitted(self) -> None:
         """Waits until the rollout is under way. Raises what `Service.admit` raises, or IdempotencyKeyReused."""
@@ -129,7 +129,7 @@ class Live:
         if not self.rollout_id:
             await asyncio.shield(self._over)
 
-    async def result(self, seconds: float | None = None) -> Settled | None:
+    async def result(self, seconds: float | None = None) -> StoredResult | None:
         """What came of it; None when that is not known after `seconds`. Raises what broke on the way to be settled."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -162,7 +162,7 @@ class Live:
             self.cancel()
 
 
-def _looked_at(future: asyncio.Future[Settled]) -> None:
+def _looked_at(future: asyncio.Future[StoredResult]) -> None:
     """Whoever waited may have gone; asyncio need not complain of an error that nobody took."""
     if not future.cancelled():
         future.exception()

@@ -3,15 +3,15 @@
 from taskapp_kit.errors import SandboxError, SandboxTooWeak
 from taskapp_kit.sandbox.box import Sandbox
 from taskapp_kit.sandbox.limits import RunResult, SandboxLimits
-from taskapp_kit.sandbox.probe import Capabilities, Wall, capabilities
+from taskapp_kit.sandbox.probe import Capabilities, ProbedCapability, capabilities
 
 __all__ = [
     "Capabilities",
+    "ProbedCapability",
     "RunResult",
     "Sandbox",
     "SandboxError",
     "SandboxLimits",
     "SandboxTooWeak",
-    "Wall",
     "capabilities",
 ]

@@ -84,7 +84,7 @@ _LIMITS = SandboxLimits(wall_seconds=20, cpu_seconds=10, memory_bytes=256 * MB, 
 
 
 @dataclass(frozen=True, slots=True)
-class Wall:
+class ProbedCapability:
     """One capability. denied: what the probe tried was denied. detail: by what, or what came of the attempt."""
 
     name: str
@@ -102,7 +102,7 @@ class Capabilities:
 
     level: int
     name: str
-    walls: tuple[Wall, ...]
+    walls: tuple[ProbedCapability, ...]
     refused: tuple[str, ...] = ()
 
     @property
@@ -226,7 +226,7 @@ def _probe_remote(machines: remote.Machines) -> Capabilities:
 
 def _report(level: int, title: str, outcomes: Mapping[str, str]) -> Capabilities:
     walls = tuple(
-        Wall(
+        ProbedCapability(
             name,
             meaning,
             outcomes[name].startswith("denied"),

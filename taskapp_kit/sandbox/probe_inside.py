@@ -26,7 +26,7 @@ targets: dict[str, Any] = {}
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Denied(Exception):
+class AccessDenied(Exception):
     """The wall held; the text says how."""
 
 
@@ -58,7 +58,7 @@ def other_sockets() -> None:
     except OSError:
         pass
     if not reached:
-        raise Denied("no socket of the host")
+        raise AccessDenied("no socket of the host")
 
 
 def read_outside() -> None:
@@ -74,7 +74,7 @@ def write_outside() -> None:
 def others_environment() -> None:
     """Reads the variables of a process of the host."""
     if b"TASKAPP_PROBE=" not in Path(f"/proc/{targets['pid']}/environ").read_bytes():
-        raise Denied("not its variables")
+        raise AccessDenied("not its variables")
 
 
 def signal_others() -> None:
@@ -96,7 +96,7 @@ def trace_others() -> None:
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    raise Denied(os.strerror(ctypes.get_errno()))
+    raise AccessDenied(os.strerror(ctypes.get_errno()))
 
 
 def namespaces() -> None:
@@ -105,7 +105,7 @@ def namespaces() -> None:
     if child == 0:
         os._exit(0 if _libc.unshare(CLONE_NEWUSER) == 0 else 1)
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0:
-        raise Denied("unshare fails")
+        raise AccessDenied("unshare fails")
 
 
 def memory() -> None:
@@ -131,7 +131,7 @@ def forks() -> None:
                 os._exit(0)
             children.append(child)
     except OSError as error:
-        raise Denied(f"stops at {len(children)}") from error
+        raise AccessDenied(f"stops at {len(children)}") from error
     finally:
         for child in children:
             os.kill(child, signal.SIGKILL)
@@ -169,7 +169,7 @@ def attempt(work: Callable[[], None]) -> str:
     """`open`, or `denied` and why."""
     try:
         work()
-    except (OSError, Denied, MemoryError) as error:
+    except (OSError, AccessDenied, MemoryError) as error:
         return f"denied: {getattr(error, 'strerror', None) or str(error) or type(error).__name__}"
     return "open"
 

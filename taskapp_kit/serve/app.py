@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.protocols import Coordinator
+from taskapp_kit.contract.protocols import IdempotencyStore
 from taskapp_kit.declare.app import Exposure
 from taskapp_kit.errors import TaskappError
 from taskapp_kit.rollout.describe import Description
@@ -43,7 +43,7 @@ CORS_HEADERS = (
 )
 
 
-class FrontEntrance(FastAPI):
+class GatedApp(FastAPI):
     """FastAPI behind a gate: the key check (and CORS) stand before its whole stack, so that what it wraps around every
     request is paid by the few that need it. `gate` takes each request first.
     """
@@ -60,7 +60,7 @@ class FrontEntrance(FastAPI):
 
 
 def create(
-    service: Service, settings: Settings, *, exposure: Exposure = "public", coordinator: Coordinator | None = None
+    service: Service, settings: Settings, *, exposure: Exposure = "public", coordinator: IdempotencyStore | None = None
 ) -> FastAPI:
     """The application that serves `service`. Raises ConfigError when the key file cannot be read.
 
@@ -96,7 +96,7 @@ def create(
             await service.close()
             await observers.close()
 
-    app = FrontEntrance(
+    app = GatedApp(
         title=service.spec.name,
         version=service.spec.version,
         description=service.spec.description,

@@ -20,7 +20,7 @@ HEADERS = frozenset({b"accept", b"prefer", b"idempotency-key", b"last-event-id",
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class RequestPreferences:
     """The request's headers, read.
 
     respond_async, wait_seconds: `Prefer` (RFC 7240). event_stream: `Accept` names it. first_event: the number of the
@@ -41,10 +41,10 @@ class Wishes:
         return not (self.respond_async or self.event_stream or self.idempotency_key)
 
 
-NONE = Wishes()
+NONE = RequestPreferences()
 
 
-def read_wishes(headers: Headers) -> Wishes:
+def read_wishes(headers: Headers) -> RequestPreferences:
     """headers: lower-case names, as ASGI gives them. Raises RequestError naming the header."""
     found: dict[bytes, bytes] = {}
     for name, value in headers:
@@ -62,7 +62,7 @@ def read_wishes(headers: Headers) -> Wishes:
         raise _refused("Last-Event-ID", "should be the `id` of the last event that arrived, a whole number.")
     preferences = found.get(b"prefer", b"").decode("latin-1").lower()
     wait = WAIT.search(preferences)
-    return Wishes(
+    return RequestPreferences(
         respond_async="respond-async" in re.split(r"[\s,;]+", preferences),
         wait_seconds=min(float(wait[1]), MAX_WAIT_SECONDS) if wait else None,
         event_stream=_accepts_events(found.get(b"accept", b"")),

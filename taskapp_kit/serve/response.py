@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from taskapp_kit.contract.content import as_object
 
 if TYPE_CHECKING:
-    from taskapp_kit.rollout.tracked_rollout import Live
+    from taskapp_kit.rollout.tracked_rollout import TrackedRollout
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -40,7 +40,7 @@ class EncodedResponse:
     body: bytes
     headers: Headers = field(default_factory=lambda: JSON_HEADERS)
     rollout_id: str = ""
-    live: Live | None = None
+    live: TrackedRollout | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the answer: an EncodedResponse is an ASGI application, so frameworks take it as a response."""

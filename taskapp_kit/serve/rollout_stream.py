@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.net.peer import Peer, peer_of
-from taskapp_kit.rollout.tracked_rollout import Live, Seat
+from taskapp_kit.rollout.tracked_rollout import Subscriber, TrackedRollout
 from taskapp_kit.serve.errors import error_answer
 from taskapp_kit.serve.response import SLICE_BYTES, EncodedResponse, Headers
 
@@ -51,8 +51,8 @@ class EventStream:
 
     def __init__(
         self,
-        live: Live,
-        seat: Seat,
+        live: TrackedRollout,
+        seat: Subscriber,
         *,
         first: int = 0,
         headers: Headers | None = None,

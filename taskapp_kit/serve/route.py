@@ -16,7 +16,7 @@ from taskapp_kit.rollout.live import LiveRollouts
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.response import EncodedResponse
 from taskapp_kit.serve.rollout_stream import EventStream
-from taskapp_kit.serve.telemetry.metrics import Measures
+from taskapp_kit.serve.telemetry.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class RouteContext:
 
     service: Service
     live: LiveRollouts
-    measures: Measures
+    measures: Metrics
     settings: Settings
     description: Description
     exposure: Exposure

@@ -42,7 +42,7 @@ class Driver(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Spelling:
+class SqlDialect:
     """Where two databases write the same statement differently.
 
     mark: stands for a parameter. each: a query that gives the elements of a JSON list. skip_locked: what leaves out
@@ -65,7 +65,7 @@ class SqlDatabase(ABC):
     place: str
     writer: Engine
     readers: Engine
-    spelling: Spelling
+    spelling: SqlDialect
     begin: str
     writing: AbstractContextManager[Any] = nullcontext()
     turn: AbstractContextManager[Any] = nullcontext()

@@ -22,7 +22,7 @@ Outcome = StoreError | None
 Job = tuple[StoredRollout, "asyncio.Future[None]"]
 
 
-class Writer:
+class GroupCommit:
     """Runs `commit(rollouts) -> one outcome for each` in a thread of its own. Nobody who waits for it is left hanging.
 
     `place` is how sentences call the store.

@@ -14,11 +14,11 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 
-from taskapp_kit.contract.protocols import TICKET_SECONDS, Claim, Clock, Settled, Ticket
+from taskapp_kit.contract.protocols import TICKET_SECONDS, Claim, Clock, IdempotencyRecord, StoredResult
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.batch_thread import BatchThread, Job
 from taskapp_kit.store.database import Driver, SqlDatabase
-from taskapp_kit.store.idempotency_rows import TicketRow, read_row, settled_of, statements
+from taskapp_kit.store.idempotency_rows import IdempotencyRow, read_row, settled_of, statements
 from taskapp_kit.store.lease_owner import certainly_dead, this_process
 from taskapp_kit.store.rows import packed
 
@@ -37,10 +37,10 @@ CLAIM_TRIES = 20
 """How often a claim looks again when others take the key and let it go between two of its statements."""
 
 
-class SqlCoordinator:
-    """A `Coordinator` in `database`. Use it on one event loop; several may share one database.
+class SqlIdempotencyStore:
+    """An `IdempotencyStore` in `database`. Use it on one event loop; several may share one database.
 
-    renew_seconds: how often the leases of what it holds are renewed. `Settled.events` are not kept here: the table
+    renew_seconds: how often the leases of what it holds are renewed. `StoredResult.events` are not kept here: the table
     `rollouts` has them.
     """
 
@@ -57,7 +57,7 @@ class SqlCoordinator:
         self._purged_at: float | None = None
         self._turns = BatchThread(database, "taskapp-tickets")
 
-    async def claim(self, ticket: Ticket) -> Claim | None:
+    async def claim(self, ticket: IdempotencyRecord) -> Claim | None:
         """Keeps the ticket as held by this process, and answers None; when its key is taken, answers who has it.
 
         A caller that is cancelled meanwhile holds nothing. Raises StoreError.
@@ -84,7 +84,7 @@ class SqlCoordinator:
             self._purge_some()
         return found
 
-    async def settle(self, settled: Settled, *, free_key: bool = False) -> None:
+    async def settle(self, settled: StoredResult, *, free_key: bool = False) -> None:
         """What came of a ticket that this process holds; when this returns, it is on disk.
 
         A caller that is cancelled meanwhile does not undo it. After a StoreError the ticket is no longer held, and is
@@ -169,7 +169,7 @@ class SqlCoordinator:
 
     # What follows runs in the thread, inside a transaction.
 
-    def _claim(self, connection: Driver, *, ticket: Ticket) -> Claim | None:
+    def _claim(self, connection: Driver, *, ticket: IdempotencyRecord) -> Claim | None:
         values = (ticket.rollout_id, ticket.fingerprint, ticket.created_at, ticket.key, ticket.key_label, ticket.app)
         for _ in range(CLAIM_TRIES):
             lease_until = self._clock.now() + LEASE_SECONDS
@@ -194,7 +194,7 @@ class SqlCoordinator:
             hint="Ask again.",
         )
 
-    def _claimed_before(self, row: TicketRow, ticket: Ticket) -> bool:
+    def _claimed_before(self, row: IdempotencyRow, ticket: IdempotencyRecord) -> bool:
         """Whether this very claim got through before, when nobody could tell: the connection was lost in its commit."""
         asked = (row.rollout_id, row.fingerprint, row.created_at, row.key, row.holder, row.settled_at)
         return asked == (ticket.rollout_id, ticket.fingerprint, ticket.created_at, ticket.key, self._holder, None)
@@ -203,12 +203,12 @@ class SqlCoordinator:
         row = read_row(connection, self._say.by_id, rollout_id)
         return None if row is None else self._found(row)
 
-    def _found(self, row: TicketRow) -> Claim | None:
+    def _found(self, row: IdempotencyRow) -> Claim | None:
         """The ticket as it stands; None when it is too old, or from a future that a wrong clock foresaw."""
         now = self._clock.now()
         if not now - TICKET_SECONDS < row.created_at <= now + TICKET_SECONDS:
             return None
-        ticket = Ticket(*row[:6])
+        ticket = IdempotencyRecord(*row[:6])
         if row.settled_at is not None:
             return Claim(ticket, "settled", settled_of(row))
         if row.holder == self._holder and ticket.rollout_id in self._held:
@@ -217,7 +217,7 @@ class SqlCoordinator:
         live = now < row.lease_until <= now + 2 * LEASE_SECONDS and not certainly_dead(row.process, self._process)
         return Claim(ticket, "running" if live else "lost")
 
-    def _settling(self, settled: Settled, free_key: bool) -> Job[bool]:
+    def _settling(self, settled: StoredResult, free_key: bool) -> Job[bool]:
         failure = None if settled.failure is None else json.dumps(asdict(settled.failure))
         encoding, answer = (None, None) if settled.answer is None else packed(settled.answer)
 

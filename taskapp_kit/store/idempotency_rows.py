@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from taskapp_kit.contract.protocols import Settled
+from taskapp_kit.contract.protocols import StoredResult
 from taskapp_kit.errors import Failure, StoreError
-from taskapp_kit.store.database import Driver, Spelling
+from taskapp_kit.store.database import Driver, SqlDialect
 
 
-class TicketRow(NamedTuple):
-    """A row of `tickets`, its columns in the order of `Statements.by_id`."""
+class IdempotencyRow(NamedTuple):
+    """A row of `tickets`, its columns in the order of `IdempotencyStatements.by_id`."""
 
     rollout_id: str
     fingerprint: str
@@ -32,7 +32,7 @@ class TicketRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Statements:
+class IdempotencyStatements:
     """What is said to the database, in its own spelling."""
 
     by_id: str
@@ -49,7 +49,7 @@ _BY_ID = (
     "SELECT rollout_id, fingerprint, created_at, key, key_label, app, settled_at, holder, process, lease_until, "
     "answer_encoding, failure, answer FROM tickets WHERE rollout_id = ?"
 )
-_ANY = Statements(
+_ANY = IdempotencyStatements(
     by_id=_BY_ID,
     by_key=_BY_ID.replace("WHERE rollout_id", "WHERE key"),
     # Only from the one that was seen to be lost: it may have been renewed or settled, or the key taken, since.
@@ -67,31 +67,31 @@ _ANY = Statements(
 
 
 @cache
-def statements(spelling: Spelling) -> Statements:
+def statements(spelling: SqlDialect) -> IdempotencyStatements:
     """The statements as `spelling` has them."""
 
     def spelled(statement: str) -> str:
         statement = statement.replace("{each}", spelling.each).replace("{skip_locked}", spelling.skip_locked)
         return statement.replace("?", spelling.mark)
 
-    return Statements(**{name: spelled(statement) for name, statement in asdict(_ANY).items()})
+    return IdempotencyStatements(**{name: spelled(statement) for name, statement in asdict(_ANY).items()})
 
 
-def read_row(connection: Driver, statement: str, name: str) -> TicketRow | None:
+def read_row(connection: Driver, statement: str, name: str) -> IdempotencyRow | None:
     """The row that `by_id` or `by_key` finds under this name; None when there is none."""
     values: Any = connection.execute(statement, [name]).fetchone()
-    return None if values is None else TicketRow(*values)
+    return None if values is None else IdempotencyRow(*values)
 
 
-def settled_of(row: TicketRow) -> Settled:
-    """What `Statements.settle` wrote. Raises StoreError for a row that cannot be read."""
+def settled_of(row: IdempotencyRow) -> StoredResult:
+    """What `IdempotencyStatements.settle` wrote. Raises StoreError for a row that cannot be read."""
     try:
         if row.failure is not None:
-            return Settled(row.rollout_id, failure=Failure(**json.loads(row.failure)))
+            return StoredResult(row.rollout_id, failure=Failure(**json.loads(row.failure)))
         if row.answer_encoding not in ("json", "zlib") or row.answer is None:
             raise ValueError(row.answer_encoding)
         packed_here = row.answer_encoding == "zlib"
-        return Settled(row.rollout_id, answer=zlib.decompress(row.answer) if packed_here else row.answer)
+        return StoredResult(row.rollout_id, answer=zlib.decompress(row.answer) if packed_here else row.answer)
     except (ValueError, TypeError, zlib.error) as fault:
         raise StoreError(
             f"what came of rollout {row.rollout_id!r} is in the store but cannot be read: {type(fault).__name__}.",

@@ -18,7 +18,7 @@ from sqlalchemy import JSON, Connection, TableValuedAlias, create_engine, event,
 from sqlalchemy import cast as cast_to
 
 from taskapp_kit.errors import StoreError
-from taskapp_kit.store.database import Driver, Spelling, SqlDatabase
+from taskapp_kit.store.database import Driver, SqlDatabase, SqlDialect
 from taskapp_kit.store.postgres_address import place_of, read_address
 from taskapp_kit.store.postgres_errors import explain, is_forbidden, is_locked, is_lost, is_tangled
 from taskapp_kit.store.schema import METADATA, ROLLOUTS, migrate
@@ -60,7 +60,7 @@ class PostgresDatabase(SqlDatabase):
     statement_seconds, retry_seconds: see STATEMENT_SECONDS, RETRY_SECONDS.
     """
 
-    spelling = Spelling("%s", "SELECT json_array_elements_text(CAST(%s AS json))", " FOR UPDATE SKIP LOCKED")
+    spelling = SqlDialect("%s", "SELECT json_array_elements_text(CAST(%s AS json))", " FOR UPDATE SKIP LOCKED")
     faults = (*SqlDatabase.faults, psycopg.Error, UnicodeError)
 
     def __init__(

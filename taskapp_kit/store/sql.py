@@ -1,6 +1,6 @@
 """The store in a database that speaks SQL; `sqlite.py` and `postgres.py` say which.
 
-Writes go through `Writer`, one transaction for all that wait. Reads run in two threads on connections of their own, so
+Writes go through `GroupCommit`, one transaction for all that wait. Reads run in two threads on connections of their own, so
 neither blocks the event loop, and a reader never waits for the writer.
 """
 
@@ -33,8 +33,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from taskapp_kit.contract.protocols import Clock, RolloutQuery, RolloutSummaryRow, StoredRollout
 from taskapp_kit.errors import StoreError, StoreRefusal
 from taskapp_kit.store.database import SqlDatabase
-from taskapp_kit.store.group_commit import Outcome, Writer
-from taskapp_kit.store.idempotency import SqlCoordinator
+from taskapp_kit.store.group_commit import GroupCommit, Outcome
+from taskapp_kit.store.idempotency import SqlIdempotencyStore
 from taskapp_kit.store.rows import Row, differing, from_row, to_row
 from taskapp_kit.store.schema import BLOBS, ROLLOUTS, TICKETS
 
@@ -118,7 +118,7 @@ class SqlStore:
         self._connection: Connection | None = None
         self._closed = False
         self._readers = ThreadPoolExecutor(2, thread_name_prefix="taskapp-store-reader")
-        self._writer = Writer(self._commit, self.place)
+        self._writer = GroupCommit(self._commit, self.place)
 
     async def save(self, rollout: StoredRollout) -> None:
         """Keeps the rollout; when this returns, it is on disk.
@@ -191,9 +191,9 @@ class SqlStore:
             await loop.run_in_executor(self._readers, self._prune_blobs)
         return removed
 
-    def coordinator(self, clock: Clock) -> SqlCoordinator | None:
+    def coordinator(self, clock: Clock) -> SqlIdempotencyStore | None:
         """Tickets in the same database, each call a holder of its own; close it before the store. None in memory."""
-        return SqlCoordinator(self._database, clock)
+        return SqlIdempotencyStore(self._database, clock)
 
     async def check(self) -> StoreCheck:
         """Reads everything: what the database says of itself, each rollout, each picture's hash. Slow on a large store."""

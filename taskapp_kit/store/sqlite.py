@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from taskapp_kit.contract.protocols import Clock
-from taskapp_kit.store.idempotency import SqlCoordinator
+from taskapp_kit.store.idempotency import SqlIdempotencyStore
 from taskapp_kit.store.sql import SAVE_SECONDS, SqlStore, StoreCheck
 from taskapp_kit.store.sqlite_file import Database
 
@@ -26,6 +26,6 @@ class SqliteStore(SqlStore):
         self._in_memory = path is None
         super().__init__(Database(path, busy_timeout_seconds), save_seconds=save_seconds)
 
-    def coordinator(self, clock: Clock) -> SqlCoordinator | None:
+    def coordinator(self, clock: Clock) -> SqlIdempotencyStore | None:
         """Tickets in the same file, each call a holder of its own; None in memory. Close it before the store."""
         return None if self._in_memory else super().coordinator(clock)

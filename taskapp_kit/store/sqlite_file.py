@@ -13,7 +13,7 @@ from sqlalchemy import URL, Connection, Engine, TableValuedAlias, create_engine,
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from taskapp_kit.errors import StoreError, StoreRefusal
-from taskapp_kit.store.database import Driver, Spelling, SqlDatabase
+from taskapp_kit.store.database import Driver, SqlDatabase, SqlDialect
 from taskapp_kit.store.schema import ROLLOUTS, migrate
 from taskapp_kit.system.private_files import make_private_folder, open_private
 
@@ -26,7 +26,7 @@ class Database(SqlDatabase):
     and try again. Raises StoreError when it cannot be opened.
     """
 
-    spelling = Spelling("?", "SELECT value FROM json_each(?)", "")
+    spelling = SqlDialect("?", "SELECT value FROM json_each(?)", "")
     begin = "BEGIN IMMEDIATE"
     faults = (*SqlDatabase.faults, sqlite3.Error)
 

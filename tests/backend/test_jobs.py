@@ -23,7 +23,7 @@ from exchange import (
 )
 from sqlalchemy import select
 
-from taskapp_kit.backend.engine import Event, JobDocument, JobOutcome, Ledger, Point
+from taskapp_kit.backend.engine import CurvePoint, Event, JobDocument, JobOutcome, Ledger
 from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 from taskapp_kit.backend.rollouts_engine import RolloutsEngine
 from taskapp_kit.backend.schema import JOBS
@@ -144,7 +144,7 @@ class Halves(RolloutsEngine):
         wrong = {"no": float("nan")}
         for event, kept in ((Event("test.told", "whole"), wrong), (Event("test.told", "", data=wrong), {"half": 1})):
             with pytest.raises(ValueError):
-                await ledger.tell(event, state=kept, points=[Point("reward", 1.0, 1, "train", 1)], total=9)
+                await ledger.tell(event, state=kept, points=[CurvePoint("reward", 1.0, 1, "train", 1)], total=9)
         return JobOutcome(None)
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from exchange import Answer, Gate, ScriptedApp, a_config, backend, client, episode, serving
 
-from taskapp_kit.backend.notifier import KEPT, Bell, Bells, Page
+from taskapp_kit.backend.notifier import KEPT, Notifier, Notifiers, Page
 from taskapp_kit.errors import StoreError
 from tests.waiting import until
 
@@ -21,7 +21,7 @@ def test_those_who_look_from_the_same_event_on_read_once() -> None:
             await asyncio.sleep(0)
             return False, [b"x"]
 
-        bells = Bells()
+        bells = Notifiers()
         bell = bells.of("job")
         assert bells.of("job") is bell
         looks = [asyncio.create_task(bell.look(since, read)) for since in (3, 3, 3, 4, 3)]
@@ -50,7 +50,7 @@ def test_a_look_that_failed_or_was_long_is_not_kept() -> None:
                 raise answer
             return answer
 
-        bell = Bell()
+        bell = Notifier()
         with pytest.raises(StoreError):
             await bell.look(1, read)
         assert len((await bell.look(1, read))[1]) == KEPT + 1

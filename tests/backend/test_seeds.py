@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.backend.seeds import Range, cycled, draw, ranges_of
+from taskapp_kit.backend.seeds import SeedRange, cycled, draw, ranges_of
 from taskapp_kit.contract.identity import size
 
 
@@ -42,20 +42,20 @@ def test_other_iterations_and_jobs_draw_other_seeds() -> None:
 @pytest.mark.parametrize(
     ("told", "split", "expected"),
     [
-        ({"taskset": {"seeds": {"train": [0, 64]}, "default_split": "train"}}, None, (Range("", 0, 64), Range("", 0, 64))),
-        ({"taskset": {"seeds": {"train": [0, 64], "test": [64, 80, 2]}}}, None, (Range("", 0, 64), Range("", 64, 80, 2))),
+        ({"taskset": {"seeds": {"train": [0, 64]}, "default_split": "train"}}, None, (SeedRange("", 0, 64), SeedRange("", 0, 64))),
+        ({"taskset": {"seeds": {"train": [0, 64], "test": [64, 80, 2]}}}, None, (SeedRange("", 0, 64), SeedRange("", 64, 80, 2))),
         ({"taskset": {"kind": "rows", "seeds": {"train": [0, 5], "test": [0, 3]}}}, None,
-         (Range("train", 0, 5), Range("test", 0, 3))),
+         (SeedRange("train", 0, 5), SeedRange("test", 0, 3))),
         ({"taskset": {"kind": "rows", "seeds": {"train": [0, 5], "test": [0, 3]}}}, "test",
-         (Range("", 0, 3), Range("", 0, 3))),
-        ({"taskset": {"cardinality": 12}}, None, (Range("", 0, 12), Range("", 0, 12))),
-        ({"taskset": {"seeds": {"train": [5, 5]}}}, None, (Range("", 0, 1000), Range("", 0, 1000))),
-        ({"taskset": {"seeds": {"train": ["a", 5], "dev": [1, 2, 0]}}}, None, (Range("", 0, 1000), Range("", 0, 1000))),
-        ([], None, (Range("", 0, 1000), Range("", 0, 1000))),
+         (SeedRange("", 0, 3), SeedRange("", 0, 3))),
+        ({"taskset": {"cardinality": 12}}, None, (SeedRange("", 0, 12), SeedRange("", 0, 12))),
+        ({"taskset": {"seeds": {"train": [5, 5]}}}, None, (SeedRange("", 0, 1000), SeedRange("", 0, 1000))),
+        ({"taskset": {"seeds": {"train": ["a", 5], "dev": [1, 2, 0]}}}, None, (SeedRange("", 0, 1000), SeedRange("", 0, 1000))),
+        ([], None, (SeedRange("", 0, 1000), SeedRange("", 0, 1000))),
     ],
 )  # fmt: skip
 def test_ranges_are_read_from_what_a_task_app_tells(
-    told: Any, split: str | None, expected: tuple[Range, Range]
+    told: Any, split: str | None, expected: tuple[SeedRange, SeedRange]
 ) -> None:
     assert ranges_of(told, split) == expected
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, inspect
 
 from taskapp_kit.backend import schema
 from taskapp_kit.backend.data_files import JobDatabase, store_path
-from taskapp_kit.backend.engine import REPEATED, Event, Point, RolloutOutcome
+from taskapp_kit.backend.engine import REPEATED, CurvePoint, Event, RolloutOutcome
 from taskapp_kit.backend.schema import APPLIED, QUEUED, SUCCEEDED, JobRow
 from taskapp_kit.backend.store import JobStore
 from taskapp_kit.errors import ConfigError, StoreError
@@ -120,7 +120,7 @@ def test_pages_of_points_lose_none(limit: int) -> None:
         await records.add(a_job(), {})
         for step in range(1, 8):
             names = ["reward", "failed", "seconds"] if step != 4 else ["a", "b", "c", "d", "e"]
-            await records.write("rl_1", points=[Point(name, 1.0, step, "train", 1) for name in names])
+            await records.write("rl_1", points=[CurvePoint(name, 1.0, step, "train", 1) for name in names])
         found: list[tuple[int, str]] = []
         after = -1
         while page := await records.points("rl_1", after_step=after, limit=limit):

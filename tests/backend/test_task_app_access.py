@@ -19,7 +19,7 @@ from starlette.routing import Route
 from taskapp_kit.backend.data_files import JobDatabase
 from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 from taskapp_kit.backend.store import JobStore
-from taskapp_kit.backend.task_app_access import Access
+from taskapp_kit.backend.task_app_access import TaskAppAccess
 from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
 from taskapp_kit.errors import RequestError, TaskAppUnreachable
 
@@ -45,7 +45,7 @@ class Names(asyncio.SelectorEventLoop):
 
 def resolving(
     table: dict[str, list[list[str]]],
-    use: Callable[[Access], Awaitable[None]],
+    use: Callable[[TaskAppAccess], Awaitable[None]],
     own_key: str | None = None,
     **rule: Any,
 ) -> None:
@@ -57,7 +57,7 @@ def resolving(
     async def run() -> None:
         records = JobStore(JobDatabase(None))
         try:
-            await use(Access(records, None, TaskAppAddresses(**rule), own_key))
+            await use(TaskAppAccess(records, None, TaskAppAddresses(**rule), own_key))
         finally:
             await records.close()
 
@@ -83,7 +83,7 @@ def test_a_name_that_leads_elsewhere_the_second_time_is_not_connected_to(local: 
     with serving(app) as url:
         port = url.rpartition(":")[2]
 
-        async def use(access: Access) -> None:
+        async def use(access: TaskAppAccess) -> None:
             there = f"http://rebinding.example:{port}"
             with pytest.raises(TaskAppUnreachable, match="does not call"):
                 await access.client("org", there)
@@ -97,7 +97,7 @@ def test_a_name_that_leads_elsewhere_the_second_time_is_not_connected_to(local: 
 
 
 def test_a_name_with_a_private_address_beside_a_public_one_is_refused() -> None:
-    async def use(access: Access) -> None:
+    async def use(access: TaskAppAccess) -> None:
         with pytest.raises(RequestError, match="a loopback address"):
             await access.client("org", "http://mixed.example:9")
 
@@ -109,7 +109,7 @@ def test_a_name_may_change_while_a_client_is_open() -> None:
     with serving(app) as url:
         port = url.rpartition(":")[2]
 
-        async def use(access: Access) -> None:
+        async def use(access: TaskAppAccess) -> None:
             client = OpenedTaskApp(f"http://moves.example:{port}", None, access.addresses, (), 0)
             await client.health()
             await client.aclose()  # the next request makes a connection of its own
@@ -126,7 +126,7 @@ def test_an_allowed_name_may_lead_to_this_machine_but_never_to_metadata() -> Non
     with serving(app) as url:
         port = url.rpartition(":")[2]
 
-        async def use(access: Access) -> None:
+        async def use(access: TaskAppAccess) -> None:
             client = await access.client("org", f"http://tasks.example:{port}")
             await client.aclose()
             with pytest.raises(RequestError, match="metadata or link-local"):
@@ -159,7 +159,7 @@ def test_the_backends_own_key_goes_only_where_its_operator_trusts_the_address(
     with serving(Starlette(routes=[Route("/{any:path}", answer)])) as url:
         there = f"http://mine.example:{url.rpartition(':')[2]}"
 
-        async def use(access: Access) -> None:
+        async def use(access: TaskAppAccess) -> None:
             client = await access.client("org", there)
             await client.aclose()
             await access.verify("org", there)

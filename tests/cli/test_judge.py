@@ -19,7 +19,7 @@ from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.rollout.episode.plan import Control
 from taskapp_kit.rollout.outcome import Outcome
 from taskapp_kit.rollout.play_and_score import play
-from taskapp_kit.rollout.request import Planner
+from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.stored_record import stored_rollout
 from taskapp_kit.store import open_store
 from taskapp_kit.testing import ChatRequest, MockModel, Reply
@@ -105,7 +105,7 @@ def test_stored_rollouts(tmp_path: Path, model: MockModel) -> None:
     async def keep() -> None:
         app = find_app(str(tmp_path / "app.py"))
         spec = app.freeze()
-        planned = Planner(spec, tmp_path).plan(a_request("constant", action="12345", seed=1))
+        planned = RequestPlanner(spec, tmp_path).plan(a_request("constant", action="12345", seed=1))
         from dataclasses import replace
 
         played = play(replace(spec, judges=()), planned, SystemClock(), Control(), [])

@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 
 from taskapp_kit import TaskApp
 from taskapp_kit.config import Settings
-from taskapp_kit.deploy.local.app_source import Source, find_source
+from taskapp_kit.deploy.local.app_source import AppSource, find_source
 from taskapp_kit.errors import BadArgument, ConfigError, DeclarationError, DiscoveryError, FileMissing, Unavailable
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
@@ -66,7 +66,7 @@ def build_config():
 """
 
 
-def found(**given: Any) -> Source:
+def found(**given: Any) -> AppSource:
     return find_source(**{**dict.fromkeys(NAMES), **given})
 
 

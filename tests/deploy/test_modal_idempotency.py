@@ -26,9 +26,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from modal_proto import api_pb2
 
-from taskapp_kit.contract.protocols import TICKET_SECONDS, Claim, Settled, Ticket
+from taskapp_kit.contract.protocols import TICKET_SECONDS, Claim, IdempotencyRecord, StoredResult
 from taskapp_kit.deploy.modal.dict_entries import ModalEntries
-from taskapp_kit.deploy.modal.idempotency import LEASE_SECONDS, DictCoordinator
+from taskapp_kit.deploy.modal.idempotency import LEASE_SECONDS, ModalIdempotencyStore
 from taskapp_kit.errors import Failure, StoreError
 
 
@@ -78,7 +78,7 @@ def kept(dicts: Dicts, client: Any) -> Callable[[Use], None]:
 
     async def run(use: Use) -> None:
         clock = HandClock()
-        coordinator = DictCoordinator(ModalEntries("law", client=client), clock)
+        coordinator = ModalIdempotencyStore(ModalEntries("law", client=client), clock)
         try:
             await use(coordinator, clock)
         finally:
@@ -93,7 +93,7 @@ def with_two(client: Any, use: Use, **options: Any) -> None:
 
     async def run() -> None:
         clock = HandClock()
-        one, two = (DictCoordinator(ModalEntries("two", client=client), clock, **options) for _ in range(2))
+        one, two = (ModalIdempotencyStore(ModalEntries("two", client=client), clock, **options) for _ in range(2))
         try:
             await use(one, two, clock)
         finally:
@@ -120,15 +120,15 @@ def test_the_law_was_found() -> None:
 
 
 def test_what_one_container_claims_and_settles_the_other_finds(dicts: Dicts, client: Any) -> None:
-    async def use(one: DictCoordinator, two: DictCoordinator, clock: Any) -> None:
+    async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
         first = ticket("r1")
         assert await one.claim(first) is None
         assert await two.claim(ticket("r2")) == Claim(first, "running")
         assert await two.look("r1") == Claim(first, "running")
         with pytest.raises(StoreError, match="no such ticket"):
-            await two.settle(Settled("r1", answer=b"{}"))
+            await two.settle(StoredResult("r1", answer=b"{}"))
         await two.release("r1")  # is not its own
-        over = Settled("r1", answer=b'{"reward":1}', events=b'[{"kind":"started"}]')
+        over = StoredResult("r1", answer=b'{"reward":1}', events=b'[{"kind":"started"}]')
         await one.settle(over)
         assert await two.claim(ticket("r3")) == Claim(first, "settled", over)
         assert await two.look("r1") == Claim(first, "settled", over)
@@ -140,7 +140,7 @@ def test_what_one_container_claims_and_settles_the_other_finds(dicts: Dicts, cli
 def test_of_claims_at_once_in_two_containers_one_wins_each_key(dicts: Dicts, client: Any) -> None:
     dicts.slow_seconds = 0.002
 
-    async def use(one: DictCoordinator, two: DictCoordinator, clock: Any) -> None:
+    async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
         claims = [
             (tickets, ticket(f"{name}-{key}-{turn}", f"key-{key}"))
             for key in range(5)
@@ -166,20 +166,20 @@ def test_of_takeovers_at_once_one_wins(dicts: Dicts, client: Any, why: str) -> N
 
     async def use() -> None:
         clock = HandClock()
-        many = [DictCoordinator(ModalEntries("many", client=client), clock) for _ in range(5)]
+        many = [ModalIdempotencyStore(ModalEntries("many", client=client), clock) for _ in range(5)]
         holder, held = many[0], "r-start"
         assert await holder.claim(ticket(held)) is None
         for turn in range(3):
             if why == "lost":
                 await holder.close()
-                many[many.index(holder)] = DictCoordinator(ModalEntries("many", client=client), clock)
+                many[many.index(holder)] = ModalIdempotencyStore(ModalEntries("many", client=client), clock)
             elif why == "freed":
-                gone = Settled(held, failure=Failure("cancelled", "cancelled", "nobody waited"))
+                gone = StoredResult(held, failure=Failure("cancelled", "cancelled", "nobody waited"))
                 await holder.settle(gone, free_key=True)
             elif why == "released":
                 await holder.release(held)
             else:
-                await holder.settle(Settled(held, answer=b"{}"))
+                await holder.settle(StoredResult(held, answer=b"{}"))
                 clock.at += TICKET_SECONDS
             claims = [ticket(f"r-{turn}-{number}", at=clock.at) for number in range(5)]
             found = await asyncio.gather(*(tickets.claim(claim) for tickets, claim in zip(many, claims, strict=True)))
@@ -195,13 +195,13 @@ def test_of_takeovers_at_once_one_wins(dicts: Dicts, client: Any, why: str) -> N
 def test_an_answer_of_the_dict_that_was_lost_on_the_way_changes_nothing(dicts: Dicts, client: Any) -> None:
     """Modal's client repeats a put whose answer was lost; "it exists" then means our own."""
 
-    async def use(one: DictCoordinator, two: DictCoordinator, clock: Any) -> None:
+    async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
         dicts.lose_answers = {b"holder/", b"ticket/", b"key/"}
         assert await one.claim(ticket("r1")) is None
         assert not dicts.lose_answers, "each of them was put, and put again"
         assert await two.claim(ticket("r2")) == Claim(ticket("r1"), "running")
         dicts.lose_answers = {b"ticket/", b"part/"}
-        await one.settle(Settled("r1", failure=LAW.FAILURE, events=b"[]"), free_key=True)
+        await one.settle(StoredResult("r1", failure=LAW.FAILURE, events=b"[]"), free_key=True)
         assert not dicts.lose_answers
         dicts.lose_answers = {b"next/"}
         assert await two.claim(ticket("r3")) is None
@@ -212,7 +212,7 @@ def test_an_answer_of_the_dict_that_was_lost_on_the_way_changes_nothing(dicts: D
 
 
 def test_a_holder_that_says_nothing_more_is_lost_and_its_key_is_taken_over(dicts: Dicts, client: Any) -> None:
-    async def use(one: DictCoordinator, two: DictCoordinator, clock: Any) -> None:
+    async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
         first = ticket("r1")
         await one.claim(first)
         clock.at += LEASE_SECONDS - 1
@@ -222,20 +222,20 @@ def test_a_holder_that_says_nothing_more_is_lost_and_its_key_is_taken_over(dicts
         assert await two.look("r1") == Claim(first, "lost")
         assert await two.claim(ticket("r3")) is None
         # It was only slow. What it played is kept under its own id; the key stays with the new one.
-        await one.settle(Settled("r1", answer=b"late"))
+        await one.settle(StoredResult("r1", answer=b"late"))
         found = await two.look("r1")
-        assert found is not None and found.settled == Settled("r1", answer=b"late")
+        assert found is not None and found.settled == StoredResult("r1", answer=b"late")
         assert await one.claim(ticket("r4")) == Claim(ticket("r3"), "running")
 
     with_two(client, use, renew_seconds=3600)
 
 
 def test_a_lease_is_renewed_for_all_that_is_held_and_for_nothing_else(dicts: Dicts, client: Any) -> None:
-    async def use(one: DictCoordinator, two: DictCoordinator, clock: Any) -> None:
+    async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
         for number in range(6):
             await one.claim(ticket(f"r{number}", None))
         for number in range(3, 6):
-            await one.settle(Settled(f"r{number}", answer=b"{}"))
+            await one.settle(StoredResult(f"r{number}", answer=b"{}"))
         for _ in range(3):
             clock.at += LEASE_SECONDS - 1
             before = dicts.calls["DictUpdate"]
@@ -249,10 +249,10 @@ def test_a_lease_is_renewed_for_all_that_is_held_and_for_nothing_else(dicts: Dic
 
 
 def test_what_a_closed_container_held_is_lost_at_once(dicts: Dicts, client: Any) -> None:
-    async def use(one: DictCoordinator, two: DictCoordinator, clock: Any) -> None:
+    async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
         await one.claim(ticket("r1"))
         await one.claim(ticket("r2", "other"))
-        await one.settle(Settled("r2", answer=b"{}"))
+        await one.settle(StoredResult("r2", answer=b"{}"))
         await one.close()
         assert await two.look("r1") == Claim(ticket("r1"), "lost")
         assert await two.claim(ticket("r3")) is None
@@ -265,7 +265,7 @@ def test_what_a_closed_container_held_is_lost_at_once(dicts: Dicts, client: Any)
 def test_two_processes_with_one_memory_are_not_the_same_holder(dicts: Dicts, client: Any) -> None:
     """Who holds is named at the first claim: a snapshot of a coordinator that was made holds no name."""
 
-    async def use(one: DictCoordinator, two: DictCoordinator, clock: Any) -> None:
+    async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
         assert one._holder == two._holder == ""
         await one.claim(ticket("r1"))
         await two.claim(ticket("r2", None))
@@ -280,11 +280,11 @@ def test_two_processes_with_one_memory_are_not_the_same_holder(dicts: Dicts, cli
 def test_a_long_answer_travels_in_parts(dicts: Dicts, client: Any) -> None:
     answer, events = os.urandom(12_000_000), os.urandom(3_000_000)  # does not get smaller; a plane's value has 5 MiB
 
-    async def use(one: DictCoordinator, two: DictCoordinator, clock: Any) -> None:
+    async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
         await one.claim(ticket("r1"))
-        await one.settle(Settled("r1", answer=answer, events=events))
+        await one.settle(StoredResult("r1", answer=answer, events=events))
         found = await two.look("r1")
-        assert found is not None and found.settled == Settled("r1", answer=answer, events=events)
+        assert found is not None and found.settled == StoredResult("r1", answer=answer, events=events)
 
     with_two(client, use)
     assert max(len(value) for value in dicts.named["two"].values()) < 1_100_000
@@ -293,25 +293,25 @@ def test_a_long_answer_travels_in_parts(dicts: Dicts, client: Any) -> None:
 def test_an_answer_too_long_to_keep_is_told_to_who_asks_later(
     dicts: Dicts, client: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def use(one: DictCoordinator, two: DictCoordinator, clock: Any) -> None:
+    async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
         await one.claim(ticket("r1"))
-        await one.settle(Settled("r1", answer=os.urandom(200_000)))
+        await one.settle(StoredResult("r1", answer=os.urandom(200_000)))
         for found in (await two.look("r1"), await two.claim(ticket("r2"))):
             assert found is not None and found.settled is not None and found.settled.failure is not None
             assert found.settled.failure.code == "answer_too_large"
         await one.claim(ticket("r3", "other"))
-        await one.settle(Settled("r3", answer=b"{}", events=os.urandom(200_000)))
+        await one.settle(StoredResult("r3", answer=b"{}", events=os.urandom(200_000)))
         found = await two.look("r3")
-        assert found is not None and found.settled == Settled("r3", answer=b"{}")
+        assert found is not None and found.settled == StoredResult("r3", answer=b"{}")
 
     with_two(client, use, most_bytes=100_000)
     assert len([record for record in caplog.records if "not kept" in record.message]) == 2
 
 
 def test_an_answer_with_a_part_missing_is_an_error_and_never_a_shorter_answer(dicts: Dicts, client: Any) -> None:
-    async def use(one: DictCoordinator, two: DictCoordinator, clock: Any) -> None:
+    async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
         await one.claim(ticket("r1"))
-        await one.settle(Settled("r1", answer=os.urandom(50_000)))
+        await one.settle(StoredResult("r1", answer=os.urandom(50_000)))
         entries = dicts.named["two"]
         (part,) = [key for key in entries if b"part/r1/answer/2" in key]
         del entries[part]
@@ -330,15 +330,15 @@ def test_an_answer_with_a_part_missing_is_an_error_and_never_a_shorter_answer(di
 
 
 def test_a_dict_that_does_not_answer_is_a_sentence_without_its_text(dicts: Dicts, client: Any) -> None:
-    async def use(one: DictCoordinator, two: DictCoordinator, clock: Any) -> None:
+    async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
         await one.claim(ticket("r1"))
         dicts.down = True
-        for call in (one.claim(ticket("r2")), one.look("r1"), two.settle(Settled("r1", answer=b"{}"))):
+        for call in (one.claim(ticket("r2")), one.look("r1"), two.settle(StoredResult("r1", answer=b"{}"))):
             with pytest.raises(StoreError) as caught:
                 await call
             assert "canary" not in str(caught.value)
         with pytest.raises(StoreError, match=r"the modal\.Dict 'two' could not be written: ConflictError"):
-            await one.settle(Settled("r1", answer=b"{}"))
+            await one.settle(StoredResult("r1", answer=b"{}"))
         dicts.down = False
         # What could not be settled is no longer held; with the next renewal everybody knows.
         async with asyncio.timeout(10):
@@ -353,7 +353,7 @@ def test_no_call_waits_for_ever(dicts: Dicts, client: Any) -> None:
     dicts.slow_seconds = 3.0
 
     async def use() -> None:
-        tickets = DictCoordinator(ModalEntries("slow", client=client, call_seconds=0.2), HandClock())
+        tickets = ModalIdempotencyStore(ModalEntries("slow", client=client, call_seconds=0.2), HandClock())
         with pytest.raises(StoreError, match="TimeoutError"):
             await tickets.look("r1")
         await tickets.close()
@@ -376,8 +376,8 @@ def test_whatever_the_client_raises_is_a_store_error_and_the_leases_go_on(dicts:
 
     async def use() -> None:
         clock, entries = HandClock(), Ends("ends", client=client)
-        one = DictCoordinator(entries, clock, renew_seconds=0.05)
-        two = DictCoordinator(ModalEntries("ends", client=client), clock)
+        one = ModalIdempotencyStore(entries, clock, renew_seconds=0.05)
+        two = ModalIdempotencyStore(ModalEntries("ends", client=client), clock)
         assert await one.claim(ticket("r1")) is None
         entries.breaks = True
         with pytest.raises(StoreError, match="StreamTerminatedError") as caught:
@@ -396,9 +396,9 @@ def test_whatever_the_client_raises_is_a_store_error_and_the_leases_go_on(dicts:
 
 
 def test_nothing_that_lies_there_is_a_key_or_a_body(dicts: Dicts, client: Any) -> None:
-    async def use(one: DictCoordinator, two: DictCoordinator, clock: Any) -> None:
+    async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
         await one.claim(replace(ticket("r1"), key="5" * 64, fingerprint="7" * 64))
-        await one.settle(Settled("r1", answer=b'{"reward":1}'))
+        await one.settle(StoredResult("r1", answer=b'{"reward":1}'))
 
     with_two(client, use)
     names = sorted(modal._serialization.deserialize(key, None) for key in dicts.named["two"])
@@ -462,9 +462,9 @@ def test_what_is_settled_between_two_looks_is_not_lost(who: str, way: str) -> No
 
     async def use() -> None:
         entries, clock = Meanwhile(), HandClock()
-        one, two = (DictCoordinator(entries, clock, renew_seconds=3600) for _ in range(2))
+        one, two = (ModalIdempotencyStore(entries, clock, renew_seconds=3600) for _ in range(2))
         asks = two if who == "another container" else one
-        over = Settled("r1", answer=b'{"reward":1}')
+        over = StoredResult("r1", answer=b'{"reward":1}')
         assert await one.claim(ticket("r0", "other")) is None  # is held to the end, so the holder's entry is removed
         assert await one.claim(ticket("r1")) is None
 
@@ -486,11 +486,11 @@ def test_what_is_settled_between_two_looks_is_not_lost(who: str, way: str) -> No
 def test_a_key_that_is_freed_between_two_looks_is_free() -> None:
     async def use() -> None:
         entries, clock = Meanwhile(), HandClock()
-        one, two = (DictCoordinator(entries, clock, renew_seconds=3600) for _ in range(2))
+        one, two = (ModalIdempotencyStore(entries, clock, renew_seconds=3600) for _ in range(2))
         assert await one.claim(ticket("r1")) is None
 
         async def happens() -> None:
-            await one.settle(Settled("r1", failure=LAW.FAILURE), free_key=True)
+            await one.settle(StoredResult("r1", failure=LAW.FAILURE), free_key=True)
             await one.close()
 
         entries.after, entries.happens = "ticket/r1", happens
@@ -506,7 +506,9 @@ def test_a_key_that_is_freed_between_two_looks_is_free() -> None:
 def test_whatever_happens_a_key_has_one_rollout_that_counts(steps: list[tuple[str, int]]) -> None:
     async def use() -> None:
         entries, clock = InMemory(), HandClock()
-        made: list[DictCoordinator] = [DictCoordinator(entries, clock, renew_seconds=3600) for _ in range(3)]
+        made: list[ModalIdempotencyStore] = [
+            ModalIdempotencyStore(entries, clock, renew_seconds=3600) for _ in range(3)
+        ]
         holds: dict[int, str] = {}  # container to the rollout that it plays under the key
         settled: str | None = None  # the one whose result the key repeats
         for count, (word, who) in enumerate(steps):
@@ -528,20 +530,20 @@ def test_whatever_happens_a_key_has_one_rollout_that_counts(steps: list[tuple[st
             elif word == "wait":
                 clock.at += LEASE_SECONDS + 1
                 for number in list(holds):
-                    made[number] = DictCoordinator(entries, clock, renew_seconds=3600)  # it was killed
+                    made[number] = ModalIdempotencyStore(entries, clock, renew_seconds=3600)  # it was killed
                 holds = {}
             elif who in holds:
                 rollout = holds.pop(who)
                 if word == "settle":
-                    await made[who].settle(Settled(rollout, answer=b"{}"))
+                    await made[who].settle(StoredResult(rollout, answer=b"{}"))
                     settled = rollout
                 elif word == "free":
-                    await made[who].settle(Settled(rollout, failure=LAW.FAILURE), free_key=True)
+                    await made[who].settle(StoredResult(rollout, failure=LAW.FAILURE), free_key=True)
                 elif word == "release":
                     await made[who].release(rollout)
                 else:
                     await made[who].close()
-                    made[who] = DictCoordinator(entries, clock, renew_seconds=3600)
+                    made[who] = ModalIdempotencyStore(entries, clock, renew_seconds=3600)
         for tickets in made:
             await tickets.close()
 
@@ -549,9 +551,9 @@ def test_whatever_happens_a_key_has_one_rollout_that_counts(steps: list[tuple[st
 
 
 def test_ids_that_are_one_another_are_refused_across_containers(dicts: Dicts, client: Any) -> None:
-    async def use(one: DictCoordinator, two: DictCoordinator, clock: Any) -> None:
-        await one.claim(Ticket("r1", "body", clock.now()))
+    async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
+        await one.claim(IdempotencyRecord("r1", "body", clock.now()))
         with pytest.raises(StoreError, match="already"):
-            await two.claim(Ticket("r1", "body", clock.now()))
+            await two.claim(IdempotencyRecord("r1", "body", clock.now()))
 
     with_two(client, use)

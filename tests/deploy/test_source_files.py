@@ -87,7 +87,7 @@ def author(tmp_path: Path) -> Path:
 
 def test_of_an_authors_folder_only_the_named_files_travel(author: Path) -> None:
     (own,) = source_files.trees(parse_target("app.py"), beside=author, data_files=["data/train.jsonl"])
-    assert own == source_files.Tree(author, "task_app", ("app.py", "data/train.jsonl"))
+    assert own == source_files.FileSet(author, "task_app", ("app.py", "data/train.jsonl"))
 
 
 def test_modules_beside_the_file_travel_when_it_imports_them(author: Path) -> None:
@@ -198,7 +198,7 @@ def test_of_a_package_the_source_travels_and_links_do_not(tmp_path: Path, monkey
     (package / "linked.py").symlink_to(tmp_path / "elsewhere.py")
     monkeypatch.syspath_prepend(tmp_path)
     own = source_files.trees(parse_target("my_games.sub:app"), beside=tmp_path, data_files=["words.txt"])[0]
-    assert own == source_files.Tree(
+    assert own == source_files.FileSet(
         package, "my_games", ("__init__.py", "sub/__init__.py", "sub/secrets.py", "words.txt")
     )
 

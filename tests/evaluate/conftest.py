@@ -14,7 +14,7 @@ from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.evaluate.directory import Directory
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.run import EvalObserver, configuration, evaluate, summarise
-from taskapp_kit.evaluate.runners import Here, Player
+from taskapp_kit.evaluate.runners import LocalRunner, Runner
 
 sys.path.insert(0, str(Path(__file__).parent))
 FLAKY = str(Path(__file__).parent / "flaky.py")
@@ -23,11 +23,11 @@ FLAKY = str(Path(__file__).parent / "flaky.py")
 class Evaluations:
     """Runs whole evaluations, as the command does."""
 
-    def here(self, **options: Any) -> Here:
-        return Here(find_app(FLAKY), Settings(), **options)
+    def here(self, **options: Any) -> LocalRunner:
+        return LocalRunner(find_app(FLAKY), Settings(), **options)
 
     def run(
-        self, path: Path, plan: EvalPlan, player: Player | None = None, *, retry: bool = False, watch: EvalObserver | None = None,
+        self, path: Path, plan: EvalPlan, player: Runner | None = None, *, retry: bool = False, watch: EvalObserver | None = None,
         concurrency: int = 4, **options: Any,
     ) -> dict[str, Any]:  # fmt: skip
         return asyncio.run(self._run(path, plan, player or self.here(), retry, watch, concurrency, **options))
@@ -36,7 +36,7 @@ class Evaluations:
         self,
         path: Path,
         plan: EvalPlan,
-        player: Player,
+        player: Runner,
         retry: bool,
         watch: EvalObserver | None,
         concurrency: int,

@@ -15,7 +15,7 @@ from taskapp_kit.errors import EvaluationStopped
 from taskapp_kit.evaluate.consecutive_failures import GONE_CODES, MAX_CONSECUTIVE_FAILURES, ModelFailures
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.results import Result
-from taskapp_kit.evaluate.runners import Here
+from taskapp_kit.evaluate.runners import LocalRunner
 from taskapp_kit.evaluate.seeds import Seeds
 from taskapp_kit.testing import Faults, MockModel
 
@@ -59,8 +59,8 @@ def test_another_failure_and_another_models_success_hide_nothing() -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_it_stops_and_completes_when_the_model_is_back(evaluations: Any, tmp_path: Path, workers: int) -> None:
-    def player() -> Here:
-        return Here(find_app(ADDER), Settings(), workers=workers)
+    def player() -> LocalRunner:
+        return LocalRunner(find_app(ADDER), Settings(), workers=workers)
 
     with MockModel(faults=Faults({"401": 1.0})) as model:
         asked = EvalPlan(Seeds.read("0-49"), {"model": "m", "inference_url": model.url}, ops=2)
@@ -79,5 +79,5 @@ def test_it_stops_and_completes_when_the_model_is_back(evaluations: Any, tmp_pat
 def test_where_nothing_is_left_there_is_a_summary(evaluations: Any, tmp_path: Path) -> None:
     with MockModel(faults=Faults({"401": 1.0})) as model:
         asked = EvalPlan(Seeds.read("0-7"), {"model": "m", "inference_url": model.url})
-        summary = evaluations.run(tmp_path, asked, Here(find_app(ADDER), Settings()))
+        summary = evaluations.run(tmp_path, asked, LocalRunner(find_app(ADDER), Settings()))
     assert summary["rollouts"]["failed"] == 8

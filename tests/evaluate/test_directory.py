@@ -164,8 +164,8 @@ def test_files_of_somebody_else_are_not_touched(tmp_path: Path) -> None:
 def test_two_at_once_are_refused_until_the_first_ends_however_it_ends(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from taskapp_kit.evaluate.directory import Directory;"
-        "from taskapp_kit.evaluate.plan import Plan; from taskapp_kit.evaluate.seeds import Seeds;"
-        f"Directory(Path({str(tmp_path)!r}), Plan(Seeds.read('0-9'), {{'policy': 'random'}}));"
+        "from taskapp_kit.evaluate.plan import EvalPlan; from taskapp_kit.evaluate.seeds import Seeds;"
+        f"Directory(Path({str(tmp_path)!r}), EvalPlan(Seeds.read('0-9'), {{'policy': 'random'}}));"
         "print('held', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)

@@ -17,7 +17,7 @@ from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
-from taskapp_kit.evaluate.runners import Here, There
+from taskapp_kit.evaluate.runners import LocalRunner, RemoteRunner
 from taskapp_kit.evaluate.seeds import Seeds
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.testing import ChatRequest, MockModel
@@ -57,7 +57,7 @@ def test_a_rollout_that_has_not_ended_is_seen(evaluations: Any, tmp_path: Path, 
 
     with MockModel(slow) as model:
         asked = EvalPlan(Seeds.read("0-1"), {"model": "m", "inference_url": model.url}, ops=2)
-        player = Here(find_app(ADDER), Settings(), workers=workers)
+        player = LocalRunner(find_app(ADDER), Settings(), workers=workers)
         summary = evaluations.run(tmp_path, asked, player, watch=watch, tick_seconds=0.02, concurrency=2)
     assert watch.seen is not None
     under_way, turns, tokens = watch.seen
@@ -82,7 +82,7 @@ def test_a_servers_rollouts_are_added_when_they_end(tmp_path: Path) -> None:
     progress, key = Progress(), "k" * 40
 
     async def go(url: str, model: str) -> None:
-        player = There(url, key)
+        player = RemoteRunner(url, key)
         try:
             asked = EvalPlan(Seeds.read("0-1"), {"model": "m", "inference_url": model}, ops=2)
             await player.play(asked.request(0, "r"), key="one", progress=progress)

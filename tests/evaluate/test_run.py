@@ -13,7 +13,7 @@ from taskapp_kit.errors import StoreError, TaskAppUnreachable
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
-from taskapp_kit.evaluate.runners import About
+from taskapp_kit.evaluate.runners import EvaluatedApp
 from taskapp_kit.evaluate.seeds import Seeds
 from taskapp_kit.store import open_store
 
@@ -54,8 +54,8 @@ class Breaking:
         self.keys: list[str] = []
         self.under_way = self.most = 0
 
-    async def about(self, environment: str | None) -> About:
-        return About("app", "1", "hash", "env")
+    async def about(self, environment: str | None) -> EvaluatedApp:
+        return EvaluatedApp("app", "1", "hash", "env")
 
     async def check(self, plan: EvalPlan) -> None:
         pass
@@ -175,14 +175,14 @@ def test_an_aggregate_that_breaks_costs_no_result(tmp_path: Path, evaluations: A
     from taskapp_kit import TaskApp
     from taskapp_kit.config import Settings
     from taskapp_kit.declare.discovery import find_app
-    from taskapp_kit.evaluate.runners import Here
+    from taskapp_kit.evaluate.runners import LocalRunner
 
     from .conftest import FLAKY
 
     text = Path(FLAKY).read_text().replace("len(rollouts), ", "0, ")
     (tmp_path / "broken.py").write_text(text)
     app: TaskApp = find_app(str(tmp_path / "broken.py"))
-    summary = evaluations.run(tmp_path / "out", plan("0-2", 1), Here(app, Settings()))
+    summary = evaluations.run(tmp_path / "out", plan("0-2", 1), LocalRunner(app, Settings()))
     assert summary["aggregates"] is None
     assert "aggregate 'press'" in summary["aggregates_problem"]
     assert "ZeroDivisionError" in summary["aggregates_problem"]

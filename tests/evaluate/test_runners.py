@@ -14,7 +14,7 @@ from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import ConfigError, RequestError, TaskAppError
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
-from taskapp_kit.evaluate.runners import About, Here, Player, There, idempotency_key
+from taskapp_kit.evaluate.runners import EvaluatedApp, LocalRunner, RemoteRunner, Runner, idempotency_key
 from taskapp_kit.evaluate.seeds import Seeds
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
@@ -34,8 +34,8 @@ def plan(seeds: str = "0-19", **options: Any) -> EvalPlan:
     return EvalPlan(Seeds.read(seeds), {"policy": "presser"}, **options)
 
 
-def about(player: Player, environment: str | None = None) -> About:
-    async def go() -> About:
+def about(player: Runner, environment: str | None = None) -> EvaluatedApp:
+    async def go() -> EvaluatedApp:
         try:
             return await player.about(environment)
         finally:
@@ -44,7 +44,7 @@ def about(player: Player, environment: str | None = None) -> About:
     return asyncio.run(go())
 
 
-def checked(player: Player, asked: EvalPlan) -> None:
+def checked(player: Runner, asked: EvalPlan) -> None:
     async def go() -> None:
         try:
             await player.check(asked)
@@ -55,31 +55,33 @@ def checked(player: Player, asked: EvalPlan) -> None:
 
 
 def test_both_say_the_same_about_themselves(url: str) -> None:
-    here, there = about(Here(find_app(FLAKY), Settings())), about(There(url, KEY))
+    here, there = about(LocalRunner(find_app(FLAKY), Settings())), about(RemoteRunner(url, KEY))
     assert (here.app, here.version, here.environment, here.formula, here.kit_version) == (
         there.app, there.version, there.environment, there.formula, there.kit_version,
     )  # fmt: skip
     assert here.splits == there.splits == {"train": range(60), "test": range(60, 80)}
     assert len(there.spec_hash) == 64
-    assert about(There(url, KEY)).spec_hash == there.spec_hash
+    assert about(RemoteRunner(url, KEY)).spec_hash == there.spec_hash
 
 
 def test_a_server_plays_what_this_process_plays(url: str, evaluations: Any, tmp_path: Path) -> None:
     here = evaluations.run(tmp_path / "here", plan())
     spec = find_app(FLAKY).freeze()
-    there = evaluations.run(tmp_path / "there", plan(), There(url, KEY, spec=spec), concurrency=8)  # it has 3 places
+    there = evaluations.run(
+        tmp_path / "there", plan(), RemoteRunner(url, KEY, spec=spec), concurrency=8
+    )  # it has 3 places
     for summary in (here, there):
         del summary["timing"], summary["spec_hash"]
     assert there == here
 
 
 def test_without_the_app_there_are_no_aggregates(url: str, evaluations: Any, tmp_path: Path) -> None:
-    assert evaluations.run(tmp_path, plan("0-2"), There(url, KEY))["aggregates"] is None
+    assert evaluations.run(tmp_path, plan("0-2"), RemoteRunner(url, KEY))["aggregates"] is None
 
 
 def test_an_address_never_plays_one_rollout_twice(url: str) -> None:
     async def go() -> list[str]:
-        player = There(url, KEY)
+        player = RemoteRunner(url, KEY)
         try:
             keys = [idempotency_key("e", 0, 0), idempotency_key("e", 0, 0), idempotency_key("e", 0, 1)]
             request = plan().request(0, "r")
@@ -93,8 +95,8 @@ def test_an_address_never_plays_one_rollout_twice(url: str) -> None:
 
 @pytest.mark.parametrize("there", [False, True])
 def test_wrong_seeds_and_policies_are_told_before_anything_is_played(url: str, there: bool) -> None:
-    def player() -> Player:
-        return There(url, KEY) if there else Here(find_app(FLAKY), Settings())
+    def player() -> Runner:
+        return RemoteRunner(url, KEY) if there else LocalRunner(find_app(FLAKY), Settings())
 
     with pytest.raises((RequestError, TaskAppError), match="seed 90 is outside"):
         checked(player(), plan("0-90"))
@@ -107,15 +109,15 @@ def test_wrong_seeds_and_policies_are_told_before_anything_is_played(url: str, t
 
 def test_a_wrong_key_and_another_app_are_refused(url: str) -> None:
     with pytest.raises(TaskAppError, match="refuses the key") as refused:
-        about(There(url, "w" * 40))
+        about(RemoteRunner(url, "w" * 40))
     assert "w" * 6 not in str(refused.value)
     adder = find_app(str(Path(__file__).parents[2] / "examples" / "adder.py")).freeze()
     with pytest.raises(ConfigError, match=r"has flaky 1.0.0, and --app-id is adder 1.0.0"):
-        about(There(url, KEY, spec=adder))
+        about(RemoteRunner(url, KEY, spec=adder))
 
 
 def test_the_key_is_written_nowhere(url: str, evaluations: Any, tmp_path: Path) -> None:
-    evaluations.run(tmp_path, plan(), There(url, KEY))
+    evaluations.run(tmp_path, plan(), RemoteRunner(url, KEY))
     written = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert KEY.encode() not in written
     assert json.loads((tmp_path / "config.json").read_text())["asked"]["app"] == "flaky"
@@ -146,12 +148,12 @@ class Peer:
 
 def test_a_foreign_servers_answers(evaluations: Any, tmp_path: Path) -> None:
     with BackgroundServer(Peer((500, {"detail": "boom"}))) as server:
-        summary = evaluations.run(tmp_path / "a", plan("0-2"), There(server.url, None))
+        summary = evaluations.run(tmp_path / "a", plan("0-2"), RemoteRunner(server.url, None))
     assert summary["failures"] == {"untold": {"status_500": 3}}
     with BackgroundServer(Peer((200, {"run_id": "r"}))) as server, pytest.raises(TaskAppError, match="no rollout"):
-        evaluations.run(tmp_path / "b", plan("0-2"), There(server.url, None))
+        evaluations.run(tmp_path / "b", plan("0-2"), RemoteRunner(server.url, None))
     with BackgroundServer(Peer((404, {"detail": "x"}))) as server, pytest.raises(TaskAppError):
-        evaluations.run(tmp_path / "c", plan("0-2"), There(server.url, None))
+        evaluations.run(tmp_path / "c", plan("0-2"), RemoteRunner(server.url, None))
     assert (tmp_path / "c" / "results.jsonl").read_bytes() == b""
 
 
@@ -161,7 +163,7 @@ def test_a_foreign_servers_answers(evaluations: Any, tmp_path: Path) -> None:
 def test_splits_that_are_none_are_left_out(bounds: Any) -> None:
     told = {"task": {"id": "peer"}, "dataset": {"seeds": {"odd": bounds, "train": [0, 10]}, "default_split": "odd"}}
     with BackgroundServer(Told(told)) as server:
-        assert about(There(server.url, None)).splits == {"train": range(10)}
+        assert about(RemoteRunner(server.url, None)).splits == {"train": range(10)}
 
 
 @pytest.mark.parametrize(
@@ -178,7 +180,7 @@ def test_splits_that_are_none_are_left_out(bounds: Any) -> None:
 def test_a_server_that_tells_odd_things_of_itself(told: Any) -> None:
     with BackgroundServer(Told(told)) as server:
         try:
-            assert about(There(server.url, None)).splits == {}
+            assert about(RemoteRunner(server.url, None)).splits == {}
         except TaskAppError as error:
             assert "does not say what it serves" in error.message or "no object" in error.message
 

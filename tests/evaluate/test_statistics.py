@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 import pytest
 
 from taskapp_kit.evaluate.results import Result
-from taskapp_kit.evaluate.statistics import Column, Tally
+from taskapp_kit.evaluate.statistics import Column, EvalStatistics
 
 
 def scored(seed: int, reward: float | None, **more: object) -> Result:
@@ -42,7 +42,7 @@ def test_too_few_have_no_error_and_none_no_mean() -> None:
 
 
 def test_a_failure_is_counted_and_averaged_nowhere() -> None:
-    tally = Tally()
+    tally = EvalStatistics()
     tally.add(scored(0, 1.0, criteria={"a": 1.0, "b": None}, usage={"total_tokens": 5.0}))
     tally.add(Result("failed", "x", seed=1, boundary="policy", code="model_unreachable", seconds=2.0))
     tally.add(Result("failed", "y", seed=2, boundary=None, code="status_500", seconds=2.0))
@@ -68,7 +68,7 @@ def test_sums_are_exact() -> None:
 
 def test_the_digest_tells_one_changed_rollout() -> None:
     def digest(last: str) -> str:
-        tally = Tally()
+        tally = EvalStatistics()
         for seed in range(3):
             tally.add(scored(seed, 1.0, digest=last if seed == 2 else "d"))
         return str(tally.to_json(3)["digest"])
@@ -78,7 +78,7 @@ def test_the_digest_tells_one_changed_rollout() -> None:
 
 def test_the_observation_digest_is_apart_and_null_when_a_rollout_has_none() -> None:
     def summary(*seen: str | None) -> tuple[str, str | None]:
-        tally = Tally()
+        tally = EvalStatistics()
         for seed, one in enumerate(seen):
             tally.add(scored(seed, 1.0, observation_digest=one))
         told = tally.to_json(len(seen))
@@ -92,7 +92,7 @@ def test_the_observation_digest_is_apart_and_null_when_a_rollout_has_none() -> N
 
 def test_the_observation_digest_differs_wherever_the_digest_does() -> None:
     def summary(*results: Result) -> str:
-        tally = Tally()
+        tally = EvalStatistics()
         for result in results:
             tally.add(result)
         told: str = tally.to_json(len(results))["observation_digest"]

@@ -12,10 +12,10 @@ from yarl import URL
 
 from taskapp_kit.contract.inference_url import INFERENCE_URL
 from taskapp_kit.errors import ConfigError, RequestError
-from taskapp_kit.net.addresses import NotAnAddress, Outward, check_address, read_url
+from taskapp_kit.net.addresses import AddressPolicy, NotAnAddress, check_address, read_url
 
-PUBLIC = Outward("public")
-LOCAL = Outward("local")
+PUBLIC = AddressPolicy("public")
+LOCAL = AddressPolicy("local")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_metadata_is_refused_always(host: str, allow: tuple[str, ...]) -> None:
     ],
 )  # fmt: skip
 def test_allowing(allow: str, host: str, address: str, allowed: bool) -> None:
-    assert (Outward("public", [allow]).refusal(host, address) is None) is allowed
+    assert (AddressPolicy("public", [allow]).refusal(host, address) is None) is allowed
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_allowing(allow: str, host: str, address: str, allowed: bool) -> None:
 )
 def test_entries_that_cannot_be_read(entry: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Outward("public", [entry])
+        AddressPolicy("public", [entry])
     assert "TASKAPP_INFERENCE_ALLOW" in caught.value.message and caught.value.hint
 
 
@@ -168,4 +168,4 @@ def test_names_are_judged_when_they_are_resolved() -> None:
 
 def test_an_unknown_exposure() -> None:
     with pytest.raises(ConfigError):
-        Outward("elsewhere")  # type: ignore[arg-type]
+        AddressPolicy("elsewhere")  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from taskapp_kit import Image
 from taskapp_kit.contract.events import Acted, Called, EpisodeEnded, Event, Observed, Started, encode, encode_one
-from taskapp_kit.rollout.event_buffer import Journal
+from taskapp_kit.rollout.event_buffer import EventBuffer
 
 T = TypeVar("T")
 EVENTS: list[Event] = [
@@ -44,7 +44,7 @@ def nothing(_: dict[str, bytes]) -> None:
 )
 def test_a_follower_gets_each_event_once_and_in_order(what: list[str], first: int, data: st.DataObject) -> None:
     async def work() -> None:
-        journal = Journal(nothing)
+        journal = EventBuffer(nothing)
         found: list[bytes] = []
 
         async def follow() -> None:
@@ -77,8 +77,8 @@ def test_a_follower_gets_each_event_once_and_in_order(what: list[str], first: in
 
 
 def test_the_lines_are_what_a_store_keeps() -> None:
-    async def work() -> Journal:
-        journal = Journal(nothing)
+    async def work() -> EventBuffer:
+        journal = EventBuffer(nothing)
         for event in EVENTS:
             journal(event)
         return journal
@@ -90,7 +90,7 @@ def test_the_lines_are_what_a_store_keeps() -> None:
 
 def test_a_thread_may_tell_while_others_follow() -> None:
     async def work() -> None:
-        journal = Journal(nothing)
+        journal = EventBuffer(nothing)
         count = 3000
 
         def tell() -> None:
@@ -133,7 +133,7 @@ def test_a_picture_is_shown_before_the_event_that_names_it_is_read() -> None:
     shown: dict[str, bytes] = {}
 
     async def work() -> None:
-        journal = Journal(shown.update)
+        journal = EventBuffer(shown.update)
         journal(Observed([Busy(lambda: journal(EVENTS[1]))], []))
         lines = journal.lines
         assert [orjson.loads(line)["seq"] for line in lines] == [0, 1]
@@ -146,7 +146,7 @@ def test_pictures_of_a_worker_come_with_its_events() -> None:
     shown: dict[str, bytes] = {}
 
     async def work() -> list[bytes]:
-        journal = Journal(shown.update)
+        journal = EventBuffer(shown.update)
         journal.take(b",".join(LINES[:2]), {"abc": b"png"})
         journal(EVENTS[2])  # the front adds events of its own to what a worker told
         journal(EVENTS[1])
@@ -160,7 +160,7 @@ def test_pictures_of_a_worker_come_with_its_events() -> None:
 
 def test_what_is_loaded_stands_in_place_of_what_was_told() -> None:
     async def work() -> list[list[bytes]]:
-        journal = Journal(nothing)
+        journal = EventBuffer(nothing)
         journal(EVENTS[0])
         journal.load(LINES)
         journal.close()
@@ -172,7 +172,7 @@ def test_what_is_loaded_stands_in_place_of_what_was_told() -> None:
 @pytest.mark.parametrize("reads", [0, 1])
 def test_a_follower_that_goes_leaves_nothing_behind(reads: int) -> None:
     async def work() -> None:
-        journal = Journal(nothing)
+        journal = EventBuffer(nothing)
         journal(EVENTS[0])
         follower = journal.follow()
         for _ in range(reads):
@@ -191,8 +191,8 @@ def test_a_follower_that_goes_leaves_nothing_behind(reads: int) -> None:
 
 
 def test_a_thread_may_tell_after_the_loop_is_gone() -> None:
-    async def work() -> Journal:
-        journal = Journal(nothing)
+    async def work() -> EventBuffer:
+        journal = EventBuffer(nothing)
         following = asyncio.create_task(anext(journal.follow()))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         following.cancel()

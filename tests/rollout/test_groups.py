@@ -25,13 +25,13 @@ from taskapp_kit.rollout.groups import load_group
 from taskapp_kit.rollout.in_flight import ANYONE, Caller
 from taskapp_kit.rollout.outcome import Outcome
 from taskapp_kit.rollout.play_and_score import play
-from taskapp_kit.rollout.request import Planner
+from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.stored_record import stored_rollout
 from taskapp_kit.serve.route import RouteContext
 from taskapp_kit.serve.routes.score_group import ROUTE, ScoreGroupResponse
 from taskapp_kit.serve.routing import direct_routes
-from taskapp_kit.serve.telemetry.metrics import Measures
+from taskapp_kit.serve.telemetry.metrics import Metrics
 from taskapp_kit.store import open_store
 from tests.rollout.score.bench import Models
 from tests.rollout.score.test_groups import shown
@@ -85,7 +85,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.app: TaskApp = app_from(folder, APP)
         self.spec = self.app.freeze()
-        self.planner = Planner(self.spec, folder)
+        self.planner = RequestPlanner(self.spec, folder)
         self.store = open_store(str(folder / "rollouts.db"))
         self.kept = 0
 
@@ -276,12 +276,12 @@ async def _over_the_route(folder: Path) -> None:
     app = app_from(folder / "app", APP.replace("samples=2", "weight=0, samples=2"))
     world = World(folder)
     world.app, world.spec = app, app.freeze()
-    world.planner = Planner(world.spec, folder)
+    world.planner = RequestPlanner(world.spec, folder)
     service = Wired(app, store=world.store)
     service.scripted = Models(by_count)
     names = await world.three()
     front = FastAPI()
-    measures = Measures(service.spec.environments, service.health)
+    measures = Metrics(service.spec.environments, service.health)
     hall = RouteContext(service, None, measures, Settings(), None, "local")  # type: ignore[arg-type]  # what this route needs
     front.router.routes.extend(direct_routes([ROUTE], hall))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://here") as client:

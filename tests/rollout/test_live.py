@@ -14,15 +14,23 @@ from typing import Any, TypeVar
 import pytest
 
 from taskapp_kit.contract.events import fold, from_json
-from taskapp_kit.contract.protocols import Claim, Coordinator, Settled, Store, StoredRollout, SystemClock, Ticket
+from taskapp_kit.contract.protocols import (
+    Claim,
+    IdempotencyRecord,
+    IdempotencyStore,
+    Store,
+    StoredResult,
+    StoredRollout,
+    SystemClock,
+)
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import IdempotencyKeyReused, RequestError, RolloutFailed, Saturated, StoreError
-from taskapp_kit.rollout.idempotency_memory import MemoryCoordinator
+from taskapp_kit.rollout.idempotency_memory import MemoryIdempotencyStore
 from taskapp_kit.rollout.in_flight import ANYONE, Caller
 from taskapp_kit.rollout.live import LiveRollouts
 from taskapp_kit.rollout.service import Service
-from taskapp_kit.rollout.tracked_rollout import Live
+from taskapp_kit.rollout.tracked_rollout import TrackedRollout
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sqlite import SqliteStore
 from tests.live_app import SECRET, a_body, marks
@@ -34,7 +42,7 @@ APP = find_app(str(Path(__file__).parents[1] / "live_app.py"))
 class Party:
     """A service and its live rollouts, as one server process has them."""
 
-    def __init__(self, store: Store | None = None, coordinator: Coordinator | None = None, **options: Any) -> None:
+    def __init__(self, store: Store | None = None, coordinator: IdempotencyStore | None = None, **options: Any) -> None:
         self.service = Service(APP, store=store, **options)
         self.coordinator = coordinator
         self.live = LiveRollouts(self.service, coordinator)
@@ -42,7 +50,7 @@ class Party:
     def start(
         self, body: dict[str, Any] | None = None, key: str | None = "k", label: str = "", quota: int | None = None,
         *, detached: bool = False, followed: bool = False,
-    ) -> Live:  # fmt: skip
+    ) -> TrackedRollout:  # fmt: skip
         body = body or a_body()
         return self.live.start(
             RolloutRequest.model_validate(body),
@@ -97,21 +105,21 @@ async def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
         await asyncio.sleep(0.005)
 
 
-async def answer_of(live: Live) -> bytes:
+async def answer_of(live: TrackedRollout) -> bytes:
     settled = await live.result()
     assert settled is not None and settled.failure is None, settled
     assert settled.answer is not None
     return settled.answer
 
 
-async def failure_of(live: Live) -> dict[str, str]:
+async def failure_of(live: TrackedRollout) -> dict[str, str]:
     settled = await live.result()
     assert settled is not None and settled.answer is None and settled.failure is not None
     failure = settled.failure
     return {"boundary": failure.boundary, "code": failure.code, "error_id": failure.error_id, "id": live.rollout_id}
 
 
-def kinds(live: Live) -> list[str]:
+def kinds(live: TrackedRollout) -> list[str]:
     return [json.loads(line)["kind"] for line in live.journal.lines]
 
 
@@ -492,7 +500,7 @@ def test_what_another_process_lost_is_played_here(tmp_path: Path) -> None:
 # -- coordinators that fail ----------------------------------------------------------------------------------------
 
 
-class Failing(MemoryCoordinator):
+class Failing(MemoryIdempotencyStore):
     """Refuses what it is told to, as a file on a full disk would."""
 
     def __init__(self, *refused: str) -> None:
@@ -503,11 +511,11 @@ class Failing(MemoryCoordinator):
         if what in self.refused:
             raise StoreError("the disk is full.")
 
-    async def claim(self, ticket: Ticket) -> Claim | None:
+    async def claim(self, ticket: IdempotencyRecord) -> Claim | None:
         self._refuse("claim")
         return await super().claim(ticket)
 
-    async def settle(self, settled: Settled, *, free_key: bool = False) -> None:
+    async def settle(self, settled: StoredResult, *, free_key: bool = False) -> None:
         try:
             self._refuse("settle")
         except StoreError:
@@ -584,14 +592,14 @@ def test_an_answer_that_could_not_be_kept_is_told_as_that_to_who_asks_later(way:
     party(work, Full(None))
 
 
-class Slow(MemoryCoordinator):
+class Slow(MemoryIdempotencyStore):
     """Settles when it is told to."""
 
     def __init__(self) -> None:
         super().__init__(SystemClock())
         self.asked, self.go = asyncio.Event(), asyncio.Event()
 
-    async def settle(self, settled: Settled, *, free_key: bool = False) -> None:
+    async def settle(self, settled: StoredResult, *, free_key: bool = False) -> None:
         self.asked.set()
         await self.go.wait()
         await super().settle(settled, free_key=free_key)
@@ -680,10 +688,10 @@ def test_whatever_callers_do_all_hear_the_same_and_nothing_is_left(tmp_path: Pat
     ]
     answers: dict[str, set[bytes]] = {}
 
-    async def follow(live: Live) -> tuple[Live, list[bytes]]:
+    async def follow(live: TrackedRollout) -> tuple[TrackedRollout, list[bytes]]:
         return live, [line async for lines in live.journal.follow() for line in lines]
 
-    async def caller(server: Party, followers: list[asyncio.Task[tuple[Live, list[bytes]]]]) -> None:
+    async def caller(server: Party, followers: list[asyncio.Task[tuple[TrackedRollout, list[bytes]]]]) -> None:
         number = rng.randrange(4)
         key = f"key {number}" if rng.random() < 0.8 else None
         live = server.start(bodies[number], key, detached=rng.random() < 0.3, followed=rng.random() < 0.3)
@@ -715,7 +723,7 @@ def test_whatever_callers_do_all_hear_the_same_and_nothing_is_left(tmp_path: Pat
     async def main() -> None:
         one = Party(sqlite(tmp_path) if seed % 2 else None, max_concurrent=12)
         servers = [one, Party(sqlite(tmp_path))] if seed % 2 else [one]
-        followers: list[asyncio.Task[tuple[Live, list[bytes]]]] = []
+        followers: list[asyncio.Task[tuple[TrackedRollout, list[bytes]]]] = []
         callers = []
         for _ in range(50):
             callers.append(asyncio.create_task(caller(rng.choice(servers), followers)))

@@ -20,7 +20,7 @@ from taskapp_kit.contract.events import fold, from_json
 from taskapp_kit.contract.protocols import Clock, StoredRollout, SystemClock
 from taskapp_kit.errors import Saturated, StoreError, Unavailable
 from taskapp_kit.rollout.admission import HUNG_LIMIT
-from taskapp_kit.rollout.in_flight import Caller, Course, Finished
+from taskapp_kit.rollout.in_flight import Caller, Finished, InFlightRollout
 from taskapp_kit.rollout.response import response_body
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.store.open import open_store
@@ -766,9 +766,9 @@ def test_a_place_is_given_back_when_the_client_goes_or_the_store_fails(app: Task
 
 def test_a_watcher_is_given_each_rollout_that_is_over_once(app: TaskApp, gate: str) -> None:
     shelf = Shelf()
-    seen: list[tuple[Course, Finished]] = []
+    seen: list[tuple[InFlightRollout, Finished]] = []
 
-    def watch(course: Course, finished: Finished) -> None:
+    def watch(course: InFlightRollout, finished: Finished) -> None:
         assert course.rollout_id in shelf.rollouts, "what it is given is kept"
         seen.append((course, finished))
 

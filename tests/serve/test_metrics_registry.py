@@ -20,7 +20,7 @@ from taskapp_kit import TaskApp
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.service import Service
-from taskapp_kit.serve.telemetry.metrics import SECONDS, Measures, render
+from taskapp_kit.serve.telemetry.metrics import SECONDS, Metrics, render
 from tests.rollouts import a_request, app_from
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -72,9 +72,9 @@ def value(samples: Samples, name: str, **labels: str) -> float | None:
     return samples.get((name, frozenset(labels.items())))
 
 
-async def _play(app: TaskApp, workers: int) -> tuple[Samples, Measures]:
+async def _play(app: TaskApp, workers: int) -> tuple[Samples, Metrics]:
     service = Service(app, workers=workers)
-    measures = Measures(service.spec.environments, service.health)
+    measures = Metrics(service.spec.environments, service.health)
     service.watchers.append(measures.ended)
     await service.start()
     try:
@@ -144,11 +144,11 @@ def test_the_numbers_after_real_rollouts(tmp_path: Path, workers: int) -> None:
     assert (value(found, "process_cpu_seconds_total") or 0) > 0
 
 
-def told() -> Measures:
+def told() -> Metrics:
     class Late:
         lag_seconds, blocked, blocked_seconds = 0.5, 2, 1.5
 
-    measures = Measures(["e"], lambda: {"status": "draining", "in_flight": 2, "capacity": 8, "hung_threads": 8,
+    measures = Metrics(["e"], lambda: {"status": "draining", "in_flight": 2, "capacity": 8, "hung_threads": 8,
                                         "workers": {"alive": 2, "replaced": 3, "killed": 4, "hung": 5, "waiting": 6}})  # fmt: skip
     measures.loop = Late()
     measures.answered("GET", "/blobs/{sha256}", 404)
@@ -208,7 +208,7 @@ def test_what_was_read_stays_as_it_was() -> None:
 
 @given(st.lists(st.floats(0, 1e4), max_size=30))
 def test_a_bucket_counts_what_is_no_longer_than_its_bound(durations: Iterable[float]) -> None:
-    measures = Measures(["e"], dict)
+    measures = Metrics(["e"], dict)
     for seconds in durations:
         measures.ended(*_ended(seconds))
     found = read(render(measures.snapshot())[0])
@@ -218,7 +218,7 @@ def test_a_bucket_counts_what_is_no_longer_than_its_bound(durations: Iterable[fl
 
 
 def test_tokens_are_counted_under_our_own_names() -> None:
-    measures = Measures(["e"], dict)
+    measures = Metrics(["e"], dict)
     course, finished = _ended(1.0)
     finished.outcome.usage = {
         "prompt_tokens": 10.0,
@@ -236,14 +236,14 @@ def test_tokens_are_counted_under_our_own_names() -> None:
 
 
 def _ended(seconds: float) -> tuple[Any, Any]:
-    """A rollout that took so long, as a Watcher is given it."""
+    """A rollout that took so long, as a RolloutObserver is given it."""
     from taskapp_kit.contract.result import Story
     from taskapp_kit.contract.trajectory import Trajectory
-    from taskapp_kit.rollout.in_flight import Course, Finished
+    from taskapp_kit.rollout.in_flight import Finished, InFlightRollout
     from taskapp_kit.rollout.outcome import Outcome
 
     outcome = Outcome("e", "1", "train", 0, "truncated", "max_steps", 1, 0.0, {}, None, {}, 1)
-    course = Course("id", None, Caller(), 1.0, 1.0, 60.0)  # type: ignore[arg-type]  # what was planned is not looked at
+    course = InFlightRollout("id", None, Caller(), 1.0, 1.0, 60.0)  # type: ignore[arg-type]  # what was planned is not looked at
     return course, Finished(outcome, Story([], Trajectory("e", "1", "train", 0, {})), {"total": seconds})
 
 

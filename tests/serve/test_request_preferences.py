@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskapp_kit.errors import RequestError
-from taskapp_kit.serve.request_preferences import MAX_WAIT_SECONDS, NONE, Wishes, read_wishes
+from taskapp_kit.serve.request_preferences import MAX_WAIT_SECONDS, NONE, RequestPreferences, read_wishes
 
 
-def read(**headers: str | bytes) -> Wishes:
+def read(**headers: str | bytes) -> RequestPreferences:
     return read_wishes(
         [
             (name.replace("_", "-").encode(), value if isinstance(value, bytes) else value.encode("latin-1"))

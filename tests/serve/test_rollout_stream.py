@@ -12,23 +12,23 @@ import pytest
 from starlette.types import Message
 
 from taskapp_kit.contract.events import Called, Event, Failed, Started, encode_one
-from taskapp_kit.contract.protocols import Settled, Ticket
+from taskapp_kit.contract.protocols import IdempotencyRecord, StoredResult
 from taskapp_kit.errors import Failure, Saturated, StoreError
-from taskapp_kit.rollout.event_buffer import Journal
-from taskapp_kit.rollout.tracked_rollout import Live
+from taskapp_kit.rollout.event_buffer import EventBuffer
+from taskapp_kit.rollout.tracked_rollout import TrackedRollout
 from taskapp_kit.serve.response import SLICE_BYTES
 from taskapp_kit.serve.rollout_stream import ALIVE, EventStream, nothing_more
 
 ROLLOUT_ID = "0123456789abcdef" * 2
 EVENTS: list[Event] = [Started("e", "1", "train", 0, {}, "noop"), *(Called(turn) for turn in range(5))]
 FAILURE = Failure("environment", "environment_raised", "it broke", "Mend it.", "abcdef012345")
-SETTLED = Settled(ROLLOUT_ID, answer=b'{"a":1}')
+SETTLED = StoredResult(ROLLOUT_ID, answer=b'{"a":1}')
 
 
 class Wire:
     """The server's side of one connection."""
 
-    def __init__(self, live: Live, **options: Any) -> None:
+    def __init__(self, live: TrackedRollout, **options: Any) -> None:
         self.sent: list[Message] = []
         self.gone = asyncio.Event()
         self.held = asyncio.Event()
@@ -64,13 +64,13 @@ def frames(text: bytes) -> list[tuple[int, str, Any]]:
     return found
 
 
-def streaming(work: Callable[[Live], Awaitable[None]]) -> None:
+def streaming(work: Callable[[TrackedRollout], Awaitable[None]]) -> None:
     complaints: list[Any] = []
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-        live = Live(Journal(lambda pictures: None))
-        live.admit(Ticket(ROLLOUT_ID, "f", 0.0))
+        live = TrackedRollout(EventBuffer(lambda pictures: None))
+        live.admit(IdempotencyRecord(ROLLOUT_ID, "f", 0.0))
         async with asyncio.timeout(10):
             await work(live)
         await asyncio.sleep(0)
@@ -87,7 +87,7 @@ async def soon() -> None:
 
 
 def test_events_come_as_they_happen_and_then_the_result() -> None:
-    async def work(live: Live) -> None:
+    async def work(live: TrackedRollout) -> None:
         live.journal(EVENTS[0])
         wire = Wire(live, headers=[(b"location", b"/x")])
         await soon()
@@ -120,7 +120,7 @@ def test_events_come_as_they_happen_and_then_the_result() -> None:
 @pytest.mark.parametrize("first", range(len(EVENTS) + 3))
 @pytest.mark.parametrize("over", [False, True])
 def test_from_any_event_on(first: int, over: bool) -> None:
-    async def work(live: Live) -> None:
+    async def work(live: TrackedRollout) -> None:
         for event in EVENTS:
             live.journal(event)
         if over:
@@ -139,15 +139,15 @@ def test_from_any_event_on(first: int, over: bool) -> None:
 @pytest.mark.parametrize(
     ("end", "code"),
     [
-        (lambda live: live.settle(Settled(ROLLOUT_ID, failure=FAILURE)), "environment_raised"),
+        (lambda live: live.settle(StoredResult(ROLLOUT_ID, failure=FAILURE)), "environment_raised"),
         (lambda live: live.fail(StoreError("sentinel")), "store_failed"),
         (lambda live: live.fail(Saturated("full")), "saturated"),
         (lambda live: live.fail(asyncio.CancelledError()), "cancelled"),
         (lambda live: live.fail(ZeroDivisionError("sentinel")), "internal_error"),
     ],
 )
-def test_a_failure_is_the_last_frame_and_the_same_envelope(end: Callable[[Live], None], code: str) -> None:
-    async def work(live: Live) -> None:
+def test_a_failure_is_the_last_frame_and_the_same_envelope(end: Callable[[TrackedRollout], None], code: str) -> None:
+    async def work(live: TrackedRollout) -> None:
         live.journal(EVENTS[0])
         live.journal(Failed("environment", "environment_raised", "it broke"))
         wire = Wire(live)
@@ -166,7 +166,7 @@ def test_a_failure_is_the_last_frame_and_the_same_envelope(end: Callable[[Live],
 
 
 def test_silence_is_broken_by_a_comment() -> None:
-    async def work(live: Live) -> None:
+    async def work(live: TrackedRollout) -> None:
         wire = Wire(live, alive_seconds=0.02)
         while wire.text.count(ALIVE) < 3:
             await asyncio.sleep(0.005)
@@ -181,7 +181,7 @@ def test_silence_is_broken_by_a_comment() -> None:
 
 @pytest.mark.parametrize("when", ["before", "waiting", "sending"])
 def test_a_caller_that_goes_gives_up_its_seat_and_leaves_nothing(when: str) -> None:
-    async def work(live: Live) -> None:
+    async def work(live: TrackedRollout) -> None:
         live.task = asyncio.create_task(asyncio.sleep(60))
         wire = Wire(live)
         if when == "sending":
@@ -201,7 +201,7 @@ def test_a_caller_that_goes_gives_up_its_seat_and_leaves_nothing(when: str) -> N
 
 
 def test_a_server_that_stops_ends_the_stream() -> None:
-    async def work(live: Live) -> None:
+    async def work(live: TrackedRollout) -> None:
         wire, other = Wire(live), Wire(live)
         await soon()
         wire.task.cancel()
@@ -216,7 +216,7 @@ def test_a_server_that_stops_ends_the_stream() -> None:
 
 
 def test_a_wire_that_breaks_is_told_to_the_server() -> None:
-    async def work(live: Live) -> None:
+    async def work(live: TrackedRollout) -> None:
         seat = live.attend()
 
         async def receive() -> Message:
@@ -239,12 +239,12 @@ def test_nothing_more_tells_a_browser_to_stay_away() -> None:
 
 
 def test_a_long_event_and_a_long_result_are_sent_in_slices() -> None:
-    async def work(live: Live) -> None:
+    async def work(live: TrackedRollout) -> None:
         answer = json.dumps({"long": "y" * 3 * SLICE_BYTES}).encode()
         for event in EVENTS:
             live.journal(event)
         live.journal(Failed("environment", "environment_raised", "x" * 2 * SLICE_BYTES))
-        live.settle(Settled(ROLLOUT_ID, answer=answer))
+        live.settle(StoredResult(ROLLOUT_ID, answer=answer))
         wire = Wire(live)
         await wire.task
         assert max(len(message.get("body", b"")) for message in wire.sent) <= SLICE_BYTES

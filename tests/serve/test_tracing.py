@@ -39,9 +39,9 @@ from taskapp_kit.contract.result import Story
 from taskapp_kit.contract.scorecard import CriterionScore, Scorecard
 from taskapp_kit.contract.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.errors import Failure, RolloutFailed
-from taskapp_kit.rollout.in_flight import Caller, Course, Finished
+from taskapp_kit.rollout.in_flight import Caller, Finished, InFlightRollout
 from taskapp_kit.rollout.outcome import Outcome
-from taskapp_kit.rollout.request import Planner
+from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.telemetry.spans import Span, spans_of
 from taskapp_kit.serve.telemetry.tracing import Tracing, tracing_of
@@ -307,11 +307,11 @@ def test_a_rollout_that_hangs_shows_where(tmp_path: Path) -> None:
 
 def a_model_rollout(
     app: TaskApp, *, seconds: list[float], total: float, scoring: float, cut: int
-) -> tuple[Course, Finished]:
+) -> tuple[InFlightRollout, Finished]:
     """A rollout whose parts took `seconds`, as a model's answers would be told; broken off after `cut` parts."""
     ticks = itertools.cycle(seconds or [0.0])
     request = a_request("noop", seed=1, policy_config={"model": "gpt-x"})
-    planned = Planner(app.freeze(), app.file.parent).plan(request)
+    planned = RequestPlanner(app.freeze(), app.file.parent).plan(request)
     told: list[Event] = [Started("traced", "1", "train", 1, {}, "noop"), Observed("", ["say"], next(ticks))]
     for turn in range(3):
         answer = Decision([ToolCall("say", {})], usage={"prompt_tokens": 7.0, "completion_tokens": 2.0})
@@ -326,7 +326,7 @@ def a_model_rollout(
     outcome = Outcome("traced", "1", "train", 1, "terminated", "environment", trajectory.length, 0.0, {}, None, {}, 1)
     outcome.failure, outcome.scorecard = failure, card if whole else None
     timing = {"total": total, "scoring": scoring, "environment": next(ticks)}
-    course = Course("id", planned, Caller(), 1_700_000_000.25, 0.0, 60.0)
+    course = InFlightRollout("id", planned, Caller(), 1_700_000_000.25, 0.0, 60.0)
     return course, Finished(outcome, Story(told, trajectory), timing)
 
 

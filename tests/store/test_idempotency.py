@@ -18,10 +18,16 @@ import pytest
 from postgres_server import name_of, server
 from stored_samples import rollout
 
-from taskapp_kit.contract.protocols import TICKET_SECONDS, Claim, Clock, Settled, SystemClock, Ticket
+from taskapp_kit.contract.protocols import TICKET_SECONDS, Claim, Clock, IdempotencyRecord, StoredResult, SystemClock
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store import open_store
-from taskapp_kit.store.idempotency import LEASE_SECONDS, PURGE_SECONDS, PURGED_AT_ONCE, RENEW_SECONDS, SqlCoordinator
+from taskapp_kit.store.idempotency import (
+    LEASE_SECONDS,
+    PURGE_SECONDS,
+    PURGED_AT_ONCE,
+    RENEW_SECONDS,
+    SqlIdempotencyStore,
+)
 from taskapp_kit.store.lease_owner import certainly_dead, this_process
 from taskapp_kit.store.sql import SqlStore
 from taskapp_kit.store.sqlite import SqliteStore
@@ -48,7 +54,7 @@ def shop(address: str) -> SqlStore:
     return store
 
 
-def opened(store: SqlStore, clock: Clock) -> SqlCoordinator:
+def opened(store: SqlStore, clock: Clock) -> SqlIdempotencyStore:
     tickets = store.coordinator(clock)
     assert tickets is not None
     return tickets
@@ -56,7 +62,7 @@ def opened(store: SqlStore, clock: Clock) -> SqlCoordinator:
 
 def with_two(
     address: str,
-    use: Callable[[SqlCoordinator, SqlCoordinator, HandClock], Awaitable[None]],
+    use: Callable[[SqlIdempotencyStore, SqlIdempotencyStore, HandClock], Awaitable[None]],
     *,
     renew_seconds: float = RENEW_SECONDS,
 ) -> None:
@@ -64,7 +70,7 @@ def with_two(
 
     async def run() -> None:
         clock, store, other = HandClock(), shop(address), shop(address)
-        one = SqlCoordinator(store._database, clock, renew_seconds=renew_seconds)
+        one = SqlIdempotencyStore(store._database, clock, renew_seconds=renew_seconds)
         two = opened(other, clock)
         try:
             await use(one, two, clock)
@@ -77,7 +83,9 @@ def with_two(
     asyncio.run(run())
 
 
-def with_tickets(address: str, use: Callable[[SqlCoordinator], Awaitable[None]], clock: Clock | None = None) -> None:
+def with_tickets(
+    address: str, use: Callable[[SqlIdempotencyStore], Awaitable[None]], clock: Clock | None = None
+) -> None:
     async def run() -> None:
         store = shop(address)
         tickets = opened(store, clock or SystemClock())
@@ -128,45 +136,45 @@ def test_a_store_in_memory_keeps_no_tickets() -> None:
 
 
 def test_a_ticket_is_lost_when_its_lease_is_over(shared_address: str) -> None:
-    async def use(one: SqlCoordinator, two: SqlCoordinator, clock: HandClock) -> None:
-        first = Ticket("r1", "body", clock.now(), "key")
+    async def use(one: SqlIdempotencyStore, two: SqlIdempotencyStore, clock: HandClock) -> None:
+        first = IdempotencyRecord("r1", "body", clock.now(), "key")
         assert await one.claim(first) is None
         clock.at += LEASE_SECONDS - 1
         assert await two.look("r1") == Claim(first, "running")
-        assert await two.claim(Ticket("r2", "body", clock.now(), "key")) == Claim(first, "running")
+        assert await two.claim(IdempotencyRecord("r2", "body", clock.now(), "key")) == Claim(first, "running")
         clock.at += 1
         assert await two.look("r1") == Claim(first, "lost")
         assert await one.look("r1") == Claim(first, "running"), "its holder knows better"
-        second = Ticket("r2", "body", clock.now(), "key")
+        second = IdempotencyRecord("r2", "body", clock.now(), "key")
         assert await two.claim(second) is None
-        assert await one.claim(Ticket("r3", "body", clock.now(), "key")) == Claim(second, "running")
+        assert await one.claim(IdempotencyRecord("r3", "body", clock.now(), "key")) == Claim(second, "running")
         # The first one was only slow: what came of it is found by its id, and the key stays with the second.
-        await one.settle(Settled("r1", answer=b"{}"))
+        await one.settle(StoredResult("r1", answer=b"{}"))
         late = await two.look("r1")
         assert late is not None and (late.state, late.ticket.key) == ("settled", None)
-        assert await one.claim(Ticket("r3", "body", clock.now(), "key")) == Claim(second, "running")
+        assert await one.claim(IdempotencyRecord("r3", "body", clock.now(), "key")) == Claim(second, "running")
 
     with_two(shared_address, use)
 
 
 def test_a_clock_set_back_keeps_no_dead_holders_lease(shared_address: str) -> None:
-    async def use(one: SqlCoordinator, two: SqlCoordinator, clock: HandClock) -> None:
-        await one.claim(Ticket("r1", "body", clock.now(), "key"))
+    async def use(one: SqlIdempotencyStore, two: SqlIdempotencyStore, clock: HandClock) -> None:
+        await one.claim(IdempotencyRecord("r1", "body", clock.now(), "key"))
         for back, state in ((LEASE_SECONDS, "running"), (3600.0, "lost")):
             clock.at -= back
             found = await two.look("r1")
             assert found is not None and found.state == state
-        assert await two.claim(Ticket("r2", "body", clock.now(), "key")) is None
+        assert await two.claim(IdempotencyRecord("r2", "body", clock.now(), "key")) is None
 
     with_two(shared_address, use)
 
 
 def test_leases_are_renewed_while_tickets_run(shared_address: str) -> None:
-    async def use(one: SqlCoordinator, two: SqlCoordinator, clock: HandClock) -> None:
-        first = Ticket("r1", "body", clock.now(), "key")
+    async def use(one: SqlIdempotencyStore, two: SqlIdempotencyStore, clock: HandClock) -> None:
+        first = IdempotencyRecord("r1", "body", clock.now(), "key")
         await one.claim(first)
-        await one.claim(Ticket("over", "body", clock.now()))
-        await one.settle(Settled("over", answer=b"{}"))
+        await one.claim(IdempotencyRecord("over", "body", clock.now()))
+        await one.settle(StoredResult("over", answer=b"{}"))
         for _ in range(4):
             clock.at += LEASE_SECONDS - 1
             async with asyncio.timeout(5):
@@ -183,18 +191,18 @@ def _lease_until(address: str, rollout_id: str) -> float:
 
 
 def test_what_a_closed_coordinator_held_is_lost_at_once(shared_address: str) -> None:
-    async def use(one: SqlCoordinator, two: SqlCoordinator, clock: HandClock) -> None:
-        ticket = Ticket("r1", "body", clock.now(), "key")
+    async def use(one: SqlIdempotencyStore, two: SqlIdempotencyStore, clock: HandClock) -> None:
+        ticket = IdempotencyRecord("r1", "body", clock.now(), "key")
         await one.claim(ticket)
-        await one.claim(Ticket("r2", "body", clock.now(), "other"))
-        await one.settle(Settled("r2", answer=b"{}"))
+        await one.claim(IdempotencyRecord("r2", "body", clock.now(), "other"))
+        await one.settle(StoredResult("r2", answer=b"{}"))
         await one.close()
         assert await two.look("r1") == Claim(ticket, "lost")
-        assert await two.claim(Ticket("r3", "body", clock.now(), "key")) is None
+        assert await two.claim(IdempotencyRecord("r3", "body", clock.now(), "key")) is None
         found = await two.look("r2")
         assert found is not None and found.state == "settled"
         with pytest.raises(StoreError, match="no such ticket"):
-            await two.settle(Settled("r1", answer=b"{}"))
+            await two.settle(StoredResult("r1", answer=b"{}"))
 
     with_two(shared_address, use)
 
@@ -203,14 +211,14 @@ def test_what_a_closed_coordinator_held_is_lost_at_once(shared_address: str) -> 
 
 HOLDER = """
 import asyncio, sys, time
-from taskapp_kit.contract.protocols import Settled, SystemClock, Ticket
+from taskapp_kit.contract.protocols import StoredResult, SystemClock, IdempotencyRecord
 from taskapp_kit.store import open_store
 
 async def main(path):
     tickets = open_store(path).coordinator(SystemClock())
-    await tickets.claim(Ticket("running", "body", time.time(), "key-1"))
-    await tickets.claim(Ticket("settled", "body", time.time(), "key-2"))
-    await tickets.settle(Settled("settled", answer=b"a" * 10_000))
+    await tickets.claim(IdempotencyRecord("running", "body", time.time(), "key-1"))
+    await tickets.claim(IdempotencyRecord("settled", "body", time.time(), "key-2"))
+    await tickets.settle(StoredResult("settled", answer=b"a" * 10_000))
     print("settled", flush=True)
     await asyncio.sleep(60)
 
@@ -223,18 +231,18 @@ def test_kill_9_loses_what_ran_at_once_and_nothing_that_was_settled(shared_addre
     process = child(HOLDER, shared_address)
     assert process.stdout is not None
 
-    async def alive(tickets: SqlCoordinator) -> None:
+    async def alive(tickets: SqlIdempotencyStore) -> None:
         found = await tickets.look("running")
         assert found is not None and found.state == "running"
-        assert (await tickets.claim(Ticket("r2", "body", time.time(), "key-1"))) == found
+        assert (await tickets.claim(IdempotencyRecord("r2", "body", time.time(), "key-1"))) == found
 
-    async def dead(tickets: SqlCoordinator) -> None:
+    async def dead(tickets: SqlIdempotencyStore) -> None:
         found = await tickets.look("running")
         assert found is not None and found.state == "lost"
-        assert await tickets.claim(Ticket("r2", "body", time.time(), "key-1")) is None
-        kept = await tickets.claim(Ticket("r3", "body", time.time(), "key-2"))
+        assert await tickets.claim(IdempotencyRecord("r2", "body", time.time(), "key-1")) is None
+        kept = await tickets.claim(IdempotencyRecord("r3", "body", time.time(), "key-2"))
         assert kept is not None
-        assert kept.settled == Settled("settled", answer=b"a" * 10_000)
+        assert kept.settled == StoredResult("settled", answer=b"a" * 10_000)
 
     try:
         assert process.stdout.readline() == "settled\n", process.communicate()
@@ -281,7 +289,7 @@ def test_only_a_process_that_surely_ended_is_called_dead() -> None:
 
 CLAIMER = """
 import asyncio, json, sys, time
-from taskapp_kit.contract.protocols import SystemClock, Ticket
+from taskapp_kit.contract.protocols import SystemClock, IdempotencyRecord
 from taskapp_kit.store import open_store
 
 async def main(path, name):
@@ -289,7 +297,7 @@ async def main(path, name):
     tickets = store.coordinator(SystemClock())
     print("ready", flush=True)
     input()
-    claims = [Ticket(f"{name}-{number}", "body", time.time(), f"key-{number}") for number in range(50)]
+    claims = [IdempotencyRecord(f"{name}-{number}", "body", time.time(), f"key-{number}") for number in range(50)]
     found = await asyncio.gather(*map(tickets.claim, claims))
     print(json.dumps([one and one.ticket.rollout_id for one in found]), flush=True)
     input()
@@ -334,13 +342,15 @@ file.execute("COMMIT")
 def test_another_processes_write_lock_does_not_stop_the_event_loop(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.db"
 
-    async def use(tickets: SqlCoordinator) -> None:
-        await tickets.claim(Ticket("r0", "body", time.time()))
+    async def use(tickets: SqlIdempotencyStore) -> None:
+        await tickets.claim(IdempotencyRecord("r0", "body", time.time()))
         process = child(LOCKER, str(path))
         assert process.stdout is not None
         assert await asyncio.to_thread(process.stdout.readline) == "locked\n"
         began, lag = time.monotonic(), 0.0
-        claims = asyncio.gather(*(tickets.claim(Ticket(f"r{n}", "body", time.time(), "key")) for n in range(1, 11)))
+        claims = asyncio.gather(
+            *(tickets.claim(IdempotencyRecord(f"r{n}", "body", time.time(), "key")) for n in range(1, 11))
+        )
         while not claims.done():
             before = time.monotonic()
             await asyncio.sleep(0.01)
@@ -362,13 +372,13 @@ def test_a_lock_held_too_long_is_a_sentence_and_passes(tmp_path: Path) -> None:
         tickets = opened(store, SystemClock())
         locker = sqlite3.connect(path, isolation_level=None)
         locker.execute("BEGIN IMMEDIATE")
-        calls = (tickets.claim(Ticket(f"r{n}", "body", time.time())) for n in range(3))
+        calls = (tickets.claim(IdempotencyRecord(f"r{n}", "body", time.time())) for n in range(3))
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             assert isinstance(outcome, StoreError)
             assert f"could not write the store {path}: another process has held the write lock" in str(outcome)
         locker.execute("COMMIT")
         locker.close()
-        assert await tickets.claim(Ticket("r0", "body", time.time())) is None
+        assert await tickets.claim(IdempotencyRecord("r0", "body", time.time())) is None
         await tickets.close()
         await store.close()
 
@@ -381,9 +391,9 @@ def test_tickets_and_rollouts_are_written_side_by_side(shared_address: str) -> N
         tickets = opened(store, SystemClock())
 
         async def one(name: str) -> None:
-            assert await tickets.claim(Ticket(name, "body", time.time(), f"key-{name}")) is None
+            assert await tickets.claim(IdempotencyRecord(name, "body", time.time(), f"key-{name}")) is None
             await store.save(rollout(name))
-            await tickets.settle(Settled(name, answer=name.encode()))
+            await tickets.settle(StoredResult(name, answer=name.encode()))
 
         await asyncio.gather(*(one(f"r{number}") for number in range(200)))
         for number in range(200):
@@ -404,10 +414,10 @@ def test_tickets_and_rollouts_are_written_side_by_side(shared_address: str) -> N
 
 
 def test_one_that_cannot_be_written_is_refused_alone(shared_address: str) -> None:
-    async def use(tickets: SqlCoordinator) -> None:
+    async def use(tickets: SqlIdempotencyStore) -> None:
         now = time.time()
         names = ["r1", "bad \ud800", "r2", "r1b"]
-        claims = [Ticket(name, "body", now, "key" if name == "r1" else None) for name in names]
+        claims = [IdempotencyRecord(name, "body", now, "key" if name == "r1" else None) for name in names]
         outcomes = await asyncio.gather(*map(tickets.claim, claims), return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [type(None), StoreError, type(None), type(None)]
         assert all([await tickets.look(name) for name in ("r1", "r2", "r1b")])
@@ -418,27 +428,27 @@ def test_one_that_cannot_be_written_is_refused_alone(shared_address: str) -> Non
 def test_a_file_deleted_under_it_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.db"
 
-    async def use(tickets: SqlCoordinator) -> None:
-        await tickets.claim(Ticket("r1", "body", time.time()))
+    async def use(tickets: SqlIdempotencyStore) -> None:
+        await tickets.claim(IdempotencyRecord("r1", "body", time.time()))
         path.unlink()
         with pytest.raises(StoreError, match="deleted or replaced while it was open"):
-            await tickets.settle(Settled("r1", answer=b"{}"))
+            await tickets.settle(StoredResult("r1", answer=b"{}"))
 
     with_tickets(str(path), use)
 
 
 def test_an_answer_that_was_damaged_is_told(shared_address: str) -> None:
 
-    async def settle(tickets: SqlCoordinator) -> None:
+    async def settle(tickets: SqlIdempotencyStore) -> None:
         for name in ("r1", "r2"):
-            await tickets.claim(Ticket(name, "body", time.time(), name))
-            await tickets.settle(Settled(name, answer=b"a" * 10_000))
+            await tickets.claim(IdempotencyRecord(name, "body", time.time(), name))
+            await tickets.settle(StoredResult(name, answer=b"a" * 10_000))
 
-    async def look(tickets: SqlCoordinator) -> None:
+    async def look(tickets: SqlIdempotencyStore) -> None:
         with pytest.raises(StoreError, match="what came of rollout 'r1' is in the store but cannot be read"):
             await tickets.look("r1")
         with pytest.raises(StoreError, match="cannot be read"):
-            await tickets.claim(Ticket("r3", "body", time.time(), "r1"))
+            await tickets.claim(IdempotencyRecord("r3", "body", time.time(), "r1"))
         assert await tickets.look("r2") is not None
 
     with_tickets(shared_address, settle)
@@ -457,19 +467,19 @@ def test_old_tickets_are_removed_with_the_first_claim_and_then_once_an_hour(shar
             while count() != number:
                 await asyncio.sleep(0.01)
 
-    async def many(tickets: SqlCoordinator) -> None:
-        old = [Ticket(f"old-{number}", "body", clock.at) for number in range(2 * PURGED_AT_ONCE + 10)]
+    async def many(tickets: SqlIdempotencyStore) -> None:
+        old = [IdempotencyRecord(f"old-{number}", "body", clock.at) for number in range(2 * PURGED_AT_ONCE + 10)]
         await asyncio.gather(*map(tickets.claim, old))
         for ahead in range(3):  # a clock that was wrong for a while
-            await tickets.claim(Ticket(f"ahead-{ahead}", "body", clock.at + 10 * TICKET_SECONDS))
+            await tickets.claim(IdempotencyRecord(f"ahead-{ahead}", "body", clock.at + 10 * TICKET_SECONDS))
 
-    async def later(tickets: SqlCoordinator) -> None:
-        await tickets.claim(Ticket("new-1", "body", clock.at - TICKET_SECONDS + PURGE_SECONDS))
+    async def later(tickets: SqlIdempotencyStore) -> None:
+        await tickets.claim(IdempotencyRecord("new-1", "body", clock.at - TICKET_SECONDS + PURGE_SECONDS))
         await becomes(1)
         clock.at += PURGE_SECONDS - 1
-        await tickets.claim(Ticket("new-2", "body", clock.at))
+        await tickets.claim(IdempotencyRecord("new-2", "body", clock.at))
         clock.at += 1
-        await tickets.claim(Ticket("new-3", "body", clock.at))
+        await tickets.claim(IdempotencyRecord("new-3", "body", clock.at))
         await becomes(2)
         assert await tickets.look("new-1") is None
         assert await tickets.look("new-2") is not None

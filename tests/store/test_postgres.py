@@ -19,9 +19,9 @@ from postgres_server import PASSWORD, PostgresServer, name_of
 from sqlalchemy import create_engine, text
 from stored_samples import pictured, png, rollout
 
-from taskapp_kit.contract.protocols import Settled, SystemClock, Ticket
+from taskapp_kit.contract.protocols import IdempotencyRecord, StoredResult, SystemClock
 from taskapp_kit.errors import StoreError
-from taskapp_kit.store.idempotency import SqlCoordinator
+from taskapp_kit.store.idempotency import SqlIdempotencyStore
 from taskapp_kit.store.idempotency_rows import statements
 from taskapp_kit.store.postgres import PostgresStore
 from taskapp_kit.store.rows import to_row
@@ -42,14 +42,14 @@ def with_store(address: str, use: Use, **waits: float) -> None:
     asyncio.run(run())
 
 
-def tickets_of(store: SqlStore) -> SqlCoordinator:
+def tickets_of(store: SqlStore) -> SqlIdempotencyStore:
     tickets = store.coordinator(SystemClock())
     assert tickets is not None
     return tickets
 
 
-def ticket(rollout_id: str, key: str | None = None) -> Ticket:
-    return Ticket(rollout_id, "body", time.time(), key)
+def ticket(rollout_id: str, key: str | None = None) -> IdempotencyRecord:
+    return IdempotencyRecord(rollout_id, "body", time.time(), key)
 
 
 # -- opening ----------------------------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ def test_a_connection_that_was_cut_while_idle_is_made_anew_and_nobody_notices(po
             assert pids
             for pid in pids:
                 postgres.execute(f"SELECT pg_terminate_backend({pid})")
-            await tickets.settle(Settled(f"r{turn}", answer=b"{}"))
+            await tickets.settle(StoredResult(f"r{turn}", answer=b"{}"))
         found = await tickets.look("r2")
         assert found is not None and found.state == "settled"
         assert (await store.check()).rollouts == 3
@@ -352,7 +352,7 @@ def test_a_commit_whose_answer_was_lost_is_neither_lost_nor_done_twice(postgres:
             proxy.cut_commits = 1
             assert await tickets.claim(mine) is None
             proxy.cut_commits = 1
-            await tickets.settle(Settled(name, answer=b"{}"))
+            await tickets.settle(StoredResult(name, answer=b"{}"))
             proxy.cut_commits = 1
             assert await tickets.claim(freed) is None
             proxy.cut_commits = 1
@@ -390,7 +390,7 @@ def test_a_server_that_is_away_is_told_and_found_again(postgres: PostgresServer)
         await store.save(rollout("after"))
         assert await store.load("before") is not None
         assert await store.load("away-0") is None
-        await tickets.settle(Settled("before", answer=b"{}"))
+        await tickets.settle(StoredResult("before", answer=b"{}"))
         await tickets.close()
 
     with_store(address, use, retry_seconds=0.3)

@@ -19,7 +19,7 @@ from taskapp_kit.store.sql import StoreCheck
 SAVER = """
 import asyncio, os, sys, time
 from stored_samples import pictured
-from taskapp_kit.contract.protocols import Settled, SystemClock, Ticket
+from taskapp_kit.contract.protocols import StoredResult, SystemClock, IdempotencyRecord
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.postgres import PostgresStore
 
@@ -30,9 +30,9 @@ async def main(name, count):
     async def one():
         for number in numbers:
             try:
-                await tickets.claim(Ticket(f"{name}-{number}", "body", time.time(), f"{name}-{number}"))
+                await tickets.claim(IdempotencyRecord(f"{name}-{number}", "body", time.time(), f"{name}-{number}"))
                 await store.save(pictured(f"{name}-{number}", number % 7, number))
-                await tickets.settle(Settled(f"{name}-{number}", answer=b"{}"))
+                await tickets.settle(StoredResult(f"{name}-{number}", answer=b"{}"))
             except StoreError as error:
                 print(error, file=sys.stderr, flush=True)
             else:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from postgres_server import PostgresServer
 
-from taskapp_kit.contract.protocols import Coordinator
+from taskapp_kit.contract.protocols import IdempotencyStore
 from taskapp_kit.store.postgres import PostgresStore
 
 _found = importlib.util.spec_from_file_location(
@@ -24,7 +24,7 @@ _found.loader.exec_module(_rules)
 RULES = [name for name in vars(_rules) if name.startswith("test_") and not name.startswith("test_memory_")]
 globals().update({name: getattr(_rules, name) for name in RULES})
 
-Use = Callable[[Coordinator, Any], Awaitable[None]]
+Use = Callable[[IdempotencyStore, Any], Awaitable[None]]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection, create_engine, inspect, text
 from stored_samples import rollout
 
-from taskapp_kit.contract.protocols import SystemClock, Ticket
+from taskapp_kit.contract.protocols import IdempotencyRecord, SystemClock
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.rows import to_row
 from taskapp_kit.store.schema import METADATA, MIGRATIONS, ROLLOUTS, migrate
@@ -59,7 +59,7 @@ def test_a_file_of_the_first_release_gets_the_tickets_and_keeps_its_rollouts(tmp
         store = SqliteStore(path)
         tickets = store.coordinator(SystemClock())
         assert tickets is not None
-        ticket = Ticket("new", "f", time.time(), "k")
+        ticket = IdempotencyRecord("new", "f", time.time(), "k")
         assert await tickets.claim(ticket) is None
         found = await tickets.look("new")
         assert found is not None and found.ticket == ticket

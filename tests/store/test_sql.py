@@ -17,7 +17,7 @@ from sqlalchemy.dialects import sqlite
 from stored_samples import any_rollout, episode, pictured, png, rollout
 
 from taskapp_kit.contract.content import Image
-from taskapp_kit.contract.protocols import RolloutQuery, Store, StoredRollout, SystemClock, Ticket
+from taskapp_kit.contract.protocols import IdempotencyRecord, RolloutQuery, Store, StoredRollout, SystemClock
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sql import SqlStore, _found_by
@@ -208,7 +208,7 @@ def test_pruning_removes_the_old_of_one_app_and_pictures_that_nobody_shows(addre
         await store.save(replace(pictured("other", 0), app="another", created_at=0.0))
         tickets = store.coordinator(SystemClock())
         if tickets is not None:
-            assert await tickets.claim(Ticket("r1", "body", time.time())) is None
+            assert await tickets.claim(IdempotencyRecord("r1", "body", time.time())) is None
         held = 0 if tickets is None else 1
         assert await store.prune("adder", before=3.0) == 3 - held
         assert await store.prune("adder", keep=2) == 1

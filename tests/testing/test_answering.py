@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.testing.mock_model.connection import Arrived, WritePlan
-from taskapp_kit.testing.mock_model.responder import Answering
+from taskapp_kit.testing.mock_model.connection import ReceivedRequest, WritePlan
+from taskapp_kit.testing.mock_model.responder import Responder
 
 from .conversation import ADD, STOP, body
 
@@ -68,8 +68,8 @@ def changed(value: Any, place: tuple[Any, ...], new: Any) -> Any:
     return value
 
 
-def status_of(sent: Any, answering: Answering) -> int:
-    arrived = Arrived("POST", b"/v1/chat/completions", [(b"host", b"x")], orjson.dumps(sent))
+def status_of(sent: Any, answering: Responder) -> int:
+    arrived = ReceivedRequest("POST", b"/v1/chat/completions", [(b"host", b"x")], orjson.dumps(sent))
     plan = answering.handle(arrived)
     assert isinstance(plan, WritePlan)
     first = plan.parts[0][1]
@@ -79,7 +79,7 @@ def status_of(sent: Any, answering: Answering) -> int:
 
 @given(st.sampled_from(places(WHOLE)), JSON, st.booleans())
 def test_whatever_is_sent_is_answered_or_refused(place: tuple[Any, ...], new: Any, tools: bool) -> None:
-    answering = Answering()
+    answering = Responder()
     sent = changed(WHOLE, place, new)
     if not tools and isinstance(sent, dict):
         sent = {key: value for key, value in sent.items() if key not in ("tools", "tool_choice")}
@@ -89,18 +89,18 @@ def test_whatever_is_sent_is_answered_or_refused(place: tuple[Any, ...], new: An
 
 @pytest.mark.parametrize("required", [[None], [[]], [1], "name", 5, None])
 def test_a_schema_may_require_nonsense(required: Any) -> None:
-    answering = Answering()
+    answering = Responder()
     sent = changed(WHOLE, ("tools", 0, "function", "parameters", "required"), required)
     assert status_of(sent, answering) in (200, 400)
     assert answering.records.script_errors == 0
 
 
 def test_the_whole_request_is_answered() -> None:
-    assert status_of(WHOLE, Answering()) == 200
+    assert status_of(WHOLE, Responder()) == 200
 
 
 def test_how_often_a_conversation_came_is_remembered_within_bounds() -> None:
-    answering = Answering(remembered=10)
+    answering = Responder(remembered=10)
     for said in ["first", *(f"q{i}" for i in range(10)), "first", "first", "q9"]:
         status_of(body(said), answering)
     assert [one.attempt for one in answering.records.kept][-3:] == [0, 1, 1]

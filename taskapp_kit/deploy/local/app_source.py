@@ -39,7 +39,7 @@ LOOKED_FOR = ("app", "build_config")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class AppSource:
     """What is served. name: for sentences. app: a TaskApp of ours, or any ASGI application."""
 
     name: str
@@ -84,7 +84,7 @@ def check_sources(*, app: Any, config: Any, config_factory: Any, task_app_path: 
             )
 
 
-def find_source(*, app: Any, config: Any, config_factory: Any, task_app_path: str | Path | None) -> Source:
+def find_source(*, app: Any, config: Any, config_factory: Any, task_app_path: str | Path | None) -> AppSource:
     """What the one argument names. Imports and calls author's code, on the thread that asks: Synth's own package can be
     imported on the main thread only. Raises DiscoveryError, BadArgument, Unavailable, or what a kit app's file raises.
     """
@@ -99,7 +99,7 @@ def find_source(*, app: Any, config: Any, config_factory: Any, task_app_path: st
         return _from_reference(str(task_app_path))
 
 
-def _from_reference(reference: str) -> Source:
+def _from_reference(reference: str) -> AppSource:
     try:
         found = find_app(reference)
     except DiscoveryError as error:
@@ -111,10 +111,10 @@ def _from_reference(reference: str) -> Source:
                 raise _not_installed(str(file or reference)) from error
             raise
         return _foreign(module, attribute, error)
-    return Source(found.name, found)
+    return AppSource(found.name, found)
 
 
-def _foreign(module: ModuleType, attribute: str | None, error: DiscoveryError) -> Source:
+def _foreign(module: ModuleType, attribute: str | None, error: DiscoveryError) -> AppSource:
     """What a file holds that makes no TaskApp (that is what `error` says)."""
     held = vars(module)
     if not attribute and any(isinstance(value, TaskApp) for value in held.values()):
@@ -133,7 +133,7 @@ def _foreign(module: ModuleType, attribute: str | None, error: DiscoveryError) -
     )
 
 
-def _made_by(factory: Callable[[], Any], where: str) -> Source:
+def _made_by(factory: Callable[[], Any], where: str) -> AppSource:
     try:
         made = factory()
     except TaskappError:
@@ -146,13 +146,13 @@ def _made_by(factory: Callable[[], Any], where: str) -> Source:
     return _recognised(made, f"{where}()")
 
 
-def _recognised(value: Any, where: str) -> Source:
+def _recognised(value: Any, where: str) -> AppSource:
     if isinstance(value, TaskApp):
-        return Source(value.name, value)
+        return AppSource(value.name, value)
     if hasattr(value, "app_id") and callable(getattr(value, "rollout", None)):
-        return Source(str(value.app_id), _served_by_them(value, where))
+        return AppSource(str(value.app_id), _served_by_them(value, where))
     if _is_asgi(value):
-        return Source(str(getattr(value, "title", "") or where), value)
+        return AppSource(str(getattr(value, "title", "") or where), value)
     hint = "Give the TaskApp itself." if isinstance(getattr(value, "__self__", None), TaskApp) else ""
     raise BadArgument(
         f"{where} is of type {type(value).__name__}; expected a TaskApp, an ASGI application, or a task app config of synth-ai.",

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from taskapp_kit.config import MAX_KEY_BYTES, Settings, from_environment, process_variable
-from taskapp_kit.deploy.local.app_source import Source, check_sources, find_source
+from taskapp_kit.deploy.local.app_source import AppSource, check_sources, find_source
 from taskapp_kit.deploy.local.server import GRACE_SECONDS, start_server, take_port, wait_until_well
 from taskapp_kit.deploy.tunnel.open_tunnel import Tunnel, open_tunnel
 from taskapp_kit.deploy.tunnel.plan import Timing, plan_tunnel
@@ -238,10 +238,10 @@ class InProcessTaskApp:
         self._running, self._stopping = True, False
         self._leave.clear()
 
-    def _source(self) -> Source:
+    def _source(self) -> AppSource:
         return find_source(**self._sources)
 
-    def _open(self, source: Source) -> None:
+    def _open(self, source: AppSource) -> None:
         """Everything but the callbacks; blocks, on any thread. What it opened is closed by `_close`."""
         settings = self._settings(source)
         fixed = self._plan.way in ("named", "preconfigured")  # the address outside leads to this very port
@@ -268,7 +268,7 @@ class InProcessTaskApp:
         log.info("task app %s runs at %s (tunnel: %s; %s)", source.name, self.local_url, self._plan.way, self._plan.why)
         self._tunnel = open_tunnel(self._plan, self.local_url, self._key, seen, self._leave)
 
-    def _settings(self, source: Source) -> Settings:
+    def _settings(self, source: AppSource) -> Settings:
         """The environment's, with the key of this run, which is chosen here; an app of others brings its own."""
         settings = from_environment()
         self._key = self._given_key or process_variable("ENVIRONMENT_API_KEY")

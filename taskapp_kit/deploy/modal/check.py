@@ -17,7 +17,7 @@ PAUSE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Smoke:
+class SmokeResult:
     """What one short rollout gave. reward: None when the app defines none. seconds: wall time, the start included."""
 
     policy: str
@@ -58,7 +58,9 @@ async def healthy(url: str, key: str | None, *, seconds: float, tell: Callable[[
             await asyncio.sleep(PAUSE_SECONDS)
 
 
-async def smoke(url: str, key: str, policy: Mapping[str, str], *, environment: str, seed: int, seconds: float) -> Smoke:
+async def smoke(
+    url: str, key: str, policy: Mapping[str, str], *, environment: str, seed: int, seconds: float
+) -> SmokeResult:
     """One rollout of at most five turns. Raises ModalRefused with the cause when it does not come back whole."""
     request: dict[str, Any] = {
         "run_id": f"smoke-{uuid.uuid4().hex[:12]}",
@@ -79,7 +81,7 @@ async def smoke(url: str, key: str, policy: Mapping[str, str], *, environment: s
     metrics = metrics if isinstance(metrics, dict) else {}
     reward = answer.get("reward")
     steps = metrics.get("num_steps")
-    return Smoke(
+    return SmokeResult(
         policy=str(policy.get("policy", "")),
         reward=float(reward) if isinstance(reward, int | float) else None,
         steps=steps if isinstance(steps, int) else 0,

@@ -101,11 +101,11 @@ def serve(
     """
     from taskapp_kit.asgi import build
     from taskapp_kit.config import from_environment, keep_from_authors
-    from taskapp_kit.contract.protocols import Coordinator, SystemClock
+    from taskapp_kit.contract.protocols import IdempotencyStore, SystemClock
     from taskapp_kit.deploy.modal.dict_entries import ModalEntries
-    from taskapp_kit.deploy.modal.idempotency import DictCoordinator
+    from taskapp_kit.deploy.modal.idempotency import ModalIdempotencyStore
     from taskapp_kit.deploy.modal.load_app import load_task_app
-    from taskapp_kit.rollout.idempotency_memory import MemoryCoordinator
+    from taskapp_kit.rollout.idempotency_memory import MemoryIdempotencyStore
 
     in_container = _in_container()
     if coordinator not in ("dict", "memory", "store"):
@@ -121,7 +121,7 @@ def serve(
 
         remote.use(ModalMachines())
     clock = SystemClock()
-    tickets: Coordinator | None = None
+    tickets: IdempotencyStore | None = None
     if coordinator == "store":
         if settings.store in (None, "none"):
             raise ConfigError(
@@ -129,9 +129,9 @@ def serve(
                 hint="Put TASKAPP_STORE into the Secret, or use coordinator='dict'.",
             )
     elif coordinator == "memory" or not in_container:
-        tickets = MemoryCoordinator(clock)
+        tickets = MemoryIdempotencyStore(clock)
     else:
-        tickets = DictCoordinator(ModalEntries(dict_name or tickets_of(app.name)), clock)
+        tickets = ModalIdempotencyStore(ModalEntries(dict_name or tickets_of(app.name)), clock)
     return build(app, settings, clock=clock, coordinator=tickets)
 
 

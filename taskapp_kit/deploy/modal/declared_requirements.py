@@ -56,7 +56,7 @@ _CLAUSE = re.compile(r"(~=|==|!=|<=|>=|<|>)\s*3\.(\d+)(?:\.(\*|\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class DeclaredRequirements:
     """What was found. dependencies: pip requirements, the kit's own line left out. extras: of the kit, from that line.
 
     requires_python: a specifier such as ">=3.12", "" when none. settings: what `[tool.taskapp.modal]` says. source: the
@@ -80,19 +80,19 @@ class Needs:
         return f'Add "{package}" to [project] `dependencies` in {self.source.name}.'
 
 
-def read_needs(target: Target, *, beside: Path) -> Needs:
+def read_needs(target: Target, *, beside: Path) -> DeclaredRequirements:
     """What the author of `target` declared; nothing for a bundled environment.
 
     Raises:
         ConfigError: every problem of the block or file, each with its line.
     """
     if target.kind == "bundled":
-        return Needs()
+        return DeclaredRequirements()
     if target.kind == "module":
         return _of_module(target.name.partition(".")[0])
     path = (beside / target.name).absolute()
     if not path.is_file():
-        return Needs()  # `cargo.trees` says so
+        return DeclaredRequirements()  # `cargo.trees` says so
     text = path.read_text("utf-8", errors="replace").replace("\r\n", "\n")
     blocks = list(_BLOCK.finditer(text))
     if len(blocks) > 1:
@@ -141,10 +141,10 @@ def _allows(clause: tuple[str, str, str], minor: int) -> bool:
     return allowed[operator]
 
 
-def _of_module(top: str) -> Needs:
+def _of_module(top: str) -> DeclaredRequirements:
     spec = find_top(top)
     if spec is None or spec.origin is None:
-        return Needs()  # `cargo.trees` says so
+        return DeclaredRequirements()  # `cargo.trees` says so
     found = _of_folder(Path(spec.origin).parent)
     if found.source is not None:
         return found
@@ -152,11 +152,11 @@ def _of_module(top: str) -> Needs:
         distribution = metadata.distribution(name)
         lines, _ = split_metadata(distribution.requires or [], [])
         dependencies, extras = _without_kit(lines)
-        return Needs(dependencies, extras, (distribution.metadata.get_all("Requires-Python") or [""])[0])
-    return Needs()
+        return DeclaredRequirements(dependencies, extras, (distribution.metadata.get_all("Requires-Python") or [""])[0])
+    return DeclaredRequirements()
 
 
-def _of_folder(folder: Path) -> Needs:
+def _of_folder(folder: Path) -> DeclaredRequirements:
     """The nearest pyproject.toml; it is looked for up to the top of a repository, as Python's tools do.
 
     Not where everybody may write: what somebody else puts into /tmp says nothing of an app below it.
@@ -170,13 +170,17 @@ def _of_folder(folder: Path) -> Needs:
             break
         file = place / "pyproject.toml"
         if file.is_file():
-            return Needs() if place == KIT_DIR.parent else _read(file.read_text("utf-8", errors="replace"), file)
+            return (
+                DeclaredRequirements()
+                if place == KIT_DIR.parent
+                else _read(file.read_text("utf-8", errors="replace"), file)
+            )
         if (place / ".git").exists() or place.name == "site-packages" or place == home:
             break
-    return Needs()
+    return DeclaredRequirements()
 
 
-def _read(text: str, source: Path, *, first_line: int = 0, block: bool = False) -> Needs:
+def _read(text: str, source: Path, *, first_line: int = 0, block: bool = False) -> DeclaredRequirements:
     what = f"the # /// script block of {source.name}" if block else source.name
     try:
         content = tomllib.loads(text)
@@ -219,7 +223,7 @@ def _read(text: str, source: Path, *, first_line: int = 0, block: bool = False) 
         count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise ConfigError(f"{source} has {count}:{told}")
     kept, extras = _without_kit(dependencies)
-    return Needs(kept, extras, requires, dataclasses.replace(ModalSettings(), **said), source, block)
+    return DeclaredRequirements(kept, extras, requires, dataclasses.replace(ModalSettings(), **said), source, block)
 
 
 def _table(content: Mapping[str, Any]) -> Mapping[str, Any]:

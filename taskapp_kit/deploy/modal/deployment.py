@@ -28,8 +28,8 @@ from taskapp_kit.deploy.modal.container import preload, serve, tickets_of
 from taskapp_kit.deploy.modal.load_app import require_modal
 from taskapp_kit.deploy.modal.plan import SOURCE_ROOT, DeployPlan, make_plan, together
 from taskapp_kit.deploy.modal.settings import ModalSettings
-from taskapp_kit.deploy.packaging.import_check import Rehearsal
-from taskapp_kit.deploy.packaging.source_files import Tree, folder_of
+from taskapp_kit.deploy.packaging.import_check import ImportCheck
+from taskapp_kit.deploy.packaging.source_files import FileSet, folder_of
 from taskapp_kit.deploy.packaging.wheel import keep
 from taskapp_kit.errors import TaskappError
 from taskapp_kit.version import __version__
@@ -66,7 +66,12 @@ class Deployment:
     """
 
     def __init__(
-        self, target: str, said: ModalSettings | None = None, *, beside: str | Path, rehearsal: Rehearsal | None = None
+        self,
+        target: str,
+        said: ModalSettings | None = None,
+        *,
+        beside: str | Path,
+        rehearsal: ImportCheck | None = None,
     ) -> None:
         self._client = require_modal()
         self._beside = folder_of(beside)
@@ -97,7 +102,7 @@ class Deployment:
             asked["target"],
             ModalSettings(**asked["said"]),
             beside=asked["beside"],
-            rehearsal=Rehearsal.of(told) if told is not None else None,
+            rehearsal=ImportCheck.of(told) if told is not None else None,
         )
 
     @property
@@ -176,7 +181,7 @@ class Deployment:
         return image
 
 
-def _with_tree(image: modal.Image, tree: Tree) -> modal.Image:
+def _with_tree(image: modal.Image, tree: FileSet) -> modal.Image:
     remote = f"{SOURCE_ROOT}/{tree.remote_dir}".rstrip("/")
     if (tree.local_dir / "__init__.py").is_file():
         return image.add_local_dir(tree.local_dir, remote, ignore=_all_but(tree.files))

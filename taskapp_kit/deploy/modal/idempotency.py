@@ -44,9 +44,9 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
-from taskapp_kit.contract.protocols import TICKET_SECONDS, Claim, Clock, Settled, Ticket
+from taskapp_kit.contract.protocols import TICKET_SECONDS, Claim, Clock, IdempotencyRecord, StoredResult
 from taskapp_kit.deploy.modal.dict_entries import Entries
-from taskapp_kit.deploy.modal.idempotency_record import MOST_BYTES, PART_BYTES, KeptTicket, Shelf, damaged
+from taskapp_kit.deploy.modal.idempotency_record import MOST_BYTES, PART_BYTES, DictRecord, DictRecords, damaged
 from taskapp_kit.errors import StoreError
 
 log = logging.getLogger("taskapp_kit.deploy")
@@ -61,8 +61,8 @@ RENEW_SECONDS = 8.0
 LONGEST_CHAIN = 10_000
 
 
-class DictCoordinator:
-    """A `Coordinator` over the entries of a modal.Dict. Use it on one event loop; any number may share a Dict.
+class ModalIdempotencyStore:
+    """An `IdempotencyStore` over the entries of a modal.Dict. Use it on one event loop; any number may share a Dict.
 
     renew_seconds: how often what it holds is renewed. part_bytes, most_bytes: see PART_BYTES, MOST_BYTES. Who holds is
     named at the first claim, so that containers restored from one memory snapshot are not the same one.
@@ -78,19 +78,19 @@ class DictCoordinator:
         most_bytes: int = MOST_BYTES,
     ) -> None:
         self._entries = entries
-        self._shelf = Shelf(entries, part_bytes=part_bytes, most_bytes=most_bytes)
+        self._shelf = DictRecords(entries, part_bytes=part_bytes, most_bytes=most_bytes)
         self._clock = clock
         self._renew_seconds = renew_seconds
         self._holder = ""
         self._beat = 0
         self._beaten_at: float | None = None
         self._beating: asyncio.Task[None] | None = None
-        self._held: dict[str, KeptTicket | None] = {}
+        self._held: dict[str, DictRecord | None] = {}
         self._renewing: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
-    async def claim(self, ticket: Ticket) -> Claim | None:
+    async def claim(self, ticket: IdempotencyRecord) -> Claim | None:
         """Keeps the ticket as held by this process, and answers None; when its key is taken, answers who has it.
 
         A caller that is cancelled meanwhile holds nothing. Raises StoreError.
@@ -112,7 +112,7 @@ class DictCoordinator:
             self._held.pop(ticket.rollout_id, None)
         return found
 
-    async def settle(self, settled: Settled, *, free_key: bool = False) -> None:
+    async def settle(self, settled: StoredResult, *, free_key: bool = False) -> None:
         """What came of a ticket that this process holds; when this returns, Modal has it.
 
         A caller that is cancelled meanwhile does not undo it. After a StoreError the ticket is no longer held, and is
@@ -181,7 +181,7 @@ class DictCoordinator:
 
     # -- claiming -------------------------------------------------------------------------------------------------
 
-    async def _claim(self, ticket: Ticket) -> Claim | None:
+    async def _claim(self, ticket: IdempotencyRecord) -> Claim | None:
         if ticket.key is None:
             await self._put_ticket(ticket)
             return None
@@ -207,9 +207,9 @@ class DictCoordinator:
                 await self._shelf.forget(rollout_id)
         self._held.pop(rollout_id, None)
 
-    async def _put_ticket(self, ticket: Ticket) -> None:
+    async def _put_ticket(self, ticket: IdempotencyRecord) -> None:
         await self._be_alive()
-        kept = KeptTicket(ticket, uuid.uuid4().hex, self._holder, self._beat)
+        kept = DictRecord(ticket, uuid.uuid4().hex, self._holder, self._beat)
         if not await self._shelf.put_new(kept):
             raise _known(ticket.rollout_id)
         self._held[ticket.rollout_id] = kept
@@ -237,7 +237,7 @@ class DictCoordinator:
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    async def _standing(self, rollout_id: str) -> tuple[KeptTicket | None, State]:
+    async def _standing(self, rollout_id: str) -> tuple[DictRecord | None, State]:
         """A ticket, and how it stands; (None, "lost") when there is none, or no more."""
         kept = await self._fresh_ticket(rollout_id)
         if kept is None or kept.settled or await self._alive(kept):
@@ -246,14 +246,14 @@ class DictCoordinator:
         kept = await self._fresh_ticket(rollout_id)
         return kept, "settled" if kept is not None and kept.settled else "lost"
 
-    async def _fresh_ticket(self, rollout_id: str) -> KeptTicket | None:
+    async def _fresh_ticket(self, rollout_id: str) -> DictRecord | None:
         kept = await self._shelf.read(rollout_id)
         return kept if kept is not None and self._fresh(kept.ticket) else None
 
-    async def _found(self, kept: KeptTicket, state: State) -> Claim:
+    async def _found(self, kept: DictRecord, state: State) -> Claim:
         return Claim(kept.ticket, state, await self._shelf.settled(kept) if state == "settled" else None)
 
-    async def _alive(self, kept: KeptTicket) -> bool:
+    async def _alive(self, kept: DictRecord) -> bool:
         """Whether its holder lives, and holds it."""
         if kept.holder == self._holder:
             return kept.ticket.rollout_id in self._held
@@ -271,13 +271,13 @@ class DictCoordinator:
             return False
         return kept.beat >= beat or kept.ticket.rollout_id in held
 
-    def _fresh(self, ticket: Ticket) -> bool:
+    def _fresh(self, ticket: IdempotencyRecord) -> bool:
         age_seconds = self._clock.now() - ticket.created_at
         return -TICKET_SECONDS <= age_seconds < TICKET_SECONDS
 
     # -- settling, and staying alive ------------------------------------------------------------------------------
 
-    async def _settle(self, kept: KeptTicket, settled: Settled, free_key: bool) -> None:
+    async def _settle(self, kept: DictRecord, settled: StoredResult, free_key: bool) -> None:
         try:
             await self._shelf.settle(kept, settled, free_key=free_key)
         finally:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from taskapp_kit.contract.protocols import Settled, Ticket
+from taskapp_kit.contract.protocols import IdempotencyRecord, StoredResult
 from taskapp_kit.deploy.modal.dict_entries import Entries
 from taskapp_kit.errors import Failure, StoreError
 
@@ -30,20 +30,20 @@ PART_BYTES = 2**20
 """Modal's client checks no limit of a value; its server refuses one that is too large for a request, and Modal advises
 against large ones. So what is long is cut into parts that any of them takes."""
 MOST_BYTES = 64 * 2**20
-"""Of one answer, and again of its events, packed. What is longer is not kept: see `Shelf.settle`."""
+"""Of one answer, and again of its events, packed. What is longer is not kept: see `DictRecords.settle`."""
 AT_ONCE = 4
 """Parts on their way at the same time, so that one long answer does not fill the line."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeptTicket:
+class DictRecord:
     """A ticket as it lies in the Dict.
 
     claim: names the put, so that who put it knows it again. holder: who holds it. beat: the holder's beat when it was
     claimed. freed: its key may be claimed anew. answer, events: how many parts they have, None without them.
     """
 
-    ticket: Ticket
+    ticket: IdempotencyRecord
     claim: str
     holder: str
     beat: int
@@ -62,14 +62,16 @@ class KeptTicket:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> KeptTicket:
+    def from_bytes(cls, data: bytes) -> DictRecord:
         """What `to_bytes` wrote. Raises ValueError, TypeError, KeyError, AttributeError."""
         found = json.loads(data)
         failure = found.pop("failure")
-        return cls(Ticket(**found.pop("ticket")), failure=None if failure is None else Failure(**failure), **found)
+        return cls(
+            IdempotencyRecord(**found.pop("ticket")), failure=None if failure is None else Failure(**failure), **found
+        )
 
 
-class Shelf:
+class DictRecords:
     """Tickets and answers by their rollouts. Everything raises StoreError."""
 
     def __init__(self, entries: Entries, *, part_bytes: int = PART_BYTES, most_bytes: int = MOST_BYTES) -> None:
@@ -77,7 +79,7 @@ class Shelf:
         self._part_bytes = part_bytes
         self._most_bytes = most_bytes
 
-    async def put_new(self, kept: KeptTicket) -> bool:
+    async def put_new(self, kept: DictRecord) -> bool:
         """Puts a ticket that is not there yet; whether it is ours that lies there now."""
         rollout_id = kept.ticket.rollout_id
         if await self._entries.put_if_absent(f"ticket/{rollout_id}", kept.to_bytes()):
@@ -85,13 +87,13 @@ class Shelf:
         there = await self.read(rollout_id)  # the client may have put it twice, when the first answer was lost
         return there is not None and there.claim == kept.claim
 
-    async def read(self, rollout_id: str) -> KeptTicket | None:
+    async def read(self, rollout_id: str) -> DictRecord | None:
         """The ticket; None when there is none."""
         data = await self._entries.get(f"ticket/{rollout_id}")
         if data is None:
             return None
         try:
-            return KeptTicket.from_bytes(data)
+            return DictRecord.from_bytes(data)
         except (ValueError, TypeError, KeyError, AttributeError) as fault:
             raise damaged(rollout_id, fault) from fault
 
@@ -99,7 +101,7 @@ class Shelf:
         """Removes a ticket of which nothing came."""
         await self._entries.remove(f"ticket/{rollout_id}")
 
-    async def settle(self, kept: KeptTicket, settled: Settled, *, free_key: bool) -> None:
+    async def settle(self, kept: DictRecord, settled: StoredResult, *, free_key: bool) -> None:
         """Writes what came of a ticket. Of an answer longer than most_bytes a failure with the code `answer_too_large`."""
         answer, events = await asyncio.to_thread(lambda: (_packed(settled.answer), _packed(settled.events)))
         failure = settled.failure
@@ -116,12 +118,12 @@ class Shelf:
         )
         await self._entries.put(f"ticket/{settled.rollout_id}", over.to_bytes())
 
-    async def settled(self, kept: KeptTicket) -> Settled:
+    async def settled(self, kept: DictRecord) -> StoredResult:
         """What `settle` wrote."""
         rollout_id = kept.ticket.rollout_id
         answer = await self._joined(rollout_id, "answer", kept.answer)
         events = await self._joined(rollout_id, "events", kept.events)
-        return Settled(rollout_id, answer, kept.failure, events)
+        return StoredResult(rollout_id, answer, kept.failure, events)
 
     def _parts_of(self, data: bytes | None) -> int | None:
         return None if data is None else -(-len(data) // self._part_bytes)

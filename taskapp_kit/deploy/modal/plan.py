@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from taskapp_kit.deploy.modal.container import Together
-from taskapp_kit.deploy.modal.declared_requirements import Needs, python_version, read_needs
+from taskapp_kit.deploy.modal.declared_requirements import DeclaredRequirements, python_version, read_needs
 from taskapp_kit.deploy.modal.settings import ModalSettings
 from taskapp_kit.deploy.packaging import requirements as python_requirements
 from taskapp_kit.deploy.packaging import source_files
-from taskapp_kit.deploy.packaging.import_check import MissingModule, Rehearsal, RehearsalFailed, rehearse
+from taskapp_kit.deploy.packaging.import_check import ImportCheck, ImportCheckFailed, MissingModule, rehearse
 from taskapp_kit.deploy.packaging.wheel import kit_wheel
 from taskapp_kit.errors import ConfigError
 
@@ -49,8 +49,8 @@ class DeployPlan:
     required_keys: tuple[str, ...]
     requirements: tuple[str, ...]
     wheel: Path
-    trees: tuple[source_files.Tree, ...]
-    rehearsal: Rehearsal | None
+    trees: tuple[source_files.FileSet, ...]
+    rehearsal: ImportCheck | None
     warnings: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     source: Path | None = None
@@ -88,7 +88,7 @@ class DeployPlan:
 
 
 def make_plan(
-    target: str, said: ModalSettings, *, beside: str | Path, rehearsal: Rehearsal | None = None
+    target: str, said: ModalSettings, *, beside: str | Path, rehearsal: ImportCheck | None = None
 ) -> DeployPlan:
     """The plan for one app.
 
@@ -154,13 +154,13 @@ def together(settings: ModalSettings) -> Together:
 
 def _rehearsed(
     parsed: source_files.Target,
-    needs: Needs,
+    needs: DeclaredRequirements,
     known: Known,
-    tree: source_files.Tree | None,
+    tree: source_files.FileSet | None,
     data: list[str],
     *,
     folder: Path,
-) -> tuple[Rehearsal, list[str]]:
+) -> tuple[ImportCheck, list[str]]:
     """What the import told, and what to warn of. Raises DiscoveryError, ConfigError."""
     modules, unknown = known
     own = _own_modules(tree) if tree is not None else frozenset()
@@ -175,7 +175,7 @@ def _rehearsed(
         )
     except MissingModule as error:
         sentence, advice = _advice(error.module, needs, unknown, _inside(parsed, error.module, folder))
-        raise RehearsalFailed(f"{error.message}, {sentence}", hint=advice) from None
+        raise ImportCheckFailed(f"{error.message}, {sentence}", hint=advice) from None
     warnings = []
     public = [path for path in told.opened if not source_files.is_private(path)]
     private = [path for path in told.opened if source_files.is_private(path)]
@@ -204,7 +204,7 @@ def _inside(parsed: source_files.Target, module: str, folder: Path) -> str | Non
     return None
 
 
-def _advice(module: str, needs: Needs, unknown: tuple[str, ...], inside: str | None) -> tuple[str, str]:
+def _advice(module: str, needs: DeclaredRequirements, unknown: tuple[str, ...], inside: str | None) -> tuple[str, str]:
     if inside is not None:
         return (
             "the author's own package, and would not find it: of a single file its folder travels, not the package.",
@@ -227,13 +227,13 @@ def _advice(module: str, needs: Needs, unknown: tuple[str, ...], inside: str | N
     return f"which is not among what {declares}.", needs.where_to_declare(package)
 
 
-def _own_modules(tree: source_files.Tree) -> frozenset[str]:
+def _own_modules(tree: source_files.FileSet) -> frozenset[str]:
     if tree.remote_dir and tree.remote_dir != source_files.APP_DIR:  # a package is mounted under its own name
         return frozenset({tree.remote_dir})
     return frozenset(file.partition("/")[0].removesuffix(".py") for file in tree.files)
 
 
-def _named_files(told: Rehearsal, tree: source_files.Tree) -> list[str]:
+def _named_files(told: ImportCheck, tree: source_files.FileSet) -> list[str]:
     return [_relative(path, tree.local_dir) for path in told.files]
 
 
@@ -245,7 +245,7 @@ def _relative(path: str, folder: Path) -> str:
     return path
 
 
-def _lazy_imports(tree: source_files.Tree, needs: Needs, known: Known) -> Iterator[str]:
+def _lazy_imports(tree: source_files.FileSet, needs: DeclaredRequirements, known: Known) -> Iterator[str]:
     """A warning for each module that is imported only when a function runs, and would not be there."""
     modules, unknown = known
     there = modules | _own_modules(tree) | ALWAYS_THERE | sys.stdlib_module_names | set(unknown)
@@ -260,7 +260,7 @@ def _lazy_imports(tree: source_files.Tree, needs: Needs, known: Known) -> Iterat
                 )
 
 
-def _left(tree: source_files.Tree) -> Iterator[str]:
+def _left(tree: source_files.FileSet) -> Iterator[str]:
     """What lies in the app's folder and stays here: names of files, and of folders of which nothing travels."""
     taken = {file.partition("/")[0] for file in tree.files}
     for entry in sorted(tree.local_dir.iterdir()):

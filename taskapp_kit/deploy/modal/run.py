@@ -64,8 +64,8 @@ _ADDRESS = re.compile(r"\W*(https?://[^\s│'\"]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class How:
-    """How to deploy. environment: of Modal, "" for the account's own. tag: a label of this version, shown by Modal.
+class DeployOptions:
+    """Options of a deploy. environment: of Modal, "" for the account's own. tag: a label of this version, shown by Modal.
 
     strategy: `rolling` lets old containers finish, `recreate` stops them first.
     """
@@ -94,7 +94,7 @@ def entry(plan: DeployPlan, said: ModalSettings, *, beside: Path, rehearsed: boo
         yield module
 
 
-def deploy(module: Path, how: How, *, tell: Callable[[str], None]) -> None:
+def deploy(module: Path, how: DeployOptions, *, tell: Callable[[str], None]) -> None:
     """`modal deploy`. tell: gets each line that Modal prints. Raises ModalRefused, Unavailable."""
     more = ["--strategy", how.strategy, *(["--tag", how.tag] if how.tag else [])]
     status, interrupted = _modal(["deploy", str(module), *_environment(how), *more], tell)
@@ -109,14 +109,14 @@ def deploy(module: Path, how: How, *, tell: Callable[[str], None]) -> None:
         )
 
 
-def serve(module: Path, how: How, *, tell: Callable[[str], None], answering: Callable[[str], None]) -> None:
+def serve(module: Path, how: DeployOptions, *, tell: Callable[[str], None], answering: Callable[[str], None]) -> None:
     """`modal serve`, until Ctrl-C. answering: called once with the address. Raises ModalRefused, Unavailable."""
     status, interrupted = _modal(["serve", str(module), *_environment(how)], tell, answering)
     if status != 0 and not interrupted:
         raise ModalRefused(f"`modal serve` ended with status {status}.", hint="What it said stands above.")
 
 
-def _environment(how: How) -> list[str]:
+def _environment(how: DeployOptions) -> list[str]:
     return ["--env", how.environment] if how.environment else []
 
 

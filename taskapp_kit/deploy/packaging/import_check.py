@@ -41,7 +41,7 @@ GRACE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class ImportCheck:
     """What was learnt of an app.
 
     name, version: its own. files: absolute paths that it names. opened: absolute paths below its folder that it opened
@@ -63,20 +63,20 @@ class Rehearsal:
     seed: int = 0
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Rehearsal:
+    def of(cls, told: Mapping[str, Any]) -> ImportCheck:
         """From JSON."""
         learnt: dict[str, Any] = {name: tuple(it) if isinstance(it, list) else it for name, it in told.items()}
         return cls(**learnt)
 
 
-def rehearse(address: str, *, allowed: Sequence[str], folder: Path | None, own: Sequence[str]) -> Rehearsal:
+def rehearse(address: str, *, allowed: Sequence[str], folder: Path | None, own: Sequence[str]) -> ImportCheck:
     """Imports the app at `address` in a child process, which may import `allowed` top-level modules alone.
 
     folder, own: the folder of the author's files, and which of them travel; None for a bundled app. The child has not
     the keys of a server. What the app prints goes nowhere, and what it leaves running is not waited for.
 
     Raises:
-        RehearsalFailed: the app cannot be imported so; the sentence names the module that is missing, and where.
+        ImportCheckFailed: the app cannot be imported so; the sentence names the module that is missing, and where.
     """
     question = {
         "address": address,
@@ -97,14 +97,14 @@ def rehearse(address: str, *, allowed: Sequence[str], folder: Path | None, own: 
                 env=child_environment(),
             )
         except subprocess.TimeoutExpired:
-            raise RehearsalFailed(
+            raise ImportCheckFailed(
                 f"{address} was not imported within {SECONDS:.0f} s.", hint="A container would wait as long; mend it."
             ) from None
         if not answer.is_file():
             said.seek(0)
             lines = said.read().decode("utf-8", "replace").splitlines()
             last = next((line for line in reversed(lines) if line.strip()), "")
-            raise RehearsalFailed(
+            raise ImportCheckFailed(
                 f"The process that imported {address} ended with status {done.returncode}{f': {last[:200]}' if last else '.'}",
                 hint="Import it yourself: python FILE.",
             )
@@ -113,18 +113,18 @@ def rehearse(address: str, *, allowed: Sequence[str], folder: Path | None, own: 
         raise (
             MissingModule(told["error"], told["module"])
             if told["module"]
-            else RehearsalFailed(told["error"], hint=told["hint"])
+            else ImportCheckFailed(told["error"], hint=told["hint"])
         )
-    return Rehearsal.of(told)
+    return ImportCheck.of(told)
 
 
-class RehearsalFailed(DiscoveryError):
+class ImportCheckFailed(DiscoveryError):
     """The app is there, and cannot be imported as it stands."""
 
     exit_status = 1
 
 
-class MissingModule(RehearsalFailed):
+class MissingModule(ImportCheckFailed):
     """The app imports a module that its container would not have: `FILE:LINE imports NAME`. `module`: its top."""
 
     def __init__(self, message: str, module: str) -> None:
@@ -229,7 +229,7 @@ def _left_behind(folder: Path, travelling: set[str]) -> list[str]:
     return sorted(found)
 
 
-def _told(app: TaskApp) -> Rehearsal:
+def _told(app: TaskApp) -> ImportCheck:
     from taskapp_kit.contract.chat import role_variable, role_variables
     from taskapp_kit.contract.example_policy import example_policy
     from taskapp_kit.rollout.policy.select import offered, policies_of
@@ -245,7 +245,7 @@ def _told(app: TaskApp) -> Rehearsal:
     needs = needed_roles(spec)
     roles = {role_variable(need.role): need.judge for need in needs if need.must}
     policies = policies_of(offered(spec, exposure="public", gold=None), first)
-    return Rehearsal(
+    return ImportCheck(
         name=spec.name,
         version=spec.version,
         files=tuple(sorted(set(files))),

@@ -53,7 +53,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class FileSet:
     """Named files of `local_dir`, and where they lie in the container.
 
     `remote_dir` is POSIX and relative to the source root; "" is the root itself. `files` are POSIX, relative
@@ -156,7 +156,7 @@ def app_folder(target: Target, *, beside: Path) -> Path | None:
     return trees(target, beside=beside)[0].local_dir
 
 
-def trees(target: Target, *, beside: Path, data_files: Sequence[str] = ()) -> tuple[Tree, ...]:
+def trees(target: Target, *, beside: Path, data_files: Sequence[str] = ()) -> tuple[FileSet, ...]:
     """The author's files that travel for `target`; none for a bundled environment, which the kit brings.
 
     Args:
@@ -176,7 +176,7 @@ def trees(target: Target, *, beside: Path, data_files: Sequence[str] = ()) -> tu
                 hint=f"Check the path; a relative one starts from {beside.absolute()}.",
             )
         files = set(_own_modules(path)) | {_data_file(path.parent, name) for name in data_files}
-        return (Tree(path.parent, APP_DIR, tuple(sorted(files))),)
+        return (FileSet(path.parent, APP_DIR, tuple(sorted(files))),)
     if target.kind == "module":
         return (_module_tree(target.name, data_files),)
     _check_bundled(target.name, data_files)
@@ -289,7 +289,7 @@ def find_top(name: str) -> ModuleSpec | None:
     return PathFinder.find_spec(name, [str(Path.cwd()), *sys.path])
 
 
-def _module_tree(module: str, data_files: Sequence[str]) -> Tree:
+def _module_tree(module: str, data_files: Sequence[str]) -> FileSet:
     top = module.partition(".")[0]
     spec = find_top(top)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
@@ -300,10 +300,10 @@ def _module_tree(module: str, data_files: Sequence[str]) -> Tree:
     origin = Path(spec.origin)
     if not spec.submodule_search_locations:
         data = {_data_file(origin.parent, name) for name in data_files}
-        return Tree(origin.parent, "", tuple(sorted({origin.name} | data)))
+        return FileSet(origin.parent, "", tuple(sorted({origin.name} | data)))
     folder = origin.parent
     data = {_data_file(folder, name) for name in data_files}
-    return Tree(folder, top, tuple(sorted(set(_walk(folder, _SOURCE_SUFFIXES)) | data)))
+    return FileSet(folder, top, tuple(sorted(set(_walk(folder, _SOURCE_SUFFIXES)) | data)))
 
 
 def _check_bundled(name: str, data_files: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from taskapp_kit.contract.content import Json, NotJson, plain
 from taskapp_kit.errors import Failure, TaskappError, Unavailable
 
 
-class SecondModelFailed(TaskappError):
+class AuxiliaryModelFailed(TaskappError):
     """A model that the environment asked gave no answer; the rollout fails at boundary `environment`."""
 
     def __init__(self, role: str, failure: Failure) -> None:
@@ -18,7 +18,7 @@ class SecondModelFailed(TaskappError):
         self.failure = failure
 
 
-class SecondModels:
+class AuxiliaryModels:
     """Those of one episode. spent: `calls_ROLE` and `tokens_ROLE`, for the episode's metrics.
 
     calls: each with `role`, `messages` (those that this role was not sent before), `reply`, `usage`, `seconds`, `attempts`
@@ -31,12 +31,12 @@ class SecondModels:
         self.calls: list[dict[str, Json]] = []
         self._known: dict[str, list[Json]] = {}
 
-    def model(self, role: str) -> SecondModel:
+    def model(self, role: str) -> AuxiliaryModel:
         """The model with this role."""
-        return SecondModel(role, self)
+        return AuxiliaryModel(role, self)
 
     def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
-        """One answer. Raises SecondModelFailed, Unavailable when nobody has the role."""
+        """One answer. Raises AuxiliaryModelFailed, Unavailable when nobody has the role."""
         if self._port is None:
             raise Unavailable(
                 f"context.model({role!r}) needs a model, and none can be reached from here.",
@@ -45,7 +45,7 @@ class SecondModels:
         try:
             reply = self._port.ask(role, body)
         except ModelFailed as failed:
-            raise SecondModelFailed(role, failed.failure) from None
+            raise AuxiliaryModelFailed(role, failed.failure) from None
         for name, amount in ((f"calls_{role}", 1.0), (f"tokens_{role}", reply.tokens)):
             self.spent[name] = self.spent.get(name, 0.0) + amount
         self._record(role, body, reply)
@@ -68,10 +68,10 @@ class SecondModels:
         )
 
 
-class SecondModel:
+class AuxiliaryModel:
     """What `context.model(role)` gives."""
 
-    def __init__(self, role: str, models: SecondModels) -> None:
+    def __init__(self, role: str, models: AuxiliaryModels) -> None:
         self.role = role
         self._models = models
 
@@ -79,7 +79,7 @@ class SecondModel:
         """One answer to a conversation (`[{"role": "user", "content": …}, …]`), for environments that are not async.
 
         sampling: further members of the chat-completions request (`temperature`, `max_tokens`, …). Raises
-        SecondModelFailed, Unavailable; ValueError for what is not JSON.
+        AuxiliaryModelFailed, Unavailable; ValueError for what is not JSON.
         """
         try:
             body = plain({**sampling, "messages": list(messages)}, "request")

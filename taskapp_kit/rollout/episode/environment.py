@@ -24,7 +24,7 @@ from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.declare.source_location import line_of, without_folder
 from taskapp_kit.declare.specs import ActionSpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError, TaskappError, Unavailable
-from taskapp_kit.rollout.episode.auxiliary_models import SecondModel, SecondModels
+from taskapp_kit.rollout.episode.auxiliary_models import AuxiliaryModel, AuxiliaryModels
 from taskapp_kit.rollout.episode.plan import EpisodePlan
 
 P = ParamSpec("P")
@@ -68,7 +68,7 @@ class Context:
     nobody will look at pictures. path(name): a file beside the author's file.
     """
 
-    def __init__(self, plan: EpisodePlan, second: SecondModels) -> None:
+    def __init__(self, plan: EpisodePlan, second: AuxiliaryModels) -> None:
         self._second = second
         self.rng = derived_rng("environment", plan.environment.name, plan.split, plan.seed)
         self.log = logging.getLogger(f"taskapp_kit.environment.{plan.environment.name}")
@@ -79,7 +79,7 @@ class Context:
         """A file beside the author's file."""
         return self._folder / name
 
-    def model(self, role: str) -> SecondModel:
+    def model(self, role: str) -> AuxiliaryModel:
         """A second model, such as a user simulator: the one that TASKAPP_{ROLE}_URL names where the server runs."""
         return self._second.model(role)
 
@@ -118,12 +118,12 @@ def prepare_to_serve(spec: EnvironmentSpec) -> None:
         ) from error
 
 
-class Stage:
+class EnvironmentHost:
     """An instance of an author's environment, from construction to `close`."""
 
     def __init__(self, plan: EpisodePlan, models: ModelPort | None = None) -> None:
         self.plan = plan
-        self._second = SecondModels(models)
+        self._second = AuxiliaryModels(models)
         self.spec: EnvironmentSpec = plan.environment
         self._runner: asyncio.Runner | None = None
         self._last_observation: Any = None
@@ -228,7 +228,7 @@ class Stage:
                 self._runner = None
 
     @property
-    def second(self) -> SecondModels:
+    def second(self) -> AuxiliaryModels:
         """The models that the environment asked itself."""
         return self._second
 

@@ -31,7 +31,7 @@ from taskapp_kit.contract.trajectory import RESERVED_METRICS, Decision, PlayedSt
 from taskapp_kit.declare.signature import BadArguments
 from taskapp_kit.declare.specs import ActionSpec
 from taskapp_kit.errors import Boundary, Failure, InvalidAction, RequestError, TaskappError
-from taskapp_kit.rollout.episode.environment import ConfigRefused, EnvironmentLeft, EnvironmentProblem, Stage
+from taskapp_kit.rollout.episode.environment import ConfigRefused, EnvironmentHost, EnvironmentLeft, EnvironmentProblem
 from taskapp_kit.rollout.episode.plan import Control, EpisodePlan, Scripted
 
 log = logging.getLogger("taskapp_kit.run")
@@ -89,7 +89,7 @@ class Episode:
     def events(self) -> Answers:
         """The events, in order, from `started` to `ended`. The environment is closed whatever happens."""
         plan = self.plan
-        stage = Stage(plan, self.models)
+        stage = EnvironmentHost(plan, self.models)
         self.second_calls = stage.second.calls
         spec = plan.environment
         yield Started(spec.name, spec.version, plan.split, plan.seed, plan.config, plan.policy)
@@ -115,7 +115,7 @@ class Episode:
             yield failed
         yield EpisodeEnded(status, stop_reason, final_state, self._numbers(stage))
 
-    def _numbers(self, stage: Stage) -> dict[str, float]:
+    def _numbers(self, stage: EnvironmentHost) -> dict[str, float]:
         """The episode's metrics: the environment's, and the kit's under names that the environment cannot take."""
         ours = {"steps": float(self._steps), "turns": float(self._turns), **self._counts, **stage.second.spent}
         taken = sorted(name for name in self._metrics if name in ours or name in RESERVED_METRICS)
@@ -126,14 +126,14 @@ class Episode:
             )
         return {**ours, **{name: value for name, value in self._metrics.items() if name not in taken}}
 
-    def _stoppable(self, stage: Stage) -> Answers:
+    def _stoppable(self, stage: EnvironmentHost) -> Answers:
         """Plays; where a policy or a model would be asked the episode may be stopped."""
         try:
             yield from self._play(stage)
         except PolicyStops as stops:
             yield from self._limit(stops.stop_reason, self._turns if stops.value is None else stops.value)
 
-    def _play(self, stage: Stage) -> Answers:
+    def _play(self, stage: EnvironmentHost) -> Answers:
         plan, clock = self.plan, self.clock
         began = clock.monotonic()
         self._doing = "before the first step"
@@ -268,7 +268,7 @@ class Episode:
         (parameter,) = action.arguments.names
         return ToolCall(action.name, {parameter: answer.output or ""})
 
-    def _step(self, stage: Stage, call: ToolCall, problem: str | None) -> PlayedStep:
+    def _step(self, stage: EnvironmentHost, call: ToolCall, problem: str | None) -> PlayedStep:
         """One action in the environment; a refusal is a step whose observation says why.
 
         problem: the policy's own sentence for a call of nothing, and for arguments that are words and no object.
@@ -336,7 +336,7 @@ class Episode:
         finally:
             self._since(began)
 
-    def _final_state(self, stage: Stage) -> Content:
+    def _final_state(self, stage: EnvironmentHost) -> Content:
         self._doing = "in final_state"
         try:
             return self._timed(stage.final_state)
@@ -344,7 +344,7 @@ class Episode:
             self.warnings.append(f"final_state asked a model beyond {stops.stop_reason}, so there is no end state.")
             return None
 
-    def _close(self, stage: Stage) -> Failed | None:
+    def _close(self, stage: EnvironmentHost) -> Failed | None:
         try:
             self._doing = "in close"
             self._timed(stage.close)

@@ -20,11 +20,11 @@ from taskapp_kit.contract.chat import ChatReply, Endpoint, ModelFailed
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import Clock, SystemClock
 from taskapp_kit.errors import Failure
-from taskapp_kit.net.addresses import Exposure, NotAnAddress, Outward, ParsedUrl, read_url
+from taskapp_kit.net.addresses import AddressPolicy, Exposure, NotAnAddress, ParsedUrl, read_url
 from taskapp_kit.net.redact import without_keys
 from taskapp_kit.rollout.models.cache import ResponseCache
-from taskapp_kit.rollout.models.concurrency import Gate, Throttle
-from taskapp_kit.rollout.models.credentials import LEAST_HIDDEN, VendorKeys
+from taskapp_kit.rollout.models.concurrency import ConcurrencyLimiter, HostLimiter
+from taskapp_kit.rollout.models.credentials import LEAST_HIDDEN, Credentials
 from taskapp_kit.rollout.models.endpoint import endpoint_of
 from taskapp_kit.rollout.models.registry import ModelNames, Price
 from taskapp_kit.rollout.models.response import read_reply, read_reward_reply
@@ -44,7 +44,7 @@ MOST_REMEMBERED = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ResolvedEndpoint:
     """What is known of an address before it is called. own_key: the server's, where one belongs there."""
 
     called: ParsedUrl
@@ -70,22 +70,22 @@ class HttpModelClient:
         *,
         is_door_key: Callable[[str], bool] | None = None,
         model_names: ModelNames | None = None,
-        throttle: Throttle | None = None,
+        throttle: ConcurrencyLimiter | None = None,
         resolver: AbstractResolver | None = None,
         sleep: Sleep = asyncio.sleep,
         rng: random.Random | None = None,
         attempt_seconds: float = ATTEMPT_SECONDS,
     ) -> None:
-        self.rules = Outward(exposure, settings.inference_allow)
-        self.keys = VendorKeys(settings, is_door_key=is_door_key)
+        self.rules = AddressPolicy(exposure, settings.inference_allow)
+        self.keys = Credentials(settings, is_door_key=is_door_key)
         self.cache = ResponseCache(settings.cache) if settings.cache is not None else None
-        self.throttle = throttle or Throttle()
+        self.throttle = throttle or ConcurrencyLimiter()
         self._names = model_names or ModelNames()
         self._clock = clock or SystemClock()
         self._resolver, self._sleep = resolver, sleep
         self._rng = rng or random.Random()
         self._attempt_seconds = attempt_seconds
-        self._ways: dict[str, Way] = {}
+        self._ways: dict[str, ResolvedEndpoint] = {}
         self._connections: ModelConnections | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -157,7 +157,7 @@ class HttpModelClient:
             "key_refused", f"The key for the model at {place} {why}; it was not sent.", "Give a key of the model's own."
         )
 
-    def _find(self, url: str) -> Way:
+    def _find(self, url: str) -> ResolvedEndpoint:
         """The way to an address, judged anew and then remembered. Raises ModelFailed."""
         try:
             called = read_url(url)
@@ -172,7 +172,7 @@ class HttpModelClient:
                           "Take it out of the address.")  # fmt: skip
         from taskapp_kit.rollout.models.connections import prepared
 
-        way = Way(called, prepared(called), self.keys.own_key(called), f"{called.scheme}://{called.place}")
+        way = ResolvedEndpoint(called, prepared(called), self.keys.own_key(called), f"{called.scheme}://{called.place}")
         if len(self._ways) >= MOST_REMEMBERED:  # each rollout may have a query of its own
             self._ways.clear()
         self._ways[url] = way
@@ -191,8 +191,8 @@ class HttpModelClient:
     # one attempt
 
     async def _attempt(
-        self, connections: ModelConnections, gate: Gate, way: Way, content: bytes, key: str | None, hung: int, left: float,
-        read: Callable[[int, bytes, float | None], ChatReply],
+        self, connections: ModelConnections, gate: HostLimiter, way: ResolvedEndpoint, content: bytes, key: str | None,
+        hung: int, left: float, read: Callable[[int, bytes, float | None], ChatReply],
     ) -> ChatReply:  # fmt: skip
         """An answer, or AttemptFailed.
 

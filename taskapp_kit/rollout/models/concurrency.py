@@ -22,7 +22,7 @@ LEAST_PATIENCE_SECONDS = 10.0
 PATIENCE = 8.0
 
 
-class Gate:
+class HostLimiter:
     """The way to one host. `enter` and `leave` around each attempt, on one event loop."""
 
     def __init__(
@@ -114,24 +114,24 @@ class Gate:
             self._slowest_before, self._slowest, self._timed, self._patient = self._slowest, 0.0, 0, True
 
 
-class Throttle:
+class ConcurrencyLimiter:
     """A gate for each host that is called."""
 
     def __init__(
         self, first_limit: float = FIRST_LIMIT, least_patience_seconds: float = LEAST_PATIENCE_SECONDS
     ) -> None:
-        self._gates: dict[str, Gate] = {}
+        self._gates: dict[str, HostLimiter] = {}
         self._first_limit, self._least_patience_seconds = first_limit, least_patience_seconds
 
-    def fresh(self) -> Throttle:
+    def fresh(self) -> ConcurrencyLimiter:
         """Another one that begins as this one did: for another event loop."""
-        return Throttle(self._first_limit, self._least_patience_seconds)
+        return ConcurrencyLimiter(self._first_limit, self._least_patience_seconds)
 
-    def gate(self, place: str) -> Gate:
+    def gate(self, place: str) -> HostLimiter:
         """The gate of `host` or `host:port`."""
         found = self._gates.get(place)
         if found is None:
             if len(self._gates) >= MOST_HOSTS:  # callers choose the hosts, so there may be any number of them
                 self._gates = {name: gate for name, gate in self._gates.items() if not gate.idle}
-            found = self._gates[place] = Gate(self._first_limit, self._least_patience_seconds)
+            found = self._gates[place] = HostLimiter(self._first_limit, self._least_patience_seconds)
         return found

@@ -15,7 +15,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from taskapp_kit.net.addresses import NotAnAddress, Outward, ParsedUrl, read_url
+from taskapp_kit.net.addresses import AddressPolicy, NotAnAddress, ParsedUrl, read_url
 from taskapp_kit.rollout.models.retry import AttemptFailed, retry_after
 from taskapp_kit.version import __version__
 
@@ -47,7 +47,7 @@ class AddressRefused(OSError):
 class CheckedResolver(AbstractResolver):
     """Resolves names, and refuses a name when one of its addresses may not be called."""
 
-    def __init__(self, rules: Outward, resolver: AbstractResolver) -> None:
+    def __init__(self, rules: AddressPolicy, resolver: AbstractResolver) -> None:
         self._rules, self._resolver = rules, resolver
         self._by_name: set[str] = set()
 
@@ -91,7 +91,7 @@ class ModelHttpResponse:
 class ModelConnections:
     """One session: a pool of connections without cookies, proxies and redirects, on the loop that runs when it is made."""
 
-    def __init__(self, rules: Outward, resolver: AbstractResolver | None = None) -> None:
+    def __init__(self, rules: AddressPolicy, resolver: AbstractResolver | None = None) -> None:
         self._rules = rules
         checked = CheckedResolver(rules, resolver or aiohttp.ThreadedResolver())
         connector = aiohttp.TCPConnector(

@@ -43,7 +43,7 @@ _BEARER = re.compile(r"bearer\s+", re.IGNORECASE)
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+")
 
 
-class VendorKeys:
+class Credentials:
     """The keys of one server. Its repr shows none.
 
     is_door_key: whether a text opens the server's door, for keys that the settings do not hold (a file of digests).
@@ -64,7 +64,7 @@ class VendorKeys:
         self._own = tuple(set(self._for.values()))
 
     def __repr__(self) -> str:
-        return f"VendorKeys(for {', '.join(sorted({host for _, host, _ in self._for})) or 'no host'})"
+        return f"Credentials(for {', '.join(sorted({host for _, host, _ in self._for})) or 'no host'})"
 
     def _add(self, entry: str, settings: Settings) -> None:
         """Reads `HOST=VARIABLE`, `HOST:PORT=VARIABLE` or, for a key that may travel in the open, `http://HOST=VARIABLE`."""

@@ -8,8 +8,8 @@ from typing import Any
 from taskapp_kit.contract.chat import Endpoint
 from taskapp_kit.contract.inference_url import INFERENCE_URL, complete_url, given_url
 from taskapp_kit.errors import FieldProblem, RequestError
-from taskapp_kit.net.addresses import Outward, Place, check_address
-from taskapp_kit.rollout.models.credentials import VendorKeys, caller_key
+from taskapp_kit.net.addresses import AddressPolicy, Place, check_address
+from taskapp_kit.rollout.models.credentials import Credentials, caller_key
 
 CONFIG: Place = INFERENCE_URL[:-1]
 MAX_MODEL_LETTERS = 512
@@ -19,8 +19,8 @@ def endpoint_of(
     config: Mapping[str, Any],
     top_level: str | None,
     *,
-    rules: Outward,
-    keys: VendorKeys,
+    rules: AddressPolicy,
+    keys: Credentials,
     cache: bool = False,
 ) -> Endpoint | None:
     """The model of a request; None when it names no address. Raises RequestError naming the field.

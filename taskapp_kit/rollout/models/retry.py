@@ -58,7 +58,7 @@ class AttemptFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class AttemptOutcome:
     """What an attempt may come to. again: whether another one makes sense. congested: whether the host has too much to do."""
 
     code: str
@@ -72,27 +72,33 @@ _RUNS = "Look whether the endpoint runs and answers at that address."
 _LESS = "Ask less at once, or ask its owner for a higher limit."
 _LOGS = "Look into the endpoint's own log."
 
-KINDS: Mapping[str, Kind] = {
-    "unreachable": Kind("model_unreachable", _RUNS),
-    "untrusted": Kind("model_unreachable", "Give it a certificate that this machine trusts, or SSL_CERT_FILE.", False),
-    "dropped": Kind("model_unreachable", _RUNS),
-    "truncated": Kind("model_unreachable", _LOGS),
-    "hung": Kind("model_unreachable", _LOGS, congested=True),
-    "request_timeout": Kind("model_unreachable", _LOGS, congested=True),
-    "rate_limited": Kind("model_rate_limited", _LESS, congested=True),
-    "overloaded": Kind("model_unreachable", _LESS, congested=True),
-    "server_error": Kind("model_unreachable", _LOGS),
-    "malformed": Kind("model_malformed", "It must speak OpenAI's chat completions. " + _LOGS),
-    "empty": Kind("model_malformed", _LOGS),
-    "aborted": Kind("model_malformed", _LOGS),
-    "error_in_answer": Kind("model_malformed", _LOGS),
-    "refused": Kind("model_refused", "Look at the model's name, the key and the sampling parameters.", False),
-    "redirected": Kind("model_redirected", "Give the address to which it leads.", False),
-    "overflow": Kind("context_overflow", "Let the model see fewer turns, or take one that reads more.", False),
-    "token_mismatch": Kind("token_mismatch", "Such a turn cannot be trained on; mend the endpoint.", False),
-    "address_refused": Kind("address_refused", "Give a public address.", False),
-    "key_refused": Kind("key_refused", "Give a key of the model's own.", False),
-    "out_of_time": Kind("deadline", "Give the rollout more time, or a quicker model.", False, boundary="timeout"),
+KINDS: Mapping[str, AttemptOutcome] = {
+    "unreachable": AttemptOutcome("model_unreachable", _RUNS),
+    "untrusted": AttemptOutcome(
+        "model_unreachable", "Give it a certificate that this machine trusts, or SSL_CERT_FILE.", False
+    ),
+    "dropped": AttemptOutcome("model_unreachable", _RUNS),
+    "truncated": AttemptOutcome("model_unreachable", _LOGS),
+    "hung": AttemptOutcome("model_unreachable", _LOGS, congested=True),
+    "request_timeout": AttemptOutcome("model_unreachable", _LOGS, congested=True),
+    "rate_limited": AttemptOutcome("model_rate_limited", _LESS, congested=True),
+    "overloaded": AttemptOutcome("model_unreachable", _LESS, congested=True),
+    "server_error": AttemptOutcome("model_unreachable", _LOGS),
+    "malformed": AttemptOutcome("model_malformed", "It must speak OpenAI's chat completions. " + _LOGS),
+    "empty": AttemptOutcome("model_malformed", _LOGS),
+    "aborted": AttemptOutcome("model_malformed", _LOGS),
+    "error_in_answer": AttemptOutcome("model_malformed", _LOGS),
+    "refused": AttemptOutcome("model_refused", "Look at the model's name, the key and the sampling parameters.", False),
+    "redirected": AttemptOutcome("model_redirected", "Give the address to which it leads.", False),
+    "overflow": AttemptOutcome(
+        "context_overflow", "Let the model see fewer turns, or take one that reads more.", False
+    ),
+    "token_mismatch": AttemptOutcome("token_mismatch", "Such a turn cannot be trained on; mend the endpoint.", False),
+    "address_refused": AttemptOutcome("address_refused", "Give a public address.", False),
+    "key_refused": AttemptOutcome("key_refused", "Give a key of the model's own.", False),
+    "out_of_time": AttemptOutcome(
+        "deadline", "Give the rollout more time, or a quicker model.", False, boundary="timeout"
+    ),
 }
 
 

@@ -18,7 +18,15 @@ from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.declare.source_location import without_folder
 from taskapp_kit.declare.specs import AppSpec, JudgeSpec
 from taskapp_kit.rollout.score.failures import BadScore, ScoringFailed, failed, finished, sentence
-from taskapp_kit.rollout.score.judge_calls import Bench, JudgeFailed, NotConfigured, Spent, combined, reason_of, spread
+from taskapp_kit.rollout.score.judge_calls import (
+    JudgeCaller,
+    JudgeFailed,
+    JudgeUsage,
+    NotConfigured,
+    combined,
+    reason_of,
+    spread,
+)
 from taskapp_kit.rollout.score.judge_input import InputSection, NotReadable, fitted, sections
 from taskapp_kit.rollout.score.judge_prompt import JudgePrompt
 from taskapp_kit.rollout.score.judges import NOT_CONFIGURED, not_configured
@@ -96,7 +104,7 @@ def score_group(
         try:
             if models is None:
                 raise NotConfigured(judge.models[0])
-            _judge(judge, judgement, given, Bench(models, mask, record, [judge.name]))
+            _judge(judge, judgement, given, JudgeCaller(models, mask, record, [judge.name]))
         except NotConfigured as missing:
             if judge.weight > 0:
                 raise ScoringFailed(not_configured(judge, missing.role), record) from None
@@ -120,7 +128,7 @@ class _Broken(Exception):
     """The author's function raised, or returned what cannot be read; `__cause__` is how."""
 
 
-def _judge(judge: JudgeSpec, judgement: GroupJudgement, given: Mapping[str, Any], bench: Bench) -> None:
+def _judge(judge: JudgeSpec, judgement: GroupJudgement, given: Mapping[str, Any], bench: JudgeCaller) -> None:
     members: list[Trajectory] = given["trajectories"]
     readings = _readings(judge, given, len(members))
     orders: dict[int, list[int]] = {}
@@ -134,7 +142,7 @@ def _judge(judge: JudgeSpec, judgement: GroupJudgement, given: Mapping[str, Any]
         order = orders[sample] = base[turn:] + base[:turn]
         return _asking(judge, [readings[member] for member in order])
 
-    spent = Spent()
+    spent = JudgeUsage()
     try:
         answers = bench.ask(judge, asking_of, spent)
     finally:

@@ -50,7 +50,7 @@ class NotConfigured(Exception):
 
 
 @dataclass(slots=True)
-class Spent:
+class JudgeUsage:
     """What calls took: seconds of wall time, US dollars (None without a call, and when one price is not known)."""
 
     seconds: float = 0.0
@@ -65,7 +65,7 @@ class Spent:
 
 
 @dataclass(slots=True)
-class Bench:
+class JudgeCaller:
     """Where judges sit: the models, what is masked of what they read and say, and what is kept of it."""
 
     models: ModelPort
@@ -73,7 +73,9 @@ class Bench:
     record: JudgeRecord
     names: list[str] = field(default_factory=list)
 
-    def ask(self, judge: JudgeSpec, asking_of: Callable[[int], JudgePrompt], spent: Spent) -> list[dict[str, Verdict]]:
+    def ask(
+        self, judge: JudgeSpec, asking_of: Callable[[int], JudgePrompt], spent: JudgeUsage
+    ) -> list[dict[str, Verdict]]:
         """The verdicts of each model and sample, in that order; the number of the sample is given to `asking_of`.
 
         Raises JudgeFailed, NotConfigured: one verdict that is missing is not made up by the others.
@@ -99,7 +101,7 @@ class Bench:
         return self._each(judge, one, spent)
 
     def ask_for_rewards(
-        self, judge: JudgeSpec, body: dict[str, Json], read: Callable[[ChatReply], float], spent: Spent
+        self, judge: JudgeSpec, body: dict[str, Json], read: Callable[[ChatReply], float], spent: JudgeUsage
     ) -> list[float]:
         """The numbers of each reward model and sample. A bad answer is not asked again: it would be the same."""
 
@@ -116,7 +118,7 @@ class Bench:
 
         return self._each(judge, one, spent)
 
-    def _each(self, judge: JudgeSpec, one: Callable[[str, int], T], spent: Spent) -> list[T]:
+    def _each(self, judge: JudgeSpec, one: Callable[[str, int], T], spent: JudgeUsage) -> list[T]:
         began = time.perf_counter()
         try:
             return [
@@ -127,7 +129,7 @@ class Bench:
         finally:
             spent.seconds += time.perf_counter() - began
 
-    def _call(self, call: JudgeCall, body: dict[str, Json], spent: Spent) -> ChatReply:
+    def _call(self, call: JudgeCall, body: dict[str, Json], spent: JudgeUsage) -> ChatReply:
         self.record.calls.append(call)
         began = time.perf_counter()
         try:

@@ -15,10 +15,10 @@ from taskapp_kit.declare.specs import AppSpec, JudgeSpec
 from taskapp_kit.errors import Failure, Unavailable
 from taskapp_kit.rollout.score.failures import BadScore, ScoringFailed, failed, finished, sentence
 from taskapp_kit.rollout.score.judge_calls import (
-    Bench,
+    JudgeCaller,
     JudgeFailed,
+    JudgeUsage,
     NotConfigured,
-    Spent,
     combined,
     mapped_json,
     reason_of,
@@ -123,7 +123,7 @@ def judge_scores(
         try:
             if models is None:
                 raise NotConfigured(together[0].models[0])
-            bench = Bench(models, mask, record, [judge.name for judge in together])
+            bench = JudgeCaller(models, mask, record, [judge.name for judge in together])
             _judge(together, items, given, bench)
         except NotConfigured as missing:
             if weighs.weight > 0:
@@ -177,10 +177,10 @@ def _calls(judges: Sequence[JudgeSpec]) -> Iterator[list[JudgeSpec]]:
 
 
 def _judge(
-    together: Sequence[JudgeSpec], items: Sequence[CriterionScore], given: Mapping[str, Any], bench: Bench
+    together: Sequence[JudgeSpec], items: Sequence[CriterionScore], given: Mapping[str, Any], bench: JudgeCaller
 ) -> None:
     """Fills in the scores. Judges of one call read the same, and share its seconds and cost evenly."""
-    first, spent = together[0], Spent()
+    first, spent = together[0], JudgeUsage()
     reading = _reading(first, given)
     if reading is None:
         for item in items:
@@ -208,7 +208,7 @@ def _reading(judge: JudgeSpec, given: Mapping[str, Any]) -> Any:
 
 
 def _verdicts(
-    together: Sequence[JudgeSpec], items: Sequence[CriterionScore], reading: Any, bench: Bench, spent: Spent
+    together: Sequence[JudgeSpec], items: Sequence[CriterionScore], reading: Any, bench: JudgeCaller, spent: JudgeUsage
 ) -> None:
     try:
         parts = tuple(fitted(sections(reading)))
@@ -224,7 +224,7 @@ def _verdicts(
         item.reason = reason_of(verdicts, _give(item, judge, scores))
 
 
-def _reward(judge: JudgeSpec, item: CriterionScore, reading: Any, bench: Bench, spent: Spent) -> None:
+def _reward(judge: JudgeSpec, item: CriterionScore, reading: Any, bench: JudgeCaller, spent: JudgeUsage) -> None:
     try:
         body: dict[str, Json] = mapped_json(reward_request(reading), lambda text: shortened(text, MATERIAL_CHARACTERS))
     except (NotReadable, NotJson) as error:

@@ -105,7 +105,7 @@ class Worker:
         from taskapp_kit.rollout.outcome import Outcome
         from taskapp_kit.rollout.play_and_score import Performance
         from taskapp_kit.rollout.policy.select import MODEL
-        from taskapp_kit.rollout.request import Planner
+        from taskapp_kit.rollout.request import RequestPlanner
         from taskapp_kit.rollout.response import write_body
         from taskapp_kit.rollout.workers.model_calls import JobPort
 
@@ -113,9 +113,9 @@ class Worker:
         request = RolloutRequest.model_validate(frame["request"])
         recording = frame["recording"]
         control = Control()
-        telling = Telling(job, control, live=frame["live"])
+        telling = EventSender(job, control, live=frame["live"])
         try:
-            planned = Planner(self.spec, self.folder, max_calls=frame["max_calls"]).plan(
+            planned = RequestPlanner(self.spec, self.folder, max_calls=frame["max_calls"]).plan(
                 request, recording=None if recording is None else recording_from_json(recording)
             )
             planned.skip_judges = frame["skip_judges"]
@@ -158,7 +158,7 @@ def _through_the_front(port: ModelPort, turns: ModelDriver) -> None:
         body = turns.go_on(came)
 
 
-class Telling:
+class EventSender:
     """Encodes the events of one rollout as they happen, tells them in time, and says where a step begins and ends."""
 
     def __init__(self, job: WorkerJob, control: Control, *, live: bool) -> None:

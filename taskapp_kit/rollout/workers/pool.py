@@ -26,7 +26,7 @@ from taskapp_kit.rollout.workers.job import (
 )
 from taskapp_kit.rollout.workers.protocol import Frame
 
-__all__ = ["JobHung", "JobLost", "JobRaised", "NeverBegan", "Processes", "StartFailed", "Tell", "WorkerDied"]
+__all__ = ["JobHung", "JobLost", "JobRaised", "NeverBegan", "ProcessPool", "StartFailed", "Tell", "WorkerDied"]
 
 log = logging.getLogger("taskapp_kit.run")
 
@@ -93,7 +93,7 @@ class _Group:
         return min(busy + len(self.line), self.limit) + 1 - there
 
 
-class Processes:
+class ProcessPool:
     """The pool. Make it and use it on one event loop, in the thread that lives as long as the children should.
 
     argv: the command (of `child_python.python_command`); the number of a socket for

@@ -156,7 +156,7 @@ class WorkerJob:
 
     __slots__ = ("_cell", "_cells", "_gate", "_id", "_out", "_replies", "_stop", "blob", "exclusive", "frame")
 
-    def __init__(self, message: Frame, blob: bytes, out: _Out, cells: memoryview) -> None:
+    def __init__(self, message: Frame, blob: bytes, out: _FrameWriter, cells: memoryview) -> None:
         self.frame: Frame = message["run"]
         self.blob = blob
         self.exclusive: bool = message["exclusive"]
@@ -229,7 +229,7 @@ class WorkerJob:
 Handler = Callable[[WorkerJob], tuple[Frame, bytes]]
 
 
-class _Out:
+class _FrameWriter:
     """The child's writing end: frames of all threads, whole and in order; small ones in company."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -297,7 +297,7 @@ def serve_jobs(fd: int, handler: Handler, ready: Callable[[], None], threads: in
     _, (shared,), _, _ = socket.recv_fds(sock, 1, 1)
     cells = memoryview(mmap.mmap(shared, MOST_THREADS * CELL_BYTES)).cast("q")
     os.close(shared)
-    out = _Out(sock)
+    out = _FrameWriter(sock)
     try:
         ready()
     except BaseException as error:
@@ -305,13 +305,13 @@ def serve_jobs(fd: int, handler: Handler, ready: Callable[[], None], threads: in
         out.put(encode({"failed": _sentence(error)}), urgent=True)
         raise SystemExit(1) from None
     out.put(encode({"ready": min(threads, MOST_THREADS)}), urgent=True)
-    _Desk(sock, out, handler, cells).serve()
+    _Dispatcher(sock, out, handler, cells).serve()
 
 
-class _Desk:
+class _Dispatcher:
     """Takes what the front sends and hands it to threads."""
 
-    def __init__(self, sock: socket.socket, out: _Out, handler: Handler, cells: memoryview) -> None:
+    def __init__(self, sock: socket.socket, out: _FrameWriter, handler: Handler, cells: memoryview) -> None:
         self._sock = sock
         self._out = out
         self._handler = handler

@@ -24,18 +24,18 @@ from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import reference_of
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import DiscoveryError, Failure, FieldProblem, RequestError, Saturated, Unavailable
-from taskapp_kit.rollout.event_buffer import Journal
+from taskapp_kit.rollout.event_buffer import EventBuffer
 from taskapp_kit.rollout.in_flight import Listener
 from taskapp_kit.rollout.models.access import Ask
 from taskapp_kit.rollout.outcome import Outcome
-from taskapp_kit.rollout.request import Planned
+from taskapp_kit.rollout.request import PlannedRollout
 from taskapp_kit.rollout.workers.model_calls import asked_from_a_worker
 from taskapp_kit.rollout.workers.pool import (
     JobHung,
     JobLost,
     JobRaised,
     NeverBegan,
-    Processes,
+    ProcessPool,
     StartFailed,
     WorkerDied,
 )
@@ -48,7 +48,7 @@ ISOLATED_AT_ONCE = 4
 """At least so many rollouts with isolation="process" run at once, each in a process of its own; further ones wait."""
 
 
-class Lost(Exception):
+class RolloutLost(Exception):
     """A rollout that no worker brought to an end; `failure` says how."""
 
     def __init__(self, failure: Failure) -> None:
@@ -78,7 +78,7 @@ class WorkerReport:
         self.pictures.update(pictures)
         if piece:
             self._pieces.append(piece)
-            if isinstance(self._listener, Journal):
+            if isinstance(self._listener, EventBuffer):
                 self._listener.take(piece, pictures)
             elif self._listener is not None:
                 for told in orjson.loads(b"[%s]" % piece):
@@ -100,7 +100,7 @@ class WorkerReport:
         return [from_json(told, self.pictures) for told in self.encoded()]
 
 
-class Foreman:
+class WorkerPool:
     """The workers of one app. Use it on one event loop, in a thread that lives as long as the service.
 
     workers: processes that many rollouts share. Environments with isolation="process" get one for each rollout besides.
@@ -111,11 +111,11 @@ class Foreman:
         self.workers = workers
         isolated = any(environment.isolation == "process" for environment in spec.environments.values())
         self.places = max(ISOLATED_AT_ONCE, workers, 2 * (os.cpu_count() or 1)) if isolated else 0
-        self._pool: Processes | None = None
-        self._starting: asyncio.Task[Processes] | None = None
+        self._pool: ProcessPool | None = None
+        self._starting: asyncio.Task[ProcessPool] | None = None
         self._closed = False
 
-    async def start(self) -> Processes:
+    async def start(self) -> ProcessPool:
         """The pool, its shared processes ready. Raises Unavailable with the sentence of the process that could not start.
 
         A caller that is cancelled meanwhile does not end the start: others may wait for it.
@@ -127,7 +127,7 @@ class Foreman:
             self._pool = await asyncio.shield(self._starting)
         return self._pool
 
-    async def _started(self) -> Processes:
+    async def _started(self) -> ProcessPool:
         if self._closed:
             raise Saturated("the server is closing.")
         try:
@@ -135,7 +135,7 @@ class Foreman:
         except DiscoveryError as error:
             raise Unavailable(f"worker processes cannot play: {error.message}", hint=error.hint) from None
         folders = os.pathsep.join(sys.path)
-        pool = Processes(
+        pool = ProcessPool(
             python_command("taskapp_kit.rollout.workers.main", reference, folders),
             environment=child_environment(),
             shared=self.workers,
@@ -149,7 +149,7 @@ class Foreman:
 
     async def play(
         self,
-        planned: Planned,
+        planned: PlannedRollout,
         told: WorkerReport,
         *,
         ask: Ask,
@@ -165,7 +165,7 @@ class Foreman:
 
         told: is filled meanwhile, also when this raises. ask: reaches models. seconds: the
         deadline, time in line included. live: each event is told at once. Raises RequestError (the constructor refuses
-        env.config), Lost, Saturated, Unavailable.
+        env.config), RolloutLost, Saturated, Unavailable.
         """
         began = time.monotonic()
         pool = await self.start()
@@ -199,9 +199,9 @@ class Foreman:
         except NeverBegan as error:
             if self._closed:
                 raise Saturated("the server is closing.") from None
-            raise Lost(_never_began(error, seconds)) from None
+            raise RolloutLost(_never_began(error, seconds)) from None
         except JobLost as error:
-            raise Lost(_lost(error, seconds, spec.step_timeout_seconds)) from None
+            raise RolloutLost(_lost(error, seconds, spec.step_timeout_seconds)) from None
         except (BadFrame, TypeError, ValueError) as error:
             message = f"the request cannot be sent to a worker process: {error}."
             raise RequestError(message, fields=(FieldProblem(("body",), message),)) from None
@@ -232,13 +232,13 @@ class Foreman:
                 await self._starting.result().close(grace_seconds)
 
 
-def _looked_at(task: asyncio.Task[Processes]) -> None:
+def _looked_at(task: asyncio.Task[ProcessPool]) -> None:
     """Whoever waited may have gone; asyncio need not complain of an error that nobody took."""
     if not task.cancelled():
         task.exception()
 
 
-def _settled(planned: Planned) -> dict[str, Any]:
+def _settled(planned: PlannedRollout) -> dict[str, Any]:
     """The request with split and seed settled, so that a worker plays the episode that was planned here."""
     request, plan = planned.request, planned.plan
     body = RolloutRequest.model_dump(request, exclude_unset=True)

@@ -1,6 +1,6 @@
 """Threads for environments. All calls on one lane come from one thread; the event loop never runs author's code.
 
-A thread cannot be killed. A job that outlives its deadline by `grace_seconds` is given up: its caller gets LaneHung, its
+A thread cannot be killed. A job that outlives its deadline by `grace_seconds` is given up: its caller gets ThreadHung, its
 lane is quarantined (counted in `hung`) and comes back only if the job ever ends.
 """
 
@@ -24,11 +24,11 @@ GRACE_SECONDS = 1.0
 """How long a job may take to notice that it should stop, before its lane is given up."""
 
 
-class LaneHung(Exception):
+class ThreadHung(Exception):
     """The job did not stop when asked: its thread is stuck in the environment's code."""
 
 
-class NoLane(LaneHung):
+class NoFreeThread(ThreadHung):
     """Every thread was taken until the deadline; the job never began."""
 
 
@@ -80,7 +80,7 @@ class _Thread:
             del job  # an idle thread keeps no rollout alive
 
 
-class Lanes:
+class PinnedThreads:
     """A pool of threads, at most `size`; made at need, kept for the next job.
 
     One event loop uses it. `run` is one job in one hop; `open` gives a lane whose calls all run in one thread.
@@ -104,9 +104,9 @@ class Lanes:
         return self._hung
 
     async def run(self, function: Callable[[], T], *, seconds: float, stop: Stop) -> T:
-        """Runs the job in a thread. After `seconds` calls `stop("timeout")`; if that does not end the job, raises LaneHung.
+        """Runs the job in a thread. After `seconds` calls `stop("timeout")`; if that does not end the job, raises ThreadHung.
 
-        The time in line for a thread counts; NoLane when none came free. When the caller is cancelled, `stop("cancelled")`
+        The time in line for a thread counts; NoFreeThread when none came free. When the caller is cancelled, `stop("cancelled")`
         is called and the thread returns to the pool once the job ends.
         """
         if self._free.locked():
@@ -120,14 +120,14 @@ class Lanes:
         finally:
             lane.close()
 
-    async def open(self, *, seconds: float | None = None) -> Lane:
-        """A lane of one's own; waits in line when all are taken, at most `seconds`, then raises NoLane."""
+    async def open(self, *, seconds: float | None = None) -> PinnedThread:
+        """A lane of one's own; waits in line when all are taken, at most `seconds`, then raises NoFreeThread."""
         if self._free.locked():
             try:
                 async with asyncio.timeout(seconds):
                     await self._free.acquire()
             except TimeoutError:
-                raise NoLane(f"all {self.size} threads were taken for {seconds:g} s") from None
+                raise NoFreeThread(f"all {self.size} threads were taken for {seconds:g} s") from None
         else:
             await self._free.acquire()
         with self._lock:
@@ -136,7 +136,7 @@ class Lanes:
                 self._made += 1
         if thread is None:
             thread = _Thread(self._made, self._job_ended)
-        return Lane(self, thread)
+        return PinnedThread(self, thread)
 
     async def quiet(self, seconds: float) -> None:
         """Waits at most so long for jobs that nobody waits for any more: an environment that is closed, for one."""
@@ -196,17 +196,17 @@ class Lanes:
             self._news.set()
 
 
-class Lane:
+class PinnedThread:
     """One thread, taken from the pool until `close`."""
 
-    def __init__(self, lanes: Lanes, thread: _Thread) -> None:
+    def __init__(self, lanes: PinnedThreads, thread: _Thread) -> None:
         self._lanes = lanes
         self._thread = thread
         self._job: _Job | None = None
         self._open = True
 
     async def call(self, function: Callable[[], T], *, seconds: float, stop: Stop) -> T:
-        """Runs one job in this lane's thread; see `Lanes.run`."""
+        """Runs one job in this lane's thread; see `PinnedThreads.run`."""
         loop = asyncio.get_running_loop()
         job = _Job(function, loop)
         self._job = job
@@ -236,7 +236,7 @@ class Lane:
     def _stuck(self, job: _Job) -> None:
         if not job.done and not job.future.done():
             job.overdue = True
-            job.future.set_exception(LaneHung("the environment's code did not come back"))
+            job.future.set_exception(ThreadHung("the environment's code did not come back"))
 
     def close(self) -> None:
         """Gives the thread back; a thread that is still busy comes back by itself when its job ends."""

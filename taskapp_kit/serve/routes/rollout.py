@@ -13,12 +13,12 @@ from taskapp_kit.contract.wire import RolloutRequest, RolloutResponse
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.response import answer_bytes
-from taskapp_kit.rollout.tracked_rollout import Live, Seat
+from taskapp_kit.rollout.tracked_rollout import Subscriber, TrackedRollout
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.body import ClientGone, read_json
 from taskapp_kit.serve.errors import invalid_request
 from taskapp_kit.serve.openapi_models import Pending
-from taskapp_kit.serve.request_preferences import Wishes, read_wishes
+from taskapp_kit.serve.request_preferences import RequestPreferences, read_wishes
 from taskapp_kit.serve.response import EncodedResponse
 from taskapp_kit.serve.rollout_stream import EventStream
 from taskapp_kit.serve.route import RouteContext, RouteSpec
@@ -53,7 +53,7 @@ async def rollout(hall: RouteContext, request: Request) -> EncodedResponse | Eve
 
 
 async def _live(
-    hall: RouteContext, request: Request, wanted: RolloutRequest, body: Any, caller: Caller, wishes: Wishes
+    hall: RouteContext, request: Request, wanted: RolloutRequest, body: Any, caller: Caller, wishes: RequestPreferences
 ) -> EncodedResponse | EventStream:
     live = hall.live.start(
         wanted,
@@ -72,7 +72,9 @@ async def _live(
         seat.leave()
 
 
-async def _streamed(live: Live, seat: Seat, request: Request, wishes: Wishes) -> EventStream:
+async def _streamed(
+    live: TrackedRollout, seat: Subscriber, request: Request, wishes: RequestPreferences
+) -> EventStream:
     try:
         await _while_connected(live.admitted(), request)
     except BaseException:
@@ -81,7 +83,7 @@ async def _streamed(live: Live, seat: Seat, request: Request, wishes: Wishes) ->
     return EventStream(live, seat, first=wishes.first_event, headers=[location(live)])
 
 
-async def _answered(live: Live, wishes: Wishes) -> EncodedResponse:
+async def _answered(live: TrackedRollout, wishes: RequestPreferences) -> EncodedResponse:
     if not wishes.respond_async:
         settled = await live.result()
         assert settled is not None, "there is no limit to the waiting"

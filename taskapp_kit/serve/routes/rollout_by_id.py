@@ -10,10 +10,10 @@ import orjson
 from starlette.requests import Request
 
 from taskapp_kit.contract.event_history import event_history
-from taskapp_kit.contract.protocols import Settled
+from taskapp_kit.contract.protocols import StoredResult
 from taskapp_kit.contract.wire import RolloutResponse
 from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed
-from taskapp_kit.rollout.tracked_rollout import Live
+from taskapp_kit.rollout.tracked_rollout import TrackedRollout
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.errors import RequestRefused, error_answer
 from taskapp_kit.serve.openapi_models import Ended, Pending
@@ -29,12 +29,12 @@ COME_BACK_SECONDS = 10.0
 """A stream that was cut may be taken up again this long, before its rollout counts as abandoned."""
 
 
-def location(live: Live) -> tuple[bytes, bytes]:
+def location(live: TrackedRollout) -> tuple[bytes, bytes]:
     """The header that says where the rollout is found."""
     return b"location", f"/rollouts/{live.rollout_id}".encode()
 
 
-def pending(live: Live) -> EncodedResponse:
+def pending(live: TrackedRollout) -> EncodedResponse:
     """202: it is under way."""
     told = {
         "rollout_id": live.rollout_id,
@@ -46,7 +46,7 @@ def pending(live: Live) -> EncodedResponse:
     return json_answer(told, 202, [location(live), ASK_AGAIN])
 
 
-def answer_of(live: Live, settled: Settled) -> EncodedResponse:
+def answer_of(live: TrackedRollout, settled: StoredResult) -> EncodedResponse:
     """The answer of `POST /rollout`, or the envelope of its failure."""
     if settled.failure is not None:
         return error_answer(RolloutFailed(settled.failure, rollout_id=settled.rollout_id))
@@ -54,7 +54,7 @@ def answer_of(live: Live, settled: Settled) -> EncodedResponse:
     return EncodedResponse(200, settled.answer, rollout_id=settled.rollout_id, live=live)
 
 
-def repeated(live: Live, settled: Settled) -> EncodedResponse:
+def repeated(live: TrackedRollout, settled: StoredResult) -> EncodedResponse:
     """The same, to who asked for the rollout; it says so when it was over before."""
     answer = answer_of(live, settled)
     if live.replayed:
@@ -96,7 +96,7 @@ def _events_asked(request: Request) -> bool:
     return bool(pairs) and pairs[0][1] == "1"
 
 
-async def _with_events(live: Live, body: bytes) -> bytes:
+async def _with_events(live: TrackedRollout, body: bytes) -> bytes:
     """The answer with its events; made once for all who read a result that is over at the same time."""
     lines, over = list(live.journal.lines), live.shared
     if over is None:
@@ -135,7 +135,7 @@ async def cancel_rollout(hall: RouteContext, request: Request) -> EncodedRespons
     return json_answer({"rollout_id": live.rollout_id, "status": "ended"})
 
 
-async def _found(hall: RouteContext, request: Request, *, with_events: bool) -> Live:
+async def _found(hall: RouteContext, request: Request, *, with_events: bool) -> TrackedRollout:
     name = request.path_params["rollout_id"]
     caller = caller_of(request.scope)
     live = await hall.live.find(name, caller, with_events=with_events) if ROLLOUT_ID.fullmatch(name) else None

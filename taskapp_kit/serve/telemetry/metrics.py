@@ -1,7 +1,7 @@
 """What a server counts of itself, and how Prometheus reads it.
 
 Recording is a few additions to plain dictionaries, on the event loop. `prometheus_client` is loaded at the first reading,
-in which `render` makes its metrics from a snapshot. Nothing is global: each service has Measures of its own.
+in which `render` makes its metrics from a snapshot. Nothing is global: each service has Metrics of its own.
 
 Label values are bounded: declared environments, the kit's own words, the labels of the operator's key file, the templates
 of routes. What a caller chose is never one.
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from taskapp_kit.rollout.in_flight import Course, Finished
+from taskapp_kit.rollout.in_flight import Finished, InFlightRollout
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -45,7 +45,7 @@ class Loop(Protocol):
 
 
 @dataclass(slots=True)
-class OfEnvironment:
+class EnvironmentMetrics:
     """Sums over the rollouts of one environment. durations: how many fell into each bucket of SECONDS, and beyond."""
 
     durations: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
@@ -68,7 +68,7 @@ class Snapshot:
     code. health: as `Service.health` tells it. connections: open now; ended by the server, by cause.
     """
 
-    environments: dict[str, OfEnvironment]
+    environments: dict[str, EnvironmentMetrics]
     rollouts: dict[tuple[str, str, str, str], int]
     responses: dict[tuple[str, str, int], int]
     refusals: dict[str, int]
@@ -78,7 +78,7 @@ class Snapshot:
     connections: tuple[int, Mapping[str, int]] | None = None
 
 
-class Measures:
+class Metrics:
     """The counters of one service. Everything but `render` is called on its event loop.
 
     environments: the declared ones. health: how the service is (`Service.health`). loop: set it where one is watched.
@@ -87,21 +87,21 @@ class Measures:
     def __init__(self, environments: Iterable[str], health: Callable[[], Mapping[str, Any]]) -> None:
         self.loop: Loop | None = None
         self._health = health
-        self._environments = {name: OfEnvironment() for name in environments}
+        self._environments = {name: EnvironmentMetrics() for name in environments}
         self._rollouts: Counter[tuple[str, str, str, str]] = Counter()
         self._responses: Counter[tuple[str, str, int]] = Counter()
         self._refusals: Counter[str] = Counter()
         self._store_errors = 0
 
-    def ended(self, course: Course, finished: Finished) -> None:
-        """A Watcher: counts one rollout that is over."""
+    def ended(self, course: InFlightRollout, finished: Finished) -> None:
+        """A RolloutObserver: counts one rollout that is over."""
         outcome, timing = finished.outcome, finished.timing
         failure, name = outcome.failure, outcome.environment
         label = course.caller.key_label or ""
         self._rollouts[name, outcome.status, "" if failure is None else failure.boundary, label] += 1
         sums = self._environments.get(name)
         if sums is None:
-            sums = self._environments[name] = OfEnvironment()
+            sums = self._environments[name] = EnvironmentMetrics()
         total = timing.get("total", 0.0)
         sums.durations[bisect_left(SECONDS, total)] += 1
         sums.seconds += total

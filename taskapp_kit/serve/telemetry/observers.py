@@ -6,7 +6,7 @@ import asyncio
 
 from taskapp_kit.config import Settings
 from taskapp_kit.rollout.service import Service
-from taskapp_kit.serve.telemetry.metrics import Measures
+from taskapp_kit.serve.telemetry.metrics import Metrics
 from taskapp_kit.serve.telemetry.rollout_log import log_ended
 from taskapp_kit.serve.telemetry.tracing import tracing_of
 from taskapp_kit.serve.watchdog import Watchdog
@@ -19,7 +19,7 @@ class Observers:
     """
 
     def __init__(self, service: Service, settings: Settings) -> None:
-        self.measures = Measures(service.spec.environments, service.health)
+        self.measures = Metrics(service.spec.environments, service.health)
         self.tracing = tracing_of(settings, service.spec.name)
         self.watchdog = Watchdog()
         self.measures.loop = self.watchdog

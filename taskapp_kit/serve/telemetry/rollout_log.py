@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 
 from taskapp_kit.logs import LogMessage
-from taskapp_kit.rollout.in_flight import Course, Finished
+from taskapp_kit.rollout.in_flight import Finished, InFlightRollout
 
 log = logging.getLogger("taskapp_kit.serve")
 
 
-def log_ended(course: Course, finished: Finished) -> None:
-    """A Watcher. INFO when it was scored; WARNING when it was cancelled or ran out of time, ERROR when it broke.
+def log_ended(course: InFlightRollout, finished: Finished) -> None:
+    """A RolloutObserver. INFO when it was scored; WARNING when it was cancelled or ran out of time, ERROR when it broke.
 
     reward is `None` when it is undefined; seconds: from admission to its end; key: the key's label, never the key.
     """

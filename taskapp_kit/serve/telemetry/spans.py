@@ -26,7 +26,7 @@ from taskapp_kit.contract.content import text_of
 from taskapp_kit.contract.events import Acted, Answered, Called, Event, Observed, Stepped
 from taskapp_kit.contract.scorecard import CriterionScore
 from taskapp_kit.contract.trajectory import Decision, PlayedStep
-from taskapp_kit.rollout.in_flight import Course, Finished
+from taskapp_kit.rollout.in_flight import Finished, InFlightRollout
 
 Attribute = str | bool | int | float
 Content = Callable[[str], str]
@@ -51,7 +51,7 @@ class Span:
     failed: str | None = None
 
 
-def root_of(course: Course, finished: Finished) -> Span:
+def root_of(course: InFlightRollout, finished: Finished) -> Span:
     """The rollout's own span, without children: looks at no event."""
     outcome, plan, failure = finished.outcome, course.planned.plan, finished.outcome.failure
     start = _ns(course.created_at)
@@ -85,7 +85,9 @@ def root_of(course: Course, finished: Finished) -> Span:
     return root
 
 
-def spans_of(course: Course, finished: Finished, *, content: Content | None = None, most: int = MAX_SPANS) -> Span:
+def spans_of(
+    course: InFlightRollout, finished: Finished, *, content: Content | None = None, most: int = MAX_SPANS
+) -> Span:
     """The rollout's span with everything in it, at most `most` spans; `taskapp.dropped_spans` counts the rest.
 
     content: None leaves out what was seen, said and given as arguments. Private fields and the end state never show.
@@ -108,7 +110,7 @@ class _Layout:
     """Lays the parts of an episode one after another between the rollout's beginning and `over`."""
 
     def __init__(
-        self, course: Course, finished: Finished, root: Span, over: int, content: Content | None, places: int
+        self, course: InFlightRollout, finished: Finished, root: Span, over: int, content: Content | None, places: int
     ) -> None:
         self.root = root
         self.over = over

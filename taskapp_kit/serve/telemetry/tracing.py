@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.config import Settings
-from taskapp_kit.rollout.in_flight import Course, Finished
+from taskapp_kit.rollout.in_flight import Finished, InFlightRollout
 from taskapp_kit.serve.telemetry.spans import MAX_SPANS, Span, root_of, spans_of
 from taskapp_kit.version import __version__
 
@@ -43,7 +43,7 @@ SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.I)
 
 
 class Tracing:
-    """A Watcher that writes each rollout's spans, in a thread of its own.
+    """A RolloutObserver that writes each rollout's spans, in a thread of its own.
 
     content: whether spans carry what was seen and said (cut to MAX_CONTENT, without `secrets`). owned: `close` shuts the
     provider down. dropped: rollouts whose spans were not made because too many waited.
@@ -69,7 +69,7 @@ class Tracing:
         self._places = threading.Semaphore(WAITING)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="taskapp-traces")
 
-    def __call__(self, course: Course, finished: Finished) -> None:
+    def __call__(self, course: InFlightRollout, finished: Finished) -> None:
         """Is given each rollout that is over, on the event loop."""
         if not self._places.acquire(blocking=False):
             self.dropped += 1
@@ -93,7 +93,7 @@ class Tracing:
         if self._owned:
             self._provider.shutdown()  # type: ignore[attr-defined]  # ours is the SDK's
 
-    def _write(self, course: Course, finished: Finished) -> None:
+    def _write(self, course: InFlightRollout, finished: Finished) -> None:
         try:
             self._trace(course, finished)
         except Exception:
@@ -101,7 +101,7 @@ class Tracing:
         finally:
             self._places.release()
 
-    def _trace(self, course: Course, finished: Finished) -> None:
+    def _trace(self, course: InFlightRollout, finished: Finished) -> None:
         from opentelemetry.trace import set_span_in_context
 
         told = root_of(course, finished)
@@ -158,7 +158,7 @@ def tracing_of(settings: Settings, service_name: str) -> Tracing | None:
     return Tracing(provider, content=settings.trace_content, secrets=_secrets(settings), owned=owned)
 
 
-def _parent(course: Course) -> Context:
+def _parent(course: InFlightRollout) -> Context:
     """The caller's span, as W3C headers told it; an empty context without one."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator

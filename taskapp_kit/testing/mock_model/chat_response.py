@@ -22,7 +22,7 @@ Fragment = tuple[dict[str, Json], list[int]]
 
 
 @dataclass(slots=True)
-class Written:
+class WrittenChoice:
     """One choice, written: the reply as far as the token limit let it, its token ids and their log-probabilities.
 
     ids: None when nobody asked for them or for log-probabilities. uneven: the last log-probability is left out.
@@ -35,14 +35,14 @@ class Written:
     uneven: bool = False
 
 
-def write(request: ChatRequest, reply: Reply, *, uneven: bool = False) -> Written:
+def write(request: ChatRequest, reply: Reply, *, uneven: bool = False) -> WrittenChoice:
     """The reply within the request's token limit, with what the request asks for besides."""
     body = request.body
     limit = body.get("max_completion_tokens") or body.get("max_tokens")
     if limit is not None:
         reply = tokenizer.cut(reply, limit)
     pieces = tokenizer.answer(reply, ended=reply.finish != "length")
-    written = Written(reply, tokenizer.count(pieces))
+    written = WrittenChoice(reply, tokenizer.count(pieces))
     if body.get("return_token_ids") or body.get("logprobs"):
         written.ids = tokenizer.ids(pieces)
     if body.get("logprobs") and written.ids is not None:
@@ -52,7 +52,7 @@ def write(request: ChatRequest, reply: Reply, *, uneven: bool = False) -> Writte
     return written
 
 
-def usage_of(prompt_tokens: int, choices: Sequence[Written]) -> dict[str, Json]:
+def usage_of(prompt_tokens: int, choices: Sequence[WrittenChoice]) -> dict[str, Json]:
     """The tokens of prompt and answers, as `usage`. A reply's thoughts are counted apart as well."""
     completion = sum(choice.length for choice in choices)
     thought = sum(len(choice.reply.reasoning.encode()) for choice in choices if choice.reply.reasoning)
@@ -70,13 +70,13 @@ def identity(request: ChatRequest) -> str:
     return f"chatcmpl-{request.digest[:20]}{request.attempt:04x}"
 
 
-def call_ids(request: ChatRequest, written: Written, choice: int) -> list[str]:
+def call_ids(request: ChatRequest, written: WrittenChoice, choice: int) -> list[str]:
     """An id for each call, fixed by the conversation and the place of the call."""
     return [f"call_{request.digest[:16]}{choice:02x}{index:02x}" for index in range(len(written.reply.calls))]
 
 
 def plain(
-    request: ChatRequest, prompt: tokenizer.Prompt, choices: Sequence[Written], model: str, version: str | None
+    request: ChatRequest, prompt: tokenizer.Prompt, choices: Sequence[WrittenChoice], model: str, version: str | None
 ) -> dict[str, Any]:
     """The whole answer as one object."""
     answer: dict[str, Any] = {
@@ -94,7 +94,7 @@ def plain(
     return answer
 
 
-def _choice(request: ChatRequest, index: int, written: Written) -> dict[str, Any]:
+def _choice(request: ChatRequest, index: int, written: WrittenChoice) -> dict[str, Any]:
     reply = written.reply
     message: dict[str, Any] = {"role": "assistant", "content": reply.content, "refusal": reply.refusal}
     if reply.reasoning is not None:
@@ -112,7 +112,7 @@ def _choice(request: ChatRequest, index: int, written: Written) -> dict[str, Any
     return choice
 
 
-def _entries(body: Mapping[str, Any], written: Written, start: int, end: int) -> list[Json]:
+def _entries(body: Mapping[str, Any], written: WrittenChoice, start: int, end: int) -> list[Json]:
     assert written.ids is not None
     assert written.logprobs is not None
     if written.uneven:
@@ -136,7 +136,7 @@ def _entry(token: int, logprob: float, *, named: bool) -> dict[str, Json]:
 
 
 def events(
-    request: ChatRequest, prompt: tokenizer.Prompt, choices: Sequence[Written], model: str, version: str | None
+    request: ChatRequest, prompt: tokenizer.Prompt, choices: Sequence[WrittenChoice], model: str, version: str | None
 ) -> list[bytes]:
     """The same answer as server-sent events, each with its `data:` and the empty line; the last is `[DONE]`."""
     body = request.body
@@ -178,7 +178,7 @@ def event(chunk: Mapping[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(chunk) + b"\n\n"
 
 
-def fragments(request: ChatRequest, written: Written, index: int) -> list[Fragment]:
+def fragments(request: ChatRequest, written: WrittenChoice, index: int) -> list[Fragment]:
     """The deltas of one choice, the role first; their ids, one after the other, are those of the whole answer."""
     reply = written.reply
     found: list[Fragment] = [({"role": "assistant", "content": None if reply.calls else ""}, [])]

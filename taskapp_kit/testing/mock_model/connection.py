@@ -30,7 +30,7 @@ REASONS = {
 
 
 @dataclass(slots=True)
-class Arrived:
+class ReceivedRequest:
     """A request as it came. headers: names in lower case."""
 
     method: str
@@ -53,7 +53,7 @@ class WritePlan:
     status: int = 200
 
 
-Handle = Callable[[Arrived], WritePlan | Awaitable[WritePlan]]
+Handle = Callable[[ReceivedRequest], WritePlan | Awaitable[WritePlan]]
 
 
 def head(status: int, content_type: str, length: int | None, *extra: tuple[str, str], keep_alive: bool = True) -> bytes:
@@ -79,7 +79,7 @@ class MockConnection(asyncio.Protocol):
         self._everyone = everyone
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
-        self._waiting: deque[Arrived] = deque()
+        self._waiting: deque[ReceivedRequest] = deque()
         self._busy = self._paused = self._gone = False
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -154,7 +154,9 @@ class MockConnection(asyncio.Protocol):
             self._refuse(413, b"the body is longer than 64 MiB")
             return
         method = self._parser.get_method().decode()
-        arrived = Arrived(method, self._target, self._headers, b"".join(self._body), self._parser.should_keep_alive())
+        arrived = ReceivedRequest(
+            method, self._target, self._headers, b"".join(self._body), self._parser.should_keep_alive()
+        )
         self._begin()
         if self._busy:
             self._waiting.append(arrived)
@@ -171,7 +173,7 @@ class MockConnection(asyncio.Protocol):
 
     # answering
 
-    def _answer(self, arrived: Arrived) -> None:
+    def _answer(self, arrived: ReceivedRequest) -> None:
         self._busy = True
         self._records.begun()
         plan = self._handle(arrived)

@@ -19,7 +19,7 @@ from taskapp_kit.errors import ConfigError
 from taskapp_kit.testing.mock_model import chat_response, delivery, tokenizer
 from taskapp_kit.testing.mock_model.behaviours import Behaviour, random_answers
 from taskapp_kit.testing.mock_model.chat_request import ChatRequest, Refused, check
-from taskapp_kit.testing.mock_model.connection import Arrived, WritePlan
+from taskapp_kit.testing.mock_model.connection import ReceivedRequest, WritePlan
 from taskapp_kit.testing.mock_model.faults import Faults, known
 from taskapp_kit.testing.mock_model.reply import Reply, reply_of
 from taskapp_kit.testing.mock_model.request_log import Recorded, RequestLog
@@ -31,7 +31,7 @@ REDIRECTED = "/redirected"
 
 
 @dataclass(slots=True)
-class Answering:
+class Responder:
     """Everything that a mock model is, but for its address. `MockModel` has the words for each field.
 
     remembered: of how many conversations it is known how often they were sent; older ones count anew.
@@ -50,7 +50,7 @@ class Answering:
     remembered: int = 65_536
     _sent: dict[bytes, int] = field(default_factory=dict)
 
-    def handle(self, arrived: Arrived) -> WritePlan | Awaitable[WritePlan]:
+    def handle(self, arrived: ReceivedRequest) -> WritePlan | Awaitable[WritePlan]:
         """What is sent for this request."""
         self.records.look(arrived.target, arrived.headers, arrived.body)
         path, _, query = arrived.target.decode("latin-1").partition("?")
@@ -67,7 +67,7 @@ class Answering:
         except Exception as error:  # whatever an author's script raises
             return self._script_failed(error, record)
 
-    def _route(self, arrived: Arrived, record: Recorded) -> WritePlan | Awaitable[WritePlan]:
+    def _route(self, arrived: ReceivedRequest, record: Recorded) -> WritePlan | Awaitable[WritePlan]:
         path = record.path.rstrip("/")
         if path.startswith(REDIRECTED):
             self.records.redirects_followed += 1
@@ -137,7 +137,12 @@ class Answering:
         return ChatRequest(record.body, record.path, record.query, record.headers, digest.hex(), attempt, self.seed)
 
     async def _later(
-        self, request: ChatRequest, record: Recorded, prompt: tokenizer.Prompt, replies: list[Any], kind: str | None
+        self,
+        request: ChatRequest,
+        record: Recorded,
+        prompt: tokenizer.Prompt,
+        replies: list[Any],
+        kind: str | None,
     ) -> WritePlan:
         try:
             said = [reply_of(await reply if inspect.isawaitable(reply) else reply) for reply in replies]
@@ -285,7 +290,7 @@ class Answering:
         return self._object({"success": True, "new_version": version}, record)
 
 
-def _read(arrived: Arrived) -> Any:
+def _read(arrived: ReceivedRequest) -> Any:
     if any(name == b"content-encoding" for name, _ in arrived.headers):
         raise Refused("A body in a content encoding is not read.", status=415)
     try:

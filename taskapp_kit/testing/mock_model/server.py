@@ -17,7 +17,7 @@ from taskapp_kit.testing.mock_model.behaviours import Script, by_name, of_script
 from taskapp_kit.testing.mock_model.connection import MockConnection
 from taskapp_kit.testing.mock_model.faults import Faults
 from taskapp_kit.testing.mock_model.request_log import Recorded, RequestLog
-from taskapp_kit.testing.mock_model.responder import Answering, latency_of
+from taskapp_kit.testing.mock_model.responder import Responder, latency_of
 
 if TYPE_CHECKING:
     from taskapp_kit.testing.mock_model.process import MockProcess
@@ -70,7 +70,7 @@ class MockModel:
                 hint="Give one of them: who has a script follows it.",
             )
         self.records = RequestLog(record, watch)
-        self._answering = Answering(
+        self._answering = Responder(
             of_script(script) if script is not None else by_name(behaviour, parallel=parallel, score=score),
             seed,
             latency_of(latency_seconds),

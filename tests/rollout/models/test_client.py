@@ -16,7 +16,7 @@ from taskapp_kit.config import Settings
 from taskapp_kit.contract.chat import ChatReply, Endpoint, ModelFailed
 from taskapp_kit.contract.inference_url import complete_url
 from taskapp_kit.rollout.models.client import HttpModelClient
-from taskapp_kit.rollout.models.concurrency import Throttle
+from taskapp_kit.rollout.models.concurrency import ConcurrencyLimiter
 from taskapp_kit.rollout.models.registry import ModelNames, NamedModel, Price
 from taskapp_kit.testing import Faults, MockModel
 from tests.rollout.models.raw_server import http, raw_server, said
@@ -207,7 +207,7 @@ def test_a_first_attempt_far_slower_than_all_others_is_given_up_once() -> None:
                 await client.chat(at(model), BODY, seconds=5)
             return await client.chat(at(model), BODY, seconds=20)
 
-    reply = running(work, throttle=Throttle(least_patience_seconds=0.3))
+    reply = running(work, throttle=ConcurrencyLimiter(least_patience_seconds=0.3))
     assert reply.retries == [{"kind": "hung"}] and reply.attempts == 2
 
 
@@ -222,7 +222,7 @@ def test_a_host_that_says_it_has_too_much_to_do_is_asked_less_at_once() -> None:
                 limits.append(client.throttle.gate(f"http://127.0.0.1:{model.port}").limit)
         return limits
 
-    limited, overloaded, broken = running(work, throttle=Throttle(first_limit=8))
+    limited, overloaded, broken = running(work, throttle=ConcurrencyLimiter(first_limit=8))
     assert limited < 4 and overloaded < 4 and broken == 8
 
 

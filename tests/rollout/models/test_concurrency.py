@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from taskapp_kit.rollout.models.concurrency import LEAST_PATIENCE_SECONDS, MOST_HOSTS, Gate, Throttle
+from taskapp_kit.rollout.models.concurrency import LEAST_PATIENCE_SECONDS, MOST_HOSTS, ConcurrencyLimiter, HostLimiter
 
 
-async def turn(gate: Gate, answers: int, congested_share: float, rng: random.Random) -> None:
+async def turn(gate: HostLimiter, answers: int, congested_share: float, rng: random.Random) -> None:
     """So many answers, always as many at once as there is room for."""
     for _ in range(answers // max(1, int(gate.limit)) + 1):
         tickets = [await gate.enter(1.0) for _ in range(int(gate.limit) - gate.in_flight)]
@@ -18,9 +18,9 @@ async def turn(gate: Gate, answers: int, congested_share: float, rng: random.Ran
             gate.leave(ticket, congested=rng.random() < congested_share)
 
 
-def grown(answers: int, congested_share: float, *, first: float = 16) -> Gate:
-    async def main() -> Gate:
-        gate = Gate(first)
+def grown(answers: int, congested_share: float, *, first: float = 16) -> HostLimiter:
+    async def main() -> HostLimiter:
+        gate = HostLimiter(first)
         await turn(gate, answers, congested_share, random.Random(0))
         return gate
 
@@ -42,7 +42,7 @@ def test_congestion_halves_it_at_most_and_one_place_stays() -> None:
 
 def test_after_congestion_it_grows_by_steps() -> None:
     async def main() -> list[float]:
-        gate, limits = Gate(64), []
+        gate, limits = HostLimiter(64), []
         await turn(gate, 32, 1.0, random.Random(0))
         for _ in range(3):
             limits.append(gate.limit)
@@ -59,7 +59,7 @@ def test_it_settles_near_what_the_host_takes() -> None:
     """A host that takes 40 calls at once and refuses the others."""
 
     async def main() -> float:
-        gate, limits = Gate(256), []
+        gate, limits = HostLimiter(256), []
         for _ in range(400):
             tickets = [await gate.enter(1.0) for _ in range(int(gate.limit))]
             for index, ticket in enumerate(tickets):
@@ -72,7 +72,7 @@ def test_it_settles_near_what_the_host_takes() -> None:
 
 def test_it_does_not_grow_when_nobody_needs_it() -> None:
     async def main() -> float:
-        gate = Gate(16)
+        gate = HostLimiter(16)
         for _ in range(500):
             gate.leave(await gate.enter(1.0))
         return gate.limit
@@ -82,7 +82,7 @@ def test_it_does_not_grow_when_nobody_needs_it() -> None:
 
 def test_a_place_is_waited_for_in_order_and_within_the_time() -> None:
     async def main() -> None:
-        gate, order = Gate(1), []
+        gate, order = HostLimiter(1), []
         ticket = await gate.enter(1.0)
 
         async def wait(name: str, seconds: float) -> None:
@@ -109,7 +109,7 @@ def test_a_place_is_waited_for_in_order_and_within_the_time() -> None:
 def test_a_place_is_never_lost_to_who_is_cancelled() -> None:
     async def main() -> None:
         rng = random.Random(3)
-        gate = Gate(4)
+        gate = HostLimiter(4)
 
         async def call() -> None:
             ticket = await gate.enter(rng.choice((0.001, 0.01, 1.0)))
@@ -132,7 +132,7 @@ def test_a_place_is_never_lost_to_who_is_cancelled() -> None:
 
 def test_a_place_given_to_a_caller_that_is_cancelled_at_the_same_moment_goes_to_the_next() -> None:
     async def main() -> None:
-        gate = Gate(1)
+        gate = HostLimiter(1)
         ticket = await gate.enter(1.0)
         cancelled, following = (asyncio.create_task(gate.enter(5.0)) for _ in range(2))
         await asyncio.sleep(0)  # both wait
@@ -148,7 +148,7 @@ def test_a_place_given_to_a_caller_that_is_cancelled_at_the_same_moment_goes_to_
 
 def test_signs_of_before_a_reduction_count_once() -> None:
     async def main() -> float:
-        gate = Gate(64)
+        gate = HostLimiter(64)
         tickets = [await gate.enter(1.0) for _ in range(64)]
         late = tickets[:32]
         fresh = tickets[32:]
@@ -165,7 +165,7 @@ def test_signs_of_before_a_reduction_count_once() -> None:
 
 def test_patience_is_known_after_many_answers_and_lies_far_beyond_them() -> None:
     async def main() -> list[float | None]:
-        gate, found = Gate(), []
+        gate, found = HostLimiter(), []
         for seconds in (0.2, 30.0):
             found.append(gate.patience())
             for _ in range(128):
@@ -177,7 +177,7 @@ def test_patience_is_known_after_many_answers_and_lies_far_beyond_them() -> None
 
 def test_hosts_have_gates_of_their_own_and_idle_ones_are_forgotten() -> None:
     async def main() -> None:
-        throttle = Throttle(2)
+        throttle = ConcurrencyLimiter(2)
         gate = throttle.gate("a")
         assert throttle.gate("a") is gate is not throttle.gate("b")
         await gate.enter(1.0)
@@ -191,7 +191,7 @@ def test_hosts_have_gates_of_their_own_and_idle_ones_are_forgotten() -> None:
 @pytest.mark.parametrize("limit", [1, 3])
 def test_never_more_than_the_limit_at_once(limit: int) -> None:
     async def main() -> int:
-        gate, most = Gate(limit), 0
+        gate, most = HostLimiter(limit), 0
 
         async def call() -> None:
             nonlocal most

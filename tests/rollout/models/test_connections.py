@@ -10,7 +10,7 @@ import time
 import orjson
 import pytest
 
-from taskapp_kit.net.addresses import Outward, read_url
+from taskapp_kit.net.addresses import AddressPolicy, read_url
 from taskapp_kit.rollout.models.connections import (
     AddressRefused,
     CheckedResolver,
@@ -30,7 +30,7 @@ def asked(
 
     async def main() -> tuple[ModelHttpResponse | AttemptFailed, RawServer]:
         async with raw_server(answers) as server:
-            connections = ModelConnections(Outward("local"))
+            connections = ModelConnections(AddressPolicy("local"))
             called = read_url(server.url + query)
             try:
                 return await connections.post(called, prepared(called), b'{"a":1}', key, time.time), server
@@ -128,7 +128,7 @@ def test_every_other_redirect_is_told_and_not_followed(status: int) -> None:
         async with raw_server([http(200, said())]) as other:
             where = f"{other.url}?token=secret"
             async with raw_server([http(status, b"", ("Location", where))]) as server:
-                connections = ModelConnections(Outward("local"))
+                connections = ModelConnections(AddressPolicy("local"))
                 called = read_url(server.url)
                 with pytest.raises(AttemptFailed) as caught:
                     await connections.post(called, prepared(called), b"{}", "sk-1", time.time)
@@ -150,7 +150,7 @@ def test_a_redirect_to_nowhere(location: str) -> None:
 def test_no_cookie_goes_back() -> None:
     async def main() -> None:
         async with raw_server([http(200, said(), ("Set-Cookie", "a=b; Path=/"))]) as server:
-            connections = ModelConnections(Outward("local"))
+            connections = ModelConnections(AddressPolicy("local"))
             called = read_url(server.url)
             for _ in range(2):
                 await connections.post(called, prepared(called), b"{}", None, time.time)
@@ -163,9 +163,9 @@ def test_no_cookie_goes_back() -> None:
 # what cannot be reached
 
 
-def failure_at(url: str, rules: Outward | None = None) -> AttemptFailed:
+def failure_at(url: str, rules: AddressPolicy | None = None) -> AttemptFailed:
     async def main() -> AttemptFailed:
-        connections = ModelConnections(rules or Outward("local"))
+        connections = ModelConnections(rules or AddressPolicy("local"))
         called = read_url(url)
         try:
             with pytest.raises(AttemptFailed) as caught:
@@ -198,7 +198,7 @@ def test_no_tls_there() -> None:
 
 @pytest.mark.parametrize("target", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::ffff:10.0.0.1", "fe80::1%1"])
 def test_no_socket_is_made_for_a_refused_address(target: str) -> None:
-    checked = CheckedResolver(Outward("public"), None)  # type: ignore[arg-type]
+    checked = CheckedResolver(AddressPolicy("public"), None)  # type: ignore[arg-type]
     family = socket.AF_INET6 if ":" in target else socket.AF_INET
     with pytest.raises(AddressRefused):
         checked.socket((family, socket.SOCK_STREAM, 0, "", (target, 80)))
@@ -210,7 +210,10 @@ def test_the_machines_own_resolver_is_checked_too() -> None:
 
     async def main() -> None:
         async with raw_server([http(200, said())]) as server:
-            for rules, kind in ((Outward("public", ["localhost"]), None), (Outward("public"), "address_refused")):
+            for rules, kind in (
+                (AddressPolicy("public", ["localhost"]), None),
+                (AddressPolicy("public"), "address_refused"),
+            ):
                 connections = ModelConnections(rules)
                 called = read_url(f"http://localhost:{server.port}/v1")
                 try:

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import ConfigError, RequestError
 from taskapp_kit.net.addresses import read_url
-from taskapp_kit.rollout.models.credentials import LEAST_FRAGMENT, VENDORS, VendorKeys, caller_key
+from taskapp_kit.rollout.models.credentials import LEAST_FRAGMENT, VENDORS, Credentials, caller_key
 
 DOOR, ALIAS, DEV = "door-0123456789abcdef", "alias-0123456789abcdef", "dev-0123456789abcdef"
 VARIABLES = {name: f"sk-{name.lower()}-0123456789" for name in VENDORS} | {"MY_KEY": "sk-mine-0123456789"}
 
 
-def keys(*keys_for: str, **more: object) -> VendorKeys:
+def keys(*keys_for: str, **more: object) -> Credentials:
     settings = Settings(
         environment_api_key=DOOR,
         environment_api_key_aliases=(ALIAS,),
@@ -25,7 +25,7 @@ def keys(*keys_for: str, **more: object) -> VendorKeys:
         inference_keys_for=keys_for,
         variables=VARIABLES,
     )
-    return VendorKeys(settings, **more)  # type: ignore[arg-type]
+    return Credentials(settings, **more)  # type: ignore[arg-type]
 
 
 def own(url: str, *keys_for: str) -> str | None:
@@ -45,8 +45,8 @@ def test_a_vendors_key_goes_to_the_vendor_only(variable: str) -> None:
 
 
 def test_no_variable_no_key() -> None:
-    assert VendorKeys(Settings()).own_key(read_url("https://api.openai.com/v1")) is None
-    blank = VendorKeys(Settings(variables={"OPENAI_API_KEY": ""}))
+    assert Credentials(Settings()).own_key(read_url("https://api.openai.com/v1")) is None
+    blank = Credentials(Settings(variables={"OPENAI_API_KEY": ""}))
     assert blank.own_key(read_url("https://api.openai.com/v1")) is None
 
 
@@ -118,7 +118,7 @@ def test_an_encoded_door_key_and_one_known_by_its_digest() -> None:
 
 
 def test_a_short_door_key_does_not_refuse_every_word_that_holds_it() -> None:
-    some = VendorKeys(Settings(environment_api_key="test"))
+    some = Credentials(Settings(environment_api_key="test"))
     some.check_config({"model": "test-model", "inference_url": "http://test.example/v1"})
     for value in ("test", "Bearer test", "http://h/v1?key=test"):
         with pytest.raises(RequestError):

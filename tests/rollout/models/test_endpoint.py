@@ -9,17 +9,17 @@ import pytest
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.chat import Endpoint
 from taskapp_kit.errors import RequestError
-from taskapp_kit.net.addresses import Outward
-from taskapp_kit.rollout.models.credentials import VendorKeys
+from taskapp_kit.net.addresses import AddressPolicy
+from taskapp_kit.rollout.models.credentials import Credentials
 from taskapp_kit.rollout.models.endpoint import endpoint_of
 
 DOOR = "door-key-0123456789"
-KEYS = VendorKeys(Settings(environment_api_key=DOOR))
+KEYS = Credentials(Settings(environment_api_key=DOOR))
 URL = "https://h.example/v1/chat/completions"
 
 
 def read(config: dict[str, Any], top_level: str | None = None, **more: Any) -> Endpoint | None:
-    return endpoint_of(config, top_level, **{"rules": Outward("public"), "keys": KEYS, **more})
+    return endpoint_of(config, top_level, **{"rules": AddressPolicy("public"), "keys": KEYS, **more})
 
 
 def test_what_is_read() -> None:
@@ -30,7 +30,7 @@ def test_what_is_read() -> None:
         URL, "m", "sk-1", True
     )
     assert read({"model": "m"}) is None and read({"inference_url": None}, "") is None
-    assert read({"inference_url": "http://10.0.0.1"}, rules=Outward("public", ["10.0.0.0/8"])) is not None
+    assert read({"inference_url": "http://10.0.0.1"}, rules=AddressPolicy("public", ["10.0.0.0/8"])) is not None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from taskapp_kit.contract.trajectory import Decision, Trajectory
 from taskapp_kit.rollout.episode.episode import Episode
 from taskapp_kit.rollout.policy.chat.conversation import Conversation
 from taskapp_kit.rollout.policy.options import read_asking
-from taskapp_kit.rollout.request import Nobody, Planner
+from taskapp_kit.rollout.request import NoPolicy, RequestPlanner
 from taskapp_kit.testing.mock_model.chat_request import check
 from tests.rollouts import a_request
 
@@ -69,7 +69,7 @@ def talk(
     """One episode; it ends by itself, or after the last of `said`. Every body passes the strictest vendor's check."""
     spec = app.freeze()
     request = a_request(None, policy_config=policy_config or {}, mode=mode, **given)
-    plan = Planner(spec, app.file.parent).plan(request, own=Nobody()).plan
+    plan = RequestPlanner(spec, app.file.parent).plan(request, own=NoPolicy()).plan
     if not callable(said):
         plan.max_turns = len(said)
     asking = read_asking(

@@ -15,16 +15,16 @@ import pytest
 from taskapp_kit.contract.events import from_json, joined
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.rollout.workers.main import refusal
-from taskapp_kit.rollout.workers.pool import Processes, StartFailed
+from taskapp_kit.rollout.workers.pool import ProcessPool, StartFailed
 from taskapp_kit.rollout.workers.remote import WorkerReport
 from taskapp_kit.system.child_python import python_command
 
 HOSTILE = Path(__file__).parents[2] / "hostile_app.py"
 
 
-def pool(reference: str) -> Processes:
+def pool(reference: str) -> ProcessPool:
     argv = python_command("taskapp_kit.rollout.workers.main", reference, os.pathsep.join(sys.path))
-    return Processes(argv, environment=dict(os.environ), shared=1)
+    return ProcessPool(argv, environment=dict(os.environ), shared=1)
 
 
 def played(job: dict[str, Any]) -> tuple[dict[str, Any], bytes, WorkerReport]:

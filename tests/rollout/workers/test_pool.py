@@ -20,7 +20,7 @@ from taskapp_kit.rollout.workers.pool import (
     JobHung,
     JobRaised,
     NeverBegan,
-    Processes,
+    ProcessPool,
     StartFailed,
     WorkerDied,
 )
@@ -42,8 +42,8 @@ def argv(mode: str = "serve") -> list[str]:
 @contextlib.asynccontextmanager
 async def pool(
     *, shared: int = 1, exclusive: int = 0, mode: str = "serve", threads: int = 16, **more: Any
-) -> AsyncIterator[Processes]:
-    made = Processes(
+) -> AsyncIterator[ProcessPool]:
+    made = ProcessPool(
         argv(mode),
         environment={**ENVIRONMENT, "THREADS": str(threads)},
         shared=shared,
@@ -76,7 +76,7 @@ def nothing(frame: dict[str, Any], blob: bytes) -> None:
     """A `tell` for jobs that tell nothing."""
 
 
-async def run(pool: Processes, do: str, *, exclusive: bool = False, seconds: float = 10.0, **more: Any) -> Any:
+async def run(pool: ProcessPool, do: str, *, exclusive: bool = False, seconds: float = 10.0, **more: Any) -> Any:
     blob, step_seconds, tell = more.pop("blob", b""), more.pop("step_seconds", None), more.pop("tell", nothing)
     return await pool.run(
         {"do": do, **more}, blob=blob, exclusive=exclusive, seconds=seconds, step_seconds=step_seconds, tell=tell
@@ -536,7 +536,7 @@ async def test_forty_replacements_leave_no_descriptor_no_zombie_and_no_task() ->
     ],
 )
 async def test_a_start_that_fails_says_why_and_leaves_nothing(mode: str, sentence: str) -> None:
-    made = Processes(argv(mode), environment=ENVIRONMENT, shared=2, exclusive=1, start_seconds=0.5)
+    made = ProcessPool(argv(mode), environment=ENVIRONMENT, shared=2, exclusive=1, start_seconds=0.5)
     with pytest.raises(StartFailed) as caught:
         await made.start()
     assert caught.value.reason == sentence
@@ -611,10 +611,10 @@ async def test_sigterm_and_ctrl_c_are_the_fronts_business() -> None:
 
 FRONT = """
 import asyncio, sys
-from taskapp_kit.rollout.workers.pool import Processes
+from taskapp_kit.rollout.workers.pool import ProcessPool
 
 async def main():
-    pool = Processes(sys.argv[1:], environment={}, shared=2, exclusive=2)
+    pool = ProcessPool(sys.argv[1:], environment={}, shared=2, exclusive=2)
     await pool.start()
     tell = lambda frame, blob: print("pid", frame.get("pid"), flush=True)
     jobs = [asyncio.ensure_future(pool.run({"do": do}, exclusive=alone, seconds=60, tell=tell))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from taskapp_kit.rollout.workers.threads import LaneHung, Lanes, NoLane
+from taskapp_kit.rollout.workers.threads import NoFreeThread, PinnedThreads, ThreadHung
 
 
 def nothing(reason: str) -> None: ...
@@ -24,7 +24,7 @@ async def until(true: Callable[[], bool], seconds: float = 3.0) -> None:
 
 def test_a_job_runs_in_a_thread_and_the_thread_is_used_again() -> None:
     async def main() -> None:
-        lanes = Lanes(2)
+        lanes = PinnedThreads(2)
         names = [await lanes.run(lambda: threading.current_thread().name, seconds=5, stop=nothing) for _ in range(3)]
         assert len(set(names)) == 1
         assert names[0] != threading.current_thread().name
@@ -35,7 +35,7 @@ def test_a_job_runs_in_a_thread_and_the_thread_is_used_again() -> None:
 
 def test_all_calls_on_a_lane_come_from_one_thread() -> None:
     async def main() -> None:
-        lanes = Lanes(4)
+        lanes = PinnedThreads(4)
         one, two = await lanes.open(), await lanes.open()
         threads: list[list[int]] = [[], []]
         for _ in range(5):
@@ -53,7 +53,7 @@ def test_all_calls_on_a_lane_come_from_one_thread() -> None:
 
 def test_no_more_threads_than_the_pool_has_run_at_once() -> None:
     async def main() -> None:
-        lanes, lock, running, most = Lanes(3), threading.Lock(), [0], [0]
+        lanes, lock, running, most = PinnedThreads(3), threading.Lock(), [0], [0]
 
         def job() -> None:
             with lock:
@@ -75,7 +75,7 @@ def test_no_more_threads_than_the_pool_has_run_at_once() -> None:
 )
 def test_what_a_job_raises_comes_back_and_ends_no_loop(raised: BaseException, seen: type[BaseException]) -> None:
     async def main() -> None:
-        lanes = Lanes(1)
+        lanes = PinnedThreads(1)
 
         def job() -> None:
             raise raised
@@ -90,7 +90,7 @@ def test_what_a_job_raises_comes_back_and_ends_no_loop(raised: BaseException, se
 
 def test_a_job_that_heeds_stop_comes_back_after_its_deadline() -> None:
     async def main() -> None:
-        lanes, stopped = Lanes(1, grace_seconds=2), threading.Event()
+        lanes, stopped = PinnedThreads(1, grace_seconds=2), threading.Event()
         assert await lanes.run(lambda: stopped.wait(5), seconds=0.02, stop=lambda _: stopped.set()) is True
         assert lanes.hung == 0
         lanes.close()
@@ -100,8 +100,8 @@ def test_a_job_that_heeds_stop_comes_back_after_its_deadline() -> None:
 
 def test_a_job_that_does_not_is_given_up_counted_and_taken_back_when_it_ends() -> None:
     async def main() -> None:
-        lanes, release = Lanes(2, grace_seconds=0.02), threading.Event()
-        with pytest.raises(LaneHung):
+        lanes, release = PinnedThreads(2, grace_seconds=0.02), threading.Event()
+        with pytest.raises(ThreadHung):
             await lanes.run(lambda: release.wait(10), seconds=0.02, stop=nothing)
         assert lanes.hung == 1
         assert await lanes.run(lambda: 7, seconds=5, stop=nothing) == 7, "the others go on"
@@ -115,7 +115,7 @@ def test_a_job_that_does_not_is_given_up_counted_and_taken_back_when_it_ends() -
 
 def test_a_caller_that_goes_away_stops_the_job_and_is_no_hang() -> None:
     async def main() -> None:
-        lanes, stopped, started = Lanes(1, grace_seconds=1), threading.Event(), threading.Event()
+        lanes, stopped, started = PinnedThreads(1, grace_seconds=1), threading.Event(), threading.Event()
 
         def job() -> None:
             started.set()
@@ -136,7 +136,7 @@ def test_a_caller_that_goes_away_stops_the_job_and_is_no_hang() -> None:
 
 def test_a_caller_that_goes_away_from_a_stuck_job_leaves_a_hang() -> None:
     async def main() -> None:
-        lanes, release, started = Lanes(1, grace_seconds=0.02), threading.Event(), threading.Event()
+        lanes, release, started = PinnedThreads(1, grace_seconds=0.02), threading.Event(), threading.Event()
 
         def job() -> None:
             started.set()
@@ -157,10 +157,10 @@ def test_a_caller_that_goes_away_from_a_stuck_job_leaves_a_hang() -> None:
 
 def test_nobody_waits_in_line_beyond_the_deadline() -> None:
     async def main() -> None:
-        lanes, release = Lanes(1, grace_seconds=0.02), threading.Event()
+        lanes, release = PinnedThreads(1, grace_seconds=0.02), threading.Event()
         first = asyncio.create_task(lanes.run(lambda: release.wait(10), seconds=60, stop=nothing))
         await asyncio.sleep(0.01)
-        with pytest.raises(NoLane, match="all 1 threads were taken"):
+        with pytest.raises(NoFreeThread, match="all 1 threads were taken"):
             await lanes.run(lambda: 7, seconds=0.05, stop=nothing)
         waiting = asyncio.create_task(lanes.run(lambda: 7, seconds=5, stop=nothing))
         await asyncio.sleep(0.01)
@@ -180,7 +180,7 @@ def test_an_idle_thread_keeps_nothing_of_its_last_job() -> None:
         import gc
         import weakref
 
-        lanes = Lanes(1)
+        lanes = PinnedThreads(1)
         kept = weakref.ref(await lanes.run(Big, seconds=5, stop=nothing))
         await asyncio.sleep(0.02)
         gc.collect()
@@ -192,7 +192,7 @@ def test_an_idle_thread_keeps_nothing_of_its_last_job() -> None:
 
 def test_threads_end_with_the_pool() -> None:
     async def main() -> None:
-        lanes = Lanes(3)
+        lanes = PinnedThreads(3)
         thread = await lanes.run(threading.current_thread, seconds=5, stop=nothing)
         lanes.close()
         await until(lambda: not thread.is_alive())
@@ -204,7 +204,7 @@ def test_the_wait_for_a_thread_counts_against_the_deadline() -> None:
     """The waiting job is stopped 1 s after it was asked for, not 1 s after it began: before the mark between the two."""
 
     async def main() -> None:
-        loop, lanes = asyncio.get_running_loop(), Lanes(1, grace_seconds=20)
+        loop, lanes = asyncio.get_running_loop(), PinnedThreads(1, grace_seconds=20)
         release, stopped, happened = threading.Event(), threading.Event(), list[str]()
 
         def stop(reason: str) -> None:

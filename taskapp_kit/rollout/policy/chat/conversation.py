@@ -22,13 +22,13 @@ from taskapp_kit.contract.protocols import Tool, View
 from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER, Decision, PlayedStep, ToolCall
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
-from taskapp_kit.rollout.policy.chat.parsed_message import Heard, clean, hear
+from taskapp_kit.rollout.policy.chat.parsed_message import ParsedMessage, clean, hear
 from taskapp_kit.rollout.policy.chat.prompt import only_words, system_prompt, tool_schemas
 from taskapp_kit.rollout.policy.chat.rendering import has_pictures, joined, words_of
 from taskapp_kit.rollout.policy.history import EstimatedTokens, TokenCounter, characters_of
 from taskapp_kit.rollout.policy.options import PolicyOptions
 from taskapp_kit.rollout.policy.text.structured import response_format
-from taskapp_kit.rollout.policy.text.text_actions import Parsed, parse_actions, without_thoughts
+from taskapp_kit.rollout.policy.text.text_actions import ParsedActions, parse_actions, without_thoughts
 
 Message = dict[str, Json]
 
@@ -212,7 +212,7 @@ class Conversation:
             details=self._details(reply, heard),
         )
 
-    def _meant(self, heard: Heard) -> tuple[list[ToolCall], str | None, str | None]:
+    def _meant(self, heard: ParsedMessage) -> tuple[list[ToolCall], str | None, str | None]:
         """The calls, the words, and the problem."""
         words = heard.words
         if words is not None and (said := without_thoughts(words)) != words:
@@ -236,7 +236,7 @@ class Conversation:
             return f"Nothing was done: a call stands in the words. Make it a tool call. The tools are: {names}."
         return f"Nothing was done: answer with a tool call. The tools are: {names}."
 
-    def _details(self, reply: ChatReply, heard: Heard) -> dict[str, Json]:
+    def _details(self, reply: ChatReply, heard: ParsedMessage) -> dict[str, Json]:
         """What is told of the call: what was not as usual, and how long it took."""
         told: dict[str, Json] = {
             "finish_reason": reply.finish_reason,
@@ -288,7 +288,7 @@ def _done(step: PlayedStep) -> str:
     return f"{step.tool} {orjson.dumps(step.args, default=str).decode()}:"
 
 
-def _spoken(parsed: Parsed, text: Tool | None, words: str | None) -> str | None:
+def _spoken(parsed: ParsedActions, text: Tool | None, words: str | None) -> str | None:
     """The words; of a call of the action that takes words, what it says."""
     if text is not None and len(parsed.calls) == 1 and parsed.calls[0].tool == text.name:
         args = parsed.calls[0].args

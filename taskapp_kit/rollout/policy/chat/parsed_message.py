@@ -23,7 +23,7 @@ DEEPEST = 32
 
 
 @dataclass(slots=True)
-class Heard:
+class ParsedMessage:
     """What the model said.
 
     message: as it is kept, everything that the endpoint gave but empty members. back: as it is sent again; it differs
@@ -47,7 +47,7 @@ def hear(
     *,
     thoughts: bool = True,
     most_calls: int | None = None,
-) -> Heard:
+) -> ParsedMessage:
     """Reads a message, whatever is in it; never raises.
 
     thoughts: False leaves them out of what goes back. most_calls: tool calls after so many are left out of everything.
@@ -62,7 +62,7 @@ def hear(
         if name not in ("role", *NEVER_BACK) and kept is not None and kept != [] and isinstance(name, str):
             message[clean(name)] = kept
     calls = message.pop("tool_calls", None)
-    heard = Heard(message, message, left_out_calls=left_out)
+    heard = ParsedMessage(message, message, left_out_calls=left_out)
     if not isinstance(message.get("refusal"), str):
         message.pop("refusal", None)
     said = message.get("content")
@@ -83,7 +83,7 @@ def hear(
     return heard
 
 
-def _hear_calls(given: list[dict[str, Any]], heard: Heard, tools: Mapping[str, Tool], turn: int) -> None:
+def _hear_calls(given: list[dict[str, Any]], heard: ParsedMessage, tools: Mapping[str, Tool], turn: int) -> None:
     kept: list[Json] = []
     back: list[Json] = []
     problems: list[str] = []

@@ -28,7 +28,7 @@ class TagMatch:
     broken: str | None = None
 
 
-class Closings:
+class ClosingTags:
     """Finds closing tags; one that is not there is not looked for again."""
 
     def __init__(self, text: str) -> None:
@@ -58,7 +58,7 @@ _INNER_FUNCTION = re.compile(r"<function=([\w.-]{1,64})>")
 def marked(text: str, tools: Mapping[str, Tool]) -> TagMatch:
     """Tool calls in the notations of chat templates. Several of them are meant as several."""
     found = TagMatch(several=True)
-    closings = Closings(text)
+    closings = ClosingTags(text)
     at = 0
     for _ in range(TAGS):
         mark = _MARKS.search(text, at)
@@ -163,7 +163,7 @@ _ATTRIBUTE = re.compile(r"""([A-Za-z_][\w.-]{0,63})\s{0,8}=\s{0,8}(?:"([^"]*)"|'
 def tagged(text: str, tools: Mapping[str, Tool]) -> TagMatch:
     """`<NAME>…</NAME>` with JSON, one tag for each argument, or the one argument in it; `<action>…</action>` around any."""
     found = TagMatch()
-    closings = Closings(text)
+    closings = ClosingTags(text)
     at = 0
     opening = _opening(tuple(tools))
     for _ in range(TAGS):
@@ -233,7 +233,7 @@ def _tool(tool: Tool, inside: str, body: str) -> ToolCall:
 
 def _children(body: str) -> Iterator[tuple[str, str]]:
     """The tags of a body, one after the other: name and what is between."""
-    closings = Closings(body)
+    closings = ClosingTags(body)
     at = 0
     for _ in range(CHILDREN):
         mark = _CHILD.search(body, at)

@@ -34,7 +34,7 @@ _LABEL = re.compile(
 
 
 @dataclass(slots=True)
-class Parsed:
+class ParsedActions:
     """calls: the actions, in order. problem: why there is none. attempted: the words tried to be an action."""
 
     calls: list[ToolCall] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Parsed:
     attempted: bool = False
 
 
-def parse_actions(words: str, tools: Sequence[Tool]) -> Parsed:
+def parse_actions(words: str, tools: Sequence[Tool]) -> ParsedActions:
     """The actions in the model's words. Takes any text, and never raises."""
     named = {tool.name: tool for tool in tools}
     text = without_thoughts(words)
@@ -58,9 +58,9 @@ def parse_actions(words: str, tools: Sequence[Tool]) -> Parsed:
         if found.broken is not None and look is marked:
             break
     if broken is not None:
-        return Parsed(problem=f"Nothing was done: {broken}. {how(tools)}", attempted=True)
+        return ParsedActions(problem=f"Nothing was done: {broken}. {how(tools)}", attempted=True)
     said = "no action was found in the answer" if text.strip() else "the answer was empty"
-    return Parsed(problem=f"Nothing was done: {said}. {how(tools)}")
+    return ParsedActions(problem=f"Nothing was done: {said}. {how(tools)}")
 
 
 def how(tools: Sequence[Tool]) -> str:
@@ -91,24 +91,24 @@ def without_thoughts(words: str) -> str:
     return "".join(kept)
 
 
-def _decided(found: TagMatch, tools: Sequence[Tool]) -> Parsed:
+def _decided(found: TagMatch, tools: Sequence[Tool]) -> ParsedActions:
     """Several actions where several are meant; the same one twice is one; two different ones are a question back."""
     if found.several:
-        return Parsed(found.calls, attempted=True)
+        return ParsedActions(found.calls, attempted=True)
     distinct: list[ToolCall] = []
     for call in found.calls[:MANY]:
         if not any(call.tool == other.tool and call.args == other.args for other in distinct):
             distinct.append(call)
     if len(distinct) == 1 and found.broken is None:
-        return Parsed(distinct, attempted=True)
+        return ParsedActions(distinct, attempted=True)
     if len(distinct) == 1:
-        return Parsed(problem=f"Nothing was done: {found.broken}. {how(tools)}", attempted=True)
+        return ParsedActions(problem=f"Nothing was done: {found.broken}. {how(tools)}", attempted=True)
     told = " and ".join(_short(call) for call in distinct[:2])
     more = "" if len(distinct) == 2 else f" and {len(distinct) - 2} more"
     sentence = (
         f"Nothing was done: the answer holds different actions ({told}{more}), and it is not plain which is meant."
     )
-    return Parsed(problem=f"{sentence} {how(tools)}", attempted=True)
+    return ParsedActions(problem=f"{sentence} {how(tools)}", attempted=True)
 
 
 def _short(call: ToolCall) -> str:
