@@ -123,6 +123,7 @@ class Shell:
                 "TASKAPP_PORT": str(self.ports["taskapp serve"]),
                 "NO_COLOR": "1",
                 "COLUMNS": "120",
+                "PYTEST_ADDOPTS": "-pno:schemathesis -pno:hypothesispytest -pno:xdist",  # slow to load
             },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
