@@ -97,8 +97,8 @@ def create_backend(
         redirect_slashes=False,
         lifespan=lifespan,
     )
-    hall = BackendContext(jobs, access, box, {DEFAULT_TRAINER: "rollouts: plays and scores", **(trainers or {})})
-    app.router.routes.extend(hall.routes())
+    context = BackendContext(jobs, access, box, {DEFAULT_TRAINER: "rollouts: plays and scores", **(trainers or {})})
+    app.router.routes.extend(context.routes())
     app.state.drain = drain
     app.state.jobs = jobs
 

@@ -39,9 +39,9 @@ async def frames(
     last = max(since_seq, 0)
     yield ALIVE  # the head goes out at once, so that a caller knows that it is heard
     while True:
-        bell = jobs.bells.of(job_id)
+        notifier = jobs.notifiers.of(job_id)
         stopping = jobs.stopping
-        over, page = await bell.look(last, read)
+        over, page = await notifier.look(last, read)
         for frame in page:
             last += 1  # they have no gaps
             yield frame
@@ -50,7 +50,7 @@ async def frames(
         if over or stopping:
             return
         with suppress(TimeoutError):
-            await asyncio.wait_for(bell.wait(), alive_seconds)
+            await asyncio.wait_for(notifier.wait(), alive_seconds)
             continue
         yield ALIVE
 

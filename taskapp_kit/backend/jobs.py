@@ -77,7 +77,7 @@ class Jobs:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._busy: Counter[str] = Counter()
         """How many jobs of each organisation run."""
-        self.bells = Notifiers()
+        self.notifiers = Notifiers()
         self._cancelling: set[str] = set()
         self.stopping = False
 
@@ -189,7 +189,7 @@ class Jobs:
         if tasks:
             log.info("stopping; %d running jobs go on when the backend starts again", len(tasks))
             await asyncio.wait(tasks, timeout=LETTING_GO_SECONDS)
-        self.bells.ring_all()
+        self.notifiers.ring_all()
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -252,7 +252,7 @@ class Jobs:
             return None
         if job.status == QUEUED:
             await self.records.write(job_id, status=RUNNING)
-            self.bells.ring(job_id)
+            self.notifiers.ring(job_id)
         kept, state = await self.records.work(job_id)
         document = JobDocument(**kept)
         client = await self._client(job, document)
@@ -303,7 +303,7 @@ class Jobs:
         """Once only: what is over stays as it is."""
         if await self.records.write(job_id, event, status=status, **columns):
             log.info("job over job_id=%s status=%s", job_id, status)
-        self.bells.ring(job_id)
+        self.notifiers.ring(job_id)
 
 
 class _JobLedger:
@@ -323,7 +323,7 @@ class _JobLedger:
     ) -> None:
         more: dict[str, Any] = {} if total is None else {"total": total}
         await self._jobs.records.write(self._job_id, *events, points=points, state=state, metrics=metrics, **more)
-        self._jobs.bells.ring(self._job_id)
+        self._jobs.notifiers.ring(self._job_id)
 
     async def told(self, *types: str, last: int) -> list[Mapping[str, Any]]:
         return [told.event.data for told in await self._jobs.records.last_events(self._job_id, types, last)]

@@ -13,7 +13,7 @@ KEPT = 50
 
 
 class Notifier:
-    """Rings once. Hold it while you wait: a bell that nobody holds is forgotten."""
+    """Notifies once. Hold a reference while you wait: only a weak one is stored here."""
 
     def __init__(self) -> None:
         self._rung = asyncio.Event()
@@ -28,7 +28,7 @@ class Notifier:
         self._rung.set()
 
     async def look(self, since_seq: int, read: Callable[[int], Awaitable[Page]]) -> Page:
-        """What `read(since_seq)` gives. Nothing happens while a bell is silent, so one reading does for all."""
+        """What `read(since_seq)` gives. Nothing changes until a notification, so one reading does for all."""
         known = self._looks.get(since_seq)
         if known is None:
             known = self._looks[since_seq] = asyncio.ensure_future(_done(read(since_seq)))
@@ -46,25 +46,25 @@ async def _done(reading: Awaitable[Page]) -> Page:
 
 
 class Notifiers:
-    """The bell of each job."""
+    """The notifier of each job."""
 
     def __init__(self) -> None:
-        self._bells: WeakValueDictionary[str, Notifier] = WeakValueDictionary()
+        self._notifiers: WeakValueDictionary[str, Notifier] = WeakValueDictionary()
 
     def __len__(self) -> int:
-        return len(self._bells)
+        return len(self._notifiers)
 
     def of(self, job_id: str) -> Notifier:
         """Rings at the next thing that happens to the job. Take it before you look, then wait."""
-        return self._bells.setdefault(job_id, Notifier())
+        return self._notifiers.setdefault(job_id, Notifier())
 
     def ring(self, job_id: str) -> None:
         """Something happened to the job, and is on disk."""
-        bell = self._bells.pop(job_id, None)
-        if bell is not None:
-            bell.ring()
+        notifier = self._notifiers.pop(job_id, None)
+        if notifier is not None:
+            notifier.ring()
 
     def ring_all(self) -> None:
         """Whoever waits looks again."""
-        for job_id in list(self._bells):
+        for job_id in list(self._notifiers):
             self.ring(job_id)

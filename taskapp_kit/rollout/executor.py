@@ -38,7 +38,7 @@ Cancelled = Callable[[InFlightRollout, Finished], Awaitable[None]]
 class Executor:
     """Threads and worker processes of one app.
 
-    lanes: threads in which whole rollouts are played. model_lanes: those of rollouts that mostly wait for a model, so
+    pinned_threads: threads in which whole rollouts are played. model_threads: those of rollouts that mostly wait for a model, so
     there may be many. models: asks them. keeps: rows for a store are made. versions: of kit, app and commit, as an
     answer tells them. cancelled: is given what was played of a rollout whose task was cancelled, before the
     cancellation goes on.
@@ -48,10 +48,10 @@ class Executor:
         self,
         spec: AppSpec,
         clock: Clock,
-        lanes: PinnedThreads,
-        model_lanes: PinnedThreads,
+        pinned_threads: PinnedThreads,
+        model_threads: PinnedThreads,
         models: ModelAccess,
-        foreman: WorkerPool | None,
+        worker_pool: WorkerPool | None,
         *,
         workers: int,
         keeps: bool,
@@ -60,10 +60,10 @@ class Executor:
     ) -> None:
         self._spec = spec
         self._clock = clock
-        self._lanes = lanes
-        self._model_lanes = model_lanes
+        self._pinned_threads = pinned_threads
+        self._model_threads = model_threads
         self._models = models
-        self._foreman = foreman
+        self._worker_pool = worker_pool
         self._workers = workers
         self._keeps = keeps
         self._versions = versions
@@ -76,15 +76,17 @@ class Executor:
         Raises RequestError (the constructor refuses env.config), Saturated (the server closes), Unavailable (workers).
         """
         isolated = course.planned.plan.environment.isolation == "process"
-        if not course.own and self._foreman is not None and (self._workers or isolated):
-            return await self._in_a_worker(self._foreman, course, tell, prompt=prompt, written=written)
+        if not course.own and self._worker_pool is not None and (self._workers or isolated):
+            return await self._in_a_worker(self._worker_pool, course, tell, prompt=prompt, written=written)
         ear = None if tell is None else ListenerGate(tell)
         if course.endpoint is None or isinstance(course.planned.policy, LocalPolicy):
-            lanes = self._lanes if course.endpoint is None else self._model_lanes
-            return await self._in_a_thread(course, ear, lanes)
+            pinned_threads = self._pinned_threads if course.endpoint is None else self._model_threads
+            return await self._in_a_thread(course, ear, pinned_threads)
         return await self._with_a_model(course, ear)
 
-    async def _in_a_thread(self, course: InFlightRollout, ear: ListenerGate | None, lanes: PinnedThreads) -> Finished:
+    async def _in_a_thread(
+        self, course: InFlightRollout, ear: ListenerGate | None, pinned_threads: PinnedThreads
+    ) -> Finished:
         story = _Story(ear, ThreadPort(self._models.of_rollout(course.endpoint, course.seconds)))
 
         def job() -> Finished:
@@ -95,7 +97,7 @@ class Executor:
                 )
 
         try:
-            return await lanes.run(job, seconds=course.seconds, stop=story.stop)
+            return await pinned_threads.run(job, seconds=course.seconds, stop=story.stop)
         except ThreadHung as hung:
             failure = (
                 _no_thread(course.seconds)
@@ -127,10 +129,10 @@ class Executor:
                     return job()
 
             async with self._hops.one():
-                return await lane.call(in_the_thread, seconds=left(), stop=story.stop)
+                return await pinned_thread.call(in_the_thread, seconds=left(), stop=story.stop)
 
         try:
-            lane = await self._model_lanes.open(seconds=course.seconds)
+            pinned_thread = await self._model_threads.open(seconds=course.seconds)
         except NoFreeThread:
             return self._give_up(course, [], _no_thread(course.seconds), story.tell_rest)
         try:
@@ -140,24 +142,24 @@ class Executor:
                 body = await hop(partial(turns.go_on, came))
             return await hop(lambda: self._finish(course, performance.finish()))
         except ThreadHung:
-            lane.post(turns.close)
+            pinned_thread.post(turns.close)
             return self._give_up(course, story.until_now(), _overdue(course.seconds, story.control), story.tell_rest)
         except asyncio.CancelledError:
             told = story.until_now()
             story.stop("cancelled")
-            lane.post(turns.close)
+            pinned_thread.post(turns.close)
             finished = self._give_up(course, told, _cancellation(course), story.tell_rest)
             await self._cancelled(course, finished)
             raise
         finally:
-            lane.close()
+            pinned_thread.close()
 
     async def _in_a_worker(
-        self, foreman: WorkerPool, course: InFlightRollout, tell: Listener | None, *, prompt: bool, written: bool
+        self, worker_pool: WorkerPool, course: InFlightRollout, tell: Listener | None, *, prompt: bool, written: bool
     ) -> Finished:
         told = WorkerReport(tell)
         try:
-            outcome, body = await foreman.play(
+            outcome, body = await worker_pool.play(
                 course.planned,
                 told,
                 ask=self._models.of_rollout(course.endpoint, course.seconds),

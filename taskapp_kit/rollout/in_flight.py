@@ -1,4 +1,4 @@
-"""A rollout on its way through the hall: who asked, what was planned, what came of it; and who listens meanwhile."""
+"""A rollout in flight: who requested it, its plan, its result, and who listens meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hall: one rollout from request to kept result. Composes the rooms; knows no HTTP.
+"""The service: plays one rollout from request to stored result. Composes the packages of `rollout`; knows no HTTP.
 
 request -> planning (environment, seed, config, policy) -> players (in a thread or a worker: play, fold, score) -> keeping
 """
@@ -108,12 +108,12 @@ class Service:
         self.max_time_seconds = max_time_seconds
         self.exposure = exposure
         self.planner = RequestPlanner(self.spec, app.file.parent, max_calls=max_calls)
-        self.lanes = PinnedThreads(threads)
-        self.model_lanes = PinnedThreads(max_concurrent)
+        self.pinned_threads = PinnedThreads(threads)
+        self.model_threads = PinnedThreads(max_concurrent)
         self.models = models or model_access(Settings(), exposure, self.clock)
         self.workers = workers
         isolated = any(environment.isolation == "process" for environment in self.spec.environments.values())
-        self.foreman = WorkerPool(app, self.spec, workers=workers) if workers or isolated else None
+        self.worker_pool = WorkerPool(app, self.spec, workers=workers) if workers or isolated else None
         self.watchers: list[RolloutObserver] = []
         self._sandbox: Capabilities | None = None
         self.places = AdmissionControl(max_concurrent, self._hung)
@@ -126,10 +126,10 @@ class Service:
         self._players = Executor(
             self.spec,
             self.clock,
-            self.lanes,
-            self.model_lanes,
+            self.pinned_threads,
+            self.model_threads,
             self.models,
-            self.foreman,
+            self.worker_pool,
             workers=workers,
             keeps=store is not None,
             versions=self._versions,
@@ -159,8 +159,8 @@ class Service:
 
         Those for isolation="process" alone start when they are needed. Raises Unavailable.
         """
-        if self.foreman is not None and self.workers:
-            await self.foreman.start()
+        if self.worker_pool is not None and self.workers:
+            await self.worker_pool.start()
 
     async def rollout(
         self,
@@ -286,7 +286,7 @@ class Service:
         return self.places.taken
 
     def _hung(self) -> int:
-        return self.lanes.hung + self.model_lanes.hung
+        return self.pinned_threads.hung + self.model_threads.hung
 
     async def drain(self, grace_seconds: float) -> None:
         """Takes nothing new and waits for what runs; what still runs after the grace is cancelled, told and kept so."""
@@ -367,7 +367,7 @@ class Service:
             port.stop(reason)
 
         try:
-            failed = await self.lanes.run(job, seconds=self.max_time_seconds, stop=stop)
+            failed = await self.pinned_threads.run(job, seconds=self.max_time_seconds, stop=stop)
         except ThreadHung:
             message = f"reset did not come back within {self.max_time_seconds:g} s"
             raise RolloutFailed(Failure("timeout", "environment_hung", message)) from None
@@ -394,7 +394,9 @@ class Service:
         self.places.take(caller)
         try:
             port = ThreadPort(self.models.of_rollout(None, self.max_time_seconds))
-            return await self.model_lanes.run(lambda: group.score(port), seconds=self.max_time_seconds, stop=port.stop)
+            return await self.model_threads.run(
+                lambda: group.score(port), seconds=self.max_time_seconds, stop=port.stop
+            )
         except ThreadHung:
             message = f"the group judges gave no verdict within {self.max_time_seconds:g} s"
             raise RolloutFailed(Failure("timeout", "deadline", message)) from None
@@ -423,7 +425,7 @@ class Service:
             "capacity": self.max_concurrent,
             "hung_threads": self._hung(),
             **({} if self.store is None else {"store": self.store_state.to_json()}),
-            **({} if self.foreman is None else {"workers": self.foreman.health()}),
+            **({} if self.worker_pool is None else {"workers": self.worker_pool.health()}),
             **({} if self._sandbox is None else {"sandbox": self._sandbox.to_dict()}),
         }
 
@@ -441,12 +443,12 @@ class Service:
     async def close(self) -> None:
         """Stops what still runs, ends worker processes, lets idle threads go and closes the store."""
         await self.drain(0.0)
-        if self.foreman is not None:
-            await self.foreman.close()
-        await self.lanes.quiet(self.lanes.grace_seconds)
-        await self.model_lanes.quiet(self.model_lanes.grace_seconds)
-        self.lanes.close()
-        self.model_lanes.close()
+        if self.worker_pool is not None:
+            await self.worker_pool.close()
+        await self.pinned_threads.quiet(self.pinned_threads.grace_seconds)
+        await self.model_threads.quiet(self.model_threads.grace_seconds)
+        self.pinned_threads.close()
+        self.model_threads.close()
         await self.models.close()
         await self.store_state.close()
         if self.store is not None:

@@ -110,8 +110,8 @@ def create(
     )
     app.state.service = service
     app.state.drain = drain
-    hall = RouteContext(service, live, observers.measures, settings, _description(service, settings), exposure)
-    routes = direct_routes(ROUTES + (DEBUG_ROUTES if settings.debug_env else ()), hall)
+    context = RouteContext(service, live, observers.measures, settings, _description(service, settings), exposure)
+    routes = direct_routes(ROUTES + (DEBUG_ROUTES if settings.debug_env else ()), context)
     app.router.routes.extend(routes)
     app.add_route("/openapi.json", openapi_document, include_in_schema=False)
     app.add_route("/docs", page, include_in_schema=False)

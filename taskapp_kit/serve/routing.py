@@ -40,15 +40,15 @@ class DirectRoute(APIRoute):
             await method_not_allowed(self.allowed)(scope, receive, send)
 
 
-def direct_routes(specs: Sequence[RouteSpec], hall: RouteContext) -> list[DirectRoute]:
+def direct_routes(specs: Sequence[RouteSpec], context: RouteContext) -> list[DirectRoute]:
     """The routes as FastAPI's router takes them."""
-    routes = [_direct_route(spec, hall) for spec in specs]
+    routes = [_direct_route(spec, context) for spec in specs]
     for route in routes:  # a path may have several, one for each verb
         route.allowed = [verb for other in routes if other.path == route.path for verb in other.methods or ()]
     return routes
 
 
-def _direct_route(spec: RouteSpec, hall: RouteContext) -> DirectRoute:
+def _direct_route(spec: RouteSpec, context: RouteContext) -> DirectRoute:
     async def documented(_: Request) -> Response:
         raise AssertionError("a direct route is answered by its own function")
 
@@ -66,28 +66,28 @@ def _direct_route(spec: RouteSpec, hall: RouteContext) -> DirectRoute:
         response_model=None,
         **documentation(spec),
     )
-    route.direct = _runner(spec, hall)
+    route.direct = _runner(spec, context)
     return route
 
 
-def _runner(spec: RouteSpec, hall: RouteContext) -> ASGIApp:
+def _runner(spec: RouteSpec, context: RouteContext) -> ASGIApp:
     answer_it = spec.answer
     where = spec.path
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
         answer: EncodedResponse | EventStream
         try:
-            answer = await answer_it(hall, Request(scope, receive))
+            answer = await answer_it(context, Request(scope, receive))
         except ClientGone:
             log.info("client gone route=%s", where)
-            hall.measures.answered(spec.method, where, CLIENT_GONE)
+            context.measures.answered(spec.method, where, CLIENT_GONE)
             return
         except Exception as error:
             if isinstance(error, StoreError):
-                hall.measures.store_failed()
+                context.measures.store_failed()
             answer = error_answer(error, where=where)
-        hall.measures.answered(spec.method, where, answer.status)
-        with hall.service.places.unread(scope.get(LABEL), answer.rollout_id, peer_of(scope)):
+        context.measures.answered(spec.method, where, answer.status)
+        with context.service.places.unread(scope.get(LABEL), answer.rollout_id, peer_of(scope)):
             await answer(scope, receive, send)
 
     return run

@@ -273,7 +273,7 @@ def test_bells_of_jobs_that_nobody_listens_to_are_forgotten() -> None:
             back.ended(job_id)
             assert back.http.get(f"/rl/jobs/{job_id}/events/stream").status_code == 200
         gc.collect()
-        assert len(back.state.jobs.bells) == 0
+        assert len(back.state.jobs.notifiers) == 0
         assert not back.state.jobs._busy
 
 

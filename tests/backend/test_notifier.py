@@ -21,9 +21,9 @@ def test_those_who_look_from_the_same_event_on_read_once() -> None:
             await asyncio.sleep(0)
             return False, [b"x"]
 
-        bells = Notifiers()
-        bell = bells.of("job")
-        assert bells.of("job") is bell
+        notifiers = Notifiers()
+        bell = notifiers.of("job")
+        assert notifiers.of("job") is bell
         looks = [asyncio.create_task(bell.look(since, read)) for since in (3, 3, 3, 4, 3)]
         await asyncio.sleep(0)
         looks[0].cancel()  # who leaves takes nothing from the others
@@ -31,10 +31,10 @@ def test_those_who_look_from_the_same_event_on_read_once() -> None:
         assert found[1:] == [(False, [b"x"])] * 4
         assert sorted(read_from) == [3, 4]
         waiting = asyncio.create_task(bell.wait())
-        bells.ring("job")
+        notifiers.ring("job")
         await waiting
-        assert bells.of("job") is not bell
-        await bells.of("job").look(3, read)
+        assert notifiers.of("job") is not bell
+        await notifiers.of("job").look(3, read)
         assert sorted(read_from) == [3, 3, 4]
 
     asyncio.run(use())
@@ -84,7 +84,7 @@ def test_everybody_who_follows_a_job_gets_each_event_once() -> None:
 
         with ThreadPoolExecutor(20) as threads:
             following = [threads.submit(follow, number % 4 - 1) for number in range(20)]
-            until(lambda: len(back.state.jobs.bells) == 1)
+            until(lambda: len(back.state.jobs.notifiers) == 1)
             gate.open()
             for number, one in enumerate(following):
                 assert one.result(60) == list(range(max(number % 4 - 1, 0) + 1, 34))

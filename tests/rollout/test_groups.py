@@ -264,7 +264,7 @@ class Wired(Service):
             self.planner, self.store, sees=everything, listed=partial(self.listed, caller=ANYONE),
             rollout_ids=rollout_ids, group_id=group_id,
         )  # fmt: skip
-        return await self.lanes.run(partial(group.score, self.scripted), seconds=60.0, stop=lambda _: None)
+        return await self.pinned_threads.run(partial(group.score, self.scripted), seconds=60.0, stop=lambda _: None)
 
 
 def test_the_route(tmp_path: Path) -> None:
@@ -282,8 +282,8 @@ async def _over_the_route(folder: Path) -> None:
     names = await world.three()
     front = FastAPI()
     measures = Metrics(service.spec.environments, service.health)
-    hall = RouteContext(service, None, measures, Settings(), None, "local")  # type: ignore[arg-type]  # what this route needs
-    front.router.routes.extend(direct_routes([ROUTE], hall))
+    context = RouteContext(service, None, measures, Settings(), None, "local")  # type: ignore[arg-type]  # what this route needs
+    front.router.routes.extend(direct_routes([ROUTE], context))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://here") as client:
         answer = await client.post("/score_group", json={"rollout_ids": names})
         assert answer.status_code == 200, answer.text

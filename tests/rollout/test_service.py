@@ -279,7 +279,7 @@ def test_a_hung_environment_costs_its_rollout_and_the_service_goes_on(app: TaskA
     shelf = Shelf()
 
     async def work(service: Service) -> None:
-        service.lanes.grace_seconds = 0.05
+        service.pinned_threads.grace_seconds = 0.05
         request = a_request("noop", config={"gate": gate}, safety={"max_time_s": 0.05})
         with pytest.raises(RolloutFailed) as caught:
             await service.rollout(request)
@@ -298,7 +298,7 @@ def test_a_hung_environment_costs_its_rollout_and_the_service_goes_on(app: TaskA
 
 def test_so_many_hung_threads_drain_the_server(app: TaskApp, gate: str) -> None:
     async def work(service: Service) -> None:
-        service.lanes.grace_seconds = 0.05
+        service.pinned_threads.grace_seconds = 0.05
         requests = [a_request("noop", config={"gate": gate}, safety={"max_time_s": 0.05}) for _ in range(HUNG_LIMIT)]
         failed = await asyncio.gather(*map(service.rollout, requests), return_exceptions=True)
         assert all(isinstance(item, RolloutFailed) for item in failed)

@@ -28,9 +28,9 @@ def test_a_request_without_wishes_is_plain() -> None:
 
 @pytest.mark.parametrize("key", ["a", "a" * 255, "8e03978e-40d5-43e8-bc93-6894a57f9324", '"quoted"', "!~,;="])
 def test_keys_that_are_taken(key: str) -> None:
-    wishes = read(idempotency_key=key)
-    assert wishes.idempotency_key == key
-    assert not wishes.plain
+    preferences = read(idempotency_key=key)
+    assert preferences.idempotency_key == key
+    assert not preferences.plain
 
 
 @given(st.binary(max_size=300))
@@ -72,13 +72,13 @@ def test_two_keys_are_refused() -> None:
     ],
 )
 def test_preferences(text: str, respond_async: bool, wait_seconds: float | None) -> None:
-    wishes = read(prefer=text)
-    assert (wishes.respond_async, wishes.wait_seconds) == (respond_async, wait_seconds)
+    preferences = read(prefer=text)
+    assert (preferences.respond_async, preferences.wait_seconds) == (respond_async, wait_seconds)
 
 
 def test_preferences_in_two_headers_are_one_list() -> None:
-    wishes = read_wishes([(b"prefer", b"wait=3"), (b"prefer", b"respond-async")])
-    assert (wishes.respond_async, wishes.wait_seconds) == (True, 3.0)
+    preferences = read_wishes([(b"prefer", b"wait=3"), (b"prefer", b"respond-async")])
+    assert (preferences.respond_async, preferences.wait_seconds) == (True, 3.0)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_a_last_event_id_that_is_none_of_ours(last: str) -> None:
 
 
 def test_trace_context_is_passed_on_when_it_may_be_one() -> None:
-    wishes = read(traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", tracestate="a=b")
-    assert wishes.traceparent == "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    assert wishes.tracestate == "a=b"
-    assert wishes.plain
+    preferences = read(traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", tracestate="a=b")
+    assert preferences.traceparent == "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    assert preferences.tracestate == "a=b"
+    assert preferences.plain
     assert read(traceparent=b"\xff", tracestate="x" * 513) == NONE

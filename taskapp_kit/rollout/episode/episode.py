@@ -89,8 +89,8 @@ class Episode:
     def events(self) -> Answers:
         """The events, in order, from `started` to `ended`. The environment is closed whatever happens."""
         plan = self.plan
-        stage = EnvironmentHost(plan, self.models)
-        self.second_calls = stage.second.calls
+        host = EnvironmentHost(plan, self.models)
+        self.second_calls = host.second.calls
         spec = plan.environment
         yield Started(spec.name, spec.version, plan.split, plan.seed, plan.config, plan.policy)
         status: Status = "failed"
@@ -98,26 +98,26 @@ class Episode:
         failed: Failed | None = None
         try:
             try:
-                yield from self._stoppable(stage)
+                yield from self._stoppable(host)
             except _Over as over:
                 status, stop_reason = over.status, over.stop_reason
-                final_state = self._final_state(stage)
+                final_state = self._final_state(host)
         except (GeneratorExit, ConfigRefused):  # nobody reads on; the caller's env.config is wrong
             raise
         except BaseException as error:
             failed = self._failure(error)
             status, stop_reason = "failed", failed.code
         finally:
-            closing = self._close(stage)
+            closing = self._close(host)
         if failed is None and closing is not None:
             failed, status, stop_reason = closing, "failed", closing.code
         if failed is not None:
             yield failed
-        yield EpisodeEnded(status, stop_reason, final_state, self._numbers(stage))
+        yield EpisodeEnded(status, stop_reason, final_state, self._numbers(host))
 
-    def _numbers(self, stage: EnvironmentHost) -> dict[str, float]:
+    def _numbers(self, host: EnvironmentHost) -> dict[str, float]:
         """The episode's metrics: the environment's, and the kit's under names that the environment cannot take."""
-        ours = {"steps": float(self._steps), "turns": float(self._turns), **self._counts, **stage.second.spent}
+        ours = {"steps": float(self._steps), "turns": float(self._turns), **self._counts, **host.second.spent}
         taken = sorted(name for name in self._metrics if name in ours or name in RESERVED_METRICS)
         if taken:
             self.warnings.append(
@@ -126,19 +126,19 @@ class Episode:
             )
         return {**ours, **{name: value for name, value in self._metrics.items() if name not in taken}}
 
-    def _stoppable(self, stage: EnvironmentHost) -> Answers:
+    def _stoppable(self, host: EnvironmentHost) -> Answers:
         """Plays; where a policy or a model would be asked the episode may be stopped."""
         try:
-            yield from self._play(stage)
+            yield from self._play(host)
         except PolicyStops as stops:
             yield from self._limit(stops.stop_reason, self._turns if stops.value is None else stops.value)
 
-    def _play(self, stage: EnvironmentHost) -> Answers:
+    def _play(self, host: EnvironmentHost) -> Answers:
         plan, clock = self.plan, self.clock
         began = clock.monotonic()
         self._doing = "before the first step"
-        observation = stage.reset()
-        tools = stage.tools()
+        observation = host.reset()
+        tools = host.tools()
         self._doing = ""
         seconds = clock.monotonic() - began
         self.environment_seconds += seconds
@@ -181,7 +181,7 @@ class Episode:
                 if by_policy and number >= plan.max_calls:
                     step = self._too_many(call)
                 else:
-                    step = self._step(stage, call, answer.problem)
+                    step = self._step(host, call, answer.problem)
                 results.append(step)
                 observation = step.observation
                 accepted = accepted or step.refused is None
@@ -268,7 +268,7 @@ class Episode:
         (parameter,) = action.arguments.names
         return ToolCall(action.name, {parameter: answer.output or ""})
 
-    def _step(self, stage: EnvironmentHost, call: ToolCall, problem: str | None) -> PlayedStep:
+    def _step(self, host: EnvironmentHost, call: ToolCall, problem: str | None) -> PlayedStep:
         """One action in the environment; a refusal is a step whose observation says why.
 
         problem: the policy's own sentence for a call of nothing, and for arguments that are words and no object.
@@ -288,7 +288,7 @@ class Episode:
         began = self.clock.monotonic()
         self._doing = f"at step {index} (from 0), action {call.tool!r}"
         try:
-            step, observation = stage.act(action, arguments)
+            step, observation = host.act(action, arguments)
         except InvalidAction as error:
             self._doing = ""
             said = str(error).encode(errors="replace").decode()  # a lone surrogate could not be recorded
@@ -336,18 +336,18 @@ class Episode:
         finally:
             self._since(began)
 
-    def _final_state(self, stage: EnvironmentHost) -> Content:
+    def _final_state(self, host: EnvironmentHost) -> Content:
         self._doing = "in final_state"
         try:
-            return self._timed(stage.final_state)
+            return self._timed(host.final_state)
         except PolicyStops as stops:
             self.warnings.append(f"final_state asked a model beyond {stops.stop_reason}, so there is no end state.")
             return None
 
-    def _close(self, stage: EnvironmentHost) -> Failed | None:
+    def _close(self, host: EnvironmentHost) -> Failed | None:
         try:
             self._doing = "in close"
-            self._timed(stage.close)
+            self._timed(host.close)
         except PolicyStops:
             pass  # close asked a model beyond a limit: the episode is over all the same
         except BaseException as error:

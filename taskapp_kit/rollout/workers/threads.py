@@ -1,7 +1,7 @@
-"""Threads for environments. All calls on one lane come from one thread; the event loop never runs author's code.
+"""Threads for environments. All calls on one `PinnedThread` come from one thread; the event loop never runs author's code.
 
 A thread cannot be killed. A job that outlives its deadline by `grace_seconds` is given up: its caller gets ThreadHung, its
-lane is quarantined (counted in `hung`) and comes back only if the job ever ends.
+thread is quarantined (counted in `hung`) and comes back only if the job ever ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Stop = Callable[[Literal["timeout", "cancelled"]], None]
 """Asks a job to end, and says why. On the event loop."""
 
 GRACE_SECONDS = 1.0
-"""How long a job may take to notice that it should stop, before its lane is given up."""
+"""How long a job may take to notice that it should stop, before its thread is given up."""
 
 
 class ThreadHung(Exception):
@@ -83,7 +83,7 @@ class _Thread:
 class PinnedThreads:
     """A pool of threads, at most `size`; made at need, kept for the next job.
 
-    One event loop uses it. `run` is one job in one hop; `open` gives a lane whose calls all run in one thread.
+    One event loop uses it. `run` is one job in one hop; `open` returns a pinned thread, which runs all calls.
     """
 
     def __init__(self, size: int = 64, *, grace_seconds: float = GRACE_SECONDS) -> None:
@@ -111,17 +111,17 @@ class PinnedThreads:
         """
         if self._free.locked():
             began = time.monotonic()
-            lane = await self.open(seconds=seconds)
+            pinned_thread = await self.open(seconds=seconds)
             seconds -= time.monotonic() - began
         else:
-            lane = await self.open()
+            pinned_thread = await self.open()
         try:
-            return await lane.call(function, seconds=seconds, stop=stop)
+            return await pinned_thread.call(function, seconds=seconds, stop=stop)
         finally:
-            lane.close()
+            pinned_thread.close()
 
     async def open(self, *, seconds: float | None = None) -> PinnedThread:
-        """A lane of one's own; waits in line when all are taken, at most `seconds`, then raises NoFreeThread."""
+        """A pinned thread for the caller alone; waits in line when all are taken, at most `seconds`, then raises NoFreeThread."""
         if self._free.locked():
             try:
                 async with asyncio.timeout(seconds):
@@ -199,18 +199,18 @@ class PinnedThreads:
 class PinnedThread:
     """One thread, taken from the pool until `close`."""
 
-    def __init__(self, lanes: PinnedThreads, thread: _Thread) -> None:
-        self._lanes = lanes
+    def __init__(self, pinned_threads: PinnedThreads, thread: _Thread) -> None:
+        self._pinned_threads = pinned_threads
         self._thread = thread
         self._job: _Job | None = None
         self._open = True
 
     async def call(self, function: Callable[[], T], *, seconds: float, stop: Stop) -> T:
-        """Runs one job in this lane's thread; see `PinnedThreads.run`."""
+        """Runs one job in this thread; see `PinnedThreads.run`."""
         loop = asyncio.get_running_loop()
         job = _Job(function, loop)
         self._job = job
-        self._lanes._jobs.add(job)
+        self._pinned_threads._jobs.add(job)
         self._thread.inbox.put(job)
         timer = loop.call_later(max(0.0, seconds), self._overdue, job, stop)
         try:
@@ -226,12 +226,12 @@ class PinnedThread:
         job = _Job(function, asyncio.get_running_loop())
         job.future.cancel()
         self._job = job
-        self._lanes._jobs.add(job)
+        self._pinned_threads._jobs.add(job)
         self._thread.inbox.put(job)
 
     def _overdue(self, job: _Job, stop: Stop) -> None:
         stop("timeout")
-        job.loop.call_later(self._lanes.grace_seconds, self._stuck, job)
+        job.loop.call_later(self._pinned_threads.grace_seconds, self._stuck, job)
 
     def _stuck(self, job: _Job) -> None:
         if not job.done and not job.future.done():
@@ -245,6 +245,6 @@ class PinnedThread:
         self._open = False
         job = self._job
         if job is not None and not job.done:
-            self._lanes._give_up(job)
+            self._pinned_threads._give_up(job)
         else:
-            self._lanes._release(self._thread)
+            self._pinned_threads._release(self._thread)

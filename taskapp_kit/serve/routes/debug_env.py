@@ -11,9 +11,9 @@ from taskapp_kit.serve.route import RouteContext, RouteSpec
 VARIABLES = ("OPENAI_API_KEY", "GROQ_API_KEY")
 
 
-async def debug_env(hall: RouteContext, _: Request) -> EncodedResponse:
+async def debug_env(context: RouteContext, _: Request) -> EncodedResponse:
     """Booleans only."""
-    settings = hall.settings
+    settings = context.settings
     found = {"has_ENVIRONMENT_API_KEY": bool(settings.environment_api_key)}
     found.update({f"has_{name}": settings.variable(name) is not None for name in VARIABLES})
     return json_answer(found)

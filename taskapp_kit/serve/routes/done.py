@@ -9,9 +9,9 @@ from taskapp_kit.serve.response import EncodedResponse, json_answer
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 
 
-async def done(hall: RouteContext, _: Request) -> EncodedResponse:
+async def done(context: RouteContext, _: Request) -> EncodedResponse:
     """The body is not read."""
-    return json_answer({"ok": True, "service": hall.service.spec.name})
+    return json_answer({"ok": True, "service": context.service.spec.name})
 
 
 ROUTE = RouteSpec("/done", "POST", done, "The trainer has finished", response_model=Done)

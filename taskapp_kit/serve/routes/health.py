@@ -9,9 +9,9 @@ from taskapp_kit.serve.response import EncodedResponse, json_answer
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 
 
-async def health(hall: RouteContext, _: Request) -> EncodedResponse:
+async def health(context: RouteContext, _: Request) -> EncodedResponse:
     """How many rollouts run, how many may."""
-    return json_answer({**hall.service.health(), "auth": {"required": True}})
+    return json_answer({**context.service.health(), "auth": {"required": True}})
 
 
 ROUTE = RouteSpec("/health", "GET", health, "Is the server well?", response_model=Health)

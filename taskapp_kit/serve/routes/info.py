@@ -9,9 +9,9 @@ from taskapp_kit.serve.response import EncodedResponse, json_answer
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 
 
-async def info(hall: RouteContext, _: Request) -> EncodedResponse:
+async def info(context: RouteContext, _: Request) -> EncodedResponse:
     """The app, its data sets, rubrics, reward formula and limits."""
-    return json_answer(hall.description.info())
+    return json_answer(context.description.info())
 
 
 ROUTE = RouteSpec("/info", "GET", info, "What is served here?", response_model=Info)

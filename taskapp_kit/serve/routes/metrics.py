@@ -12,10 +12,10 @@ from taskapp_kit.serve.route import RouteContext, RouteSpec
 from taskapp_kit.serve.telemetry.metrics import render
 
 
-async def metrics(hall: RouteContext, request: Request) -> EncodedResponse:
+async def metrics(context: RouteContext, request: Request) -> EncodedResponse:
     """Counters and gauges since the server's start. Text format 0.0.4, or OpenMetrics when `Accept` names it."""
     connections = request.scope.get(CONNECTIONS)
-    snapshot = hall.measures.snapshot(
+    snapshot = context.measures.snapshot(
         (len(connections), dict(connections.ended)) if isinstance(connections, Connections) else None
     )
     body, content_type = await asyncio.to_thread(render, snapshot, request.headers.get("accept", ""))

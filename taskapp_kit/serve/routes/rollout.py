@@ -31,7 +31,7 @@ APPLIED = (b"preference-applied", b"respond-async")
 T = TypeVar("T")
 
 
-async def rollout(hall: RouteContext, request: Request) -> EncodedResponse | EventStream:
+async def rollout(context: RouteContext, request: Request) -> EncodedResponse | EventStream:
     """Plays, scores, stores and answers. A failure answers with its boundary and never with a reward.
 
     With `Accept: text/event-stream` the events are streamed as they happen, and then the result. With
@@ -39,57 +39,62 @@ async def rollout(hall: RouteContext, request: Request) -> EncodedResponse | Eve
     `Idempotency-Key` the same request may be sent again: it joins the rollout, or gets what came of it, for 24 hours.
     """
     scope = request.scope
-    body = await read_json(scope, request.receive, hall.settings.max_body_bytes)
+    body = await read_json(scope, request.receive, context.settings.max_body_bytes)
     try:
         wanted = RolloutRequest.model_validate(body)
     except pydantic.ValidationError as error:
         raise invalid_request(error, body) from None
-    wishes = read_wishes(scope["headers"])
-    caller = caller_of(scope, traceparent=wishes.traceparent, tracestate=wishes.tracestate)
-    if not wishes.plain:
-        return await _live(hall, request, wanted, body, caller, wishes)
-    played = await _while_connected(hall.service.rollout(wanted, caller=caller, written=True), request)
+    preferences = read_wishes(scope["headers"])
+    caller = caller_of(scope, traceparent=preferences.traceparent, tracestate=preferences.tracestate)
+    if not preferences.plain:
+        return await _live(context, request, wanted, body, caller, preferences)
+    played = await _while_connected(context.service.rollout(wanted, caller=caller, written=True), request)
     return EncodedResponse(200, answer_bytes(played), rollout_id=played.rollout_id)
 
 
 async def _live(
-    hall: RouteContext, request: Request, wanted: RolloutRequest, body: Any, caller: Caller, wishes: RequestPreferences
+    context: RouteContext,
+    request: Request,
+    wanted: RolloutRequest,
+    body: Any,
+    caller: Caller,
+    preferences: RequestPreferences,
 ) -> EncodedResponse | EventStream:
-    live = hall.live.start(
+    live = context.live.start(
         wanted,
         body=body,
         caller=caller,
-        idempotency_key=wishes.idempotency_key,
-        detached=wishes.respond_async,
-        followed=wishes.event_stream,
+        idempotency_key=preferences.idempotency_key,
+        detached=preferences.respond_async,
+        followed=preferences.event_stream,
     )
-    seat = live.attend(COME_BACK_SECONDS if wishes.event_stream else 0.0)
-    if wishes.event_stream:
-        return await _streamed(live, seat, request, wishes)
+    seat = live.attend(COME_BACK_SECONDS if preferences.event_stream else 0.0)
+    if preferences.event_stream:
+        return await _streamed(live, seat, request, preferences)
     try:
-        return await _while_connected(_answered(live, wishes), request)
+        return await _while_connected(_answered(live, preferences), request)
     finally:
         seat.leave()
 
 
 async def _streamed(
-    live: TrackedRollout, seat: Subscriber, request: Request, wishes: RequestPreferences
+    live: TrackedRollout, seat: Subscriber, request: Request, preferences: RequestPreferences
 ) -> EventStream:
     try:
         await _while_connected(live.admitted(), request)
     except BaseException:
         seat.leave()
         raise
-    return EventStream(live, seat, first=wishes.first_event, headers=[location(live)])
+    return EventStream(live, seat, first=preferences.first_event, headers=[location(live)])
 
 
-async def _answered(live: TrackedRollout, wishes: RequestPreferences) -> EncodedResponse:
-    if not wishes.respond_async:
+async def _answered(live: TrackedRollout, preferences: RequestPreferences) -> EncodedResponse:
+    if not preferences.respond_async:
         settled = await live.result()
         assert settled is not None, "there is no limit to the waiting"
         return repeated(live, settled)
     await live.admitted()
-    settled = await live.result(wishes.wait_seconds or 0.0)
+    settled = await live.result(preferences.wait_seconds or 0.0)
     if settled is None:
         answer = pending(live)
         answer.headers = [*answer.headers, APPLIED]

@@ -62,7 +62,7 @@ def repeated(live: TrackedRollout, settled: StoredResult) -> EncodedResponse:
     return answer
 
 
-async def rollout_by_id(hall: RouteContext, request: Request) -> EncodedResponse | EventStream:
+async def rollout_by_id(context: RouteContext, request: Request) -> EncodedResponse | EventStream:
     """The answer of `POST /rollout`, or its failure; 202 while it is under way.
 
     Of a rollout that was repeated, streamed or fetched later it is the very answer, for 24 hours. After that, and of
@@ -72,14 +72,16 @@ async def rollout_by_id(hall: RouteContext, request: Request) -> EncodedResponse
     `Prefer: wait=20` waits up to 20 s for the end. With `Accept: text/event-stream` the events come as a stream, from
     the one after `Last-Event-ID` on, and then the result.
     """
-    wishes = read_wishes(request.scope["headers"])
+    preferences = read_wishes(request.scope["headers"])
     events = _events_asked(request)
-    live = await _found(hall, request, with_events=wishes.event_stream or events)
-    if wishes.event_stream:
-        if live.over and wishes.first_event > len(live.journal.lines):
+    live = await _found(context, request, with_events=preferences.event_stream or events)
+    if preferences.event_stream:
+        if live.over and preferences.first_event > len(live.journal.lines):
             return nothing_more()
-        return EventStream(live, live.attend(COME_BACK_SECONDS), first=wishes.first_event, headers=[location(live)])
-    settled = await live.result(wishes.wait_seconds or 0.0)
+        return EventStream(
+            live, live.attend(COME_BACK_SECONDS), first=preferences.first_event, headers=[location(live)]
+        )
+    settled = await live.result(preferences.wait_seconds or 0.0)
     if settled is None:
         return pending(live)
     answer = answer_of(live, settled)
@@ -118,9 +120,9 @@ def _joined(body: bytes, lines: list[bytes]) -> bytes:
     return orjson.dumps(told)
 
 
-async def cancel_rollout(hall: RouteContext, request: Request) -> EncodedResponse:
+async def cancel_rollout(context: RouteContext, request: Request) -> EncodedResponse:
     """Cancels it if it is still under way; what was played is kept. One of another key label is not found."""
-    live = await _found(hall, request, with_events=False)
+    live = await _found(context, request, with_events=False)
     if not live.over and not live.here:
         raise RequestRefused(
             "rollout_elsewhere",
@@ -135,10 +137,10 @@ async def cancel_rollout(hall: RouteContext, request: Request) -> EncodedRespons
     return json_answer({"rollout_id": live.rollout_id, "status": "ended"})
 
 
-async def _found(hall: RouteContext, request: Request, *, with_events: bool) -> TrackedRollout:
+async def _found(context: RouteContext, request: Request, *, with_events: bool) -> TrackedRollout:
     name = request.path_params["rollout_id"]
     caller = caller_of(request.scope)
-    live = await hall.live.find(name, caller, with_events=with_events) if ROLLOUT_ID.fullmatch(name) else None
+    live = await context.live.find(name, caller, with_events=with_events) if ROLLOUT_ID.fullmatch(name) else None
     if live is None:
         raise RequestRefused(
             "not_found",

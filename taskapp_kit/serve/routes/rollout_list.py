@@ -59,7 +59,7 @@ class RolloutList(BaseModel):
     next_cursor: str | None
 
 
-async def list_rollouts(hall: RouteContext, request: Request) -> EncodedResponse:
+async def list_rollouts(context: RouteContext, request: Request) -> EncodedResponse:
     """The stored rollouts that fit all of the filters: those of the key's own label, with an admin's key those of all.
 
     `reward_above` and `reward_below` are exclusive; a reward of null fits neither. Only an admin's key may filter by
@@ -74,7 +74,7 @@ async def list_rollouts(hall: RouteContext, request: Request) -> EncodedResponse
             hint="Leave key_label out: the list has the rollouts of this key's own label.",
         )
     limit = asked.pop("limit", LIMIT)
-    found = await hall.service.listed(RolloutQuery(**asked, limit=limit + 1), caller)
+    found = await context.service.listed(RolloutQuery(**asked, limit=limit + 1), caller)
     page = found[:limit]
     return json_answer(
         {

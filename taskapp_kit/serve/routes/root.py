@@ -9,11 +9,11 @@ from taskapp_kit.serve.response import EncodedResponse, json_answer
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 
 
-async def root(hall: RouteContext, request: Request) -> EncodedResponse:
+async def root(context: RouteContext, request: Request) -> EncodedResponse:
     """Needs no key. HEAD gives the headers of `{"status":"ok"}`."""
     if request.method == "HEAD":
         return json_answer({"status": "ok"})
-    return json_answer({"status": "ok", "service": hall.service.spec.name})
+    return json_answer({"status": "ok", "service": context.service.spec.name})
 
 
 ROUTE = RouteSpec("/", "GET", root, "Is a server there?", response_model=Root, keyed=False)

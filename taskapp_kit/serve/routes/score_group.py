@@ -66,13 +66,13 @@ class ScoreGroupResponse(BaseModel):
     judges: list[GroupJudge]
 
 
-async def score_group(hall: RouteContext, request: Request) -> EncodedResponse:
+async def score_group(context: RouteContext, request: Request) -> EncodedResponse:
     """Ranks stored rollouts of one environment, split, seed and config; others are refused, and it says what differs.
 
     Scores lie in the judges' scale; they are answered, and not stored.
     """
     scope = request.scope
-    body = await read_json(scope, request.receive, hall.settings.max_body_bytes)
+    body = await read_json(scope, request.receive, context.settings.max_body_bytes)
     try:
         wanted = ScoreGroupRequest.model_validate(body)
     except pydantic.ValidationError as error:
@@ -81,7 +81,7 @@ async def score_group(hall: RouteContext, request: Request) -> EncodedResponse:
         message = "the body names the rollouts either by rollout_ids or by group_id, exactly one of them."
         raise RequestError(message, fields=(FieldProblem(("body", "rollout_ids"), message),))
     return json_answer(
-        await hall.service.score_group(
+        await context.service.score_group(
             rollout_ids=wanted.rollout_ids, group_id=wanted.group_id, caller=caller_of(scope)
         )
     )

@@ -20,15 +20,15 @@ MAX_QUERY_FIELDS = 2 * MAX_SEEDS
 INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
 
 
-async def task_info(hall: RouteContext, request: Request) -> EncodedResponse:
+async def task_info(context: RouteContext, request: Request) -> EncodedResponse:
     """No seed: `{"taskset": …}`. One seed: one TaskInfo. Several: a list. `seed` and `seeds` both repeat, `seed` first.
 
     `environment` (or `env_name`) picks another than the first environment, `split` where a row's seed counts.
     """
     query = _query(request)
-    environment = _environment(hall, _one(query, "environment", "env_name"))
+    environment = _environment(context, _one(query, "environment", "env_name"))
     seeds = [
-        _seed(name, text, hall.description.ranges(environment))
+        _seed(name, text, context.description.ranges(environment))
         for name in ("seed", "seeds")
         for text in query.get(name, [])
     ]
@@ -40,11 +40,11 @@ async def task_info(hall: RouteContext, request: Request) -> EncodedResponse:
             raise _wrong(
                 "split", f"is unknown; {environment.name} has {', '.join(environment.split_names)}", "unknown_split"
             )
-        return json_answer(hall.description.taskset(environment))
+        return json_answer(context.description.taskset(environment))
     found = []
     for seed in seeds:
-        instance = _instance(hall, environment, split, seed)
-        found.append(hall.description.task(instance.environment, instance.split, instance.seed, instance.task))
+        instance = _instance(context, environment, split, seed)
+        found.append(context.description.task(instance.environment, instance.split, instance.seed, instance.task))
     return json_answer(found[0] if len(found) == 1 else found)
 
 
@@ -68,8 +68,8 @@ def _one(query: dict[str, list[str]], *names: str) -> str | None:
     return given[0][1] if given else None
 
 
-def _environment(hall: RouteContext, name: str | None) -> EnvironmentSpec:
-    spec = hall.service.spec
+def _environment(context: RouteContext, name: str | None) -> EnvironmentSpec:
+    spec = context.service.spec
     if name is None:
         return spec.default_environment
     if name not in spec.environments:
@@ -77,9 +77,9 @@ def _environment(hall: RouteContext, name: str | None) -> EnvironmentSpec:
     return spec.environments[name]
 
 
-def _instance(hall: RouteContext, environment: EnvironmentSpec, split: str | None, seed: int) -> Instance:
+def _instance(context: RouteContext, environment: EnvironmentSpec, split: str | None, seed: int) -> Instance:
     try:
-        return hall.service.instance(environment.name, split, seed)
+        return context.service.instance(environment.name, split, seed)
     except RequestError as error:  # it names a member of a rollout's body; here it came in the query
         fields = tuple(
             FieldProblem(("query", problem.loc[-1]), problem.message, problem.type) for problem in error.fields

@@ -285,10 +285,10 @@ def test_a_cancelled_rollout_ends_within_a_second_and_is_kept(
         with pytest.raises(asyncio.CancelledError):
             await task
         assert service.in_flight == 0
-        assert service.foreman is not None
-        assert service.foreman._pool is not None
+        assert service.worker_pool is not None
+        assert service.worker_pool._pool is not None
         async with asyncio.timeout(20):
-            while service.foreman._pool.counters()["in_flight"]:
+            while service.worker_pool._pool.counters()["in_flight"]:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.01)
         assert service.store is not None

@@ -24,36 +24,38 @@ async def until(true: Callable[[], bool], seconds: float = 3.0) -> None:
 
 def test_a_job_runs_in_a_thread_and_the_thread_is_used_again() -> None:
     async def main() -> None:
-        lanes = PinnedThreads(2)
-        names = [await lanes.run(lambda: threading.current_thread().name, seconds=5, stop=nothing) for _ in range(3)]
+        pinned_threads = PinnedThreads(2)
+        names = [
+            await pinned_threads.run(lambda: threading.current_thread().name, seconds=5, stop=nothing) for _ in range(3)
+        ]
         assert len(set(names)) == 1
         assert names[0] != threading.current_thread().name
-        lanes.close()
+        pinned_threads.close()
 
     asyncio.run(main())
 
 
 def test_all_calls_on_a_lane_come_from_one_thread() -> None:
     async def main() -> None:
-        lanes = PinnedThreads(4)
-        one, two = await lanes.open(), await lanes.open()
+        pinned_threads = PinnedThreads(4)
+        one, two = await pinned_threads.open(), await pinned_threads.open()
         threads: list[list[int]] = [[], []]
         for _ in range(5):
-            for which, lane in enumerate((one, two)):
-                threads[which].append(await lane.call(threading.get_ident, seconds=5, stop=nothing))
+            for which, pinned_thread in enumerate((one, two)):
+                threads[which].append(await pinned_thread.call(threading.get_ident, seconds=5, stop=nothing))
         assert len(set(threads[0])) == len(set(threads[1])) == 1
         assert threads[0] != threads[1]
         one.close()
         one.close()
         two.close()
-        lanes.close()
+        pinned_threads.close()
 
     asyncio.run(main())
 
 
 def test_no_more_threads_than_the_pool_has_run_at_once() -> None:
     async def main() -> None:
-        lanes, lock, running, most = PinnedThreads(3), threading.Lock(), [0], [0]
+        pinned_threads, lock, running, most = PinnedThreads(3), threading.Lock(), [0], [0]
 
         def job() -> None:
             with lock:
@@ -63,9 +65,9 @@ def test_no_more_threads_than_the_pool_has_run_at_once() -> None:
             with lock:
                 running[0] -= 1
 
-        await asyncio.gather(*(lanes.run(job, seconds=5, stop=nothing) for _ in range(12)))
+        await asyncio.gather(*(pinned_threads.run(job, seconds=5, stop=nothing) for _ in range(12)))
         assert most[0] == 3
-        lanes.close()
+        pinned_threads.close()
 
     asyncio.run(main())
 
@@ -75,99 +77,101 @@ def test_no_more_threads_than_the_pool_has_run_at_once() -> None:
 )
 def test_what_a_job_raises_comes_back_and_ends_no_loop(raised: BaseException, seen: type[BaseException]) -> None:
     async def main() -> None:
-        lanes = PinnedThreads(1)
+        pinned_threads = PinnedThreads(1)
 
         def job() -> None:
             raise raised
 
         with pytest.raises(seen):
-            await lanes.run(job, seconds=5, stop=nothing)
-        assert await lanes.run(lambda: 7, seconds=5, stop=nothing) == 7
-        lanes.close()
+            await pinned_threads.run(job, seconds=5, stop=nothing)
+        assert await pinned_threads.run(lambda: 7, seconds=5, stop=nothing) == 7
+        pinned_threads.close()
 
     asyncio.run(main())
 
 
 def test_a_job_that_heeds_stop_comes_back_after_its_deadline() -> None:
     async def main() -> None:
-        lanes, stopped = PinnedThreads(1, grace_seconds=2), threading.Event()
-        assert await lanes.run(lambda: stopped.wait(5), seconds=0.02, stop=lambda _: stopped.set()) is True
-        assert lanes.hung == 0
-        lanes.close()
+        pinned_threads, stopped = PinnedThreads(1, grace_seconds=2), threading.Event()
+        assert await pinned_threads.run(lambda: stopped.wait(5), seconds=0.02, stop=lambda _: stopped.set()) is True
+        assert pinned_threads.hung == 0
+        pinned_threads.close()
 
     asyncio.run(main())
 
 
 def test_a_job_that_does_not_is_given_up_counted_and_taken_back_when_it_ends() -> None:
     async def main() -> None:
-        lanes, release = PinnedThreads(2, grace_seconds=0.02), threading.Event()
+        pinned_threads, release = PinnedThreads(2, grace_seconds=0.02), threading.Event()
         with pytest.raises(ThreadHung):
-            await lanes.run(lambda: release.wait(10), seconds=0.02, stop=nothing)
-        assert lanes.hung == 1
-        assert await lanes.run(lambda: 7, seconds=5, stop=nothing) == 7, "the others go on"
+            await pinned_threads.run(lambda: release.wait(10), seconds=0.02, stop=nothing)
+        assert pinned_threads.hung == 1
+        assert await pinned_threads.run(lambda: 7, seconds=5, stop=nothing) == 7, "the others go on"
         release.set()
-        await until(lambda: lanes.hung == 0)
-        assert await asyncio.gather(*(lanes.run(lambda: 1, seconds=5, stop=nothing) for _ in range(4))) == [1] * 4
-        lanes.close()
+        await until(lambda: pinned_threads.hung == 0)
+        assert (
+            await asyncio.gather(*(pinned_threads.run(lambda: 1, seconds=5, stop=nothing) for _ in range(4))) == [1] * 4
+        )
+        pinned_threads.close()
 
     asyncio.run(main())
 
 
 def test_a_caller_that_goes_away_stops_the_job_and_is_no_hang() -> None:
     async def main() -> None:
-        lanes, stopped, started = PinnedThreads(1, grace_seconds=1), threading.Event(), threading.Event()
+        pinned_threads, stopped, started = PinnedThreads(1, grace_seconds=1), threading.Event(), threading.Event()
 
         def job() -> None:
             started.set()
             stopped.wait(5)
 
-        task = asyncio.create_task(lanes.run(job, seconds=60, stop=lambda _: stopped.set()))
+        task = asyncio.create_task(pinned_threads.run(job, seconds=60, stop=lambda _: stopped.set()))
         await until(started.is_set)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert stopped.is_set()
-        assert lanes.hung == 0
-        assert await lanes.run(lambda: 7, seconds=5, stop=nothing) == 7
-        lanes.close()
+        assert pinned_threads.hung == 0
+        assert await pinned_threads.run(lambda: 7, seconds=5, stop=nothing) == 7
+        pinned_threads.close()
 
     asyncio.run(main())
 
 
 def test_a_caller_that_goes_away_from_a_stuck_job_leaves_a_hang() -> None:
     async def main() -> None:
-        lanes, release, started = PinnedThreads(1, grace_seconds=0.02), threading.Event(), threading.Event()
+        pinned_threads, release, started = PinnedThreads(1, grace_seconds=0.02), threading.Event(), threading.Event()
 
         def job() -> None:
             started.set()
             release.wait(10)
 
-        task = asyncio.create_task(lanes.run(job, seconds=60, stop=nothing))
+        task = asyncio.create_task(pinned_threads.run(job, seconds=60, stop=nothing))
         await until(started.is_set)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await until(lambda: lanes.hung == 1)
+        await until(lambda: pinned_threads.hung == 1)
         release.set()
-        await until(lambda: lanes.hung == 0)
-        lanes.close()
+        await until(lambda: pinned_threads.hung == 0)
+        pinned_threads.close()
 
     asyncio.run(main())
 
 
 def test_nobody_waits_in_line_beyond_the_deadline() -> None:
     async def main() -> None:
-        lanes, release = PinnedThreads(1, grace_seconds=0.02), threading.Event()
-        first = asyncio.create_task(lanes.run(lambda: release.wait(10), seconds=60, stop=nothing))
+        pinned_threads, release = PinnedThreads(1, grace_seconds=0.02), threading.Event()
+        first = asyncio.create_task(pinned_threads.run(lambda: release.wait(10), seconds=60, stop=nothing))
         await asyncio.sleep(0.01)
         with pytest.raises(NoFreeThread, match="all 1 threads were taken"):
-            await lanes.run(lambda: 7, seconds=0.05, stop=nothing)
-        waiting = asyncio.create_task(lanes.run(lambda: 7, seconds=5, stop=nothing))
+            await pinned_threads.run(lambda: 7, seconds=0.05, stop=nothing)
+        waiting = asyncio.create_task(pinned_threads.run(lambda: 7, seconds=5, stop=nothing))
         await asyncio.sleep(0.01)
         release.set()
         assert await first is True
         assert await waiting == 7
-        lanes.close()
+        pinned_threads.close()
 
     asyncio.run(main())
 
@@ -180,21 +184,21 @@ def test_an_idle_thread_keeps_nothing_of_its_last_job() -> None:
         import gc
         import weakref
 
-        lanes = PinnedThreads(1)
-        kept = weakref.ref(await lanes.run(Big, seconds=5, stop=nothing))
+        pinned_threads = PinnedThreads(1)
+        kept = weakref.ref(await pinned_threads.run(Big, seconds=5, stop=nothing))
         await asyncio.sleep(0.02)
         gc.collect()
         assert kept() is None
-        lanes.close()
+        pinned_threads.close()
 
     asyncio.run(main())
 
 
 def test_threads_end_with_the_pool() -> None:
     async def main() -> None:
-        lanes = PinnedThreads(3)
-        thread = await lanes.run(threading.current_thread, seconds=5, stop=nothing)
-        lanes.close()
+        pinned_threads = PinnedThreads(3)
+        thread = await pinned_threads.run(threading.current_thread, seconds=5, stop=nothing)
+        pinned_threads.close()
         await until(lambda: not thread.is_alive())
 
     asyncio.run(main())
@@ -204,21 +208,21 @@ def test_the_wait_for_a_thread_counts_against_the_deadline() -> None:
     """The waiting job is stopped 1 s after it was asked for, not 1 s after it began: before the mark between the two."""
 
     async def main() -> None:
-        loop, lanes = asyncio.get_running_loop(), PinnedThreads(1, grace_seconds=20)
+        loop, pinned_threads = asyncio.get_running_loop(), PinnedThreads(1, grace_seconds=20)
         release, stopped, happened = threading.Event(), threading.Event(), list[str]()
 
         def stop(reason: str) -> None:
             happened.append(reason)
             stopped.set()
 
-        first = asyncio.create_task(lanes.run(lambda: release.wait(20), seconds=30, stop=nothing))
+        first = asyncio.create_task(pinned_threads.run(lambda: release.wait(20), seconds=30, stop=nothing))
         await asyncio.sleep(0)
         loop.call_later(0.8, release.set)
         loop.call_later(1.4, happened.append, "mark")
-        assert await lanes.run(lambda: stopped.wait(20), seconds=1, stop=stop) is True
+        assert await pinned_threads.run(lambda: stopped.wait(20), seconds=1, stop=stop) is True
         await first
         await until(lambda: "mark" in happened)
         assert happened == ["timeout", "mark"]
-        lanes.close()
+        pinned_threads.close()
 
     asyncio.run(main())
