@@ -143,7 +143,7 @@ class _Run:
         except JobError:
             await self.ledger.tell(points=[CurvePoint(**point) for point in self.state["held"]])
             raise
-        await self._told(unit, over, time.monotonic() - began, evaluated_next=evaluated_next)
+        await self._report(unit, over, time.monotonic() - began, evaluated_next=evaluated_next)
 
     async def _all(
         self, asking: RolloutRequester, unit: Unit, asked: Sequence[RolloutTarget], over: Sequence[RolloutOutcome]
@@ -184,7 +184,9 @@ class _Run:
             f"{count} of {planned} rollouts failed ({told}), more than {self.failed_share:.0%}. {example.message}"
         )
 
-    async def _told(self, unit: Unit, over: Sequence[RolloutOutcome], seconds: float, *, evaluated_next: bool) -> None:
+    async def _report(
+        self, unit: Unit, over: Sequence[RolloutOutcome], seconds: float, *, evaluated_next: bool
+    ) -> None:
         found = summarise(over)
         metrics = job_events.metrics(unit, found, self.state["metrics"])
         points = [CurvePoint(**point) for point in self.state["held"]] + job_events.points(unit, found, seconds)

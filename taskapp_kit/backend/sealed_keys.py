@@ -32,7 +32,7 @@ class SealedKeys:
             raise Unavailable(
                 "Sealed keys need the package PyNaCl.", hint="Install it: pip install 'taskapp-kit[jobs]'."
             ) from None
-        private = PrivateKey.generate() if path is None else PrivateKey(_kept(path))
+        private = PrivateKey.generate() if path is None else PrivateKey(_stored_key(path))
         self._box = SealedBox(private)
         self.public_key: str = base64.b64encode(bytes(private.public_key)).decode("ascii")
 
@@ -60,7 +60,7 @@ class SealedKeys:
         return opened.decode("ascii")
 
 
-def _kept(path: Path) -> bytes:
+def _stored_key(path: Path) -> bytes:
     """The private key in the file, which is made when it is missing."""
     from nacl.public import PrivateKey
 

@@ -79,7 +79,7 @@ class JobStore:
                 if connection.execute(asked).scalar_one() >= most:
                     raise Saturated(f"{most} jobs of this key are not over yet.", retry_after_seconds=60)
             connection.execute(JOBS.insert().values(values))
-            self._tell(connection, job.job_id, told)
+            self._insert_events(connection, job.job_id, told)
             return None
 
         return await self._do(work)
@@ -161,7 +161,7 @@ class JobStore:
             status = connection.execute(select(JOBS.c.status).where(JOBS.c.job_id == job_id)).scalar_one_or_none()
             if status is None or status in ENDED:
                 return False
-            self._tell(connection, job_id, told)
+            self._insert_events(connection, job_id, told)
             now = self._now()
             for point in points:
                 key = (POINTS.c.job_id == job_id, POINTS.c.step == point.step, POINTS.c.name == point.name)
@@ -176,7 +176,7 @@ class JobStore:
 
         return await self._do(work)
 
-    def _tell(self, connection: Connection, job_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _insert_events(self, connection: Connection, job_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
         last = connection.execute(select(func.max(EVENTS.c.seq)).where(EVENTS.c.job_id == job_id)).scalar_one() or 0
         for seq, row in enumerate(rows, last + 1):
             connection.execute(EVENTS.insert().values(job_id=job_id, seq=seq, created_at=self._now(), **row))

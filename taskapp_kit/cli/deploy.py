@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from taskapp_kit.cli.deploy_options import deploy_options, planned, said_by
-from taskapp_kit.cli.deploy_steps import after, end_on_signals, ready, tell_line
+from taskapp_kit.cli.deploy_steps import after, end_on_signals, print_line, ready
 from taskapp_kit.cli.terminal import example, print_json
 
 
@@ -59,5 +59,5 @@ def command(
     end_on_signals()
     key = ready(plan, how, given)
     with modal_run.entry(plan, said, beside=Path.cwd(), rehearsed=True) as module:
-        modal_run.deploy(module, how, tell=tell_line)
+        modal_run.deploy(module, how, tell=print_line)
     after(plan, how, key, wait=given["wait"], as_json=as_json)

@@ -151,6 +151,6 @@ def end_on_signals() -> None:
             signal.signal(number, signal.default_int_handler)
 
 
-def tell_line(line: str) -> None:
+def print_line(line: str) -> None:
     """A line of Modal's, on stderr."""
     click.echo(clean(line), err=True)

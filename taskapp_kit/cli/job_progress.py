@@ -44,7 +44,7 @@ async def follow(
     """The job's last status. keys: never shown, though a backend may tell them. Raises JobTimeout, BackendError."""
     display = _WithoutKeys(display, keys)
     with _without_warnings():
-        telling = asyncio.create_task(_tell_events(job, display))
+        telling = asyncio.create_task(_show_events(job, display))
         try:
             last = await job.poll_until_complete_async(
                 timeout=timeout_seconds, interval=interval_seconds, on_status=display.status
@@ -71,7 +71,7 @@ def _without_warnings() -> Iterator[None]:
             logger.setLevel(level)
 
 
-async def _tell_events(job: RLJob, display: JobDisplay) -> None:
+async def _show_events(job: RLJob, display: JobDisplay) -> None:
     async for event in job.stream_async():
         display.event(event)
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from taskapp_kit.cli.deploy_options import deploy_options, planned, said_by
-from taskapp_kit.cli.deploy_steps import end_on_signals, look_at, ready, tell_line
+from taskapp_kit.cli.deploy_steps import end_on_signals, look_at, print_line, ready
 from taskapp_kit.cli.terminal import clean, complain, example
 
 
@@ -37,5 +37,5 @@ def command(app: str, modal_environment: str | None, **given: Any) -> None:
 
     end_on_signals()
     with modal_run.entry(plan, said, beside=Path.cwd(), rehearsed=False) as module:
-        modal_run.serve(module, how, tell=tell_line, answering=answering)
+        modal_run.serve(module, how, tell=print_line, answering=answering)
     click.echo("\nStopped.", err=True)

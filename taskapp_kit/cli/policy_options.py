@@ -39,7 +39,7 @@ def chosen_policy(
             raise click.UsageError("--model and --inference-url let a model act, --policy and --action something else.")
         chosen = chosen_model(settings, model, url)
         if "api_key" in chosen:
-            _tell_who_gets_the_key(app, str(model), chosen)
+            _show_who_gets_the_key(app, str(model), chosen)
         given.update(chosen)
     elif "inference_url" not in given or policy is not None or action is not None:
         note = "" if policy or action is not None or given.get("policy") else "no --policy was given"
@@ -72,7 +72,7 @@ def chosen_model(settings: Settings, model: str | None, url: str | None) -> dict
     return {"inference_url": named.url, "model": named.model, **({} if key is None else {"api_key": key})}
 
 
-def _tell_who_gets_the_key(app: str, model: str, chosen: dict[str, Any]) -> None:
+def _show_who_gets_the_key(app: str, model: str, chosen: dict[str, Any]) -> None:
     from taskapp_kit.cli.option_types import is_url
     from taskapp_kit.cli.terminal import clean
     from taskapp_kit.deploy.tunnel.plan import on_loopback

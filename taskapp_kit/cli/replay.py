@@ -90,7 +90,7 @@ def command(
         raise _by_flag(error) from None
     differ = [one for one in compared if not one.same]
     if as_json:
-        print_json({"replayed": len(compared), "differ": len(differ), "rollouts": [_told(one) for one in compared]})
+        print_json({"replayed": len(compared), "differ": len(differ), "rollouts": [_as_json(one) for one in compared]})
     else:
         click.echo(f"{len(compared)} replayed, {len(differ)} differ.")
     if differ:
@@ -216,5 +216,5 @@ def _short(value: Any) -> str:
     return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), VALUE_WIDTH)
 
 
-def _told(one: Compared) -> dict[str, Any]:
+def _as_json(one: Compared) -> dict[str, Any]:
     return {**asdict(one), "same": one.same}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskapp_kit.errors import BackendError, BackendUnreachable
-from taskapp_kit.net.envelope import ended, sentence, told_by
+from taskapp_kit.net.envelope import ended, error_members, sentence
 from taskapp_kit.net.http import CHECK_PROXY, HttpResponse, NoAnswer
 
 NO_BACKEND = "Is that the address of a training backend?"
@@ -49,7 +49,7 @@ def refusal(answer: HttpResponse, url: str, path: str, key: str | None) -> Backe
             status=status,
             hint="Give the address that it redirects to, if it is yours.",
         )
-    told = told_by(answer, key)
+    told = error_members(answer, key)
     if told is not None:
         lines = "".join(f"\n  {line}" for line in told.fields)
         return BackendError(

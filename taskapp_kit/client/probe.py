@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from taskapp_kit.net.envelope import sentence, told_by
+from taskapp_kit.net.envelope import error_members, sentence
 from taskapp_kit.net.http import CHECK_PROXY, HttpResponse, NoAnswer, Transport
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
@@ -49,7 +49,7 @@ class ProbeResult:
     @property
     def code(self) -> str:
         """The stable word of an error envelope; "" when there is none."""
-        told = told_by(self.answer) if self.answer is not None else None
+        told = error_members(self.answer) if self.answer is not None else None
         return told.code if told is not None else ""
 
     @property

@@ -19,7 +19,7 @@ from typing import Any
 
 from taskapp_kit.client.task_app_errors import not_json, refusal, unreachable
 from taskapp_kit.errors import JobTimeout, TaskAppError
-from taskapp_kit.net.envelope import ErrorMembers, told_by
+from taskapp_kit.net.envelope import ErrorMembers, error_members
 from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport
 from taskapp_kit.net.redirects import (
     GATEWAY_TROUBLE,
@@ -189,7 +189,7 @@ class RolloutCall:
                 if got.status == 202:
                     broken = 0
                     pause = 0.0 if time.monotonic() - asked > 1.0 else min(got.retry_after or 1.0, LONGEST_PAUSE)
-                elif got.status not in GATEWAY_TROUBLE or told_by(got) is not None:
+                elif got.status not in GATEWAY_TROUBLE or error_members(got) is not None:
                     self._running = ""
                     return got
                 else:
@@ -248,7 +248,7 @@ class RolloutCall:
         return _Again(error)
 
     def _refused(self, answer: HttpResponse, *, fetched: bool) -> Exception:
-        told = told_by(answer)
+        told = error_members(answer)
         error = refusal(answer, self.url, PATH, self.key)
         if told is not None and not told.boundary and answer.status in (429, 503) and told.code in NOT_RUN:
             return _Again(error, counts=False, retry_after=answer.retry_after)

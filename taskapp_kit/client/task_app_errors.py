@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskapp_kit.errors import TaskAppError, TaskAppUnreachable
-from taskapp_kit.net.envelope import ErrorMembers, ended, told_by
+from taskapp_kit.net.envelope import ErrorMembers, ended, error_members
 from taskapp_kit.net.http import CHECK_PROXY, HttpResponse, NoAnswer
 
 NO_TASK_APP = "Is that the address of a task app?"
@@ -38,7 +38,7 @@ def unreachable(
 
 def refusal(answer: HttpResponse, url: str, path: str, key: str | None) -> TaskAppError:
     """What an answer other than 200 comes to."""
-    told = told_by(answer, key)
+    told = error_members(answer, key)
     known = told is not None and told.code == "admin_only"  # the key is valid, and may not ask for that
     if (answer.status in (401, 403) and not known) or (told is not None and told.code in NO_KEY_CODES):
         what = "the key" if key else "a request without a key"

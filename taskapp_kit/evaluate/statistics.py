@@ -125,8 +125,8 @@ class EvalStatistics:
                 "without_valid_action": self._without_action,
             },
             **{("return" if name == "returned" else name): column.to_json() for name, column in self._columns.items()},
-            "criteria": _told(self._criteria),
-            "metrics": _told(self._metrics),
+            "criteria": _as_json(self._criteria),
+            "metrics": _as_json(self._metrics),
             "failures": failures,
             "stop_reasons": dict(sorted(self._reasons.items())),
             "usage": {name: self._usage[name].total for name in sorted(self._usage)},
@@ -136,5 +136,5 @@ class EvalStatistics:
         }
 
 
-def _told(columns: Mapping[str, Column]) -> dict[str, Json]:
+def _as_json(columns: Mapping[str, Column]) -> dict[str, Json]:
     return {name: column.to_json() for name, column in columns.items()}

@@ -28,7 +28,7 @@ class ErrorMembers:
     fields: tuple[str, ...] = ()
 
 
-def told_by(answer: HttpResponse, key: str | None = None) -> ErrorMembers | None:
+def error_members(answer: HttpResponse, key: str | None = None) -> ErrorMembers | None:
     """The envelope of an answer; None when there is none. key: never comes back, nor a part of it."""
     body = answer.json_object()
     detail = body.get("detail") if body is not None else None

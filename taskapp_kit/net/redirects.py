@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from urllib.parse import urljoin, urlsplit
 
-from taskapp_kit.net.envelope import told_by
+from taskapp_kit.net.envelope import error_members
 from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport
 
 log = logging.getLogger("taskapp_kit.client")
@@ -82,7 +82,7 @@ async def follow(
             except NoAnswer as no_answer:
                 trouble = no_answer
             else:
-                if got.status not in GATEWAY_TROUBLE or told_by(got) is not None:
+                if got.status not in GATEWAY_TROUBLE or error_members(got) is not None:
                     break
             broken += 1
             if broken > retries or left() <= 0:

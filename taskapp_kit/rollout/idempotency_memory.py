@@ -85,7 +85,7 @@ class MemoryIdempotencyStore:
         entry = self._entry(settled.rollout_id)
         if entry is None:
             return
-        task = asyncio.ensure_future(self._keep(entry, settled, free_key))
+        task = asyncio.ensure_future(self._store(entry, settled, free_key))
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
         await asyncio.shield(task)
@@ -119,7 +119,7 @@ class MemoryIdempotencyStore:
         if self._closed:
             raise StoreError("the tickets of this process are closed.", hint="Restart the server.")
 
-    async def _keep(self, entry: _Entry, settled: StoredResult, free_key: bool) -> None:
+    async def _store(self, entry: _Entry, settled: StoredResult, free_key: bool) -> None:
         answer, events = await _packed(settled.answer), await _packed(settled.events)
         rollout_id = settled.rollout_id
         if self._entries.get(rollout_id) is not entry:  # a day went by meanwhile

@@ -82,14 +82,14 @@ class Performance:
         self._played_with = models if models is None or self._meter is None else MeteredPort(models, self._meter)
         self._episode = Episode(planned.plan, clock, control, self._played_with)
 
-    def _tell(self, event: Event) -> None:
+    def _emit(self, event: Event) -> None:
         self._events.append(event)
         if self._listener is not None:
             self._listener(event)
 
     def drive(self, policy: LocalPolicy) -> None:
         """Plays it to its end with a policy that decides here. RequestError: the constructor refuses env.config."""
-        tell = self._events.append if self._listener is None else self._tell
+        tell = self._events.append if self._listener is None else self._emit
         if policy.name != MODEL or not isinstance(policy, AsksModels):
             drive(self._episode, policy, tell)
             return
@@ -103,7 +103,7 @@ class Performance:
     def turns(self, policy: RemotePolicy) -> ModelDriver:
         """Plays it turn by turn with a policy that decides elsewhere."""
         played_by = policy if self._meter is None else MeteredPolicy(policy, self._meter)
-        return ModelDriver(self._episode, played_by, self._tell)
+        return ModelDriver(self._episode, played_by, self._emit)
 
     def finish(self) -> Played:
         """What was played, scored unless it failed. Never raises for what author's code does."""
@@ -141,7 +141,7 @@ class Performance:
             return played
         played.seconds["scoring"] = self._clock.monotonic() - began
         played.scorecard, played.judging = card, card.judging
-        self._tell(Scored(card.to_json()))
+        self._emit(Scored(card.to_json()))
         return played
 
 

@@ -133,7 +133,7 @@ class Service:
             workers=workers,
             keeps=store is not None,
             versions=self._versions,
-            cancelled=self._keep_cancelled,
+            cancelled=self._store_cancelled,
         )
         self._skip_judges = skip_judges
         self.warnings: tuple[str, ...] = (
@@ -236,7 +236,7 @@ class Service:
         try:
             finished = await self._players.play(course, tell, prompt=prompt, written=written)
             course.settling = True
-            await self._keep(course, finished)
+            await self._store_result(course, finished)
         except asyncio.CancelledError:
             if course.stopped is None or course.task is None:
                 raise
@@ -256,25 +256,25 @@ class Service:
             body=finished.body,
         )
 
-    async def _keep(self, course: InFlightRollout, finished: Finished) -> None:
+    async def _store_result(self, course: InFlightRollout, finished: Finished) -> None:
         if self.store is not None and finished.row is not None:
             try:
                 await self.store_state.write(partial(self.store.save, finished.row))
             except asyncio.CancelledError:  # the caller is gone, the row is kept all the same
-                self._tell_watchers(course, finished)
+                self._notify_observers(course, finished)
                 raise
         else:
             self.show_pictures(finished.pictures)
-        self._tell_watchers(course, finished)
+        self._notify_observers(course, finished)
 
-    def _tell_watchers(self, course: InFlightRollout, finished: Finished) -> None:
+    def _notify_observers(self, course: InFlightRollout, finished: Finished) -> None:
         for watch in self.watchers:
             watch(course, finished)
 
-    async def _keep_cancelled(self, course: InFlightRollout, finished: Finished) -> None:
+    async def _store_cancelled(self, course: InFlightRollout, finished: Finished) -> None:
         """The client is gone, or the server stops: what was told until now is kept as cancelled."""
         try:
-            await asyncio.shield(self._keep(course, finished))
+            await asyncio.shield(self._store_result(course, finished))
         except StoreError:
             log.exception("the cancelled rollout %s could not be kept", course.rollout_id)
 

@@ -109,7 +109,7 @@ class Run:
 
     def _check_walls(self, error: _Output) -> None:
         """Walls that could not be put up are no result. The program never has the descriptor on which this is told."""
-        self._hear()
+        self._read_status()
         why = ""
         if self._level == 3 and b'"exit-code"' not in self._status and self._killed_for is None:
             why = bytes(error.kept).decode("utf-8", "replace").strip() or "bubblewrap ended early"
@@ -204,7 +204,7 @@ class Run:
             selector.unregister(pipe)
             pipe.close()
 
-    def _hear(self) -> None:
+    def _read_status(self) -> None:
         """What the launcher told so far: bubblewrap its JSON lines, ours why it failed."""
         if self._status_fd is not None:
             with contextlib.suppress(BlockingIOError):
@@ -214,7 +214,7 @@ class Run:
     def _root_pid(self) -> int:
         """Process 1 of the box by its number outside, once bubblewrap told it; else the program that we started."""
         if self._level == 3:
-            self._hear()
+            self._read_status()
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 return int(json.loads(bytes(self._status).partition(b"\n")[0])["child-pid"])
         return self._process.pid
@@ -260,7 +260,7 @@ class Run:
 
     def _reap(self) -> tuple[int, float]:
         """(wait status, processor seconds of all that were waited for); ends what the program left behind."""
-        self._hear()
+        self._read_status()
         if self._folder.uid is not None and (self._level != 3 or b'"exit-code"' not in self._status):
             processes.kill_uid(self._folder.uid)
         elif self._level < 3:

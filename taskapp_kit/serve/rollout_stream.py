@@ -73,7 +73,7 @@ class EventStream:
         """Sends the stream."""
         gone = asyncio.create_task(_until_gone(receive))
         peer = peer_of(scope)
-        telling = asyncio.create_task(self._tell(send, peer))
+        telling = asyncio.create_task(self._send_events(send, peer))
         try:
             await asyncio.wait((gone, telling), return_when=asyncio.FIRST_COMPLETED)
             if telling.done():
@@ -86,7 +86,7 @@ class EventStream:
             peer.holds(None, 0)
             self._seat.leave()
 
-    async def _tell(self, send: Send, peer: Peer) -> None:
+    async def _send_events(self, send: Send, peer: Peer) -> None:
         headers = [*STREAM_HEADERS, *self._headers]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         number = self._first

@@ -101,12 +101,12 @@ class Watchdog:
             if now >= self._quiet_until:
                 self._quiet_until = now + self.quiet_seconds
                 self._told_due = due
-                self._tell(now - due)
+                self._report(now - due)
             while self._due == due:  # one blockade is told once
                 if self._ended.wait(BEAT_SECONDS):
                     return
 
-    def _tell(self, lag: float) -> None:
+    def _report(self, lag: float) -> None:
         frame = sys._current_frames().get(self._loop_thread)
         culprit = UNSEEN if frame is None else _places(frame)
         if frame is not None and frame.f_globals.get("__name__") in IDLE:

@@ -93,8 +93,10 @@ class BatchThread:
                 try:
                     prepared.append((one, one.prepare()))
                 except Exception as fault:
-                    _tell([(one.future, self._explained(fault, one.writes))])
-            _tell([(one.future, outcome) for (one, _), outcome in zip(prepared, self._done(prepared), strict=True)])
+                    _set_results([(one.future, self._explained(fault, one.writes))])
+            _set_results(
+                [(one.future, outcome) for (one, _), outcome in zip(prepared, self._done(prepared), strict=True)]
+            )
 
     def _done(self, prepared: Sequence[tuple[_Waiting, Job[Any]]]) -> list[Any]:
         """One outcome for each: what the job made, or a StoreError."""
@@ -160,7 +162,7 @@ def _made(connection: Driver, jobs: Sequence[Job[Any]]) -> list[Any]:
     return outcomes
 
 
-def _tell(told: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
+def _set_results(told: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
     if told:
         with suppress(RuntimeError):  # of a loop that is closed: nobody waits there any more
             told[0][0].get_loop().call_soon_threadsafe(_resolve, told)

@@ -66,10 +66,10 @@ class GroupCommit:
                     outcomes = self._commit([rollout for rollout, _ in batch])
                 except Exception as fault:
                     outcomes = [self._unexpected(fault)] * len(batch)
-                self._tell([(future, outcome) for (_, future), outcome in zip(batch, outcomes, strict=True)])
+                self._set_results([(future, outcome) for (_, future), outcome in zip(batch, outcomes, strict=True)])
         finally:
             self._stopped = True
-            self._tell([(future, self._gone()) for future in list(self._waiting)])
+            self._set_results([(future, self._gone()) for future in list(self._waiting)])
 
     def _take(self) -> list[Job] | None:
         """Waits for a job; answers with all that are there by then. None when the writer is to stop."""
@@ -88,7 +88,7 @@ class GroupCommit:
             pass
         return batch
 
-    def _tell(self, told: Sequence[tuple[asyncio.Future[None], Outcome]]) -> None:
+    def _set_results(self, told: Sequence[tuple[asyncio.Future[None], Outcome]]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[None], Outcome]]] = {}
         for future, outcome in told:
             by_loop.setdefault(future.get_loop(), []).append((future, outcome))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.net.envelope import MAX_MESSAGE, ErrorMembers, sentence, told_by
+from taskapp_kit.net.envelope import MAX_MESSAGE, ErrorMembers, error_members, sentence
 from taskapp_kit.net.http import HttpResponse
 
 
@@ -29,7 +29,7 @@ def test_an_envelope_is_read() -> None:
         "code": "environment_raised", "message": "It broke", "hint": "Look.", "boundary": "environment",
         "rollout_id": "r1", "error_id": "e1", "fields": [{"loc": ["body", 3], "message": "odd"}],
     }  # fmt: skip
-    assert told_by(answer({"detail": {"error": error}})) == ErrorMembers(
+    assert error_members(answer({"detail": {"error": error}})) == ErrorMembers(
         "environment_raised", "It broke", "Look.", "environment", "r1", "e1", ("body.3: odd",)
     )
 
@@ -40,11 +40,11 @@ def test_an_envelope_is_read() -> None:
      {"detail": {"error": {"code": "c"}}}, {"detail": [{"error": {}}]}],
 )  # fmt: skip
 def test_what_is_no_envelope(body: Any) -> None:
-    assert told_by(answer(body)) is None
+    assert error_members(answer(body)) is None
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers(0, 9) | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6), st.sampled_from(["code", "message", "hint", "boundary", "rollout_id", "error_id", "fields"]))  # fmt: skip
 def test_an_envelope_may_hold_anything(odd: Any, name: str) -> None:
     error = {"code": "c", "message": "m", name: odd}
-    told = told_by(answer({"detail": {"error": error}}))
+    told = error_members(answer({"detail": {"error": error}}))
     assert told is None or told.boundary in (None, "environment", "policy", "scoring", "timeout", "cancelled")

@@ -157,7 +157,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     sys.meta_path.insert(0, _OnlyAllowed(frozenset(question["allowed"])))
     try:
         app = find_app(question["address"])
-        told = _told(app)
+        told = _import_check_of(app)
     except TaskappError as error:
         cause = error.__cause__
         missing = _missing(error)
@@ -229,7 +229,7 @@ def _left_behind(folder: Path, travelling: set[str]) -> list[str]:
     return sorted(found)
 
 
-def _told(app: TaskApp) -> ImportCheck:
+def _import_check_of(app: TaskApp) -> ImportCheck:
     from taskapp_kit.contract.chat import role_variable, role_variables
     from taskapp_kit.contract.example_policy import example_policy
     from taskapp_kit.rollout.policy.select import offered, policies_of

@@ -54,7 +54,7 @@ def keep(content: bytes, name: str, folder: Path | None = None) -> Path:
     """
     for top in (_cache, _for_this_process):
         try:
-            return _kept(content, name, (folder or top()) / "modal")
+            return _stored(content, name, (folder or top()) / "modal")
         except (OSError, RuntimeError):  # RuntimeError: nobody knows this user's home
             continue
     raise ConfigError(
@@ -73,7 +73,7 @@ def _for_this_process() -> Path:
     return Path(folder)
 
 
-def _kept(content: bytes, name: str, cache: Path) -> Path:
+def _stored(content: bytes, name: str, cache: Path) -> Path:
     """Raises OSError."""
     place = cache / hashlib.sha256(content).hexdigest()[:16]
     path = place / name

@@ -141,16 +141,16 @@ class Cloudflared:
             while chunk := os.read(output, 4096):
                 *lines, rest = (rest + chunk.decode("utf-8", "replace")).split("\n")
                 for line in lines:
-                    self._hear(line)
+                    self._read_line(line)
                 rest = self._without_secret(rest)[-kept:]
-        self._hear(rest)
+        self._read_line(rest)
 
     def _without_secret(self, text: str) -> str:
         for value in self._secret.values():
             text = text.replace(value, "…")
         return text
 
-    def _hear(self, line: str) -> None:
+    def _read_line(self, line: str) -> None:
         line = self._without_secret(line)
         line = "".join(letter for letter in line if letter.isprintable()).strip()
         if line:

@@ -16,7 +16,7 @@ from taskapp_kit.contract.content import Content, Json, NotJson, plain
 from taskapp_kit.contract.protocols import PolicyStops, View
 from taskapp_kit.contract.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.rollout.policy.builtin import PolicyError
-from taskapp_kit.rollout.policy.chat.parsed_message import hear
+from taskapp_kit.rollout.policy.chat.parsed_message import parse_message
 from taskapp_kit.rollout.policy.chat.prompt import tool_schemas
 from taskapp_kit.rollout.policy.options import PolicyOptions
 
@@ -92,7 +92,7 @@ class LoopModel:
             raise ValueError(f"model.chat(): {error}") from None
         sent = request["messages"]
         known = len(self._known) if sent[: len(self._known)] == self._known else 0
-        reply = self._models.ask(POLICY, {**request, "messages": [_mended(message) for message in sent]})
+        reply = self._models.ask(POLICY, {**request, "messages": [_fixed(message) for message in sent]})
         self.fresh += [*sent[known:], reply.message]
         self.replies.append(reply)
         self._known = [*sent, reply.message]
@@ -191,11 +191,11 @@ class AuthorLoop:
         return answer
 
 
-def _mended(message: Json) -> Json:
+def _fixed(message: Json) -> Json:
     """A model's own message in the form in which endpoints take it back, whatever it was; others as they are."""
     if not isinstance(message, dict) or message.get("role") != "assistant":
         return message
-    return hear(message, {}, 0).back
+    return parse_message(message, {}, 0).back
 
 
 def _details(reply: ChatReply) -> dict[str, Json]:

@@ -83,7 +83,7 @@ class JudgeCaller:
 
         def one(role: str, sample: int) -> dict[str, Verdict]:
             asking = asking_of(sample)
-            digest = self._keep(asking)
+            digest = self._store(asking)
             problem: str | None = None
             for ask in range(1, ASKS + 1):
                 call = JudgeCall(self.names, role, sample, ask, digest)
@@ -106,7 +106,7 @@ class JudgeCaller:
         """The numbers of each reward model and sample. A bad answer is not asked again: it would be the same."""
 
         def one(role: str, sample: int) -> float:
-            call = JudgeCall(self.names, role, sample, 1, self._keep_request(body))
+            call = JudgeCall(self.names, role, sample, 1, self._store_request(body))
             reply = self._call(call, body, spent)
             try:
                 score = read(reply)
@@ -152,13 +152,13 @@ class JudgeCaller:
         """The verdict with a reason that may leave the server."""
         return Verdict(verdict.score, shortened(self.mask(cleaned(verdict.reason)), REASON_CHARACTERS))
 
-    def _keep(self, asking: JudgePrompt) -> str:
+    def _store(self, asking: JudgePrompt) -> str:
         parts = fitted(mapped(asking.parts, self.mask))
         digest, messages = JudgePrompt(asking.questions, tuple(parts), asking.named, asking.form).kept()
         self.record.prompts[digest] = messages
         return digest
 
-    def _keep_request(self, body: dict[str, Json]) -> str:
+    def _store_request(self, body: dict[str, Json]) -> str:
         from taskapp_kit.contract.digest import json_hash
 
         kept = mapped_json(body, self.mask)

@@ -186,7 +186,7 @@ class EventSender:
         self._lines.append(line)
         self._bytes += len(line)
         if self._live or (kind == "acted" and self._due()):
-            self._tell()
+            self._send()
         if kind == "acted":
             self._job.step_begins()
 
@@ -202,7 +202,7 @@ class EventSender:
         """Before a step: whether what happened until now should leave this process first."""
         return self._job.exclusive or self._bytes > TELL_BYTES or time.monotonic() - self._told_at > TELL_SECONDS
 
-    def _tell(self) -> None:
+    def _send(self) -> None:
         frame, pieces = self.rest()
         self._job.tell(frame, b"".join(pieces))
         self._told_at = time.monotonic()

@@ -111,17 +111,17 @@ class Tracing:
             root.set_attributes(told.attributes)
             within = set_span_in_context(root)
             for child in told.children:
-                self._tell(child, within)
+                self._export(child, within)
         self._end(root, told)
 
-    def _tell(self, span: Span, parent: Context) -> None:
+    def _export(self, span: Span, parent: Context) -> None:
         from opentelemetry.trace import set_span_in_context
 
         written = self._begin(span, parent)
         if span.children:
             within = set_span_in_context(written)
             for child in span.children:
-                self._tell(child, within)
+                self._export(child, within)
         self._end(written, span)
 
     def _begin(self, span: Span, parent: Context) -> Written:

@@ -22,7 +22,7 @@ from taskapp_kit.contract.protocols import Tool, View
 from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER, Decision, PlayedStep, ToolCall
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
-from taskapp_kit.rollout.policy.chat.parsed_message import ParsedMessage, clean, hear
+from taskapp_kit.rollout.policy.chat.parsed_message import ParsedMessage, clean, parse_message
 from taskapp_kit.rollout.policy.chat.prompt import only_words, system_prompt, tool_schemas
 from taskapp_kit.rollout.policy.chat.rendering import has_pictures, joined, words_of
 from taskapp_kit.rollout.policy.history import EstimatedTokens, TokenCounter, characters_of
@@ -106,7 +106,7 @@ class Conversation:
             self._say("system", said, said)
         told: list[_Told] = [(None, view.initial)]
         told += [(f"Done by the caller, not by you: {_done(step)}", step.observation) for step in view.results]
-        self._tell_user(told)
+        self._add_user_message(told)
         self._exchanges[0].characters += len(orjson.dumps(self._fixed.get("tools")))
 
     def _members(self, tools: Sequence[Tool]) -> dict[str, Json]:
@@ -158,7 +158,7 @@ class Conversation:
             told = told or [(None, None)]  # an answer is followed by something
         told += [(f"Done by the caller, not by you: {_done(step)}", step.observation) for step in others]
         if told:
-            self._tell_user(told)
+            self._add_user_message(told)
 
     def _answer_call(self, call: ToolCall, step: PlayedStep | None) -> PlayedStep | None:
         """Says what a tool call came to; gives the step back when its pictures have to follow."""
@@ -169,7 +169,7 @@ class Conversation:
         self._say("tool", words, words, tool_call_id=call.id)
         return step if step is not None and self._asking.pictures and has_pictures(step.observation) else None
 
-    def _tell_user(self, told: list[_Told]) -> None:
+    def _add_user_message(self, told: list[_Told]) -> None:
         if self._asking.pictures and any(has_pictures(observation) for _, observation in told):
             self._say("user", *joined(told))
             return
@@ -183,7 +183,7 @@ class Conversation:
 
         A problem of the whole answer, or of arguments that are no JSON (they stay words), is in `problem`.
         """
-        heard = hear(
+        heard = parse_message(
             reply.message,
             self._tools,
             self._asked,

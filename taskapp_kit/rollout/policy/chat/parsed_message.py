@@ -40,7 +40,7 @@ class ParsedMessage:
     left_out_calls: int = 0
 
 
-def hear(
+def parse_message(
     given: Mapping[str, Any],
     tools: Mapping[str, Tool],
     turn: int,
@@ -74,7 +74,7 @@ def hear(
         message["content"] = said
     heard.words = _words(said) or _words(message.get("refusal")) or None
     if isinstance(calls, list):
-        _hear_calls([call for call in calls if isinstance(call, dict)], heard, tools, turn)
+        _parse_calls([call for call in calls if isinstance(call, dict)], heard, tools, turn)
     if not heard.calls and heard.message.get("content") is None:
         heard.message["content"] = ""  # a message without calls needs words
         heard.back = heard.message if heard.back is heard.message else {**heard.back, "content": ""}
@@ -83,7 +83,7 @@ def hear(
     return heard
 
 
-def _hear_calls(given: list[dict[str, Any]], heard: ParsedMessage, tools: Mapping[str, Tool], turn: int) -> None:
+def _parse_calls(given: list[dict[str, Any]], heard: ParsedMessage, tools: Mapping[str, Tool], turn: int) -> None:
     kept: list[Json] = []
     back: list[Json] = []
     problems: list[str] = []
