@@ -300,6 +300,7 @@ def test_a_line_comes_at_each_tick_in_a_terminal_and_in_a_pipe(
     capsys: Any, monkeypatch: pytest.MonkeyPatch, terminal: bool
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
     display, progress = EvalDisplay(), Progress()
     display.begin(asked=5, done=0)
     progress.under_way = 3

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import stat
 import subprocess
 import sys
@@ -39,7 +40,7 @@ def test_mint_prints_the_key_once_and_keeps_only_its_digest(run: Run, tmp_path: 
 
 
 def test_a_shell_takes_the_key_as_it_is(tmp_path: Path) -> None:
-    script = f"KEY=$({sys.executable} -m taskapp_kit keys mint ci 2> told.txt); printf '<%s>' \"$KEY\""
+    script = f"KEY=$({shlex.quote(sys.executable)} -m taskapp_kit keys mint ci 2> told.txt); printf '<%s>' \"$KEY\""
     done = subprocess.run(
         ["bash", "-ec", script], cwd=tmp_path, env=clean_environ(), capture_output=True, text=True, check=True
     )
