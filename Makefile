@@ -79,7 +79,7 @@ golden: $(VENV)/dev
 	$(BIN)/python tests/golden $(GOLDEN)
 
 fuzz: $(VENV)/dev
-	FUZZ_CASES=10000 $(BIN)/pytest tests/fuzz -s
+	FUZZ_CASES=10000 $(BIN)/pytest tests/fuzz -s --timeout 1800
 
 sentinels: $(VENV)/dev
 	$(BIN)/pytest -m "not interop" --sentinels="$$(mktemp -d)"
