@@ -122,6 +122,7 @@ FOREIGN = {
     "pydantic": {
         "adapters.spaces",
         "cli.rollout",
+        "client.config",
         "contract.wire",
         "declare.signature",
         "declare.tasks",

@@ -1,7 +1,8 @@
-"""The request that creates an RL job, as the SDK 0.3.9 sends it: the whole TOML stands in it, under `data.config`."""
+"""The request that creates an RL job, as the SDK 0.3.9 sends it: it has the whole TOML, under `data.config`."""
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 from taskapp_kit.client.backend import api_base
@@ -14,7 +15,7 @@ from taskapp_kit.net.http import read_address
 Json = dict[str, Any]
 
 SOURCE_TAG = "train-cli"
-"""What every job of the SDK is tagged with; `[tags]` adds to it, and may say something else."""
+"""The tag of every job of the SDK; `[tags]` adds to it, and may replace it."""
 REFERENCE = "none"
 TASK_URL_HINT = "Give task_app_url, set TASK_APP_URL, or write task_url below [services]."
 
@@ -28,13 +29,13 @@ def build_rl_payload(
     trainer_id: str | None = None,
     allow_experimental: bool | None = None,
 ) -> Json:
-    """The body of `POST {backend}/rl/jobs`; `config` stays as it is.
+    """The body of `POST {backend}/rl/jobs`; `config` is not changed.
 
     task_app_url: None takes TASK_APP_URL, else the config's `services.task_url`. backend_url: with or without `/api`;
-    it is told in `metadata`. model: an id in place of the config's; one that begins with `ft:` or `rl:` is a finetuned
-    `source`. trainer_id: stands at the top as `trainer_id`. allow_experimental: stands in `metadata`; None is not sent.
+    sent in `metadata`. model: an id in place of the config's; one that begins with `ft:` or `rl:` is a finetuned
+    `source`. trainer_id: sent at the top level. allow_experimental: sent in `metadata`; None is not sent.
 
-    `data.config` is the TOML with what follows from it filled in: see `settled`. Raises JobConfigError.
+    `data.config` is the TOML with its derived values filled in: see `settled`. Raises JobConfigError.
     """
     if model is not None:
         if not model.strip():
@@ -46,13 +47,13 @@ def build_rl_payload(
     _, kind, name = models_named(config.document)[0]
     payload: Json = {
         "job_type": "rl",
-        "compute": _copy(document.get("compute", {})),
+        "compute": deepcopy(document.get("compute", {})),
         "data": {
             "endpoint_base_url": url,
             "config": document,
             "model" if kind == "source" else "base_model": name,
         },
-        "tags": {"source": SOURCE_TAG, **_copy(document.get("tags", {}))},
+        "tags": {"source": SOURCE_TAG, **deepcopy(document.get("tags", {}))},
         "metadata": {"backend_base_url": _backend(backend_url)},
     }
     if trainer_id is not None and trainer_id.strip():
@@ -63,14 +64,14 @@ def build_rl_payload(
 
 
 def settled(config: RlConfig) -> Json:
-    """The config's document, a copy, in the one form that trainers read; all that stands in it stays, but `[smoke]`.
+    """A copy of the config's document in the form that trainers read; it loses nothing but `[smoke]`.
 
-    `[topology]` also stands in `compute.topology`, the model also in `model` (whoever named it), `reference.placement`
-    and the topology's `reference_placement` are "none" unless given. Of the smoke-test form: `trainer.batch_size` and
-    `group_size` become training's, `env.max_steps_per_episode` becomes `rollout.max_turns`; what is given in full
-    stays. What comes out is a valid config of the same form, and settling it again changes nothing.
+    `[topology]` is copied to `compute.topology`, the model to `model` (wherever it was named); `reference.placement`
+    and the topology's `reference_placement` are "none" unless given. Of the smoke-test form, `trainer.batch_size` and
+    `group_size` become training's, and `env.max_steps_per_episode` becomes `rollout.max_turns`, unless those are given.
+    The result is a valid config of the same form, and settling it again changes nothing.
     """
-    document: Json = _copy(config.document)
+    document: Json = deepcopy(config.document)
     document.pop("smoke", None)
     if config.is_short:
         _fill(document, "training", document.get("trainer", {}), ("batch_size", "group_size"))
@@ -85,13 +86,13 @@ def settled(config: RlConfig) -> Json:
         if given is not None:
             given.setdefault("reference_placement", REFERENCE)
     if topology is not None:
-        document.setdefault("compute", {}).setdefault("topology", _copy(topology))
+        document.setdefault("compute", {}).setdefault("topology", deepcopy(topology))
     document.setdefault("reference", {}).setdefault("placement", REFERENCE)
     return document
 
 
 def _fill(document: Json, section: str, given: Json, keys: tuple[str, ...]) -> None:
-    """What `given` has of these keys goes into the section, where it does not have them itself."""
+    """Copy these keys of `given` into the section, where it does not have them itself."""
     for key in keys:
         if given.get(key) is not None:
             document.setdefault(section, {}).setdefault(key, given[key])
@@ -119,9 +120,3 @@ def _backend(url: str) -> str:
         return api_base(url)
     except ConfigError as error:
         raise JobConfigError(f"The backend's address cannot be used. {error.message}", hint=error.hint) from None
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _copy(inner) for name, inner in value.items()}
-    return [_copy(inner) for inner in value] if isinstance(value, list) else value

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from taskapp_kit.client.config.key_table import table_of_keys
 from taskapp_kit.client.config.rl_config import RlConfig, load_rl_config, rl_config_of
-from taskapp_kit.client.config.sections import BY_NAME, SECTIONS
+from taskapp_kit.client.config.schema import SECTIONS, ConfigSection, keys_of
 from taskapp_kit.errors import ConfigError, JobConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,18 +98,17 @@ def test_the_smoke_test_form_alone_is_valid(tmp_path: Path) -> None:
     assert config.warnings == () and config.is_short and config.model == "Qwen/Qwen3-0.6B" and config.task_url is None
 
 
-@pytest.mark.parametrize("section", [section for section in SECTIONS if section.keys], ids=lambda section: section.name)
-def test_every_key_of_the_schema_is_taken_as_its_example_shows_it(section: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("header", "section"), [(name, one) for name, one in SECTIONS.items() if keys_of(one)])
+def test_every_key_of_the_schema_is_accepted_as_its_example_shows_it(
+    header: str, section: type[ConfigSection], tmp_path: Path
+) -> None:
     """Beside a smoke-test config, which demands nothing else; the model is named once."""
-    rows = [
-        f"{key.name} = {key.example}" for key in section.keys if key.example not in ('"ft:my-model"', '"Qwen/Qwen3-4B"')
-    ]
-    text = "\n".join(
-        [SHORT if section.name not in ("trainer", "env", "job", "runner") else "", f"[{section.name}]", *rows]
-    )
-    if section.name == "algorithm":
+    examples = {name: key.examples[0] for name, key in keys_of(section).items()}  # type: ignore[index]
+    rows = [f"{name} = {text}" for name, text in examples.items() if text not in ('"ft:my-model"', '"Qwen/Qwen3-4B"')]
+    text = "\n".join([SHORT if header not in ("trainer", "env", "job", "runner") else "", f"[{header}]", *rows])
+    if header == "algorithm":
         text = CONTRACT[CONTRACT.index("[services]") :] + "\n".join(["[algorithm]", *rows])
-    if section.name in ("trainer", "env", "runner"):
+    if header in ("trainer", "env", "runner"):
         text += '\n[job]\nmodel = "m"\n'
     config = load(tmp_path, text)
     assert all("unknown" not in warning for warning in config.warnings)
@@ -511,7 +510,9 @@ def test_a_document_that_is_no_file() -> None:
 
 WRITTEN = """1|0|-1|1.5|nan|true|""|"x"|[]|[1]|["x"]|{}|{a = 1}|1979-05-27|'http://h'|[[1]]|"agent"|"full"|[1,\n 2]"""
 LITERALS = st.sampled_from([*WRITTEN.split("|"), "0x" + "f" * 40, '"""a\n[training]\n"""'])
-KNOWN_NAMES = st.sampled_from(sorted({key.name for section in SECTIONS for key in section.keys}) + sorted(BY_NAME))
+KNOWN_NAMES = st.sampled_from(
+    sorted({name for section in SECTIONS.values() for name in keys_of(section)}) + sorted(SECTIONS)
+)
 NAMES = st.one_of(KNOWN_NAMES, st.sampled_from(["lr", '"a b"', "topology.x", "api_key", "modle"]))
 
 
@@ -560,9 +561,9 @@ def test_any_mutation_is_taken_or_refused_and_each_line_is_where_the_key_stands(
             inside_a_list = f"{key}[" in remark
             assert key in row or section.split(".")[-1] in row or inside_a_list, (remark, row)
         if (
-            section in BY_NAME
+            section in SECTIONS
             and " = " in row
-            and BY_NAME[section].key(key)
+            and key in keys_of(SECTIONS[section])
             and ": missing;" not in remark
             and not row.startswith("[")
         ):
@@ -586,14 +587,12 @@ def test_the_page_shows_the_sentences_that_its_example_prints(tmp_path: Path) ->
 
 def test_the_schema_names_what_the_guides_the_contract_and_the_facts_name() -> None:
     top = "algorithm services model policy compute topology rollout training evaluation judge rubric vllm reference lora tags"
-    assert set(BY_NAME) >= {*top.split(), "smoke", "trainer", "env", "job", "runner", "data", "compute.topology"}
-    assert set(BY_NAME) >= {
+    assert set(SECTIONS) >= {*top.split(), "smoke", "trainer", "env", "job", "runner", "data", "compute.topology"}
+    assert set(SECTIONS) >= {
         "training.weight_sync",
         "training.lora",
         "training.rewards",
         "judge.options",
         "judge.reward_blend",
     }
-    assert BY_NAME["training"].key("async_semaphore_max") and BY_NAME["data"].key("seeds")
-    for section in SECTIONS:
-        assert len({key.name for key in section.keys}) == len(section.keys)
+    assert "async_semaphore_max" in keys_of(SECTIONS["training"]) and "seeds" in keys_of(SECTIONS["data"])

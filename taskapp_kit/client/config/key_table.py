@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from taskapp_kit.client.config.sections import SECTIONS
+from inspect import cleandoc
+
+from taskapp_kit.client.config.schema import SECTIONS, RlDocument, example_of, expected, keys_of
 
 
 def table_of_keys() -> str:
-    """Every section and key as Markdown: `docs/rl-config.md` holds this very text, and a test compares them."""
+    """Every section and key as Markdown: `docs/rl-config.md` ends with this very text, and a test compares them."""
     parts = []
-    for section in SECTIONS:
-        needed = " Required in the full form." if section.required else ""
-        parts.append(f"### `[{section.name}]`\n\n{section.about[0].upper()}{section.about[1:]}.{needed}")
-        if section.keys:
-            rows = ["| key | expected | what it is | written |", "|---|---|---|---|"]
-            for key in section.keys:
-                mark = " *" if key.required else ""
-                rows.append(f"| `{key.name}`{mark} | {key.expected} | {key.about} | `{key.name} = {key.example}` |")
-            parts.append("\n".join(rows))
+    for header, section in SECTIONS.items():
+        in_full_form = header in RlDocument.model_fields and RlDocument.model_fields[header].is_required()
+        needed = " Required in the full form." if in_full_form else ""
+        parts.append(f"### `[{header}]`\n\n{cleandoc(section.__doc__ or '')}{needed}")
+        rows = [
+            f"| `{name}`{' *' if key.is_required() else ''} | {expected(key).words} | {key.description} "
+            f"| `{name} = {example_of(key)}` |"
+            for name, key in keys_of(section).items()
+        ]
+        if rows:
+            parts.append("\n".join(["| key | expected | what it is | written |", "|---|---|---|---|", *rows]))
         elif section.free:
             parts.append("Any keys.")
     return "\n\n".join(parts) + "\n"

@@ -1,139 +1,234 @@
-"""Everything that is wrong with an RL config, found in one go, and everything that may be a slip."""
+"""All problems of an RL config, for which it is refused, and all warnings, found in one pass.
+
+`schema` decides what fits a section and a key, `consistency` what fits together. Here pydantic's errors become sentences,
+and what pydantic accepts silently is added: unknown names, values that look like keys, values that JSON cannot carry.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import islice
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
-from taskapp_kit.client.config.consistency import agree, is_short, models_named
-from taskapp_kit.client.config.problems import Document, Review, told
-from taskapp_kit.client.config.sections import BY_NAME, SECTIONS, TOP_LEVEL, ConfigSection, inner_sections
-from taskapp_kit.client.config.values import (
-    MOST_LEVELS,
-    Place,
-    is_key_like,
-    is_plain_number,
-    leaves,
-    misfits,
-    name_shown,
+from pydantic import ValidationError
+
+from taskapp_kit.client.config.schema import (
+    MAX_INTEGER,
+    SECTIONS,
+    SMOKE_TEST_SECTIONS,
+    ConfigSection,
+    RlDocument,
+    Suggested,
+    example_of,
+    expected,
+    inner_section,
+    keys_of,
 )
+from taskapp_kit.client.config.values import Place, is_key_like, last_name, name_shown, place_shown, shown
 from taskapp_kit.errors import closest
 
-MOST_OF_ONE_LIST = 5
-"""Elements of one list that are told one by one."""
+Document = dict[str, Any]
+
+MAX_ERRORS_PER_LIST = 5
+"""Elements of one list that are reported one by one."""
+MAX_LEVELS = 64
+NEAR_MISSING = 0.75
+"""How near the name of an unknown key has to be to that of a missing one."""
 
 
-def review(document: Document) -> Review:
-    """Looks at all of a document."""
-    found = Review(document)
-    short = is_short(document)
-    for name, value in document.items():
-        section = BY_NAME.get(name) if name in TOP_LEVEL else None
-        if section is not None:
-            _section(found, section, value, short=short)
-        elif isinstance(value, dict):
-            found.slip((name,), f"[{name_shown(name)}] is no section that is known{_meant(name, TOP_LEVEL, '[{}]')}")
+@dataclass(slots=True)
+class Review:
+    """The problems and the warnings of a document: place to sentence, one of each per place."""
+
+    document: Document
+    problems: dict[Place, str] = field(default_factory=dict)
+    warnings: dict[Place, str] = field(default_factory=dict)
+    refused: set[Place] = field(default_factory=set)
+    """Places of sections and keys whose value does not fit the schema."""
+
+    def problem(self, place: Place, text: str) -> None:
+        """Add a problem; the first one of a place counts."""
+        self.problems.setdefault(place, text)
+
+    def warn(self, place: Place, text: str) -> None:
+        """Add a warning."""
+        known = self.warnings.get(place)
+        self.warnings[place] = text if known is None else f"{known} {text}"
+
+    def mismatch(self, place: Place, value: Any, expectation: str, action: str) -> None:
+        """Add the problem `[section] key: found X; expected Y. Do Z.`"""
+        found = shown(last_name(place), value)
+        self.problem(place, f"{place_shown(place)}: found {found}; expected {expectation}. {action}")
+
+    def at(self, *place: str) -> Any:
+        """The value at a place; None where there is none, or where it does not fit the schema."""
+        if any(place[:end] in self.refused for end in range(1, len(place) + 1)):
+            return None
+        value: Any = self.document
+        for part in place:
+            value = value.get(part) if isinstance(value, dict) else None
+        return value
+
+
+def is_smoke_test(document: Document) -> bool:
+    """Whether it is the smoke-test form: no [algorithm], and one of [trainer], [env], [job]."""
+    return "algorithm" not in document and any(name in document for name in SMOKE_TEST_SECTIONS)
+
+
+def check_schema(review: Review, *, without_model: bool) -> None:
+    """Add what does not fit the schema. without_model: [model] needs none of its keys."""
+    short = is_smoke_test(review.document)
+    try:
+        RlDocument.model_validate(review.document)
+    except ValidationError as error:
+        _add_errors(review, error, short=short, without_model=without_model)
+    _add_unknown(review, RlDocument, review.document, ())
+
+
+def _add_errors(review: Review, error: ValidationError, *, short: bool, without_model: bool) -> None:
+    per_list: Counter[Place] = Counter()
+    for one in error.errors(include_url=False, include_context=False):
+        place: Place = one["loc"]
+        if one["type"] == "string_unicode":  # of overrides only: neither TOML nor JSON has lone surrogates
+            where = place_shown(place) if place else "The document"
+            review.problem(place, f"{where}: found a name that is not Unicode text; expected text. Rename it.")
+            continue
+        in_a_list = isinstance(place[-1], int)
+        if in_a_list:
+            per_list[place[:-1]] += 1
+            if per_list[place[:-1]] > MAX_ERRORS_PER_LIST:
+                continue
+        section, path, key = _schema_at(place)
+        if one["type"] == "missing":
+            if not short and not (without_model and path == ("model",)):
+                _add_missing(review, section, path, key)
+        elif not key:
+            review.refused.add(path)
+            header = ".".join(path)
+            review.mismatch(place, one["input"], "a section", f"Write [{header}] in a line of its own, its keys below.")
         else:
-            found.slip((name,), f"{name_shown(name)} stands in no section, and no trainer reads it{_home_of(name)}")
-    if not short:
-        for section in SECTIONS:
-            if section.required and section.name not in document:
-                _missing_section(found, section)
-    agree(found, short=short)
-    _every_value(found)
-    return found
+            review.refused.add((*path, key))
+            words = expected(section.model_fields[key])
+            write = f"Write for example {key} = {example_of(section.model_fields[key])}."
+            review.mismatch(place, one["input"], words.element if in_a_list else words.words, write)
 
 
-def _section(found: Review, section: ConfigSection, value: Any, *, short: bool) -> None:
-    if not isinstance(value, dict):
-        found.misfit(section.path, value, "a section", f"Write [{section.name}] in a line of its own, its keys below.")
-        return
-    if section.warning:
-        found.slip(section.path, f"[{section.name}] {section.warning}.")
-    inner = inner_sections(section)
-    known = {key.name for key in section.keys} | set(inner)
-    unknown = [name for name in value if name not in known]
-    if section.name == "model" and any(place[0] == "policy" for place, _, _ in models_named(found.document)):
-        short = True  # [policy] stands in for it
-    for name, held in value.items():
-        if name in inner:
-            _section(found, inner[name], held, short=short)
-            continue
-        key = section.key(name)
+def _schema_at(place: Place) -> tuple[type[ConfigSection], tuple[str, ...], str]:
+    """The section that an error belongs to, its path, and the key in it; "" where the section as a whole is meant."""
+    section: type[ConfigSection] = RlDocument
+    for depth, part in enumerate(place):
+        inner = inner_section(section.model_fields[str(part)])
+        if inner is None:
+            return section, tuple(map(str, place[:depth])), str(part)
+        section = inner
+    return section, tuple(map(str, place)), ""
+
+
+def _add_missing(review: Review, section: type[ConfigSection], path: tuple[str, ...], key: str) -> None:
+    if not key:  # a whole section of the full form
+        known, name, there = tuple(RlDocument.model_fields), path[0], review.document
+        keys = ", ".join(name for name, one in keys_of(section).items() if one.is_required())
+        what, add, form = f"[{name}]: missing; expected a section with {keys}", "Add it.", "[{}]"
+        above: tuple[str, ...] = ()
+    else:
+        known, name, there = tuple(section.model_fields), key, review.at(*path)
+        field_of_key = section.model_fields[key]
+        add = f"Add for example {key} = {example_of(field_of_key)}."
+        what, form, above = f"[{'.'.join(path)}] {key}: missing; expected {expected(field_of_key).words}", "{}", path
+    near = closest(name, [unknown for unknown in there if unknown not in known], cutoff=NEAR_MISSING)
+    action = f"Did you mean it by {form.format(name_shown(near))}?" if near else add
+    review.problem((*above, near or name), f"{what}. {action}")
+
+
+def _add_unknown(review: Review, section: type[ConfigSection], table: Document, path: tuple[str, ...]) -> None:
+    """Add a warning for each name that the schema does not have, and for what it has reservations about."""
+    for name, value in table.items():
+        place = (*path, name)
+        key = section.model_fields.get(name)
         if key is None:
-            _unknown(found, section, name, known - set(value))
+            if path:
+                _add_unknown_key(review, section, name, set(section.model_fields) - set(table), path)
+            else:
+                _add_unknown_top_level(review, name, value)
             continue
-        for inside, part, expected in islice(misfits(key, held), MOST_OF_ONE_LIST):
-            found.misfit((*section.path, name, *inside), part, expected, f"Write for example {name} = {key.example}.")
-        if key.advised and isinstance(held, str) and held not in key.advised:
-            words = ", ".join(key.advised)
-            found.slip(
-                (*section.path, name), f"{told((*section.path, name))} is none of {words}: not every trainer takes it."
-            )
-    for key in section.keys:
-        if key.required and not short and key.name not in value:
-            near = closest(key.name, unknown, cutoff=0.75)
-            do = f"Did you mean it by {name_shown(near)}?" if near else f"Add for example {key.name} = {key.example}."
-            place = (*section.path, near or key.name)
-            found.wrong(place, f"[{section.name}] {key.name}: missing; expected {key.expected}. {do}")
+        inner = inner_section(key)
+        if inner is not None and isinstance(value, dict):
+            if key.deprecated:
+                review.warn(place, f"[{name}] is deprecated. {key.deprecated}.")
+            _add_unknown(review, inner, value, place)
+        suggested = next((one.values for one in key.metadata if isinstance(one, Suggested)), ())
+        if suggested and isinstance(value, str) and value not in suggested:
+            words = ", ".join(suggested)
+            review.warn(place, f"{place_shown(place)} is none of {words}: not every trainer accepts it.")
 
 
-def _missing_section(found: Review, section: ConfigSection) -> None:
-    unknown = [name for name in found.document if name not in TOP_LEVEL]
-    near = closest(section.name, unknown, cutoff=0.75)
-    keys = ", ".join(key.name for key in section.keys if key.required)
-    do = f"Did you mean it by [{name_shown(near)}]?" if near else "Add it."
-    place = (near,) if near else section.path
-    found.wrong(place, f"[{section.name}]: missing; expected a section with {keys}. {do}")
+def _add_unknown_top_level(review: Review, name: str, value: Any) -> None:
+    if not isinstance(value, dict):
+        review.warn((name,), f"{name_shown(name)} stands in no section, and no trainer reads it{_section_with(name)}")
+        return
+    near = closest(name, RlDocument.model_fields)
+    hint = f"; did you mean [{near}]?" if near else ", and goes with the job as it stands."
+    review.warn((name,), f"[{name_shown(name)}] is no section that is known{hint}")
 
 
-def _unknown(found: Review, section: ConfigSection, name: str, open_names: set[str]) -> None:
-    near = closest(name, sorted(open_names), cutoff=0.8 if section.free else 0.6)
+def _add_unknown_key(
+    review: Review, section: type[ConfigSection], name: str, unused: set[str], path: tuple[str, ...]
+) -> None:
+    near = closest(name, sorted(unused), cutoff=0.8 if section.free else 0.6)
     if section.free and not near:
         return
-    hint = f"; did you mean {near}?" if near else _home_of(name, outside=section)
-    found.slip(
-        (*section.path, name),
-        f"[{section.name}] {name_shown(name)} is unknown, and goes with the job as it stands{hint}",
+    hint = f"; did you mean {near}?" if near else _section_with(name, outside=".".join(path))
+    review.warn(
+        (*path, name),
+        f"[{'.'.join(path)}] {name_shown(name)} is unknown, and goes with the job as it stands{hint}",
     )
 
 
-def _home_of(name: str, *, outside: ConfigSection | None = None) -> str:
+def _section_with(name: str, *, outside: str = "") -> str:
     """The end of a sentence about an unknown key: which section has one of that name."""
-    homes = [section for section in SECTIONS if section is not outside and section.key(name) is not None]
-    return f"; did you mean [{homes[0].name}] {name}?" if homes else "."
+    homes = [header for header, section in SECTIONS.items() if header != outside and name in keys_of(section)]
+    return f"; did you mean [{homes[0]}] {name}?" if homes else "."
 
 
-def _meant(name: str, known: Iterable[str], form: str) -> str:
-    near = closest(name, known)
-    return f"; did you mean {form.format(near)}?" if near else ", and goes with the job as it stands."
-
-
-def _every_value(found: Review) -> None:
-    """What cannot go over the wire as JSON, and what looks like a key, wherever it stands."""
+def check_values(review: Review) -> None:
+    """Add what cannot be sent as JSON and what looks like a key, wherever it is."""
     warned: set[Place] = set()
-    for place, value in leaves(found.document):
-        name = next((part for part in reversed(place) if isinstance(part, str)), "")
-        if is_key_like(name, value):
-            spot = place[: MOST_LEVELS // 2]
-            if spot not in warned:
-                warned.add(spot)
-                found.slip(
-                    spot,
-                    f"{told(spot)} looks like an API key, and the whole config goes to the backend with the job. Take it "
-                    "out: keys come from the environment or an env file.",
-                )
-        if place in found.problems:
+    for place, value in _leaves(review.document):
+        spot = place[: MAX_LEVELS // 2]
+        if spot not in warned and is_key_like(last_name(place), value):
+            warned.add(spot)
+            review.warn(
+                spot,
+                f"{place_shown(spot)} looks like an API key, and the whole config goes to the backend with the job. Take "
+                "it out: keys come from the environment or an env file.",
+            )
+        if place in review.problems:
             continue
         if isinstance(value, (dict, list)):
             if value:
-                found.wrong(
+                review.problem(
                     place[:2],
-                    f"{told(place[:2])}: nested deeper than {MOST_LEVELS} levels; expected fewer. Make it flatter.",
+                    f"{place_shown(place[:2])}: nested deeper than {MAX_LEVELS} levels; expected fewer. Make it flatter.",
                 )
-        elif isinstance(value, (int, float)) and not is_plain_number(value):
-            found.misfit(place, value, "a finite number of at most 64 bits", "Other numbers cannot be sent as JSON.")
-        elif not isinstance(value, (str, int, float)):
-            do = "Put it in quotes: JSON has no dates." if hasattr(value, "isoformat") else "JSON has nothing like it."
-            found.misfit(place, value, "text, a number, true or false, a list or a table", do)
+        elif isinstance(value, (int, float)):
+            if not (abs(value) <= MAX_INTEGER if isinstance(value, int) else math.isfinite(value)):
+                other = "Other numbers cannot be sent as JSON."
+                review.mismatch(place, value, "a finite number of at most 64 bits", other)
+        elif not isinstance(value, str):
+            action = "Put it in quotes: JSON has no dates." if hasattr(value, "isoformat") else "JSON has no such type."
+            review.mismatch(place, value, "text, a number, true or false, a list or a table", action)
+
+
+def _leaves(document: Document) -> Iterator[tuple[Place, Any]]:
+    """Every value that is no table and no list, with its place; what is deeper than `MAX_LEVELS` as a whole."""
+    waiting: list[tuple[Place, Any]] = [((), document)]
+    while waiting:
+        place, value = waiting.pop()
+        if len(place) < MAX_LEVELS and isinstance(value, dict):
+            waiting += [((*place, name), inner) for name, inner in value.items()]
+        elif len(place) < MAX_LEVELS and isinstance(value, list):
+            waiting += [((*place, index), inner) for index, inner in enumerate(value)]
+        else:
+            yield place, value

@@ -3,8 +3,8 @@
     config = load_rl_config("rl_config.toml")
     config = config.with_overrides({"training": {"num_epochs": 5}})
 
-Each problem is told with its line, what was found, what was expected and what to do; keys that nothing reads are warnings,
-for a trainer may know more than we do. `docs/rl-config.md` lists every section and key.
+Each problem has its line, what was found, what was expected and what to do; keys that nothing reads are warnings, because
+a trainer may know more keys than the kit does. `docs/rl-config.md` lists every section and key.
 """
 
 from __future__ import annotations
@@ -16,26 +16,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from taskapp_kit.client.config.consistency import MODEL_KEYS, is_short, kind_of_model, models_named
-from taskapp_kit.client.config.problems import Document
-from taskapp_kit.client.config.review import review
+from taskapp_kit.client.config.consistency import MODEL_KEYS, kind_of_model, models_named, review_document
+from taskapp_kit.client.config.review import MAX_LEVELS, Document, is_smoke_test
 from taskapp_kit.client.config.toml_lines import deepest_key, lines_of
-from taskapp_kit.client.config.values import KEY_TEXT, MOST_LEVELS, Place, in_one_line
+from taskapp_kit.client.config.values import KEY_TEXT, Place, in_one_line
 from taskapp_kit.errors import JobConfigError
 
 MAX_BYTES = 1024 * 1024
-MOST_PARTS = 32
+MAX_KEY_PARTS = 32
 """Parts of one dotted key; the parser's time grows with their square."""
-MOST_TOLD = 100
+MAX_SENTENCES = 100
 TOML_NAMES, TOML_NAME = re.compile(r"\('[^()]*'\)|\('[^()]*',\)"), re.compile(r"'([^']*)'")
 TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)\s*$")
 
 
 @dataclass(frozen=True, slots=True)
 class RlConfig:
-    """A config that can be used. document: the TOML as it stands, with overrides. path: where it was read.
+    """A valid config. document: the TOML as written, with overrides. path: of its file.
 
-    warnings: sentences about what may be a slip. Neither they nor a problem show a value that looks like a key.
+    warnings: sentences about what may be a mistake. Neither they nor a problem show a value that looks like a key.
     """
 
     document: Document = field(repr=False)
@@ -46,9 +45,9 @@ class RlConfig:
     def with_overrides(self, overrides: Mapping[str, Any]) -> RlConfig:
         """A config with these values in place of its own, checked again; neither it nor `overrides` is changed.
 
-        Sections merge key by key; a list replaces a list; None takes a key out. Whoever names the model names it
-        instead of every place that named it. `model` and `task_url` may also stand there as texts, as in the original
-        SDK: the model's id, and `services.task_url`. Raises JobConfigError.
+        Sections merge key by key; a list replaces a list; None removes a key. A model that is named replaces every
+        place that named one. `model` and `task_url` may also be texts, as in the original SDK: the model's id, and
+        `services.task_url`. Raises JobConfigError.
         """
         changes = _plain(overrides, self.path)
         if isinstance(changes.get("model"), str):
@@ -68,18 +67,18 @@ class RlConfig:
 
     @property
     def task_url(self) -> str | None:
-        """The task app that the file names, without a slash at its end; None when it names none."""
+        """The task app's address in the file, without a slash at its end; None when it has none."""
         url = self.document.get("services", {}).get("task_url", "")
         return url.strip().rstrip("/") or None
 
     @property
     def is_short(self) -> bool:
         """Whether it is the smoke-test form: no [algorithm], and one of [trainer], [env], [job]."""
-        return is_short(self.document)
+        return is_smoke_test(self.document)
 
 
 def load_rl_config(path: str | Path, overrides: Mapping[str, Any] | None = None) -> RlConfig:
-    """The config of a TOML file. overrides: as `with_overrides` takes them; they count before anything is found missing.
+    """Read the config of a TOML file. overrides: as for `with_overrides`; they apply before anything is found missing.
 
     Raises FileNotFoundError, and JobConfigError with every problem that the file has.
     """
@@ -92,7 +91,7 @@ def load_rl_config(path: str | Path, overrides: Mapping[str, Any] | None = None)
 
 
 def rl_config_of(document: Mapping[str, Any], *, name: str = "The config") -> RlConfig:
-    """A config that is no file: the same checks, without lines. Raises JobConfigError."""
+    """Check a config that does not come from a file: as `load_rl_config`, without lines. Raises JobConfigError."""
     return _checked(_plain(document, Path(name)), Path(name), {}, frozenset())
 
 
@@ -125,10 +124,8 @@ def _text(path: Path) -> str:
 
 def _parsed(text: str, path: Path) -> Document:
     line, parts = deepest_key(text)
-    if parts > MOST_PARTS:
-        problem = (
-            f"line {line}: found a key of {parts} parts with dots between; expected at most {MOST_PARTS}. Mend it."
-        )
+    if parts > MAX_KEY_PARTS:
+        problem = f"line {line}: found a key of {parts} parts with dots between; expected at most {MAX_KEY_PARTS}. Shorten it."
         raise JobConfigError(f"{path} cannot be used as an RL config:", problems=(problem,))
     try:
         return tomllib.loads(text)
@@ -141,9 +138,9 @@ def _parsed(text: str, path: Path) -> Document:
     raise JobConfigError(f"{path} is not TOML:", problems=(problem,))
 
 
-def _toml_problem(told: str, text: str) -> str:
-    found = TOML_PLACE.search(told)
-    reason = in_one_line(told[: found.start()] if found else told)
+def _toml_problem(message: str, text: str) -> str:
+    found = TOML_PLACE.search(message)
+    reason = in_one_line(message[: found.start()] if found else message)
     reason = TOML_NAMES.sub(lambda names: "[" + ".".join(TOML_NAME.findall(names[0])) + "]", reason)
     reason = "it cannot be read" if KEY_TEXT.search(reason) or len(reason) > 200 else reason[:1].lower() + reason[1:]
     if found is None or found[1] is None:
@@ -162,32 +159,32 @@ def _toml_problem(told: str, text: str) -> str:
 
 
 def _checked(document: Document, path: Path, lines: Mapping[Place, int], changed: frozenset[Place]) -> RlConfig:
-    found = review(document)
-    problems = _told(found.problems, lines, changed)
+    review = review_document(document)
+    problems = _sentences(review.problems, lines, changed)
     if problems:
-        count = "1 problem" if len(found.problems) == 1 else f"{len(found.problems)} problems"
+        count = "1 problem" if len(review.problems) == 1 else f"{len(review.problems)} problems"
         raise JobConfigError(
             f"{path} cannot be used as an RL config (docs/rl-config.md lists every section and key), {count}:",
             problems=problems,
         )
-    return RlConfig(document, path, _told(found.warnings, lines, changed), lines)
+    return RlConfig(document, path, _sentences(review.warnings, lines, changed), lines)
 
 
-def _told(remarks: Mapping[Place, str], lines: Mapping[Place, int], changed: frozenset[Place]) -> tuple[str, ...]:
-    """Each remark with its line, in the order of lines; overrides and what stands nowhere come last."""
+def _sentences(remarks: Mapping[Place, str], lines: Mapping[Place, int], changed: frozenset[Place]) -> tuple[str, ...]:
+    """Each remark with its line, in the order of lines; overrides and what has no line come last."""
     placed = [(_line(place, lines, changed), text) for place, text in remarks.items()]
     placed.sort(key=lambda remark: (remark[0] <= 0, remark[0]))
     sentences = []
-    for line, text in placed[:MOST_TOLD]:
+    for line, text in placed[:MAX_SENTENCES]:
         where = f"line {line}: " if line > 0 else "overrides: " if line < 0 else ""
         sentences.append(where + text)
-    if len(placed) > MOST_TOLD:
-        sentences.append(f"… and {len(placed) - MOST_TOLD} more")
+    if len(placed) > MAX_SENTENCES:
+        sentences.append(f"… and {len(placed) - MAX_SENTENCES} more")
     return tuple(sentences)
 
 
 def _line(place: Place, lines: Mapping[Place, int], changed: frozenset[Place]) -> int:
-    """The line of a place or of what it stands in; 0 for no line, -1 for an override."""
+    """The line of a place or of what encloses it; 0 for no line, -1 for an override."""
     while place:
         if place in changed:
             return -1
@@ -198,11 +195,11 @@ def _line(place: Place, lines: Mapping[Place, int], changed: frozenset[Place]) -
 
 
 def _plain(given: Mapping[str, Any], path: Path) -> Document:
-    """A copy made of dicts and lists only, so that later changes by the caller reach nothing. Raises JobConfigError."""
+    """A copy made of dicts and lists only, independent of the caller's. Raises JobConfigError."""
 
     def copied(value: Any, level: int) -> Any:
-        if level > MOST_LEVELS:
-            raise JobConfigError(f"The values given for {path} are nested deeper than {MOST_LEVELS} levels.")
+        if level > MAX_LEVELS:
+            raise JobConfigError(f"The values given for {path} are nested deeper than {MAX_LEVELS} levels.")
         if isinstance(value, Mapping):
             if not all(isinstance(name, str) for name in value):
                 raise JobConfigError(f"The values given for {path} have a key that is no text.")
@@ -238,7 +235,7 @@ def _merged(document: Document, changes: Document, at: Place) -> tuple[Document,
 
 
 def _without_models(document: Document) -> Document:
-    """The document without any name of a model; the rest of those sections stays."""
+    """The document without any name of a model; the other keys of those sections stay."""
     made = dict(document)
     for section, key, _ in MODEL_KEYS:
         if isinstance(made.get(section), dict):

@@ -1,7 +1,7 @@
-"""Where each key of a TOML text stands: the parser in Python's own library does not tell.
+"""The line of each key of a TOML text, which the standard library's parser does not report.
 
-The text is one that the parser has accepted (`lines_of`), or one that it may still refuse (`deepest_key`): nothing here
-raises on any text. Lines count from 1, as in an editor.
+The text is one that the parser accepts (`lines_of`), or one that it may still refuse (`deepest_key`): nothing here raises
+on any text, and the time is linear in its length. Lines count from 1, as in an editor.
 """
 
 from __future__ import annotations
@@ -10,207 +10,157 @@ import re
 import tomllib
 from dataclasses import dataclass, field
 
-Path = tuple[str | int, ...]
+TomlPath = tuple[str | int, ...]
 
-BARE = re.compile(r"[A-Za-z0-9_-]+")
-BASIC = re.compile(r'"(?:[^"\\\n]|\\.)*"')
-LITERAL = re.compile(r"'[^'\n]*'")
-BLANK = re.compile(r"[ \t]*")
-SCALAR = re.compile(r"[^,\]}#\n]+")
-REST = re.compile(r"[^\n]*")
-QUOTES = ('"', "'")
+TOKEN = re.compile(
+    r'"""(?:[^"\\]+|\\.|"(?!""))*+(?:"{3,5})?'
+    r"|'''(?:[^']+|'(?!''))*+(?:'{3,5})?"
+    r'|"(?:[^"\\\n]+|\\[^\n])*+"?'
+    r"|'[^'\n]*+'?"
+    r"|[ \t]+|#[^\n]*|[A-Za-z0-9_-]+|.",
+    re.DOTALL,
+)
+"""One token; a quoted text that has no end is one up to the end of its line, or of the file."""
+NAME = re.compile(r"""[A-Za-z0-9_-]+|"(?!"")(?:[^"\\]|\\.)*"|'(?!'')[^']*'""")
 DEEPEST = 64
-"""Parts of a path that are kept; what lies deeper has the place of the part above it."""
+"""Parts of a path that are stored; what lies deeper has the place of the part above it."""
 
 
-def lines_of(text: str) -> dict[Path, int]:
-    """Path to the line of its key, of its header, or of the element of its list. A path that stands often: the first.
+def lines_of(text: str) -> dict[TomlPath, int]:
+    """Path to the line of its key, its header, or its element of a list; of a repeated path, the first line.
 
-    `[a.b]` says where `("a",)` and `("a", "b")` are; the n-th `[[a]]` and the n-th element of a list are `("a", n)`.
+    `[a.b]` is where `("a",)` and `("a", "b")` are; the n-th `[[a]]` and the n-th element of a list are `("a", n)`.
     """
-    scan = _Scan(_unix(text))
-    scan.document()
-    return scan.lines
+    return _scan(text).lines
 
 
 def deepest_key(text: str) -> tuple[int, int]:
-    """(line, parts) of the dotted key with most parts; (0, 0) when there is no key. Linear in the text's length.
+    """(line, parts) of the dotted key with the most parts; (0, 0) when there is no key.
 
-    The parser takes time that grows with the square of the parts of a key: a hostile file is refused before.
+    The parser takes time that grows with the square of a key's parts: a hostile file is refused before it is parsed.
     """
-    scan = _Scan(_unix(text))
-    scan.document()
-    return scan.deepest
+    return _scan(text).deepest
 
 
-def _unix(text: str) -> str:
-    return text.replace("\r\n", "\n")
+def _scan(text: str) -> _Scan:
+    scan = _Scan()
+    text = text.replace("\r\n", "\n")
+    for token in TOKEN.finditer(text):
+        word = token[0]
+        if word == "\n":
+            scan.end_of_line()
+        elif word[0] not in " \t#":
+            scan.take(word, doubled=text.startswith("[[", token.start()))
+            scan.line += word.count("\n")
+    return scan
 
 
 @dataclass(slots=True)
 class _Scan:
-    """A walk over the text. It keeps where keys are and skips over values; lists and tables inside values are walked."""
+    """The state of a walk over the tokens. state: what the next token belongs to; `rest` skips to the end of the line.
 
-    text: str
-    at: int = 0
-    line: int = 1
-    lines: dict[Path, int] = field(default_factory=dict)
+    table: path of the current header. here: path of the key or value being read. parts: of the key being read. opened:
+    lists and inline tables around it, as (path, next index), and (path, -1) for a table.
+    """
+
+    lines: dict[TomlPath, int] = field(default_factory=dict)
     deepest: tuple[int, int] = (0, 0)
-    counts: dict[Path, int] = field(default_factory=dict)
+    line: int = 1
+    state: str = "key"
+    table: TomlPath = ()
+    here: TomlPath = ()
+    parts: int = 0
+    dotted: bool = True
+    header: list[str] = field(default_factory=list)
+    many: bool = False
+    opened: list[tuple[TomlPath, int]] = field(default_factory=list)
+    element_next: bool = False
+    counts: dict[TomlPath, int] = field(default_factory=dict)
 
-    def document(self) -> None:
-        """Walks the whole text; a line that it cannot read is skipped."""
-        table: Path = ()
-        while self.at < len(self.text):
-            self._skip(BLANK)
-            letter = self.text[self.at : self.at + 1]
-            if letter == "[":
-                table = self._header()
-            elif letter not in ("", "\n", "#"):
-                self._pair(table)
-            self._rest_of_line()
-
-    def _header(self) -> Path:
-        many = self.text.startswith("[[", self.at)
-        self.at += 2 if many else 1
-        line, parts = self.line, self._key()
-        table: Path = ()
-        for index, part in enumerate(parts):
-            table = self._note(table, part, line)
-            if many and index == len(parts) - 1:
-                self.counts[table] = self.counts.get(table, -1) + 1
-            if table in self.counts:  # `[a.b]` below `[[a]]` belongs to the last of them
-                table = self._note(table, self.counts[table], line)
-        return table
-
-    def _pair(self, table: Path) -> None:
-        line, path = self.line, table
-        for part in self._key():
-            path = self._note(path, part, line)
-        self._skip(BLANK)
-        if self.text.startswith("=", self.at):
-            self.at += 1
-            self._value(path)
-
-    def _key(self) -> list[str]:
-        parts: list[str] = []
-        count, line = 0, self.line
-        while True:
-            self._skip(BLANK)
-            found = next((m for kind in (BARE, BASIC, LITERAL) if (m := kind.match(self.text, self.at))), None)
-            if found is None:
-                break
-            self.at = found.end()
-            count += 1
-            if count <= DEEPEST:
-                parts.append(_decoded(found[0]))
-            self._skip(BLANK)
-            if not self.text.startswith(".", self.at):
-                break
-            self.at += 1
-        if count > self.deepest[1]:
-            self.deepest = (line, count)
-        return parts
-
-    def _value(self, path: Path) -> None:
-        """Skips one value; what is inside lists and inline tables is noted. No recursion: a text may nest without end."""
-        open_places: list[tuple[Path, int]] = []  # (path of the list, next index) or (path of the table, -1)
-        while True:
-            self._skip(BLANK)
-            letter = self.text[self.at : self.at + 1]
-            if letter in ("[", "{"):
-                self.at += 1
-                open_places.append((path, 0 if letter == "[" else -1))
-            else:
-                self._scalar()
-            while open_places:  # behind a value, or at the start of a list or a table
-                self._separators()
-                letter = self.text[self.at : self.at + 1]
-                if letter not in ("]", "}"):
-                    break
-                self.at += 1
-                open_places.pop()
-            if not open_places or letter == "":
-                return
-            inside, index = open_places[-1]
-            if index >= 0:
-                open_places[-1] = (inside, index + 1)
-                path = self._note(inside, index, self.line)
-            else:
-                line, path = self.line, inside
-                for part in self._key():
-                    path = self._note(path, part, line)
-                self._skip(BLANK)
-                if not self.text.startswith("=", self.at):
-                    return
-                self.at += 1
-
-    def _scalar(self) -> None:
-        for mark in ('"""', "'''"):
-            if self.text.startswith(mark, self.at):
-                self._long_text(mark)
-                return
-        quoted = self.text[self.at : self.at + 1] in QUOTES
-        found = BASIC.match(self.text, self.at) or LITERAL.match(self.text, self.at)
-        if found is None:
-            found = (REST if quoted else SCALAR).match(self.text, self.at)
-        if found is not None:
-            self.at = found.end()
-
-    def _long_text(self, mark: str) -> None:
-        start, at = self.at, self.at + 3
-        while True:
-            at = self.text.find(mark, at)
-            if at < 0:
-                at = len(self.text)
-                break
-            before = at
-            while mark == '"""' and self.text[before - 1] == "\\":
-                before -= 1
-            if (at - before) % 2:
-                at += 1  # `\"` is a letter
-                continue
-            at += 3
-            for _ in range(2):  # a quote, or two, may stand right before the end
-                at += self.text.startswith(mark[0], at)
-            break
-        self.at = at
-        self.line += self.text.count("\n", start, at)
-
-    def _separators(self) -> None:
-        """Skips what may stand between the elements of a list or a table."""
-        while self.at < len(self.text):
-            letter = self.text[self.at]
-            if letter == "#":
-                end = self.text.find("\n", self.at)
-                self.at = len(self.text) if end < 0 else end
-            elif letter in " \t,\n":
-                self.line += letter == "\n"
-                self.at += 1
-            else:
-                return
-
-    def _rest_of_line(self) -> None:
-        end = self.text.find("\n", self.at)
-        self.at = len(self.text) if end < 0 else end + 1
+    def end_of_line(self) -> None:
+        if not self.opened:
+            self._begin_key(self.table)
         self.line += 1
 
-    def _skip(self, pattern: re.Pattern[str]) -> None:
-        found = pattern.match(self.text, self.at)
-        if found is not None:
-            self.at = found.end()
+    def take(self, word: str, *, doubled: bool) -> None:
+        if self.state == "value":
+            self._value(word)
+        elif self.state in ("key", "header") and NAME.fullmatch(word) and self.dotted:
+            self._key_part(word)
+        elif word == ".":
+            self.dotted = True
+        elif self.state == "header":
+            if word == "]":
+                self._end_header()
+        elif self.state == "key":
+            if word == "=":
+                self.state = "value"
+            elif self.opened:
+                self._value(word)
+            elif word == "[" and not self.parts:
+                self.state, self.header, self.many = "header", [], doubled
+            else:
+                self.state = "rest"
 
-    def _note(self, above: Path, part: str | int, line: int) -> Path:
-        """Keeps the line of `part`, the first time; its path."""
+    def _begin_key(self, above: TomlPath) -> None:
+        self.state, self.here, self.parts, self.dotted = "key", above, 0, True
+
+    def _key_part(self, word: str) -> None:
+        self.parts += 1
+        self.dotted = False
+        if self.parts > self.deepest[1]:
+            self.deepest = (self.line, self.parts)
+        if self.parts > DEEPEST:
+            return
+        if self.state == "header":
+            self.header.append(_decoded(word))
+        else:
+            self.here = self._note(self.here, _decoded(word))
+
+    def _end_header(self) -> None:
+        self.table, self.state = (), "rest"
+        for index, part in enumerate(self.header):
+            self.table = self._note(self.table, part)
+            if self.many and index == len(self.header) - 1:
+                self.counts[self.table] = self.counts.get(self.table, -1) + 1
+            if self.table in self.counts:  # `[a.b]` below `[[a]]` belongs to the last of them
+                self.table = self._note(self.table, self.counts[self.table])
+
+    def _value(self, word: str) -> None:
+        """Take a token of a value, or what stands between the values of a list or an inline table."""
+        if word in ("]", "}"):
+            if self.opened:
+                self.opened.pop()
+            self.state, self.element_next = "value" if self.opened else "rest", False
+            return
+        if word == "," and self.opened:
+            above, index = self.opened[-1]
+            self.element_next = index >= 0
+            if index < 0:
+                self._begin_key(above)
+            return
+        if self.element_next:
+            above, index = self.opened[-1]
+            self.opened[-1] = (above, index + 1)
+            self.here, self.element_next = self._note(above, index), False
+        if word == "[":
+            self.opened.append((self.here, 0))
+            self.element_next = True
+        elif word == "{":
+            self.opened.append((self.here, -1))
+            self._begin_key(self.here)
+
+    def _note(self, above: TomlPath, part: str | int) -> TomlPath:
+        """The path of `part`; its line is stored the first time."""
         path = (*above, part) if len(above) < DEEPEST else above
-        self.lines.setdefault(path, line)
+        self.lines.setdefault(path, self.line)
         return path
 
 
-def _decoded(token: str) -> str:
-    if token[0] not in "\"'":
-        return token
+def _decoded(name: str) -> str:
+    if name[0] not in "\"'":
+        return name
     try:
-        return str(tomllib.loads(f"k = {token}")["k"])
+        return str(tomllib.loads(f"k = {name}")["k"])
     except ValueError:
-        return token[1:-1]
+        return name[1:-1]

@@ -1,0 +1,421 @@
+"""The sections and keys of an RL config as pydantic models: what the RL guides, the contract and the SDK's own configs name.
+
+The validator, the backend's plan and the page `docs/rl-config.md` (through `key_table`) all read this one declaration.
+A class's docstring is what the page says of its section; a key has what it is and how it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, get_args
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+MAX_INTEGER = 2**63 - 1
+"""The largest whole number that every reader of JSON preserves."""
+SMOKE_TEST_SECTIONS = ("trainer", "env", "job")
+"""A config without `[algorithm]` and with one of these is the smoke-test form: all else in it may be left out."""
+AGENT_WORDS = ("agent", "policy", "model")
+ENV_WORDS = ("env", "environment", "step")
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a value can be, in words. element: what each element of a list can be, where that is not text."""
+
+    words: str
+    element: str = "text in quotes"
+
+
+@dataclass(frozen=True, slots=True)
+class Suggested:
+    """Values that every trainer accepts; another one is a warning."""
+
+    values: tuple[str, ...]
+
+
+def is_address(text: str, *, bare: bool = True) -> bool:
+    """Whether it is an http address without a user. bare: without a query and a fragment, too; it may then be empty."""
+    if bare and not text.strip():
+        return True
+    if text != text.strip() or not text.isprintable() or " " in text:
+        return False
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError:
+        return False
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        return False
+    return not bare or not (parts.query or parts.fragment)
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("blank")
+    return text
+
+
+def _base_address(text: str) -> str:
+    if not is_address(text):
+        raise ValueError("no address")
+    return text
+
+
+def _full_address(text: str) -> str:
+    if not is_address(text, bare=False):
+        raise ValueError("no address")
+    return text
+
+
+def _op(item: Any) -> Any:
+    word = item.get("type") if isinstance(item, dict) else item
+    if not isinstance(word, str) or word not in AGENT_WORDS + ENV_WORDS:
+        raise ValueError("no op")
+    return item
+
+
+def _in_a_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) and value.strip() else value
+
+
+_ADDRESS = Expected('an address such as "http://127.0.0.1:8001"')
+Text = Annotated[str, AfterValidator(_not_blank), Expected("text in quotes")]
+BaseAddress = Annotated[str, AfterValidator(_base_address), _ADDRESS]
+FullAddress = Annotated[str, AfterValidator(_full_address), _ADDRESS]
+Texts = Annotated[list[Text], Expected('a list of texts such as ["policy"]')]
+TextOrTexts = Annotated[
+    list[Text], BeforeValidator(_in_a_list), Expected("text in quotes, or a list of texts", "text in quotes")
+]
+Ops = Annotated[
+    list[Annotated[Any, AfterValidator(_op)]],
+    Expected('a list of "agent" and "env", or of tables with a type', '"agent", "env", or a table with such a type'),
+]
+Seeds = Annotated[
+    list[Annotated[int, Field(ge=0, le=MAX_INTEGER)]],
+    Expected("a list of whole numbers from 0 on", "a whole number from 0 on"),
+]
+Table = Annotated[dict[str, Any], Expected("a table")]
+Switch = Annotated[bool, Expected("true or false")]
+Whole = Annotated[int, Field(ge=0, le=MAX_INTEGER), Expected("a whole number of at least 0")]
+Count = Annotated[int, Field(ge=1, le=MAX_INTEGER), Expected("a whole number of at least 1")]
+CountOrAll = Annotated[int, Field(ge=-1, le=MAX_INTEGER), Expected("a whole number of at least -1")]
+Number = Annotated[float, Expected("a number")]
+Weight = Annotated[float, Field(ge=0), Expected("a number of at least 0")]
+Positive = Annotated[float, Field(gt=0), Expected("a number above 0")]
+Share = Annotated[float, Field(ge=0, le=1), Expected("a number from 0 to 1")]
+PositiveShare = Annotated[float, Field(gt=0, le=1), Expected("a number above 0 and at most 1")]
+Temperature = Annotated[float, Field(ge=0, le=10), Expected("a number from 0 to 10")]
+TrainerMode = Literal["full", "lora", "qlora"]
+
+
+def required(about: str, example: str) -> Any:
+    """A key that its section needs in the full form. about: what it is, with its unit. example: how it is written."""
+    return Field(description=about, examples=[example])
+
+
+def optional(about: str, example: str) -> Any:
+    """A key that may be left out."""
+    return Field(default=None, description=about, examples=[example])
+
+
+LEFT_OUT: Any = None
+"""The default of a section that may be left out."""
+
+
+class ConfigSection(BaseModel):
+    """One table of the document. free: keys that it does not declare are accepted without a warning."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, hide_input_in_errors=True)
+    free: ClassVar[bool] = False
+
+
+class Algorithm(ConfigSection):
+    """How the policy learns."""
+
+    type: Literal["online", "offline"] = required("whether rollouts are played while it trains", '"online"')
+    method: Literal["policy_gradient", "gspo", "ppo"] = required("the family", '"policy_gradient"')
+    variety: Text = required("the member of the family", '"gspo"')
+
+
+class Services(ConfigSection):
+    """Servers that the job uses."""
+
+    task_url: BaseAddress = optional(
+        "the task app; an argument and TASK_APP_URL go before it", '"http://127.0.0.1:8001"'
+    )
+    judge_url: BaseAddress = optional("the judges' server", '"http://127.0.0.1:8002"')
+
+
+class Model(ConfigSection):
+    """What is trained: exactly one of source and base."""
+
+    source: Text = optional("the id of a finetuned model, such as an FFT or QLoRA checkpoint", '"ft:my-model"')
+    base: Text = optional("the id of a base model", '"Qwen/Qwen3-4B"')
+    trainer_mode: TrainerMode = required("what is updated", '"full"')
+    label: Text = required("the trained model's label", '"my-run"')
+
+
+class Policy(ConfigSection):
+    """The model and how it samples; stands in for [model] with exactly one of source and model_name."""
+
+    model_name: Text = optional("the id of a base model", '"Qwen/Qwen3-4B"')
+    source: Text = optional("the id of a finetuned model", '"ft:my-model"')
+    trainer_mode: TrainerMode = optional("what is updated", '"lora"')
+    label: Text = optional("the trained model's label", '"my-run"')
+    max_tokens: Count = optional("tokens of one answer", "512")
+    temperature: Temperature = optional("how freely it samples", "0.7")
+    top_p: PositiveShare = optional("nucleus sampling", "0.95")
+    top_k: CountOrAll = optional("how many tokens it samples from; -1 for all", "50")
+    repetition_penalty: Positive = optional("1 changes nothing", "1.0")
+    stop_sequences: Texts = optional("what ends an answer", '["</answer>"]')
+    inference_url: FullAddress = optional("where the model answers", '"http://127.0.0.1:8100/v1"')
+
+
+class Topology(ConfigSection):
+    """Who uses which GPUs; [compute.topology] and [topology] are the same."""
+
+    type: Text = required("how the GPUs are divided", '"single_node_split"')
+    gpus_for_vllm: Count = required("GPUs that run the policy", "2")
+    gpus_for_training: Count = required("GPUs that train", "6")
+    gpus_for_ref: Whole = required("GPUs of the reference model", "0")
+    tensor_parallel: Count = required("GPUs that one copy of the policy is spread over", "2")
+    reference_placement: Text = optional('where the reference model runs; "none" when left out', '"none"')
+
+
+class Compute(ConfigSection):
+    """The GPUs."""
+
+    gpu_type: Text = required("the model of GPU", '"H100"')
+    gpu_count: Count = required("GPUs of one machine", "8")
+    nodes: Count = optional("machines", "1")
+    topology: Topology = LEFT_OUT
+
+
+class RolloutSection(ConfigSection):
+    """How episodes are played."""
+
+    env_name: Text = required("the environment in the task app", '"adder"')
+    policy_name: Text = required("the policy in the task app, or a label", '"gold"')
+    max_turns: Count = required("turns of one episode", "6")
+    episodes_per_batch: Count = required("episodes between two updates", "8")
+    max_concurrent_rollouts: Count = required("rollouts at the same time", "4")
+    env_config: Table = optional("arguments of the environment", "{ low = 5 }")
+    policy_config: Table = optional("the policy's own settings", "{ temperature = 0.7 }")
+    batches_per_step: Count = optional("batches of one update", "1")
+    ops: Ops = optional("what is played, in order", '["agent", "env"]')
+
+
+class WeightSync(ConfigSection):
+    """How new weights reach the policy that plays."""
+
+    enable: Switch = optional("whether they do", "true")
+    targets: Texts = optional("who gets them", '["policy"]')
+    mode: Text = optional("the way", '"direct"')
+    direct: Switch = optional("whether from GPU to GPU", "true")
+    interval: Count = optional("updates between two syncs", "1")
+    verify_every_k: Whole = optional("syncs between two that are verified; 0 for never", "0")
+
+
+class Lora(ConfigSection):
+    """Adapters, with trainer_mode lora or qlora."""
+
+    r: Count = optional("rank", "16")
+    alpha: Positive = optional("scale", "32")
+    dropout: Share = optional("share that is dropped", "0.05")
+    target_modules: TextOrTexts = optional("layers that get an adapter", '["q_proj", "v_proj"]')
+
+
+class TrainingRewards(ConfigSection):
+    """Rewards of steps and events."""
+
+    step_rewards_enabled: Switch = optional("whether steps are rewarded", "true")
+    step_rewards_mode: Text = optional("when they are", '"decision_stepwise"')
+    step_rewards_indicator_lambda: Weight = optional("the weight of a step's reward", "1.0")
+    step_rewards_beta: Number = optional("sent to the trainer", "0.0")
+    step_rewards_strategy: Text = optional("how unlocked achievements count", '"consistent"')
+    event_rewards_kind: Text = optional("how events are rewarded", '"unique"')
+
+
+class Training(ConfigSection):
+    """How long and how fast it learns."""
+
+    num_epochs: Count = required("passes over the seeds", "1")
+    iterations_per_epoch: Count = required("updates of one pass", "10")
+    max_turns: Count = required("turns of one episode", "6")
+    batch_size: Count = required("groups of one update", "2")
+    group_size: Count = required("rollouts of one seed, compared with each other", "4")
+    learning_rate: PositiveShare = required("size of an update", "1e-5")
+    gradient_accumulation_steps: Count = optional("small batches of one update", "1")
+    max_accumulated_minibatch: Count = optional("the most small batches of one update", "1")
+    log_interval: Count = optional("updates between two points of the log", "1")
+    weight_sync_interval: Count = optional("updates between two syncs of the weights", "1")
+    async_semaphore_max: Count = optional("rollouts at the same time, over the whole job", "4")
+    weight_sync: WeightSync = LEFT_OUT
+    lora: Lora = LEFT_OUT
+    rewards: TrainingRewards = LEFT_OUT
+
+
+class Evaluation(ConfigSection):
+    """The policy is measured at a fixed cadence."""
+
+    instances: Count = required("episodes of one evaluation", "2")
+    every_n_iters: Count = required("updates between two evaluations", "1")
+    seeds: Seeds = required("the seeds of an evaluation", "[0, 1]")
+
+
+class BlendWeights(ConfigSection):
+    """Reward = env · return + event · events score + outcome · outcome score; not all 0."""
+
+    env: Weight = optional("weight of the environment's return", "1.0")
+    event: Weight = optional("weight of the events score", "0.0")
+    outcome: Weight = optional("weight of the outcome score", "0.0")
+
+
+class JudgeOptions(ConfigSection):
+    """Who judges what."""
+
+    free = True
+    provider: Annotated[Text, Suggested(("openai", "groq", "gemini"))] = optional("the judge's vendor", '"openai"')
+    model: Text = optional("the judge's model", '"gpt-5-nano"')
+    rubric_id: Text = optional("the rubric", '"adder/v1"')
+    event: Switch = optional("whether events are judged", "true")
+    outcome: Switch = optional("whether the outcome is judged", "true")
+    rubric_overrides: Table = optional("changes to the rubric", "{}")
+    metadata: Table = optional("words for the judge's log", "{}")
+
+
+class JudgeSection(ConfigSection):
+    """Rewards by a judge."""
+
+    enabled: Switch = optional("whether there is one", "true")
+    timeout_s: Positive = optional("seconds that a judge may take", "45")
+    reward_blend: BlendWeights = LEFT_OUT
+    options: JudgeOptions = LEFT_OUT
+
+
+class DeprecatedRubric(ConfigSection):
+    """An older way to name a judge's rubric."""
+
+    free = True
+
+
+class Vllm(ConfigSection):
+    """The server that runs the policy; other keys go to it as they stand."""
+
+    free = True
+    tensor_parallel_size: Count = optional("GPUs that one copy of the policy is spread over", "2")
+
+
+class Reference(ConfigSection):
+    """The reference model."""
+
+    placement: Text = optional('where it runs; "none" when left out', '"none"')
+
+
+class Tags(ConfigSection):
+    """Words of your own by which the job is found again: text, numbers, switches."""
+
+    free = True
+
+
+class SmokeSection(ConfigSection):
+    """For local smoke tests: never sent with a job."""
+
+    free = True
+
+
+class SmokeTrainer(ConfigSection):
+    """Smoke-test form of [training]."""
+
+    batch_size: Count = optional("as training.batch_size", "2")
+    group_size: Count = optional("as training.group_size", "4")
+
+
+class SmokeEnv(ConfigSection):
+    """Smoke-test form of [rollout]."""
+
+    max_steps_per_episode: Count = optional("as rollout.max_turns", "3")
+
+
+class SmokeJob(ConfigSection):
+    """Smoke-test form of [model]."""
+
+    model: Text = optional("as model.base; as model.source when it begins with ft: or rl:", '"Qwen/Qwen3-0.6B"')
+
+
+class RunnerSection(ConfigSection):
+    """How a script follows the job; no trainer reads it."""
+
+    stream_seconds: Weight = optional("seconds for which events are shown; 0 for none", "0")
+    empty_polls_threshold: Count = optional("polls without a new event until the script gives up", "5")
+    startup_deadline_s: Positive = optional("seconds until the first event", "45")
+
+
+class DataSection(ConfigSection):
+    """The tasks."""
+
+    seeds: Seeds = optional("the seeds that are trained on, in order", "[0, 1, 2, 3]")
+
+
+class RlDocument(ConfigSection):
+    """The whole document, in the order of the page. A section without a default is required in the full form."""
+
+    algorithm: Algorithm
+    services: Services = LEFT_OUT
+    model: Model = LEFT_OUT
+    policy: Policy = LEFT_OUT
+    compute: Compute
+    topology: Topology = LEFT_OUT
+    rollout: RolloutSection
+    training: Training = LEFT_OUT
+    evaluation: Evaluation = LEFT_OUT
+    judge: JudgeSection = LEFT_OUT
+    rubric: DeprecatedRubric = Field(default=LEFT_OUT, deprecated="Write [judge] and [judge.options] instead")
+    vllm: Vllm = LEFT_OUT
+    reference: Reference = LEFT_OUT
+    lora: Lora = LEFT_OUT
+    tags: Tags = LEFT_OUT
+    smoke: SmokeSection = LEFT_OUT
+    trainer: SmokeTrainer = LEFT_OUT
+    env: SmokeEnv = LEFT_OUT
+    job: SmokeJob = LEFT_OUT
+    runner: RunnerSection = LEFT_OUT
+    data: DataSection = LEFT_OUT
+
+
+def inner_section(key: FieldInfo) -> type[ConfigSection] | None:
+    """The section that a field holds; None where it is a key."""
+    kind = key.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, ConfigSection) else None
+
+
+def keys_of(section: type[ConfigSection]) -> dict[str, FieldInfo]:
+    """Name to field of the keys of a section, without the sections inside it."""
+    return {name: key for name, key in section.model_fields.items() if inner_section(key) is None}
+
+
+def _sections(section: type[ConfigSection], above: str = "") -> Iterator[tuple[str, type[ConfigSection]]]:
+    for name, key in section.model_fields.items():
+        inner = inner_section(key)
+        if inner is not None:
+            yield above + name, inner
+            yield from _sections(inner, f"{above}{name}.")
+
+
+SECTIONS = dict(_sections(RlDocument))
+"""Name with dots, as in its header, to section."""
+
+
+def expected(key: FieldInfo) -> Expected:
+    """What can be the value of a key, in words."""
+    given = next((found for found in key.metadata if isinstance(found, Expected)), None)
+    return given or Expected("one of " + ", ".join(f'"{word}"' for word in get_args(key.annotation)))
+
+
+def example_of(key: FieldInfo) -> str:
+    """How a value of the key is written in TOML."""
+    return str(key.examples[0]) if key.examples else ""
