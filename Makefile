@@ -6,24 +6,29 @@ BIN := $(VENV)/bin
 # first; those of tests/fuzz share names, which the processes could not tell apart. They alone need schemathesis, over
 # half a second of each process.
 TEST_PROCESSES ?= 4
-# What failed beside three others on a busy machine is tried once more, alone; a real fault fails again.
+# What failed beside others on a busy machine is tried once more, alone; a real fault fails again.
 # Only where tests failed (status 1): after a run that broke off, the last failures are those of an earlier run.
-ALONE = { status=$$?; [ $$status -eq 1 ] || exit $$status; echo "once more, alone: what failed" >&2; $(BIN)/pytest -m "not interop" --last-failed --last-failed-no-failures none; }
+ALONE = { status=$$?; [ $$status -eq 1 ] || exit $$status; echo "once more, alone: what failed" >&2; $(BIN)/pytest -m "$(MARKS)" --last-failed --last-failed-no-failures none; }
 # make suite TESTS="tests/store tests/cli": a part of it
 TESTS ?=
+# The markers are explained in pyproject.toml.
+MARKS ?= not interop and not exhaustive
 GOLDEN ?=
 STARTED := $(shell date +%s)
 # The tests start some hundreds of Python processes, each of which would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 # $(call stage,2,types): a heading with the stage, and the time so far
-stage = @seconds=$$(( $$(date +%s) - $(STARTED) )); printf '\n[%s of 4] %s (%d min %02d s so far)\n' '$(1)' '$(2)' $$((seconds / 60)) $$((seconds % 60))
+stage = @seconds=$$(( $$(date +%s) - $(STARTED) )); printf '\n[%s of 3] %s (%d min %02d s so far)\n' '$(1)' '$(2)' $$((seconds / 60)) $$((seconds % 60))
+EXTRAS := crafter,gymnasium,jobs,modal,otel,postgres,dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
-.PHONY: demo test suite check interop golden fuzz sentinels bench docs wheel clean help
+.PHONY: demo test test-all suite check lint types drawn interop golden fuzz sentinels bench docs wheel clean help
 
 help:
 	@echo "make demo     play and score episodes over HTTP; leaves a GIF and a page in out/demo"
 	@echo "make test     lint, types and the test suite"
+	@echo "make test-all the same with every repetition that is marked exhaustive, as CI runs it"
+	@echo "make check    lint and types alone"
 	@echo "make suite    the test suite alone"
 	@echo "make interop  the tests against real foreign clients (builds their environments once)"
 	@echo "make golden   200 rollouts of every environment, compared with committed hashes of what they were"
@@ -32,9 +37,12 @@ help:
 	@echo "make bench    measure, and write docs/performance.md"
 	@echo "make wheel    build the wheel in dist/"
 
-$(VENV)/core: pyproject.toml constraints.txt
+$(VENV)/pyvenv.cfg:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "taskapp-kit needs Python 3.11 or newer; run: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
-	@test -x $(BIN)/python || { echo "making a virtual environment in $(VENV) …"; $(PYTHON) -m venv $(VENV); }
+	@echo "making a virtual environment in $(VENV) …"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/core: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@echo "installing taskapp-kit …"
 	@$(PIP) -e .
 	@touch $@
@@ -44,32 +52,44 @@ $(VENV)/crafter: $(VENV)/core
 	@$(PIP) -e '.[crafter]'
 	@touch $@
 
-$(VENV)/dev: $(VENV)/core
-	@echo "installing what the tests need …"
-	@$(PIP) -e '.[crafter,gymnasium,jobs,modal,otel,postgres,dev]'
-	@$(PIP) -e '.[math]' || echo "the math extra could not be installed (one of its packages needs a C compiler): its tests are skipped" >&2
-	@touch $@ $(VENV)/crafter
+# Nothing is compiled before it is imported: most modules never are.
+$(VENV)/dev: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "installing taskapp-kit and what its tests need …"
+	@$(PIP) --no-compile -e '.[$(EXTRAS),math]' || { \
+	  echo "the math extra could not be installed (one of its packages needs a C compiler): its tests are skipped" >&2; \
+	  $(PIP) --no-compile -e '.[$(EXTRAS)]'; }
+	@touch $@ $(VENV)/core $(VENV)/crafter
 
 demo: $(VENV)/core
 	@$(BIN)/taskapp rollout examples/adder.py --seed 3 --policy gold --store none
 	@$(MAKE) --no-print-directory $(VENV)/crafter
 	@$(BIN)/python examples/demo.py
 
-test: check
-	$(call stage,3,requests drawn from the OpenAPI documents)
-	$(BIN)/pytest tests/fuzz
-	$(call stage,4,the test suite in $(TEST_PROCESSES) processes)
+test: $(VENV)/dev
+	$(call stage,1,lint)
+	@$(MAKE) --no-print-directory lint
+	$(call stage,2,types and requests drawn from the OpenAPI documents)
+	@$(MAKE) --no-print-directory -j2 types drawn
+	$(call stage,3,the test suite in $(TEST_PROCESSES) processes)
 	@$(MAKE) --no-print-directory suite
 
-suite: $(VENV)/dev
-	$(BIN)/pytest -p no:schemathesis -m "not interop" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --ignore tests/fuzz $(TESTS) || $(ALONE)
+test-all:
+	@$(MAKE) --no-print-directory test MARKS="not interop"
 
-check: $(VENV)/dev
-	$(call stage,1,lint)
+suite: $(VENV)/dev
+	$(BIN)/pytest -p no:schemathesis -m "$(MARKS)" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --ignore tests/fuzz $(TESTS) || $(ALONE)
+
+check: lint types
+
+lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(call stage,2,types)
+
+types: $(VENV)/dev
 	$(BIN)/mypy
+
+drawn: $(VENV)/dev
+	$(BIN)/pytest tests/fuzz
 
 interop: $(VENV)/dev
 	$(BIN)/pytest -m interop
