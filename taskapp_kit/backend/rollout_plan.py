@@ -1,7 +1,7 @@
-"""What the rollouts engine reads of a job: how many rollouts, of which seeds, how each is asked for.
+"""What the rollouts engine reads of a job: how many rollouts, of which seeds, and the request of each.
 
-All of it follows from the job alone, so that a backend that was killed asks the task app for the very same rollouts
-under the very same keys.
+All of it follows from the job alone, so that a backend that was killed requests the very same rollouts from the task app
+under the very same keys. What fits a key is the RL config's schema; here are the engine's own limits.
 """
 
 from __future__ import annotations
@@ -9,27 +9,30 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from taskapp_kit.backend.engine import JobDocument, Phase
 from taskapp_kit.backend.rewards import RewardBlend, read_blend
-from taskapp_kit.contract.identity import SEED_LIMIT
+from taskapp_kit.client.config.review import Review, check_schema
+from taskapp_kit.client.config.schema import AGENT_WORDS
 from taskapp_kit.contract.wire import NO_CONTROL_CHARACTERS
 
 MAX_ROLLOUTS = 1_000_000
 MAX_AT_A_TIME = 100_000
-"""Rollouts of one iteration or evaluation, all of which are looked at together."""
+"""Rollouts of one iteration or evaluation, all of which are in memory together."""
 MAX_OPS = 200_000
 MAX_AT_ONCE = 1024
+MAX_CONCURRENCY_SETTING = 1_000_000
+MAX_EPOCHS, MAX_GROUPS, MAX_SAMPLES, MAX_TURNS = 100_000, 10_000, 1_000, 100_000
+MAX_NAME = 512
 DEFAULT_AT_ONCE = 8
 DEFAULT_BATCH, DEFAULT_GROUP = 2, 2
 SAMPLING = (
     "temperature", "top_p", "top_k", "max_tokens", "repetition_penalty", "min_p", "presence_penalty",
     "frequency_penalty",
 )  # fmt: skip
-"""Members of `[policy]` that a model's requests take over."""
-AGENT_WORDS = ("agent", "policy", "model")
+"""Members of `[policy]` that are copied to the requests of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +46,10 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """A job, read. Seeds of None are still to be drawn (`seeds.py`).
+    """The rollouts of a job. Seeds of None are still to be drawn (`seeds.py`).
 
     groups, samples: groups of an iteration, rollouts of a group. at_once: rollouts in flight. policy_name,
-    policy_config: as each request carries them, without `sample`. eval_every: 0 for no evaluation.
+    policy_config: as each request has them, without `sample`. eval_every: 0 for no evaluation.
     """
 
     iterations: int
@@ -102,182 +105,119 @@ class JobPlan:
         return self.iterations * self.groups * self.samples + self.evaluations * self.eval_instances
 
 
-@dataclass(slots=True)
-class _PlanReader:
-    """Reads members of one document and notes what is wrong with them."""
-
-    config: Mapping[str, Any]
-    problems: list[str] = field(default_factory=list)
-
-    def section(self, name: str) -> Mapping[str, Any]:
-        found = self.config.get(name)
-        if found is None:
-            return {}
-        if not isinstance(found, Mapping):
-            self.problems.append(f"[{name}] should be a table.")
-            return {}
-        return found
-
-    def table(self, place: str, section: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-        found = section.get(name)
-        if found is None:
-            return {}
-        if not isinstance(found, Mapping):
-            self.problems.append(f"{place}.{name} should be a table.")
-            return {}
-        return found
-
-    def whole(self, *given: tuple[str, Any], low: int, high: int, default: int) -> int:
-        """The first of the given (place, value) that is there."""
-        for place, value in given:
-            if value is None:
-                continue
-            if type(value) is not int or not low <= value <= high:
-                self.problems.append(f"{place} should be a whole number from {low} to {high}.")
-                return default
-            return value
-        return default
-
-    def word(self, place: str, value: Any) -> str | None:
-        if value is None or (
-            isinstance(value, str) and 0 < len(value) <= 512 and re.fullmatch(NO_CONTROL_CHARACTERS, value)
-        ):
-            return value
-        self.problems.append(f"{place} should be a name of 1 to 512 letters, without control characters.")
-        return None
-
-    def seeds(self, place: str, value: Any) -> list[int] | None:
-        if value is None:
-            return None
-        fits = (
-            isinstance(value, list)
-            and 0 < len(value) <= MAX_ROLLOUTS
-            and all(type(item) is int and 0 <= item < SEED_LIMIT for item in value)
-        )
-        if not fits:
-            self.problems.append(f"{place} should be a list of whole numbers from 0 to 2^63 - 1, at least one.")
-            return None
-        return list(value)
-
-
 def read_plan(job: JobDocument) -> tuple[JobPlan | None, list[str]]:
     """The plan, and every problem in one sentence each; no plan when there are problems."""
-    read = _PlanReader(job.config)
-    training, rollout, data = read.section("training"), read.section("rollout"), read.section("data")
-    evaluation, policy, trainer = read.section("evaluation"), read.section("policy"), read.section("trainer")
-    env = read.section("env")
-    epochs = read.whole(("training.num_epochs", training.get("num_epochs")), low=1, high=100_000, default=1)
-    per_epoch = read.whole(
-        ("training.iterations_per_epoch", training.get("iterations_per_epoch")), low=1, high=MAX_ROLLOUTS, default=1
-    )
-    groups = read.whole(
-        ("trainer.batch_size", job.trainer.get("batch_size")),
-        ("training.batch_size", training.get("batch_size")),
-        ("trainer.batch_size", trainer.get("batch_size")),
-        ("rollout.episodes_per_batch", rollout.get("episodes_per_batch")),
-        low=1,
-        high=10_000,
-        default=DEFAULT_BATCH,
-    )
-    samples = read.whole(
-        ("trainer.group_size", job.trainer.get("group_size")),
-        ("training.group_size", training.get("group_size")),
-        ("trainer.group_size", trainer.get("group_size")),
-        low=1,
-        high=1_000,
-        default=DEFAULT_GROUP,
-    )
+    review = Review(dict(job.config))
+    check_schema(review, required_in=lambda _: False)
+    given = Review({"trainer": {name: value for name, value in job.trainer.items() if value is not None}})
+    check_schema(given, required_in=lambda _: False)
+    batch, group = ("training", "batch_size"), ("training", "group_size")
+    smoke_batch, smoke_group = ("trainer", "batch_size"), ("trainer", "group_size")
+    iterations = _count(review, ("training", "iterations_per_epoch"), limit=MAX_ROLLOUTS) or 1
     limits = [
-        read.whole((place, value), low=1, high=1_000_000, default=DEFAULT_AT_ONCE)
-        for place, value in (
-            ("training.async_semaphore_max", training.get("async_semaphore_max")),
-            ("rollout.max_concurrent_rollouts", rollout.get("max_concurrent_rollouts")),
-        )
-        if value is not None
+        _count(review, place, limit=MAX_CONCURRENCY_SETTING) or DEFAULT_AT_ONCE
+        for place in (("training", "async_semaphore_max"), ("rollout", "max_concurrent_rollouts"))
+        if review.at(*place) is not None
     ]
-    turns = read.whole(
-        ("rollout.max_turns", rollout.get("max_turns")),
-        ("training.max_turns", training.get("max_turns")),
-        ("env.max_steps_per_episode", env.get("max_steps_per_episode")),
-        low=1,
-        high=100_000,
-        default=0,
+    turns = _count(
+        review, ("rollout", "max_turns"), ("training", "max_turns"), ("env", "max_steps_per_episode"), limit=MAX_TURNS
     )
-    every, instances, eval_seeds = _evaluation(read, evaluation)
+    problems: list[str] = []
+    blend_fits = not any(place[0] == "judge" for place in review.refused)
     plan = JobPlan(
-        iterations=epochs * per_epoch,
-        per_epoch=per_epoch,
-        groups=groups,
-        samples=samples,
+        iterations=(_count(review, ("training", "num_epochs"), limit=MAX_EPOCHS) or 1) * iterations,
+        per_epoch=iterations,
+        groups=_count(given, smoke_batch, limit=MAX_GROUPS)
+        or _count(review, batch, smoke_batch, ("rollout", "episodes_per_batch"), limit=MAX_GROUPS)
+        or DEFAULT_BATCH,
+        samples=_count(given, smoke_group, limit=MAX_SAMPLES)
+        or _count(review, group, smoke_group, limit=MAX_SAMPLES)
+        or DEFAULT_GROUP,
         at_once=min([*limits, MAX_AT_ONCE]) if limits else DEFAULT_AT_ONCE,
-        env_name=read.word("rollout.env_name", rollout.get("env_name")),
-        env_config=dict(read.table("rollout", rollout, "env_config")),
-        policy_name=read.word("rollout.policy_name", rollout.get("policy_name")),
-        policy_config=_policy_config(read, rollout, policy, job.model),
-        ops=_ops(read, rollout.get("ops"), turns),
-        seeds=read.seeds("data.seeds", data.get("seeds")),
-        eval_every=every,
-        eval_instances=instances,
-        eval_seeds=eval_seeds,
-        blend=read_blend(read.section("judge"), read.problems),
+        env_name=_name(review, "rollout", "env_name"),
+        env_config=dict(review.at("rollout", "env_config") or {}),
+        policy_name=_name(review, "rollout", "policy_name"),
+        policy_config=_policy_config(review, job.model),
+        ops=_ops(review, turns),
+        seeds=_seeds(review, "data", "seeds"),
+        blend=read_blend(review.at("judge") or {}, problems) if blend_fits else None,
+        **_evaluation(review),
     )
-    if not read.problems and plan.total > MAX_ROLLOUTS:
-        read.problems.append(
+    problems = [*review.problems.values(), *given.problems.values(), *problems]
+    if not problems and plan.total > MAX_ROLLOUTS:
+        problems.append(
             f"the job has {plan.total} rollouts (iterations x groups x group size, and evaluations); at most "
             f"{MAX_ROLLOUTS} are played."
         )
-    if not read.problems and max(plan.groups * plan.samples, plan.eval_instances) > MAX_AT_A_TIME:
-        read.problems.append(
+    if not problems and max(plan.groups * plan.samples, plan.eval_instances) > MAX_AT_A_TIME:
+        problems.append(
             f"an iteration (groups x group size) or an evaluation has more than {MAX_AT_A_TIME} rollouts; make it "
             "smaller, and play more of them."
         )
-    return (None if read.problems else plan), read.problems
+    return (None if problems else plan), problems
 
 
-def _evaluation(read: _PlanReader, evaluation: Mapping[str, Any]) -> tuple[int, int, list[int] | None]:
-    if not evaluation:
-        return 0, 0, None
-    seeds = read.seeds("evaluation.seeds", evaluation.get("seeds"))
-    every = read.whole(
-        ("evaluation.every_n_iters", evaluation.get("every_n_iters")), low=0, high=MAX_ROLLOUTS, default=1
-    )
-    instances = read.whole(
-        ("evaluation.instances", evaluation.get("instances")),
-        low=0,
-        high=MAX_ROLLOUTS,
-        default=len(seeds) if seeds else 0,
-    )
-    return (every, instances, seeds) if every and instances else (0, 0, None)
+def _count(review: Review, *places: tuple[str, str], limit: int) -> int:
+    """The number at the first of these places that has one; 0 where none has. One past the limit is a problem."""
+    for place in places:
+        value = review.at(*place)
+        if value is not None:
+            if value > limit:
+                review.mismatch(place, value, f"at most {limit}", "Lower it.")
+            return int(value)
+    return 0
 
 
-def _policy_config(
-    read: _PlanReader, rollout: Mapping[str, Any], policy: Mapping[str, Any], model: str
-) -> Mapping[str, Any]:
+def _name(review: Review, *place: str) -> str | None:
+    value: str | None = review.at(*place)
+    if value is not None and (len(value) > MAX_NAME or not re.fullmatch(NO_CONTROL_CHARACTERS, value)):
+        expectation = f"a name of at most {MAX_NAME} letters, without control characters"
+        review.mismatch(place, value, expectation, "Give another name.")
+    return value
+
+
+def _seeds(review: Review, *place: str) -> list[int] | None:
+    value: list[int] | None = review.at(*place)
+    if value is not None and not 0 < len(value) <= MAX_ROLLOUTS:
+        review.mismatch(place, value, f"1 to {MAX_ROLLOUTS} seeds", "Name some, or leave the key out.")
+    return value
+
+
+def _evaluation(review: Review) -> dict[str, Any]:
+    seeds = _seeds(review, "evaluation", "seeds")
+    every = _count(review, ("evaluation", "every_n_iters"), limit=MAX_ROLLOUTS) or 1
+    instances = _count(review, ("evaluation", "instances"), limit=MAX_ROLLOUTS) or len(seeds or ())
+    return {"eval_every": every, "eval_instances": instances, "eval_seeds": seeds} if instances else {}
+
+
+def _policy_config(review: Review, model: str) -> Mapping[str, Any]:
     """`policy.config` of each request: `[rollout.policy_config]` over `[policy]`, and the model's name with an address."""
+    policy = review.at("policy") or {}
     config: dict[str, Any] = {name: policy[name] for name in SAMPLING if policy.get(name) is not None}
     if policy.get("stop_sequences"):
         config["stop"] = policy["stop_sequences"]
     for name in ("inference_url", "model_name"):
-        value = read.word(f"policy.{name}", policy.get(name))
+        value = _name(review, "policy", name)
         if value is not None:
             config["model" if name == "model_name" else name] = value
-    config.update(read.table("rollout", rollout, "policy_config"))
+    config.update(review.at("rollout", "policy_config") or {})
     if config.get("inference_url") and model:
         config.setdefault("model", model)
-    config.pop("sample", None)  # the group's numbering
+    config.pop("sample", None)  # the engine numbers the rollouts of a group itself
     return config
 
 
-def _ops(read: _PlanReader, ops: Any, turns: int) -> list[Any]:
+def _ops(review: Review, turns: int) -> list[Any]:
     """The ops of one rollout: a pattern such as ["agent", "env"] is repeated until it has `turns` policy turns.
 
-    A list with scripted actions is played as it stands. turns: 0 for no limit.
+    A list with scripted actions is played as written. turns: 0 for no limit.
     """
-    if ops is None or ops == []:
-        return ["agent", "env"] * turns
-    fits = isinstance(ops, list) and len(ops) <= MAX_OPS and all(isinstance(item, str | Mapping) for item in ops)
-    if not fits:
-        read.problems.append('rollout.ops should be a list such as ["agent", "env"].')
+    place = ("rollout", "ops")
+    ops = review.at(*place)
+    if not ops:
+        return ["agent", "env"] * min(turns, MAX_TURNS)
+    if len(ops) > MAX_OPS:
+        review.mismatch(place, ops, f"at most {MAX_OPS} ops", "Write a pattern: it is repeated for max_turns turns.")
         return []
     words = [item if isinstance(item, str) else str(item.get("type", "")) for item in ops]
     agents = sum(word.lower() in AGENT_WORDS for word in words)
@@ -285,7 +225,9 @@ def _ops(read: _PlanReader, ops: Any, turns: int) -> list[Any]:
         return list(ops)
     times = math.ceil(turns / agents)
     if len(ops) * times > MAX_OPS:
-        read.problems.append(f"rollout.ops, repeated for {turns} turns, has more than {MAX_OPS} members.")
+        review.problem(
+            place, f"[rollout] ops: found more than {MAX_OPS} ops when repeated for {turns} turns. Lower one."
+        )
         return []
     repeated = list(ops) * times
     seen = 0

@@ -127,7 +127,7 @@ def test_splits_of_a_stranger_are_bounded() -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"rollout": {"ops": ["env"] * 150_000 + ["agent"], "max_turns": 100_000}}, "rollout.ops"),
+        ({"rollout": {"ops": ["env"] * 150_000 + ["agent"], "max_turns": 100_000}}, "[rollout] ops"),
         ({"training": {"batch_size": 1000, "group_size": 1000}}, "rollouts; make it smaller"),
         ({"evaluation": {"instances": 200_000, "every_n_iters": 1, "seeds": [1]}}, "rollouts; make it smaller"),
     ],

@@ -57,7 +57,7 @@ def test_the_smaller_limit_of_concurrency_wins() -> None:
     assert plan({}).at_once == 8
 
 
-def test_every_problem_is_told() -> None:
+def test_every_problem_is_reported() -> None:
     config = {
         "training": {"num_epochs": True, "batch_size": 0, "iterations_per_epoch": 2.5},
         "rollout": {"ops": "agent", "env_name": "", "policy_config": []},
@@ -67,8 +67,8 @@ def test_every_problem_is_told() -> None:
     }
     made, problems = read_plan(JobDocument("rl_1", "http://h", config))
     assert made is None
-    for name in ("num_epochs", "batch_size", "iterations_per_epoch", "ops", "env_name", "policy_config", "data.seeds",
-                 "evaluation.seeds", "instances", "reward_blend"):  # fmt: skip
+    for name in ("num_epochs", "batch_size", "iterations_per_epoch", "ops", "env_name", "policy_config", "[data] seeds",
+                 "[evaluation] seeds", "instances", "reward_blend"):  # fmt: skip
         assert any(name in problem for problem in problems), name
 
 

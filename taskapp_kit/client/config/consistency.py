@@ -5,6 +5,7 @@ from __future__ import annotations
 from taskapp_kit.client.config.review import (
     Document,
     Review,
+    check_names,
     check_schema,
     check_values,
     is_smoke_test,
@@ -30,8 +31,10 @@ SAME_MEANING = (
 def review_document(document: Document) -> Review:
     """All problems and warnings of a document."""
     review = Review(document)
-    check_schema(review, without_model=any(place[0] == "policy" for place, _, _ in models_named(document)))
     short = is_smoke_test(document)
+    unneeded = {("model",)} if any(place[0] == "policy" for place, _, _ in models_named(document)) else set()
+    check_schema(review, required_in=lambda section: not short and section not in unneeded)
+    check_names(review)
     _check_model(review, short=short)
     _check_topology(review, short=short)
     _check_judge(review)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,17 +77,15 @@ def is_smoke_test(document: Document) -> bool:
     return "algorithm" not in document and any(name in document for name in SMOKE_TEST_SECTIONS)
 
 
-def check_schema(review: Review, *, without_model: bool) -> None:
-    """Add what does not fit the schema. without_model: [model] needs none of its keys."""
-    short = is_smoke_test(review.document)
+def check_schema(review: Review, *, required_in: Callable[[tuple[str, ...]], bool]) -> None:
+    """Add what does not fit the schema. required_in: whether the keys that a section (its path) requires must be there."""
     try:
         RlDocument.model_validate(review.document)
     except ValidationError as error:
-        _add_errors(review, error, short=short, without_model=without_model)
-    _add_unknown(review, RlDocument, review.document, ())
+        _add_errors(review, error, required_in)
 
 
-def _add_errors(review: Review, error: ValidationError, *, short: bool, without_model: bool) -> None:
+def _add_errors(review: Review, error: ValidationError, required_in: Callable[[tuple[str, ...]], bool]) -> None:
     per_list: Counter[Place] = Counter()
     for one in error.errors(include_url=False, include_context=False):
         place: Place = one["loc"]
@@ -102,7 +100,7 @@ def _add_errors(review: Review, error: ValidationError, *, short: bool, without_
                 continue
         section, path, key = _schema_at(place)
         if one["type"] == "missing":
-            if not short and not (without_model and path == ("model",)):
+            if required_in(path):
                 _add_missing(review, section, path, key)
         elif not key:
             review.refused.add(path)
@@ -142,8 +140,12 @@ def _add_missing(review: Review, section: type[ConfigSection], path: tuple[str, 
     review.problem((*above, near or name), f"{what}. {action}")
 
 
-def _add_unknown(review: Review, section: type[ConfigSection], table: Document, path: tuple[str, ...]) -> None:
-    """Add a warning for each name that the schema does not have, and for what it has reservations about."""
+def check_names(review: Review) -> None:
+    """Add a warning for each name that the schema does not have, and for a name or value that it advises against."""
+    _check_names(review, RlDocument, review.document, ())
+
+
+def _check_names(review: Review, section: type[ConfigSection], table: Document, path: tuple[str, ...]) -> None:
     for name, value in table.items():
         place = (*path, name)
         key = section.model_fields.get(name)
@@ -157,7 +159,7 @@ def _add_unknown(review: Review, section: type[ConfigSection], table: Document, 
         if inner is not None and isinstance(value, dict):
             if key.deprecated:
                 review.warn(place, f"[{name}] is deprecated. {key.deprecated}.")
-            _add_unknown(review, inner, value, place)
+            _check_names(review, inner, value, place)
         suggested = next((one.values for one in key.metadata if isinstance(one, Suggested)), ())
         if suggested and isinstance(value, str) and value not in suggested:
             words = ", ".join(suggested)
