@@ -1,7 +1,7 @@
-"""How a task app runs on Modal: every setting, what it may be, and which of three places wins.
+"""How a task app runs on Modal: every setting, its rule, and which of three places wins.
 
-A setting may stand in the author's file or pyproject.toml (`[tool.taskapp.modal]`), in `modal_app.py`
-(`ModalSettings`) and on the command line: a later one wins. None means "not said here".
+A setting may be in the author's file or pyproject.toml (`[tool.taskapp.modal]`), in `modal_app.py` (`ModalSettings`)
+and on the command line: a later one wins. None means "not set here".
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 from taskapp_kit.errors import ConfigError
 
@@ -26,112 +26,6 @@ STORE_CHOICES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ModalSettings:
-    """How one task app runs on Modal. None: not said here; `DEFAULTS` has what then holds.
-
-    Attributes:
-        app_name: name of the Modal app; the address is `https://WORKSPACE--APP_NAME-web.modal.run`.
-        secret_name: the named Secret with the keys; `APP_NAME-env` when not said.
-        extra_secrets: further named Secrets (of a vendor, say); a later one wins over an earlier.
-        required_keys: variables that the Secret must hold, checked by Modal at deploy. Names, never values.
-        store: `postgres-secret` or `none`; there is no default, for `none` loses every rollout (`STORE_CHOICES`).
-        timeout_seconds: the longest a single request may run (Modal's own default is 300).
-        startup_timeout_seconds: the longest an import and its data may take to load.
-        min_containers, max_containers: 0 kept warm costs nothing while idle.
-        buffer_containers: how many to keep ahead of the load while there is some.
-        scaledown_window_seconds: how long an idle container stays, 2 to 3600.
-        max_inputs, target_inputs: requests in flight per container: the most, and what scaling aims at.
-        cpu: physical cores reserved. memory_mib: MiB reserved.
-        region: where containers may run, any when empty; Modal asks more for a chosen region.
-        volumes: folder in the container to the name of the Modal Volume that lies there.
-        apt_packages: Debian packages that the app needs.
-        custom_domains: names of the author's own that Modal serves the app under.
-        memory_snapshot: containers start from a picture of one that had imported the app.
-        python_version: of the container, "3.11" or later; when not said the one that deploys.
-        extras: groups of the kit's optional packages; a bundled environment brings its own.
-        extra_packages: what the author's file imports besides its declared dependencies, as pip requirements.
-        data_files: files that it reads and does not name with `app.path(...)`, relative to its own folder.
-        rehearse: whether the deploy imports the app here first, with nothing but what will be installed there.
-    """
-
-    app_name: str | None = None
-    secret_name: str | None = None
-    extra_secrets: tuple[str, ...] | None = None
-    required_keys: tuple[str, ...] | None = None
-    store: Store | None = None
-    timeout_seconds: int | None = None
-    startup_timeout_seconds: int | None = None
-    min_containers: int | None = None
-    max_containers: int | None = None
-    buffer_containers: int | None = None
-    scaledown_window_seconds: int | None = None
-    max_inputs: int | None = None
-    target_inputs: int | None = None
-    cpu: float | None = None
-    memory_mib: int | None = None
-    region: tuple[str, ...] | None = None
-    volumes: Mapping[str, str] | None = None
-    apt_packages: tuple[str, ...] | None = None
-    custom_domains: tuple[str, ...] | None = None
-    memory_snapshot: bool | None = None
-    python_version: str | None = None
-    extras: tuple[str, ...] | None = None
-    extra_packages: tuple[str, ...] | None = None
-    data_files: tuple[str, ...] | None = None
-    rehearse: bool | None = None
-
-    def __post_init__(self) -> None:
-        for name in NAMES:
-            value = getattr(self, name)
-            expected = None if value is None else wrong(name, value)
-            if expected is not None:
-                raise ConfigError(f"ModalSettings.{name} {_shown(name, value)}.", hint=f"Expected {expected}.")
-            if isinstance(value, list):
-                object.__setattr__(self, name, tuple(value))
-
-    def over(self, below: ModalSettings) -> ModalSettings:
-        """These settings, and where they say nothing, those below."""
-        said = {name: getattr(self, name) for name in NAMES if getattr(self, name) is not None}
-        return dataclasses.replace(below, **said)
-
-    def completed(self) -> ModalSettings:
-        """Every setting said (but cpu, memory_mib, python_version), and checked against each other.
-
-        Raises ConfigError: two settings contradict each other, or the store was not chosen.
-        """
-        whole = self.over(DEFAULTS)
-        if whole.app_name is None:
-            raise ConfigError("The Modal app has no name.", hint="Give --name, or ModalSettings(app_name=...).")
-        whole = dataclasses.replace(whole, secret_name=whole.secret_name or f"{whole.app_name}-env")
-        if whole.store is None:
-            raise ConfigError(
-                f"It was not said where {whole.app_name!r} keeps its rollouts on Modal: {STORE_CHOICES}",
-                hint='Choose with --store, or with store = "..." under [tool.taskapp.modal], '
-                'or ModalSettings(store="...").',
-            )
-        for low, high in (("min_containers", "max_containers"), ("target_inputs", "max_inputs")):
-            below, above = getattr(whole, low), getattr(whole, high)
-            if below > above:
-                raise ConfigError(f"{low} is {below}, more than {high}, {above}.", hint="Change one of them.")
-        return whole
-
-    def all_required_keys(self) -> tuple[str, ...]:
-        """What the Secret must hold: `required_keys`, and the store's address when it is kept there."""
-        more = (STORE_KEY,) if self.store == "postgres-secret" else ()
-        return tuple(dict.fromkeys((*(self.required_keys or ()), *more)))
-
-    def said(self) -> dict[str, Any]:
-        """Every setting that is said, as JSON takes it."""
-        return {
-            name: list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
-            for name in NAMES
-            if (value := getattr(self, name)) is not None
-        }
-
-
-NAMES = tuple(field.name for field in dataclasses.fields(ModalSettings))
-
 _OBJECT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
 _DEBIAN = re.compile(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+~:-]+)?")
@@ -140,6 +34,7 @@ _FOLDER = re.compile(r"/[A-Za-z0-9._/-]+")
 _PYTHON = re.compile(r"3\.(1[1-9]|[2-9][0-9])")
 
 Rule = Callable[[Any], str | None]
+"""Returns what was expected; None for a value that fits."""
 
 
 def _matching(pattern: re.Pattern[str], expected: str) -> Rule:
@@ -197,32 +92,121 @@ def _keys(value: Any) -> str | None:
 _name = _matching(_OBJECT_NAME, "1 to 63 letters, digits, dots, dashes and underscores")
 _text = _matching(re.compile(r"[^\x00-\x1f]+"), "a text")
 
+
+@dataclass(frozen=True, slots=True)
+class ModalSettings:
+    """How one task app runs on Modal. None: not set here; `DEFAULTS` then applies.
+
+    A field is annotated with its rule, which returns what was expected of a value that does not fit.
+
+    Attributes:
+        app_name: name of the Modal app; the address is `https://WORKSPACE--APP_NAME-web.modal.run`.
+        secret_name: the named Secret with the keys; `APP_NAME-env` when not set.
+        extra_secrets: further named Secrets (of a vendor, say); a later one wins over an earlier.
+        required_keys: variables that the Secret must hold, checked by Modal at deploy. Names, never values.
+        store: `postgres-secret` or `none`; there is no default, for `none` loses every rollout (`STORE_CHOICES`).
+        timeout_seconds: the longest a single request may run (Modal's own default is 300).
+        startup_timeout_seconds: the longest an import and its data may take to load.
+        min_containers, max_containers: 0 kept warm costs nothing while idle.
+        buffer_containers: how many to start ahead of the load while there is some.
+        scaledown_window_seconds: how long an idle container stays, 2 to 3600.
+        max_inputs, target_inputs: requests in flight per container: the most, and what scaling aims at.
+        cpu: physical cores reserved. memory_mib: MiB reserved.
+        region: where containers may run, any when empty; Modal asks more for a chosen region.
+        volumes: folder in the container to the name of the Modal Volume mounted there.
+        apt_packages: Debian packages that the app needs.
+        custom_domains: the author's own domains, under which Modal serves the app.
+        memory_snapshot: containers start from a snapshot of one that had imported the app.
+        python_version: of the container, "3.11" or later; when not set the one that deploys.
+        extras: groups of the kit's optional packages; a bundled environment brings its own.
+        extra_packages: what the author's file imports besides its declared dependencies, as pip requirements.
+        data_files: files that it reads and does not name with `app.path(...)`, relative to its own folder.
+        rehearse: whether the deploy imports the app here first, with nothing but what will be installed there.
+    """
+
+    app_name: Annotated[str | None, _name] = None
+    secret_name: Annotated[str | None, _name] = None
+    extra_secrets: Annotated[tuple[str, ...] | None, _each(_name)] = None
+    required_keys: Annotated[tuple[str, ...] | None, _keys] = None
+    store: Annotated[Store | None, _matching(re.compile("postgres-secret|none"), '"postgres-secret" or "none"')] = None
+    timeout_seconds: Annotated[int | None, _whole(1, 86_400)] = None
+    startup_timeout_seconds: Annotated[int | None, _whole(1, 86_400)] = None
+    min_containers: Annotated[int | None, _whole(0, 10_000)] = None
+    max_containers: Annotated[int | None, _whole(1, 10_000)] = None
+    buffer_containers: Annotated[int | None, _whole(0, 10_000)] = None
+    scaledown_window_seconds: Annotated[int | None, _whole(2, 3600)] = None
+    max_inputs: Annotated[int | None, _whole(1, 1000)] = None
+    target_inputs: Annotated[int | None, _whole(1, 1000)] = None
+    cpu: Annotated[float | None, _cores] = None
+    memory_mib: Annotated[int | None, _whole(128, 344_064)] = None
+    region: Annotated[
+        tuple[str, ...] | None,
+        _each(_matching(re.compile(r"[a-z0-9-]{2,32}"), 'the name of a region, such as "us-east"')),
+    ] = None
+    volumes: Annotated[Mapping[str, str] | None, _volumes] = None
+    apt_packages: Annotated[tuple[str, ...] | None, _each(_matching(_DEBIAN, "the name of a Debian package"))] = None
+    custom_domains: Annotated[
+        tuple[str, ...] | None, _each(_matching(_DOMAIN, 'a domain such as "games.example.org"'))
+    ] = None
+    memory_snapshot: Annotated[bool | None, _switch] = None
+    python_version: Annotated[str | None, _matching(_PYTHON, '"3.11" or later')] = None
+    extras: Annotated[tuple[str, ...] | None, _each(_text)] = None
+    extra_packages: Annotated[tuple[str, ...] | None, _each(_text)] = None
+    data_files: Annotated[tuple[str, ...] | None, _each(_text)] = None
+    rehearse: Annotated[bool | None, _switch] = None
+
+    def __post_init__(self) -> None:
+        for name in NAMES:
+            value = getattr(self, name)
+            expected = None if value is None else wrong(name, value)
+            if expected is not None:
+                raise ConfigError(f"ModalSettings.{name} {_shown(name, value)}.", hint=f"Expected {expected}.")
+            if isinstance(value, list):
+                object.__setattr__(self, name, tuple(value))
+
+    def over(self, below: ModalSettings) -> ModalSettings:
+        """These settings, and where they have none, those below."""
+        said = {name: getattr(self, name) for name in NAMES if getattr(self, name) is not None}
+        return dataclasses.replace(below, **said)
+
+    def completed(self) -> ModalSettings:
+        """Every setting with a value (but cpu, memory_mib, python_version), checked against each other.
+
+        Raises ConfigError: two settings contradict each other, or the store was not chosen.
+        """
+        whole = self.over(DEFAULTS)
+        if whole.app_name is None:
+            raise ConfigError("The Modal app has no name.", hint="Give --name, or ModalSettings(app_name=...).")
+        whole = dataclasses.replace(whole, secret_name=whole.secret_name or f"{whole.app_name}-env")
+        if whole.store is None:
+            raise ConfigError(
+                f"It was not said where {whole.app_name!r} keeps its rollouts on Modal: {STORE_CHOICES}",
+                hint='Choose with --store, or with store = "..." under [tool.taskapp.modal], '
+                'or ModalSettings(store="...").',
+            )
+        for low, high in (("min_containers", "max_containers"), ("target_inputs", "max_inputs")):
+            below, above = getattr(whole, low), getattr(whole, high)
+            if below > above:
+                raise ConfigError(f"{low} is {below}, more than {high}, {above}.", hint="Change one of them.")
+        return whole
+
+    def all_required_keys(self) -> tuple[str, ...]:
+        """What the Secret must hold: `required_keys`, and the store's address where the store is a Postgres."""
+        more = (STORE_KEY,) if self.store == "postgres-secret" else ()
+        return tuple(dict.fromkeys((*(self.required_keys or ()), *more)))
+
+    def said(self) -> dict[str, Any]:
+        """Every setting that has a value, as JSON types."""
+        return {
+            name: list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+            for name in NAMES
+            if (value := getattr(self, name)) is not None
+        }
+
+
+NAMES = tuple(field.name for field in dataclasses.fields(ModalSettings))
 RULES: Mapping[str, Rule] = {
-    "app_name": _name,
-    "secret_name": _name,
-    "extra_secrets": _each(_name),
-    "required_keys": _keys,
-    "store": _matching(re.compile("postgres-secret|none"), '"postgres-secret" or "none"'),
-    "timeout_seconds": _whole(1, 86_400),
-    "startup_timeout_seconds": _whole(1, 86_400),
-    "min_containers": _whole(0, 10_000),
-    "max_containers": _whole(1, 10_000),
-    "buffer_containers": _whole(0, 10_000),
-    "scaledown_window_seconds": _whole(2, 3600),
-    "max_inputs": _whole(1, 1000),
-    "target_inputs": _whole(1, 1000),
-    "cpu": _cores,
-    "memory_mib": _whole(128, 344_064),
-    "region": _each(_matching(re.compile(r"[a-z0-9-]{2,32}"), 'the name of a region, such as "us-east"')),
-    "volumes": _volumes,
-    "apt_packages": _each(_matching(_DEBIAN, "the name of a Debian package")),
-    "custom_domains": _each(_matching(_DOMAIN, 'a domain such as "games.example.org"')),
-    "memory_snapshot": _switch,
-    "python_version": _matching(_PYTHON, '"3.11" or later'),
-    "extras": _each(_text),
-    "extra_packages": _each(_text),
-    "data_files": _each(_text),
-    "rehearse": _switch,
+    name: hint.__metadata__[0] for name, hint in get_type_hints(ModalSettings, include_extras=True).items()
 }
 
 
