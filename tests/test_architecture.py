@@ -35,7 +35,7 @@ LAYERS = (
 
 INSIDE = {
     "rollout": (
-        {"episode", "event_buffer", "idempotency_memory", "models", "policy", "response", "sandbox_level", "score"},
+        {"episode", "event_buffer", "models", "policy", "response", "sandbox_level", "score"},
         {"describe", "request", "store_health", "token_limit", "tracked_rollout"},
         {"groups", "play_and_score"},
         {"outcome"},

@@ -206,7 +206,7 @@ class PrunableStore(Protocol):
     async def prune(self, app: str, *, before: float | None = None, keep: int | None = None) -> int:
         """Removes rollouts of `app` that began before that time (unix seconds), or all but the newest `keep`.
 
-        Kept are those that have a ticket, and every picture that a rollout which stays shows. How many were removed.
+        Those with an idempotency record stay, and every picture that a remaining rollout shows. Returns the number removed.
         Raises StoreError.
         """
         ...
@@ -232,7 +232,7 @@ class Store(Protocol):
         ...
 
     def coordinator(self, clock: Clock) -> IdempotencyStore | None:
-        """Where tickets live as long as this store does; None when it keeps none, then they are held in memory."""
+        """A store of idempotency records that lives as long as this one; None: they are stored in memory."""
         ...
 
     async def close(self) -> None:
@@ -241,16 +241,16 @@ class Store(Protocol):
 
 
 TICKET_SECONDS = 24 * 3600.0
-"""How long a ticket is kept, and with it what came of its rollout."""
+"""How long an idempotency record is stored, and with it the result of its rollout."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyRecord:
-    """A rollout that is to be found again: by its id, and by the Idempotency-Key under which it was asked for.
+    """A rollout that can be found again: by its id, and by the Idempotency-Key of its request.
 
-    key: SHA-256 (hex) of the idempotency key and of whose it is; None without one. fingerprint: SHA-256 (hex) of the
-    request's body. created_at: unix seconds. key_label: of the API key that asked. app: the task app's name, None in a
-    ticket of a release before 0.2.0.
+    key: SHA-256 (hex) of the app's name, the API key's label, and the idempotency key; None without one. fingerprint:
+    SHA-256 (hex) of the request's body. created_at: unix seconds. key_label: of the API key that sent the request. app:
+    the task app's name, None in a record of a release before 0.2.0.
     """
 
     rollout_id: str
@@ -263,9 +263,9 @@ class IdempotencyRecord:
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """What came of a rollout: the bytes of the answer of `POST /rollout`, or the failure; exactly one of them.
+    """The result of a rollout: the bytes of the answer of `POST /rollout`, or the failure; exactly one of them.
 
-    events: as a JSON array, where no store has them; a coordinator that lives in a store need not keep them.
+    events: as a JSON array, where no store of rollouts has them; beside such a store they need not be stored again.
     """
 
     rollout_id: str
@@ -276,7 +276,7 @@ class StoredResult:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A ticket as it stands. `running`: its holder plays it now; `lost`: its holder died before it was settled."""
+    """A record and its state. `running`: its owner plays it now; `lost`: its owner died before it had a result."""
 
     ticket: IdempotencyRecord
     state: Literal["running", "lost", "settled"]
@@ -284,32 +284,32 @@ class Claim:
 
 
 class IdempotencyStore(Protocol):
-    """Tickets, shared by all who serve one store. All calls come from tasks of one event loop; they raise StoreError."""
+    """Idempotency records, shared by all servers of one store. Call it from one event loop. Its methods raise StoreError."""
 
     async def claim(self, ticket: IdempotencyRecord) -> Claim | None:
-        """Keeps the ticket as held by this process, and answers None; when its key is taken, answers who has it.
+        """Stores the record as owned by this process and returns None; if its key is taken, returns who has it.
 
-        A key is free again when its ticket is older than TICKET_SECONDS, when it was lost, and when it was settled
-        with `free_key`. A ticket without a key is always kept. Of claims at the same time, here and elsewhere, one wins.
+        A key is free again when its record is older than TICKET_SECONDS, when it is lost, and when it was settled with
+        `free_key`. A record without a key is always stored. Of claims at the same time, in any process, one succeeds.
         """
         ...
 
     async def settle(self, settled: StoredResult, *, free_key: bool = False) -> None:
-        """What came of a ticket that this process holds. When it returns, that survives what the store survives.
+        """Stores the result of a record that this process owns. When it returns, the result is durable as the store is.
 
-        free_key: its idempotency key may be claimed anew (the rollout was cancelled, so it has no result to repeat);
-        the ticket itself stays to be looked up.
+        free_key: its idempotency key may be claimed again (the rollout was cancelled, so it has no result to repeat);
+        the record itself stays and can be looked up.
         """
         ...
 
     async def release(self, rollout_id: str) -> None:
-        """Forgets a ticket that this process holds, whose rollout never began."""
+        """Removes a record that this process owns, whose rollout never began."""
         ...
 
     async def look(self, rollout_id: str) -> Claim | None:
-        """The ticket of this rollout; None when there is none, or no more."""
+        """The record of this rollout; None when there is none, or when it expired."""
         ...
 
     async def close(self) -> None:
-        """Ends what it does in the background. Tickets that this process still holds are lost from now on."""
+        """Ends its background work. Records that this process still owns are lost from now on."""
         ...

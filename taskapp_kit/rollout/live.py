@@ -22,12 +22,12 @@ from taskapp_kit.contract.protocols import Claim, IdempotencyRecord, Idempotency
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.errors import Failure, IdempotencyKeyReused, RolloutFailed
 from taskapp_kit.rollout.event_buffer import EventBuffer
-from taskapp_kit.rollout.idempotency_memory import MemoryIdempotencyStore
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.response import answer_bytes
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.stored_response import settled_from
 from taskapp_kit.rollout.tracked_rollout import EndedRollout, TrackedRollout, cancellation
+from taskapp_kit.store.idempotency_memory import MemoryIdempotencyStore
 
 log = logging.getLogger("taskapp_kit.service")
 

@@ -1,7 +1,7 @@
 """A thread with a connection of its own that does small jobs on the database: all that wait, in one transaction.
 
-As with the rollouts (`group_commit.py`) those that come while one transaction is being flushed make the next one, so many
-at once share a flush, and a single one waits for nobody.
+As with the rollouts (`group_commit.py`) the jobs that arrive while one transaction is flushed make the next one, so many
+at once share a flush, and a single one does not wait.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class _Waiting:
 
 
 class BatchThread:
-    """Does jobs in the order in which they come; neighbours that have an `order` by that, when they make a transaction.
-    So servers that write the same rows at once wait for each other, and never in a ring.
+    """Does jobs in the order in which they arrive; in one transaction, neighbours that have an `order` are sorted by it.
+    So servers that write the same rows at once wait for each other without a deadlock.
 
-    A job may be run again when its transaction broke, or when nobody can say whether its commit got through; so it is
-    harmless when it was done before.
+    A job is run again when its transaction failed, or when it is unknown whether its commit succeeded; so it must be
+    harmless to run it twice.
 
     A job that raises StoreError is refused alone, and what it wrote until then stands; so it writes nothing before.
     """
@@ -56,15 +56,15 @@ class BatchThread:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=thread_name)
 
     def do(self, job: Job[T], *, writes: bool = True, order: str | None = None) -> asyncio.Future[T]:
-        """What `job` makes; it is done even when nobody waits any more. Raises StoreError."""
+        """The result of `job`, which is done even when its caller is cancelled. Raises StoreError."""
         return self.do_prepared(lambda: job, writes=writes, order=order)
 
     def do_prepared(
         self, prepare: Callable[[], Job[T]], *, writes: bool = True, order: str | None = None
     ) -> asyncio.Future[T]:
-        """The same, where making the job is work too, which nobody else should wait for."""
+        """The same, where making the job is work too, for which the write lock is not held."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(_looked_at)
+        future.add_done_callback(_retrieve)
         with self._lock:
             self._waiting.append(_Waiting(prepare, writes, order, future))
             idle, self._busy = not self._busy, True
@@ -99,7 +99,7 @@ class BatchThread:
             )
 
     def _done(self, prepared: Sequence[tuple[_Waiting, Job[Any]]]) -> list[Any]:
-        """One outcome for each: what the job made, or a StoreError."""
+        """One outcome for each: the result of the job, or a StoreError."""
         try:
             return self._database.persist(lambda: self._attempt(prepared))
         except StoreError as refusal:
@@ -162,14 +162,14 @@ def _made(connection: Driver, jobs: Sequence[Job[Any]]) -> list[Any]:
     return outcomes
 
 
-def _set_results(told: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
-    if told:
-        with suppress(RuntimeError):  # of a loop that is closed: nobody waits there any more
-            told[0][0].get_loop().call_soon_threadsafe(_resolve, told)
+def _set_results(results: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
+    if results:
+        with suppress(RuntimeError):  # its event loop is closed
+            results[0][0].get_loop().call_soon_threadsafe(_resolve, results)
 
 
-def _resolve(told: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
-    for future, outcome in told:
+def _resolve(results: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
+    for future, outcome in results:
         if future.done():
             continue
         if isinstance(outcome, StoreError):
@@ -178,7 +178,7 @@ def _resolve(told: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
             future.set_result(outcome)
 
 
-def _looked_at(future: asyncio.Future[Any]) -> None:
-    """Whoever waited may have gone; asyncio need not complain of an error that nobody took."""
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """The caller may have been cancelled; asyncio is not to log an error that nobody retrieved."""
     if not future.cancelled():
         future.exception()

@@ -1,4 +1,4 @@
-"""What a store and its tickets need of the database under them; SQLite's and Postgres's own ways stand behind it."""
+"""The database as a store and its idempotency records use it; SQLite and Postgres implement it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Cursor(Protocol):
 
 
 class Driver(Protocol):
-    """A connection of a driver's own, without SQLAlchemy: the small jobs of tickets save some 50 µs each by it."""
+    """A connection of a driver's own, without SQLAlchemy: which saves some 50 µs for each small job."""
 
     def execute(self, statement: str, parameters: Sequence[Any] = ..., /) -> Cursor:
         """Runs one statement."""

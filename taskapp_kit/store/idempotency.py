@@ -1,124 +1,149 @@
-"""Tickets beside the rollouts, in the same database: claimed, settled and found by all processes that serve it.
+"""Idempotency records: one algorithm for records in SQL, in a modal.Dict, and in memory.
 
-Who holds a ticket renews its lease; a ticket whose lease is over, or whose holder is certainly dead, is lost.
-Which of two claims wins, the unique index on `key` decides: each step holds also where others write at the same time.
+A claim puts its record if neither its rollout id nor its idempotency key is there. Otherwise it reads who has the key. A
+rollout that runs, or that has a result, is what the claim returns. A record that is lost, expired, or gave up its key is
+taken over: the claim puts its own record once more, now in the place of exactly the record that it saw. Of several
+claims that do so at once one succeeds, and the others read on.
+
+Whoever claimed a record owns it until it is settled or released, and renews its lease meanwhile. A record without a
+result, whose lease ran out or whose owner certainly died, is lost. An owner that was only slow may still settle its
+record after a takeover: the key stays with the new rollout, and both have run. No lease can prevent that.
+
+The three stores say how a record is put, read, and written, and how an owner shows that it is alive.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import asdict
-from functools import partial
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from taskapp_kit.contract.protocols import TICKET_SECONDS, Claim, Clock, IdempotencyRecord, StoredResult
 from taskapp_kit.errors import StoreError
-from taskapp_kit.store.batch_thread import BatchThread, Job
-from taskapp_kit.store.database import Driver, SqlDatabase
-from taskapp_kit.store.idempotency_rows import IdempotencyRow, read_row, settled_of, statements
-from taskapp_kit.store.lease_owner import certainly_dead, this_process
-from taskapp_kit.store.rows import packed
-
-log = logging.getLogger("taskapp_kit.store")
-
-LEASE_SECONDS = 15.0
-"""How long a ticket counts as held after its holder last said so."""
-RENEW_SECONDS = 5.0
-"""How often a holder says so."""
-PURGE_SECONDS = 3600.0
-"""Old tickets are removed with the first claim, and with one when this long has passed since."""
-PURGED_AT_ONCE = 100
-"""Tickets removed in one transaction, so that nobody waits long for it."""
 
 CLAIM_TRIES = 20
-"""How often a claim looks again when others take the key and let it go between two of its statements."""
+"""How often a claim tries to take a key over while other claims take it first and give it up again."""
+
+T = TypeVar("T")
+State = Literal["running", "lost", "settled"]
 
 
-class SqlIdempotencyStore:
-    """An `IdempotencyStore` in `database`. Use it on one event loop; several may share one database.
+class StoredEntry(Protocol):
+    """A record as a store has it."""
 
-    renew_seconds: how often the leases of what it holds are renewed. `StoredResult.events` are not kept here: the table
-    `rollouts` has them.
+    @property
+    def ticket(self) -> IdempotencyRecord:
+        """The record that was claimed."""
+        ...
+
+    @property
+    def owner(self) -> str:
+        """The `LeasedIdempotencyStore.owner` that claimed it."""
+        ...
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has a result."""
+        ...
+
+    @property
+    def freed(self) -> bool:
+        """Whether its key may be claimed again."""
+        ...
+
+
+Entry = TypeVar("Entry", bound=StoredEntry)
+
+
+class LeasedIdempotencyStore(ABC, Generic[Entry]):
+    """An `IdempotencyStore`. Use it on one event loop.
+
+    place: what sentences call the store. log: where failing renewals are reported. lease_seconds: how long a lease
+    lasts. renew_seconds: how often the leases of all owned records are renewed; None where no lease is needed.
+    owner: a name of its own for each store that claims, drawn at the first claim, so that processes that were restored
+    from one memory snapshot are not the same owner.
     """
 
-    def __init__(self, database: SqlDatabase, clock: Clock, *, renew_seconds: float = RENEW_SECONDS) -> None:
-        self._database = database
+    def __init__(
+        self, clock: Clock, place: str, log: logging.Logger, *, lease_seconds: float, renew_seconds: float | None
+    ) -> None:
+        self.owner = ""
         self._clock = clock
+        self._place = place
+        self._log = log
+        self._lease_seconds = lease_seconds
         self._renew_seconds = renew_seconds
-        self._say = statements(database.spelling)
-        self._holder = uuid.uuid4().hex
-        self._process = this_process()
-        self._held: set[str] = set()
-        self._closed = False
+        self._owned: dict[str, IdempotencyRecord] = {}
         self._renewing: asyncio.Task[None] | None = None
-        self._purged_at: float | None = None
-        self._turns = BatchThread(database, "taskapp-tickets")
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    # -- the protocol ----------------------------------------------------------------------------------------------
 
     async def claim(self, ticket: IdempotencyRecord) -> Claim | None:
-        """Keeps the ticket as held by this process, and answers None; when its key is taken, answers who has it.
-
-        A caller that is cancelled meanwhile holds nothing. Raises StoreError.
-        """
-        self._open()
-        if ticket.rollout_id in self._held:
-            raise _known(ticket.rollout_id, self._database.place)
-        if self._renewing is None:
-            self._renewing = asyncio.create_task(self._renew_often(), name="taskapp-tickets-renewal")
-        self._held.add(ticket.rollout_id)
-        won = False
+        """See `IdempotencyStore`. A caller that is cancelled meanwhile owns nothing."""
+        self._check_open()
+        if ticket.rollout_id in self._owned:
+            raise self._duplicate(ticket.rollout_id)
+        if not self.owner:
+            self.owner = uuid.uuid4().hex
+            if self._renew_seconds is not None:
+                self._renewing = asyncio.create_task(
+                    self._renew_often(self._renew_seconds), name="taskapp-idempotency-leases"
+                )
+        self._owned[ticket.rollout_id] = ticket
+        claimed = False
         try:
-            found = await self._turns.do(partial(self._claim, ticket=ticket), order=ticket.key or "")
-            won = found is None
-        except asyncio.CancelledError:
-            if not self._closed:  # it may have won: the next job lets go again
-                self._turns.do(partial(self._release, rollout_id=ticket.rollout_id))
-            raise
+            found = await self._claim(ticket)
+            claimed = found is None
+            return found
         finally:
-            if not won:
-                self._held.discard(ticket.rollout_id)
-        if self._purged_at is None or self._clock.monotonic() - self._purged_at >= PURGE_SECONDS:
-            self._purged_at = self._clock.monotonic()
-            self._purge_some()
-        return found
+            if not claimed:
+                self._owned.pop(ticket.rollout_id, None)
 
     async def settle(self, settled: StoredResult, *, free_key: bool = False) -> None:
-        """What came of a ticket that this process holds; when this returns, it is on disk.
+        """See `IdempotencyStore`. A caller that is cancelled meanwhile does not undo it.
 
-        A caller that is cancelled meanwhile does not undo it. After a StoreError the ticket is no longer held, and is
-        lost when its lease is over. Nothing is kept of a ticket that is older than TICKET_SECONDS by now.
+        After a StoreError the record is no longer owned, and is lost when its lease ends. Nothing is stored for a record
+        that is older than TICKET_SECONDS by now.
         """
-        self._open()
+        self._check_open()
+        rollout_id = settled.rollout_id
         if (settled.answer is None) == (settled.failure is None):
-            raise StoreError(f"rollout {settled.rollout_id!r} is settled with an answer or a failure: exactly one.")
-        held = settled.rollout_id in self._held
-        try:
-            kept = await self._turns.do_prepared(lambda: self._settling(settled, free_key))
-        finally:
-            self._held.discard(settled.rollout_id)
-        if not kept and not held:
+            raise StoreError(f"rollout {rollout_id!r} is settled with an answer or a failure: exactly one.")
+        ticket = self._owned.get(rollout_id)
+        if ticket is None:
             raise StoreError(
-                f"rollout {settled.rollout_id!r} cannot be settled: this process holds no such ticket in the store "
-                f"{self._database.place}."
+                f"rollout {rollout_id!r} cannot be settled: this process owns no record of it in {self._place}."
             )
+        if not self._is_current(ticket):
+            del self._owned[rollout_id]
+            return
+        writing = self._write_result(ticket, settled, free_key)
+        writing.add_done_callback(lambda _: self._owned.pop(rollout_id, None))
+        await asyncio.shield(writing)
 
     async def release(self, rollout_id: str) -> None:
-        """Forgets a ticket that this process holds, whose rollout never began. Does nothing for any other."""
-        self._open()
-        try:
-            await self._turns.do(partial(self._release, rollout_id=rollout_id))
-        finally:
-            self._held.discard(rollout_id)
+        """See `IdempotencyStore`. Does nothing for a record that this process does not own."""
+        self._check_open()
+        if rollout_id in self._owned:
+            try:
+                await self._remove(rollout_id)
+            finally:
+                self._owned.pop(rollout_id, None)
 
     async def look(self, rollout_id: str) -> Claim | None:
-        """The ticket of this rollout; None when there is none, or no more. Raises StoreError."""
-        self._open()
-        return await self._turns.do(partial(self._look, rollout_id=rollout_id), writes=False)
+        """See `IdempotencyStore`."""
+        self._check_open()
+        standing = await self._standing(await self._read(rollout_id))
+        return None if standing is None else await self._found(*standing)
 
     async def close(self) -> None:
-        """Tickets that this process still holds are lost from now on. A second call does nothing."""
+        """Gives up the records that this process still owns: they are lost. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -126,122 +151,139 @@ class SqlIdempotencyStore:
             self._renewing.cancel()
             with suppress(asyncio.CancelledError):
                 await self._renewing
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        owned = list(self._owned)
+        self._owned.clear()
         try:
-            if self._held:
-                await self._turns.do(partial(self._renew, names=list(self._held), seconds=-LEASE_SECONDS))
+            if owned:
+                await self._give_up(owned)
         except StoreError as error:
-            log.warning("running rollouts could not be given up, their leases end by themselves: %s", error)
+            self._log.warning("running rollouts could not be given up, their leases end by themselves: %s", error)
         finally:
-            self._held.clear()
-            await self._turns.stop()
+            await self._close()
 
-    def _open(self) -> None:
-        if self._closed:
-            raise StoreError(f"the tickets of the store {self._database.place} are closed.", hint="Restart the server.")
+    # -- the algorithm ---------------------------------------------------------------------------------------------
 
-    async def _renew_often(self) -> None:
-        failing = False
+    async def _claim(self, ticket: IdempotencyRecord) -> Claim | None:
+        over: Entry | None = None
+        for _ in range(CLAIM_TRIES):
+            there = await self._put_if_absent(ticket, over)
+            if there is None:
+                return None
+            standing = await self._standing(there)
+            if standing is None:
+                over = there
+            elif standing[0].freed or standing[1] == "lost":
+                over = standing[0]
+            else:
+                return await self._found(*standing)
+        raise self._contended(ticket.rollout_id)
+
+    async def _standing(self, entry: Entry | None) -> tuple[Entry, State] | None:
+        """The record as it is now, and its state; None when there is none, or when it expired."""
+        for look_again in (True, False):
+            if entry is None or not self._is_current(entry.ticket):
+                return None
+            if entry.settled:
+                return entry, "settled"
+            owned_here = entry.owner == self.owner and entry.ticket.rollout_id in self._owned
+            if owned_here or await self._is_alive(entry):
+                return entry, "running"
+            if look_again:  # an owner settles first and leaves then: what was read may be older than both
+                entry = await self._read(entry.ticket.rollout_id)
+        return None if entry is None else (entry, "lost")
+
+    async def _found(self, entry: Entry, state: State) -> Claim:
+        return Claim(entry.ticket, state, await self._result(entry) if state == "settled" else None)
+
+    def _is_current(self, ticket: IdempotencyRecord) -> bool:
+        """Whether it is younger than TICKET_SECONDS, and not from a future that only a wrong clock can have written."""
+        age_seconds = self._clock.now() - ticket.created_at
+        return -TICKET_SECONDS <= age_seconds < TICKET_SECONDS
+
+    def _lease_holds(self, until: float) -> bool:
+        """A lease that ends later than any owner could have written is from before a clock was set back."""
+        now = self._clock.now()
+        return now < until <= now + 2 * self._lease_seconds
+
+    async def _renew_often(self, seconds: float) -> None:
+        failing, idle = False, True
         while True:
-            await asyncio.sleep(self._renew_seconds)
-            if not self._held:
+            await asyncio.sleep(seconds)
+            if not self._owned and idle:
                 continue
-            names = list(self._held)
+            idle = not self._owned  # once more after the last, so that one that could not be settled is lost soon
             try:
-                await self._turns.do(partial(self._renew, names=names, seconds=LEASE_SECONDS))
+                await self._renew()
                 failing = False
             except StoreError as error:
                 if not failing:
-                    log.warning("leases of %d running rollouts were not renewed: %s", len(names), error)
-                failing = True
+                    self._log.warning("leases of %d running rollouts were not renewed: %s", len(self._owned), error)
+                failing, idle = True, False
 
-    def _purge_some(self) -> None:
-        """Removes tickets that are too old, or from a future that a wrong clock foresaw: some now, the others next."""
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task that goes on when its caller is cancelled; `close` waits for it."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda done: None if done.cancelled() else done.exception())  # its caller may be gone
+        return task
 
-        def then(purged: asyncio.Future[int]) -> None:
-            if purged.cancelled() or self._closed:
-                return
-            if (error := purged.exception()) is not None:
-                log.warning("old tickets were not removed: %s", error)
-            elif purged.result() == PURGED_AT_ONCE:
-                self._purge_some()
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"the idempotency records in {self._place} are closed.", hint="Restart the server.")
 
-        self._turns.do(self._purge).add_done_callback(then)
-
-    # What follows runs in the thread, inside a transaction.
-
-    def _claim(self, connection: Driver, *, ticket: IdempotencyRecord) -> Claim | None:
-        values = (ticket.rollout_id, ticket.fingerprint, ticket.created_at, ticket.key, ticket.key_label, ticket.app)
-        for _ in range(CLAIM_TRIES):
-            lease_until = self._clock.now() + LEASE_SECONDS
-            if connection.execute(self._say.insert, [*values, self._holder, self._process, lease_until]).rowcount == 1:
-                return None
-            row = None if ticket.key is None else read_row(connection, self._say.by_key, ticket.key)
-            if row is None:
-                row = read_row(connection, self._say.by_id, ticket.rollout_id)
-                if row is not None and not self._claimed_before(row, ticket):
-                    raise _known(ticket.rollout_id, self._database.place)
-            if row is None:
-                continue  # who had the key let it go just now
-            if self._claimed_before(row, ticket):
-                return None
-            found = self._found(row)
-            if found is not None and found.state != "lost":
-                return found
-            settled_at = -1.0 if row.settled_at is None else row.settled_at
-            connection.execute(self._say.free_key, [row.rollout_id, ticket.key, row.lease_until, settled_at])
-        raise StoreError(
-            f"rollout {ticket.rollout_id!r} could not have its Idempotency-Key: others take it and let it go.",
-            hint="Ask again.",
+    def _duplicate(self, rollout_id: str) -> StoreError:
+        return StoreError(
+            f"a record of rollout {rollout_id!r} is in {self._place} already.",
+            hint="Give the new rollout its own rollout_id.",
         )
 
-    def _claimed_before(self, row: IdempotencyRow, ticket: IdempotencyRecord) -> bool:
-        """Whether this very claim got through before, when nobody could tell: the connection was lost in its commit."""
-        asked = (row.rollout_id, row.fingerprint, row.created_at, row.key, row.holder, row.settled_at)
-        return asked == (ticket.rollout_id, ticket.fingerprint, ticket.created_at, ticket.key, self._holder, None)
+    def _contended(self, rollout_id: str) -> StoreError:
+        return StoreError(
+            f"rollout {rollout_id!r} could not claim its Idempotency-Key: other requests take it and give it up.",
+            hint="Send the request again.",
+        )
 
-    def _look(self, connection: Driver, *, rollout_id: str) -> Claim | None:
-        row = read_row(connection, self._say.by_id, rollout_id)
-        return None if row is None else self._found(row)
+    # -- what a store says -----------------------------------------------------------------------------------------
 
-    def _found(self, row: IdempotencyRow) -> Claim | None:
-        """The ticket as it stands; None when it is too old, or from a future that a wrong clock foresaw."""
-        now = self._clock.now()
-        if not now - TICKET_SECONDS < row.created_at <= now + TICKET_SECONDS:
-            return None
-        ticket = IdempotencyRecord(*row[:6])
-        if row.settled_at is not None:
-            return Claim(ticket, "settled", settled_of(row))
-        if row.holder == self._holder and ticket.rollout_id in self._held:
-            return Claim(ticket, "running")
-        # A lease that ends later than any holder could have said was written before the clock was set back.
-        live = now < row.lease_until <= now + 2 * LEASE_SECONDS and not certainly_dead(row.process, self._process)
-        return Claim(ticket, "running" if live else "lost")
+    @abstractmethod
+    async def _put_if_absent(self, ticket: IdempotencyRecord, over: Entry | None) -> Entry | None:
+        """Puts the record and returns None; where its key is taken, puts nothing and returns the entry that has it.
 
-    def _settling(self, settled: StoredResult, free_key: bool) -> Job[bool]:
-        failure = None if settled.failure is None else json.dumps(asdict(settled.failure))
-        encoding, answer = (None, None) if settled.answer is None else packed(settled.answer)
+        over: the key may be taken from this entry, if it is unchanged. A caller that is cancelled leaves no record.
+        Raises StoreError, for a rollout id that is there already too (`_duplicate`).
+        """
 
-        def settle(connection: Driver) -> bool:
-            values = (self._clock.now(), failure, encoding, answer, free_key, settled.rollout_id, self._holder)
-            return connection.execute(self._say.settle, values).rowcount == 1
+    @abstractmethod
+    async def _read(self, rollout_id: str) -> Entry | None:
+        """The entry of this rollout. Raises StoreError."""
 
-        return settle
+    @abstractmethod
+    async def _result(self, entry: Entry) -> StoredResult:
+        """The result of a settled entry. Raises StoreError."""
 
-    def _release(self, connection: Driver, *, rollout_id: str) -> None:
-        connection.execute(self._say.release, [rollout_id, self._holder])
+    @abstractmethod
+    async def _is_alive(self, entry: Entry) -> bool:
+        """Whether an owner, which is not this one or does not own the entry any more, shows that it is alive."""
 
-    def _renew(self, connection: Driver, *, names: list[str], seconds: float) -> None:
-        connection.execute(self._say.renew, [self._clock.now() + seconds, json.dumps(names), self._holder])
+    @abstractmethod
+    def _write_result(self, ticket: IdempotencyRecord, settled: StoredResult, free_key: bool) -> asyncio.Future[Any]:
+        """Writes the result of an owned record. Goes on when its caller is cancelled. Raises StoreError."""
 
-    def _purge(self, connection: Driver) -> int:
-        now = self._clock.now()
-        return connection.execute(
-            self._say.purge, [now - TICKET_SECONDS, now + TICKET_SECONDS, PURGED_AT_ONCE]
-        ).rowcount
+    @abstractmethod
+    async def _remove(self, rollout_id: str) -> None:
+        """Removes an owned record that has no result. Raises StoreError."""
 
+    @abstractmethod
+    async def _renew(self) -> None:
+        """Renews the leases of all that is owned. Raises StoreError."""
 
-def _known(rollout_id: str, place: str) -> StoreError:
-    return StoreError(
-        f"a ticket for rollout {rollout_id!r} is in the store {place} already.",
-        hint="Give the new rollout its own rollout_id.",
-    )
+    @abstractmethod
+    async def _give_up(self, rollout_ids: list[str]) -> None:
+        """Ends the leases of these records, which were owned until now. Raises StoreError."""
+
+    async def _close(self) -> None:
+        """Lets go of connections and memory."""
+        return

@@ -1,6 +1,6 @@
-"""Who holds a ticket: a process, named so that another one on the same host can tell for certain that it is dead.
+"""The process that owns a lease, named so that another process on the same host can be certain that it is dead.
 
-Only Linux says enough in /proc. Elsewhere, and across hosts and containers, the lease alone decides.
+This needs Linux's /proc. Elsewhere, and across hosts and containers, the lease alone decides.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def this_process() -> str | None:
-    """`host/boot/pid namespace/pid/start time`, the last in clock ticks since boot; None where /proc does not tell."""
+    """`host/boot/pid namespace/pid/start time`, the last in clock ticks since boot; None without /proc."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         namespace = Path("/proc/self/ns/pid").readlink()
@@ -21,7 +21,7 @@ def this_process() -> str | None:
 
 
 def certainly_dead(process: str | None, observer: str | None) -> bool:
-    """Whether `process` has ended, as far as `observer` (what `this_process` says here) can know; False when in doubt."""
+    """Whether `process` has ended, as far as `observer` (`this_process()` here) can know; False when in doubt."""
     if process is None or observer is None or process == observer:
         return False
     try:

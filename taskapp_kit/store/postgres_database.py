@@ -26,7 +26,7 @@ from taskapp_kit.store.schema import METADATA, ROLLOUTS, migrate
 T = TypeVar("T")
 
 POOL_SIZE = 3
-"""One that writes and two that read; the tickets have one more."""
+"""One that writes and two that read; the idempotency records have one more."""
 CONNECT_SECONDS = 10
 STATEMENT_SECONDS = 30.0
 """How long the server may take for one statement, and how long it is waited for when it says nothing at all."""

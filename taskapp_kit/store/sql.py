@@ -34,7 +34,7 @@ from taskapp_kit.contract.protocols import Clock, RolloutQuery, RolloutSummaryRo
 from taskapp_kit.errors import StoreError, StoreRefusal
 from taskapp_kit.store.database import SqlDatabase
 from taskapp_kit.store.group_commit import GroupCommit, Outcome
-from taskapp_kit.store.idempotency import SqlIdempotencyStore
+from taskapp_kit.store.idempotency_sql import SqlIdempotencyStore
 from taskapp_kit.store.rows import Row, differing, from_row, to_row
 from taskapp_kit.store.schema import BLOBS, ROLLOUTS, TICKETS
 
@@ -177,7 +177,7 @@ class SqlStore:
     async def prune(self, app: str, *, before: float | None = None, keep: int | None = None) -> int:
         """Removes rollouts of `app` that began before that time (unix seconds), or all but the newest `keep`.
 
-        Kept are those that have a ticket, and every picture that a rollout which stays shows. A few at a time, so that
+        Those with an idempotency record stay, and every picture that a remaining rollout shows. A few at a time, so that
         saving goes on meanwhile. How many were removed. Raises StoreError.
         """
         self._open()
@@ -192,7 +192,7 @@ class SqlStore:
         return removed
 
     def coordinator(self, clock: Clock) -> SqlIdempotencyStore | None:
-        """Tickets in the same database, each call a holder of its own; close it before the store. None in memory."""
+        """Idempotency records in the same database, each call an owner of its own. Close it before the store."""
         return SqlIdempotencyStore(self._database, clock)
 
     async def check(self) -> StoreCheck:

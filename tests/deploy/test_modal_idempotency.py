@@ -1,4 +1,4 @@
-"""Tickets in a modal.Dict: the law of all coordinators, then what is special where several containers share it.
+"""Idempotency records in a modal.Dict: the contract of all stores, then what is special where several containers share it.
 
 The client is Modal's own; the Dict is scripted on loopback (`control_more.py`).
 """
@@ -6,14 +6,10 @@ The client is Modal's own; the Dict is scripted on loopback (`control_more.py`).
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import inspect
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -30,26 +26,8 @@ from taskapp_kit.contract.protocols import TICKET_SECONDS, Claim, IdempotencyRec
 from taskapp_kit.deploy.modal.dict_entries import ModalEntries
 from taskapp_kit.deploy.modal.idempotency import LEASE_SECONDS, ModalIdempotencyStore
 from taskapp_kit.errors import Failure, StoreError
-
-
-def law() -> ModuleType:
-    """The tests that hold for every coordinator."""
-    path = Path(__file__).parents[1] / "rollout" / "test_idempotency_memory.py"
-    spec = importlib.util.spec_from_file_location("the_law_of_tickets", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-LAW = law()
-RULES = [
-    rule
-    for name, rule in vars(LAW).items()
-    if name.startswith("test_") and "kept" in inspect.signature(rule).parameters
-]
-HandClock = LAW.HandClock
-ticket = LAW.ticket
+from tests.idempotency_contract import *  # noqa: F403
+from tests.idempotency_contract import FAILURE, HandClock, record
 
 Use = Callable[..., Awaitable[None]]
 
@@ -73,19 +51,19 @@ def dicts(plane: WithDicts) -> Iterator[Dicts]:
 
 
 @pytest.fixture
-def kept(dicts: Dicts, client: Any) -> Callable[[Use], None]:
-    """Runs `use(coordinator, clock)` on an event loop; the same fixture as the law's own."""
+def run(dicts: Dicts, client: Any) -> Callable[[Use], None]:
+    """Runs `use(store, clock)` on an event loop, for the contract."""
 
-    async def run(use: Use) -> None:
+    async def main(use: Use) -> None:
         clock = HandClock()
-        coordinator = ModalIdempotencyStore(ModalEntries("law", client=client), clock)
+        coordinator = ModalIdempotencyStore(ModalEntries("contract", client=client), clock)
         try:
             await use(coordinator, clock)
         finally:
             await coordinator.close()
             await coordinator.close()
 
-    return lambda use: asyncio.run(run(use))
+    return lambda use: asyncio.run(main(use))
 
 
 def with_two(client: Any, use: Use, **options: Any) -> None:
@@ -103,34 +81,21 @@ def with_two(client: Any, use: Use, **options: Any) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_law_of_tickets(rule: Callable[..., None], kept: Callable[[Use], None]) -> None:
-    if "size" not in inspect.signature(rule).parameters:
-        rule(kept)
-        return
-    (sizes,) = (mark.args[1] for mark in rule.pytestmark if mark.args[0] == "size")  # type: ignore[attr-defined]
-    rule(kept, sizes[-1])
-
-
-def test_the_law_was_found() -> None:
-    assert len(RULES) >= 12
-
-
 # -- two containers -------------------------------------------------------------------------------------------------
 
 
 def test_what_one_container_claims_and_settles_the_other_finds(dicts: Dicts, client: Any) -> None:
     async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
-        first = ticket("r1")
+        first = record("r1")
         assert await one.claim(first) is None
-        assert await two.claim(ticket("r2")) == Claim(first, "running")
+        assert await two.claim(record("r2")) == Claim(first, "running")
         assert await two.look("r1") == Claim(first, "running")
-        with pytest.raises(StoreError, match="no such ticket"):
+        with pytest.raises(StoreError, match="cannot be settled"):
             await two.settle(StoredResult("r1", answer=b"{}"))
         await two.release("r1")  # is not its own
         over = StoredResult("r1", answer=b'{"reward":1}', events=b'[{"kind":"started"}]')
         await one.settle(over)
-        assert await two.claim(ticket("r3")) == Claim(first, "settled", over)
+        assert await two.claim(record("r3")) == Claim(first, "settled", over)
         assert await two.look("r1") == Claim(first, "settled", over)
         assert await two.look("r3") is None
 
@@ -142,12 +107,12 @@ def test_of_claims_at_once_in_two_containers_one_wins_each_key(dicts: Dicts, cli
 
     async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
         claims = [
-            (tickets, ticket(f"{name}-{key}-{turn}", f"key-{key}"))
+            (store, record(f"{name}-{key}-{turn}", f"key-{key}"))
             for key in range(5)
             for turn in range(4)
-            for name, tickets in (("one", one), ("two", two))
+            for name, store in (("one", one), ("two", two))
         ]
-        found = await asyncio.gather(*(tickets.claim(claim) for tickets, claim in claims))
+        found = await asyncio.gather(*(store.claim(claim) for store, claim in claims))
         for key in range(5):
             mine = [
                 (claim, other) for (_, claim), other in zip(claims, found, strict=True) if claim.key == f"key-{key}"
@@ -168,7 +133,7 @@ def test_of_takeovers_at_once_one_wins(dicts: Dicts, client: Any, why: str) -> N
         clock = HandClock()
         many = [ModalIdempotencyStore(ModalEntries("many", client=client), clock) for _ in range(5)]
         holder, held = many[0], "r-start"
-        assert await holder.claim(ticket(held)) is None
+        assert await holder.claim(record(held)) is None
         for turn in range(3):
             if why == "lost":
                 await holder.close()
@@ -181,13 +146,13 @@ def test_of_takeovers_at_once_one_wins(dicts: Dicts, client: Any, why: str) -> N
             else:
                 await holder.settle(StoredResult(held, answer=b"{}"))
                 clock.at += TICKET_SECONDS
-            claims = [ticket(f"r-{turn}-{number}", at=clock.at) for number in range(5)]
-            found = await asyncio.gather(*(tickets.claim(claim) for tickets, claim in zip(many, claims, strict=True)))
+            claims = [record(f"r-{turn}-{number}", at=clock.at) for number in range(5)]
+            found = await asyncio.gather(*(store.claim(claim) for store, claim in zip(many, claims, strict=True)))
             (winner,) = [number for number, other in enumerate(found) if other is None]
             assert {other.ticket.rollout_id for other in found if other} == {claims[winner].rollout_id}
             holder, held = many[winner], claims[winner].rollout_id
-        for tickets in many:
-            await tickets.close()
+        for store in many:
+            await store.close()
 
     asyncio.run(use())
 
@@ -197,35 +162,35 @@ def test_an_answer_of_the_dict_that_was_lost_on_the_way_changes_nothing(dicts: D
 
     async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
         dicts.lose_answers = {b"holder/", b"ticket/", b"key/"}
-        assert await one.claim(ticket("r1")) is None
+        assert await one.claim(record("r1")) is None
         assert not dicts.lose_answers, "each of them was put, and put again"
-        assert await two.claim(ticket("r2")) == Claim(ticket("r1"), "running")
+        assert await two.claim(record("r2")) == Claim(record("r1"), "running")
         dicts.lose_answers = {b"ticket/", b"part/"}
-        await one.settle(StoredResult("r1", failure=LAW.FAILURE, events=b"[]"), free_key=True)
+        await one.settle(StoredResult("r1", failure=FAILURE, events=b"[]"), free_key=True)
         assert not dicts.lose_answers
         dicts.lose_answers = {b"next/"}
-        assert await two.claim(ticket("r3")) is None
+        assert await two.claim(record("r3")) is None
         assert not dicts.lose_answers
-        assert await one.claim(ticket("r4")) == Claim(ticket("r3"), "running")
+        assert await one.claim(record("r4")) == Claim(record("r3"), "running")
 
     with_two(client, use)
 
 
 def test_a_holder_that_says_nothing_more_is_lost_and_its_key_is_taken_over(dicts: Dicts, client: Any) -> None:
     async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
-        first = ticket("r1")
+        first = record("r1")
         await one.claim(first)
         clock.at += LEASE_SECONDS - 1
         assert await two.look("r1") == Claim(first, "running")
-        assert await two.claim(ticket("r2")) == Claim(first, "running")
+        assert await two.claim(record("r2")) == Claim(first, "running")
         clock.at += 1
         assert await two.look("r1") == Claim(first, "lost")
-        assert await two.claim(ticket("r3")) is None
+        assert await two.claim(record("r3")) is None
         # It was only slow. What it played is kept under its own id; the key stays with the new one.
         await one.settle(StoredResult("r1", answer=b"late"))
         found = await two.look("r1")
         assert found is not None and found.settled == StoredResult("r1", answer=b"late")
-        assert await one.claim(ticket("r4")) == Claim(ticket("r3"), "running")
+        assert await one.claim(record("r4")) == Claim(record("r3"), "running")
 
     with_two(client, use, renew_seconds=3600)
 
@@ -233,7 +198,7 @@ def test_a_holder_that_says_nothing_more_is_lost_and_its_key_is_taken_over(dicts
 def test_a_lease_is_renewed_for_all_that_is_held_and_for_nothing_else(dicts: Dicts, client: Any) -> None:
     async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
         for number in range(6):
-            await one.claim(ticket(f"r{number}", None))
+            await one.claim(record(f"r{number}", None))
         for number in range(3, 6):
             await one.settle(StoredResult(f"r{number}", answer=b"{}"))
         for _ in range(3):
@@ -242,7 +207,7 @@ def test_a_lease_is_renewed_for_all_that_is_held_and_for_nothing_else(dicts: Dic
             async with asyncio.timeout(10):
                 while dicts.calls["DictUpdate"] < before + 2:
                     await asyncio.sleep(0.01)
-            states = [(await two.look(f"r{number}") or Claim(ticket(""), "lost")).state for number in range(6)]
+            states = [(await two.look(f"r{number}") or Claim(record(""), "lost")).state for number in range(6)]
             assert states == ["running"] * 3 + ["settled"] * 3
 
     with_two(client, use, renew_seconds=0.05)
@@ -250,12 +215,12 @@ def test_a_lease_is_renewed_for_all_that_is_held_and_for_nothing_else(dicts: Dic
 
 def test_what_a_closed_container_held_is_lost_at_once(dicts: Dicts, client: Any) -> None:
     async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
-        await one.claim(ticket("r1"))
-        await one.claim(ticket("r2", "other"))
+        await one.claim(record("r1"))
+        await one.claim(record("r2", "other"))
         await one.settle(StoredResult("r2", answer=b"{}"))
         await one.close()
-        assert await two.look("r1") == Claim(ticket("r1"), "lost")
-        assert await two.claim(ticket("r3")) is None
+        assert await two.look("r1") == Claim(record("r1"), "lost")
+        assert await two.claim(record("r3")) is None
         found = await two.look("r2")
         assert found is not None and found.state == "settled"
 
@@ -266,10 +231,10 @@ def test_two_processes_with_one_memory_are_not_the_same_holder(dicts: Dicts, cli
     """Who holds is named at the first claim: a snapshot of a coordinator that was made holds no name."""
 
     async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
-        assert one._holder == two._holder == ""
-        await one.claim(ticket("r1"))
-        await two.claim(ticket("r2", None))
-        assert one._holder and two._holder and one._holder != two._holder
+        assert one.owner == two.owner == ""
+        await one.claim(record("r1"))
+        await two.claim(record("r2", None))
+        assert one.owner and two.owner and one.owner != two.owner
 
     with_two(client, use)
 
@@ -281,7 +246,7 @@ def test_a_long_answer_travels_in_parts(dicts: Dicts, client: Any) -> None:
     answer, events = os.urandom(12_000_000), os.urandom(3_000_000)  # does not get smaller; a plane's value has 5 MiB
 
     async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
-        await one.claim(ticket("r1"))
+        await one.claim(record("r1"))
         await one.settle(StoredResult("r1", answer=answer, events=events))
         found = await two.look("r1")
         assert found is not None and found.settled == StoredResult("r1", answer=answer, events=events)
@@ -294,23 +259,23 @@ def test_an_answer_too_long_to_keep_is_told_to_who_asks_later(
     dicts: Dicts, client: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
-        await one.claim(ticket("r1"))
+        await one.claim(record("r1"))
         await one.settle(StoredResult("r1", answer=os.urandom(200_000)))
-        for found in (await two.look("r1"), await two.claim(ticket("r2"))):
+        for found in (await two.look("r1"), await two.claim(record("r2"))):
             assert found is not None and found.settled is not None and found.settled.failure is not None
             assert found.settled.failure.code == "answer_too_large"
-        await one.claim(ticket("r3", "other"))
+        await one.claim(record("r3", "other"))
         await one.settle(StoredResult("r3", answer=b"{}", events=os.urandom(200_000)))
         found = await two.look("r3")
         assert found is not None and found.settled == StoredResult("r3", answer=b"{}")
 
     with_two(client, use, most_bytes=100_000)
-    assert len([record for record in caplog.records if "not kept" in record.message]) == 2
+    assert len([line for line in caplog.records if "not stored" in line.message]) == 2
 
 
 def test_an_answer_with_a_part_missing_is_an_error_and_never_a_shorter_answer(dicts: Dicts, client: Any) -> None:
     async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
-        await one.claim(ticket("r1"))
+        await one.claim(record("r1"))
         await one.settle(StoredResult("r1", answer=os.urandom(50_000)))
         entries = dicts.named["two"]
         (part,) = [key for key in entries if b"part/r1/answer/2" in key]
@@ -321,9 +286,9 @@ def test_an_answer_with_a_part_missing_is_an_error_and_never_a_shorter_answer(di
         for nonsense in (b"no JSON", b"7", b'"r1"', b"[]", b"{}"):
             entries[name] = modal._serialization.serialize(nonsense)
             with pytest.raises(StoreError, match="cannot be read"):
-                await two.claim(ticket("r2"))
+                await two.claim(record("r2"))
         entries[name] = modal._serialization.serialize({"an": "object"})
-        with pytest.raises(StoreError, match="none of ours"):
+        with pytest.raises(StoreError, match="not written by this app"):
             await two.look("r1")
 
     with_two(client, use, part_bytes=10_000)
@@ -331,9 +296,9 @@ def test_an_answer_with_a_part_missing_is_an_error_and_never_a_shorter_answer(di
 
 def test_a_dict_that_does_not_answer_is_a_sentence_without_its_text(dicts: Dicts, client: Any) -> None:
     async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
-        await one.claim(ticket("r1"))
+        await one.claim(record("r1"))
         dicts.down = True
-        for call in (one.claim(ticket("r2")), one.look("r1"), two.settle(StoredResult("r1", answer=b"{}"))):
+        for call in (one.claim(record("r2")), one.look("r1"), two.settle(StoredResult("r1", answer=b"{}"))):
             with pytest.raises(StoreError) as caught:
                 await call
             assert "canary" not in str(caught.value)
@@ -342,9 +307,9 @@ def test_a_dict_that_does_not_answer_is_a_sentence_without_its_text(dicts: Dicts
         dicts.down = False
         # What could not be settled is no longer held; with the next renewal everybody knows.
         async with asyncio.timeout(10):
-            while (await two.look("r1") or Claim(ticket(""), "running")).state != "lost":
+            while (await two.look("r1") or Claim(record(""), "running")).state != "lost":
                 await asyncio.sleep(0.02)
-        assert await one.claim(ticket("r2")) is None, "a refused claim holds nothing"
+        assert await one.claim(record("r2")) is None, "a refused claim holds nothing"
 
     with_two(client, use, renew_seconds=0.05)
 
@@ -353,10 +318,10 @@ def test_no_call_waits_for_ever(dicts: Dicts, client: Any) -> None:
     dicts.slow_seconds = 3.0
 
     async def use() -> None:
-        tickets = ModalIdempotencyStore(ModalEntries("slow", client=client, call_seconds=0.2), HandClock())
+        store = ModalIdempotencyStore(ModalEntries("slow", client=client, call_seconds=0.2), HandClock())
         with pytest.raises(StoreError, match="TimeoutError"):
-            await tickets.look("r1")
-        await tickets.close()
+            await store.look("r1")
+        await store.close()
 
     asyncio.run(use())
 
@@ -378,7 +343,7 @@ def test_whatever_the_client_raises_is_a_store_error_and_the_leases_go_on(dicts:
         clock, entries = HandClock(), Ends("ends", client=client)
         one = ModalIdempotencyStore(entries, clock, renew_seconds=0.05)
         two = ModalIdempotencyStore(ModalEntries("ends", client=client), clock)
-        assert await one.claim(ticket("r1")) is None
+        assert await one.claim(record("r1")) is None
         entries.breaks = True
         with pytest.raises(StoreError, match="StreamTerminatedError") as caught:
             await entries.put("x", b"")
@@ -387,7 +352,7 @@ def test_whatever_the_client_raises_is_a_store_error_and_the_leases_go_on(dicts:
         entries.breaks = False
         clock.at += LEASE_SECONDS + 1
         async with asyncio.timeout(10):
-            while await two.look("r1") != Claim(ticket("r1"), "running"):
+            while await two.look("r1") != Claim(record("r1"), "running"):
                 await asyncio.sleep(0.02)
         await one.close()
         await two.close()
@@ -397,7 +362,7 @@ def test_whatever_the_client_raises_is_a_store_error_and_the_leases_go_on(dicts:
 
 def test_nothing_that_lies_there_is_a_key_or_a_body(dicts: Dicts, client: Any) -> None:
     async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
-        await one.claim(replace(ticket("r1"), key="5" * 64, fingerprint="7" * 64))
+        await one.claim(replace(record("r1"), key="5" * 64, fingerprint="7" * 64))
         await one.settle(StoredResult("r1", answer=b'{"reward":1}'))
 
     with_two(client, use)
@@ -465,8 +430,8 @@ def test_what_is_settled_between_two_looks_is_not_lost(who: str, way: str) -> No
         one, two = (ModalIdempotencyStore(entries, clock, renew_seconds=3600) for _ in range(2))
         asks = two if who == "another container" else one
         over = StoredResult("r1", answer=b'{"reward":1}')
-        assert await one.claim(ticket("r0", "other")) is None  # is held to the end, so the holder's entry is removed
-        assert await one.claim(ticket("r1")) is None
+        assert await one.claim(record("r0", "other")) is None  # is held to the end, so the holder's entry is removed
+        assert await one.claim(record("r1")) is None
 
         async def happens() -> None:
             await one.settle(over)
@@ -474,9 +439,9 @@ def test_what_is_settled_between_two_looks_is_not_lost(who: str, way: str) -> No
                 await one.close()
 
         entries.after, entries.happens = "ticket/r1", happens
-        found = await (asks.claim(ticket("r2")) if way == "claim" else asks.look("r1"))
+        found = await (asks.claim(record("r2")) if way == "claim" else asks.look("r1"))
         assert entries.happens is None
-        assert found == Claim(ticket("r1"), "settled", over)
+        assert found == Claim(record("r1"), "settled", over)
         await one.close()
         await two.close()
 
@@ -487,15 +452,15 @@ def test_a_key_that_is_freed_between_two_looks_is_free() -> None:
     async def use() -> None:
         entries, clock = Meanwhile(), HandClock()
         one, two = (ModalIdempotencyStore(entries, clock, renew_seconds=3600) for _ in range(2))
-        assert await one.claim(ticket("r1")) is None
+        assert await one.claim(record("r1")) is None
 
         async def happens() -> None:
-            await one.settle(StoredResult("r1", failure=LAW.FAILURE), free_key=True)
+            await one.settle(StoredResult("r1", failure=FAILURE), free_key=True)
             await one.close()
 
         entries.after, entries.happens = "ticket/r1", happens
-        await one.claim(ticket("r0", "other"))
-        assert await two.claim(ticket("r2")) is None
+        await one.claim(record("r0", "other"))
+        assert await two.claim(record("r2")) is None
         await two.close()
 
     asyncio.run(use())
@@ -513,7 +478,7 @@ def test_whatever_happens_a_key_has_one_rollout_that_counts(steps: list[tuple[st
         settled: str | None = None  # the one whose result the key repeats
         for count, (word, who) in enumerate(steps):
             if word == "claim":
-                claims = {number: ticket(f"r{count}-{number}", at=clock.at) for number in range(3)}
+                claims = {number: record(f"r{count}-{number}", at=clock.at) for number in range(3)}
                 found = await asyncio.gather(*(made[number].claim(claim) for number, claim in claims.items()))
                 winners = [number for number, other in enumerate(found) if other is None]
                 alive = list(holds.values())
@@ -538,14 +503,14 @@ def test_whatever_happens_a_key_has_one_rollout_that_counts(steps: list[tuple[st
                     await made[who].settle(StoredResult(rollout, answer=b"{}"))
                     settled = rollout
                 elif word == "free":
-                    await made[who].settle(StoredResult(rollout, failure=LAW.FAILURE), free_key=True)
+                    await made[who].settle(StoredResult(rollout, failure=FAILURE), free_key=True)
                 elif word == "release":
                     await made[who].release(rollout)
                 else:
                     await made[who].close()
                     made[who] = ModalIdempotencyStore(entries, clock, renew_seconds=3600)
-        for tickets in made:
-            await tickets.close()
+        for store in made:
+            await store.close()
 
     asyncio.run(use())
 

@@ -26,12 +26,12 @@ from taskapp_kit.contract.protocols import (
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import IdempotencyKeyReused, RequestError, RolloutFailed, Saturated, StoreError
-from taskapp_kit.rollout.idempotency_memory import MemoryIdempotencyStore
 from taskapp_kit.rollout.in_flight import ANYONE, Caller
 from taskapp_kit.rollout.live import LiveRollouts
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.tracked_rollout import TrackedRollout
 from taskapp_kit.store import open_store
+from taskapp_kit.store.idempotency_memory import MemoryIdempotencyStore
 from taskapp_kit.store.sqlite import SqliteStore
 from tests.live_app import SECRET, a_body, marks
 

@@ -21,8 +21,7 @@ from stored_samples import pictured, png, rollout
 
 from taskapp_kit.contract.protocols import IdempotencyRecord, StoredResult, SystemClock
 from taskapp_kit.errors import StoreError
-from taskapp_kit.store.idempotency import SqlIdempotencyStore
-from taskapp_kit.store.idempotency_rows import statements
+from taskapp_kit.store.idempotency_sql import SqlIdempotencyStore, statements
 from taskapp_kit.store.postgres import PostgresStore
 from taskapp_kit.store.rows import to_row
 from taskapp_kit.store.schema import METADATA, MIGRATIONS, ROLLOUTS, migrate
@@ -236,7 +235,7 @@ def test_nothing_is_left_in_a_session_so_a_pooler_may_stand_between(postgres: Po
             await store.load(f"r{number}")
             await tickets.claim(ticket(f"r{number}", f"k{number}"))
             await tickets.look(f"r{number}")
-        own = tickets._turns._connection
+        own = tickets._jobs._connection
         assert own is not None and store._connection is not None
         for asked, found in (
             ("SELECT count(*) FROM pg_prepared_statements", 0),

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from taskapp_kit.config import Settings
 
 Together = Literal["dict", "memory", "store"]
-"""Where tickets are kept: a modal.Dict, each container's memory, or the store of TASKAPP_STORE."""
+"""Where idempotency records are stored: a modal.Dict, each container's memory, or the store of TASKAPP_STORE."""
 LONGEST_NAME = 64
 _loaded: dict[tuple[str, str], TaskApp] = {}
 
 
 def tickets_of(app_name: str) -> str:
-    """The Dict of a Modal app, unless another is named."""
+    """The name of the Dict of a Modal app, unless another is given."""
     fit = re.sub(r"[^A-Za-z0-9._-]", "-", app_name)[: LONGEST_NAME - len("-tickets")]
     return f"{fit}-tickets"
 
@@ -92,10 +92,10 @@ def serve(
     """The FastAPI app of one container.
 
     target, beside: as `load_task_app` takes them. settings: from the process environment when absent, where Modal puts
-    the Secret's values; keys are then taken out of it, for an author's code could read them there. coordinator, dict_name:
-    where tickets are kept; see `Together`, and `tickets_of` for the name. sandbox: which boxes an app gets whose file (not
-    only a function in it) imports `taskapp_kit.sandbox`: Modal Sandboxes, or what holds inside this container. On a laptop
-    (`web.local()`) tickets are held in memory and boxes are local.
+    the Secret's values; keys are then taken out of it, for an author's code could read them there. coordinator,
+    dict_name: where idempotency records are stored; see `Together`, and `tickets_of` for the name. sandbox: which boxes
+    an app gets whose file (not only a function in it) imports `taskapp_kit.sandbox`: Modal Sandboxes, or what holds
+    inside this container. On a laptop (`web.local()`) records are in memory and boxes are local.
 
     Raises DiscoveryError, DeclarationError, ConfigError, Unavailable, StoreError.
     """
@@ -105,7 +105,7 @@ def serve(
     from taskapp_kit.deploy.modal.dict_entries import ModalEntries
     from taskapp_kit.deploy.modal.idempotency import ModalIdempotencyStore
     from taskapp_kit.deploy.modal.load_app import load_task_app
-    from taskapp_kit.rollout.idempotency_memory import MemoryIdempotencyStore
+    from taskapp_kit.store.idempotency_memory import MemoryIdempotencyStore
 
     in_container = _in_container()
     if coordinator not in ("dict", "memory", "store"):
@@ -121,18 +121,18 @@ def serve(
 
         remote.use(ModalMachines())
     clock = SystemClock()
-    tickets: IdempotencyStore | None = None
+    records: IdempotencyStore | None = None
     if coordinator == "store":
         if settings.store in (None, "none"):
             raise ConfigError(
-                "Tickets are to be kept by the store, and no store is set.",
+                "Idempotency records are to be in the store, and no store is set.",
                 hint="Put TASKAPP_STORE into the Secret, or use coordinator='dict'.",
             )
     elif coordinator == "memory" or not in_container:
-        tickets = MemoryIdempotencyStore(clock)
+        records = MemoryIdempotencyStore(clock)
     else:
-        tickets = ModalIdempotencyStore(ModalEntries(dict_name or tickets_of(app.name)), clock)
-    return build(app, settings, clock=clock, coordinator=tickets)
+        records = ModalIdempotencyStore(ModalEntries(dict_name or tickets_of(app.name)), clock)
+    return build(app, settings, clock=clock, coordinator=records)
 
 
 def _in_container() -> bool:

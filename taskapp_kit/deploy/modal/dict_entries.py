@@ -1,6 +1,6 @@
-"""The entries of a modal.Dict, as far as tickets need them: three steps that no two containers can do at once.
+"""The entries of a modal.Dict, as idempotency records need them: three steps that no two containers can do at once.
 
-Keys are text, values bytes, whatever Modal's client wraps them in: no object of ours is ever pickled.
+Keys are text and values bytes, whatever Modal's client wraps them in: no object of ours is ever pickled.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from taskapp_kit.errors import StoreError
 
 CALL_SECONDS = 30.0
-"""How long one call to the Dict may take, with the client's own repetitions."""
+"""How long one call to the Dict may take, with the client's own retries."""
 
 
 class Entries(Protocol):
@@ -23,11 +23,11 @@ class Entries(Protocol):
         ...
 
     async def put(self, key: str, value: bytes) -> None:
-        """Puts it, whatever was there."""
+        """Puts it, replacing what is there."""
         ...
 
     async def put_if_absent(self, key: str, value: bytes) -> bool:
-        """Puts it and answers True, or answers False where something is. Of several at once one succeeds."""
+        """Puts it and returns True, or returns False where an entry is. Of several at once one succeeds."""
         ...
 
     async def remove(self, key: str) -> None:
@@ -36,9 +36,9 @@ class Entries(Protocol):
 
 
 class ModalEntries:
-    """A named modal.Dict, made when it is missing. Modal's client is first asked when the first entry is.
+    """A named modal.Dict, created when it is missing. Modal's client is not used before the first call.
 
-    Raises StoreError: what kind of refusal it was, never its text.
+    Raises StoreError, with the type of Modal's error and never its text.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ModalEntries:
         value = await self._call("read", lambda found: found.get.aio(key))
         if value is not None and not isinstance(value, bytes):
             raise StoreError(
-                f"the entry {key!r} of the modal.Dict {self.name!r} is none of ours.",
+                f"the entry {key!r} of the modal.Dict {self.name!r} was not written by this app.",
                 hint="Give each app a Dict of its own.",
             )
         return value
@@ -95,5 +95,5 @@ class ModalEntries:
             raise StoreError(
                 f"the modal.Dict {self.name!r} could not be {'read' if verb == 'read' else 'written'}: "
                 f"{type(error).__name__}.",
-                hint="Send the request again; if it stays so, look at the Dict with `modal dict list`.",
+                hint="Send the request again; if it fails again, look at the Dict with `modal dict list`.",
             ) from error

@@ -146,7 +146,7 @@ def make_plan(
 
 
 def together(settings: ModalSettings) -> Together:
-    """Where tickets are kept: in the store when there is one, in memory of a single container, else in a modal.Dict."""
+    """Where idempotency records are: in the store when there is one, in memory of one container, else in a modal.Dict."""
     if settings.store == "postgres-secret":
         return "store"
     return "memory" if settings.max_containers == 1 else "dict"

@@ -1,0 +1,275 @@
+"""Idempotency records in the table `tickets`, beside the rollouts, for all processes that serve one database.
+
+Of two claims the unique index on `key` decides. Each step is one transaction and holds also where others write at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import zlib
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+from taskapp_kit.contract.protocols import TICKET_SECONDS, Clock, IdempotencyRecord, StoredResult
+from taskapp_kit.errors import Failure, StoreError
+from taskapp_kit.store.batch_thread import BatchThread, Job
+from taskapp_kit.store.database import Driver, SqlDatabase, SqlDialect
+from taskapp_kit.store.idempotency import CLAIM_TRIES, LeasedIdempotencyStore
+from taskapp_kit.store.lease_owner import certainly_dead, this_process
+from taskapp_kit.store.rows import packed
+
+log = logging.getLogger("taskapp_kit.store")
+
+LEASE_SECONDS = 15.0
+"""How long a record counts as owned after its owner last renewed it."""
+RENEW_SECONDS = 5.0
+"""How often an owner renews its leases."""
+PURGE_SECONDS = 3600.0
+"""Expired records are removed with the first claim, and with one when this long has passed since."""
+PURGED_AT_ONCE = 100
+"""Records removed in one transaction, so that no write waits long for it."""
+
+
+class IdempotencyRow(NamedTuple):
+    """A row of `tickets`, its columns in the order of `IdempotencyStatements.by_id`."""
+
+    rollout_id: str
+    fingerprint: str
+    created_at: float
+    key: str | None
+    key_label: str | None
+    app: str | None
+    settled_at: float | None
+    holder: str
+    process: str | None
+    lease_until: float
+    answer_encoding: str | None
+    failure: str | None
+    answer: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class SqlEntry:
+    """A `StoredEntry`. result: None while it runs, and of one that expired. alive: whether its lease or process lives."""
+
+    row: IdempotencyRow
+    result: StoredResult | None
+    alive: bool
+
+    @property
+    def ticket(self) -> IdempotencyRecord:
+        """The record that was claimed."""
+        return IdempotencyRecord(*self.row[:6])
+
+    @property
+    def owner(self) -> str:
+        """Its owner."""
+        return self.row.holder
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has a result."""
+        return self.row.settled_at is not None
+
+    @property
+    def freed(self) -> bool:
+        """Whether its key may be claimed again, or it never had one."""
+        return self.row.key is None
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyStatements:
+    """The statements, in the database's own dialect."""
+
+    by_id: str
+    by_key: str
+    free_key: str
+    insert: str
+    settle: str
+    release: str
+    renew: str
+    purge: str
+
+
+_BY_ID = (
+    "SELECT rollout_id, fingerprint, created_at, key, key_label, app, settled_at, holder, process, lease_until, "
+    "answer_encoding, failure, answer FROM tickets WHERE rollout_id = ?"
+)
+_ANY = IdempotencyStatements(
+    by_id=_BY_ID,
+    by_key=_BY_ID.replace("WHERE rollout_id", "WHERE key"),
+    # Only from the record that was seen: it may have been renewed or settled, or the key taken, since.
+    free_key="UPDATE tickets SET key = NULL WHERE rollout_id = ? AND key = ? AND lease_until = ? "
+    "AND COALESCE(settled_at, -1) = ?",
+    insert="INSERT INTO tickets (rollout_id, fingerprint, created_at, key, key_label, app, holder, process, lease_until) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+    settle="UPDATE tickets SET settled_at = ?, failure = ?, answer_encoding = ?, answer = ?, "
+    "key = CASE WHEN ? THEN NULL ELSE key END WHERE rollout_id = ? AND holder = ? AND settled_at IS NULL",
+    release="DELETE FROM tickets WHERE rollout_id = ? AND holder = ? AND settled_at IS NULL",
+    renew="UPDATE tickets SET lease_until = ? WHERE rollout_id IN ({each}) AND holder = ? AND settled_at IS NULL",
+    purge="DELETE FROM tickets WHERE rollout_id IN "
+    "(SELECT rollout_id FROM tickets WHERE created_at <= ? OR created_at > ? LIMIT ?{skip_locked})",
+)
+
+
+@cache
+def statements(dialect: SqlDialect) -> IdempotencyStatements:
+    """The statements in this dialect."""
+
+    def spelled(statement: str) -> str:
+        statement = statement.replace("{each}", dialect.each).replace("{skip_locked}", dialect.skip_locked)
+        return statement.replace("?", dialect.mark)
+
+    return IdempotencyStatements(**{name: spelled(statement) for name, statement in asdict(_ANY).items()})
+
+
+class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
+    """An `IdempotencyStore` in `database`. Use it on one event loop; several may share one database.
+
+    renew_seconds: how often the leases of owned records are renewed. `StoredResult.events` are not stored here: the
+    table `rollouts` has them.
+    """
+
+    def __init__(self, database: SqlDatabase, clock: Clock, *, renew_seconds: float = RENEW_SECONDS) -> None:
+        super().__init__(
+            clock, f"the store {database.place}", log, lease_seconds=LEASE_SECONDS, renew_seconds=renew_seconds
+        )
+        self._statements = statements(database.spelling)
+        self._process = this_process()
+        self._purged_at: float | None = None
+        self._jobs = BatchThread(database, "taskapp-idempotency")
+
+    async def _put_if_absent(self, ticket: IdempotencyRecord, over: SqlEntry | None) -> SqlEntry | None:
+        try:
+            there = await self._jobs.do(partial(self._put, ticket=ticket, over=over), order=ticket.key or "")
+        except asyncio.CancelledError:
+            if not self._closed:  # it may have been put: the next job removes it
+                self._jobs.do(partial(self._delete, rollout_id=ticket.rollout_id))
+            raise
+        if self._purged_at is None or self._clock.monotonic() - self._purged_at >= PURGE_SECONDS:
+            self._purged_at = self._clock.monotonic()
+            self._purge_some()
+        return there
+
+    async def _read(self, rollout_id: str) -> SqlEntry | None:
+        return await self._jobs.do(
+            lambda connection: self._entry(connection, self._statements.by_id, rollout_id), writes=False
+        )
+
+    async def _result(self, entry: SqlEntry) -> StoredResult:
+        if entry.result is None:
+            raise StoreError(f"rollout {entry.row.rollout_id!r} has no result yet.", hint="Ask again later.")
+        return entry.result
+
+    async def _is_alive(self, entry: SqlEntry) -> bool:
+        return entry.alive
+
+    def _write_result(self, ticket: IdempotencyRecord, settled: StoredResult, free_key: bool) -> asyncio.Future[None]:
+        return self._jobs.do_prepared(lambda: self._settling(settled, free_key))
+
+    async def _remove(self, rollout_id: str) -> None:
+        await self._jobs.do(partial(self._delete, rollout_id=rollout_id))
+
+    async def _renew(self) -> None:
+        if self._owned:
+            await self._jobs.do(partial(self._lease, rollout_ids=list(self._owned), seconds=LEASE_SECONDS))
+
+    async def _give_up(self, rollout_ids: list[str]) -> None:
+        await self._jobs.do(partial(self._lease, rollout_ids=rollout_ids, seconds=-LEASE_SECONDS))
+
+    async def _close(self) -> None:
+        await self._jobs.stop()
+
+    def _purge_some(self) -> None:
+        """Removes records that expired, or are from a future that a wrong clock wrote: some now, the others next."""
+
+        def then(purged: asyncio.Future[int]) -> None:
+            if purged.cancelled() or self._closed:
+                return
+            if (error := purged.exception()) is not None:
+                log.warning("expired idempotency records were not removed: %s", error)
+            elif purged.result() == PURGED_AT_ONCE:
+                self._purge_some()
+
+        self._jobs.do(self._purge).add_done_callback(then)
+
+    # What follows runs in the thread, inside a transaction.
+
+    def _put(self, connection: Driver, *, ticket: IdempotencyRecord, over: SqlEntry | None) -> SqlEntry | None:
+        if over is not None:
+            seen = over.row
+            settled_at = -1.0 if seen.settled_at is None else seen.settled_at
+            connection.execute(self._statements.free_key, [seen.rollout_id, ticket.key, seen.lease_until, settled_at])
+        values = (ticket.rollout_id, ticket.fingerprint, ticket.created_at, ticket.key, ticket.key_label, ticket.app)
+        for _ in range(CLAIM_TRIES):
+            lease_until = self._clock.now() + LEASE_SECONDS
+            owner = (self.owner, self._process, lease_until)
+            if connection.execute(self._statements.insert, [*values, *owner]).rowcount == 1:
+                return None
+            there = None if ticket.key is None else self._entry(connection, self._statements.by_key, ticket.key)
+            if there is not None:
+                return None if self._put_before(there.row, ticket) else there
+            same_id = self._entry(connection, self._statements.by_id, ticket.rollout_id)
+            if same_id is not None:
+                if self._put_before(same_id.row, ticket):
+                    return None
+                raise self._duplicate(ticket.rollout_id)
+            # its key was given up just now
+        raise self._contended(ticket.rollout_id)
+
+    def _put_before(self, row: IdempotencyRow, ticket: IdempotencyRecord) -> bool:
+        """Whether this very claim was written before: a job is repeated when its commit lost the connection."""
+        written = (row.rollout_id, row.fingerprint, row.created_at, row.key, row.holder, row.settled_at)
+        return written == (ticket.rollout_id, ticket.fingerprint, ticket.created_at, ticket.key, self.owner, None)
+
+    def _entry(self, connection: Driver, statement: str, name: str) -> SqlEntry | None:
+        values: Any = connection.execute(statement, [name]).fetchone()
+        if values is None:
+            return None
+        row = IdempotencyRow(*values)
+        if row.settled_at is None:
+            alive = self._lease_holds(row.lease_until) and not certainly_dead(row.process, self._process)
+            return SqlEntry(row, None, alive)
+        current = self._is_current(IdempotencyRecord(*row[:6]))
+        return SqlEntry(row, result_of(row) if current else None, alive=False)
+
+    def _settling(self, settled: StoredResult, free_key: bool) -> Job[None]:
+        failure = None if settled.failure is None else json.dumps(asdict(settled.failure))
+        encoding, answer = (None, None) if settled.answer is None else packed(settled.answer)
+
+        def settle(connection: Driver) -> None:
+            values = (self._clock.now(), failure, encoding, answer, free_key, settled.rollout_id, self.owner)
+            connection.execute(self._statements.settle, values)
+
+        return settle
+
+    def _delete(self, connection: Driver, *, rollout_id: str) -> None:
+        connection.execute(self._statements.release, [rollout_id, self.owner])
+
+    def _lease(self, connection: Driver, *, rollout_ids: list[str], seconds: float) -> None:
+        connection.execute(self._statements.renew, [self._clock.now() + seconds, json.dumps(rollout_ids), self.owner])
+
+    def _purge(self, connection: Driver) -> int:
+        now = self._clock.now()
+        return connection.execute(
+            self._statements.purge, [now - TICKET_SECONDS, now + TICKET_SECONDS, PURGED_AT_ONCE]
+        ).rowcount
+
+
+def result_of(row: IdempotencyRow) -> StoredResult:
+    """The result in a settled row. Raises StoreError for a row that cannot be read."""
+    try:
+        if row.failure is not None:
+            return StoredResult(row.rollout_id, failure=Failure(**json.loads(row.failure)))
+        if row.answer_encoding not in ("json", "zlib") or row.answer is None:
+            raise ValueError(row.answer_encoding)
+        compressed = row.answer_encoding == "zlib"
+        return StoredResult(row.rollout_id, answer=zlib.decompress(row.answer) if compressed else row.answer)
+    except (ValueError, TypeError, zlib.error) as fault:
+        raise StoreError(
+            f"the result of rollout {row.rollout_id!r} is in the store but cannot be read: {type(fault).__name__}.",
+            hint="The store is damaged; restore it from a copy.",
+        ) from fault

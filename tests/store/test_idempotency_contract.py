@@ -1,0 +1,33 @@
+"""The contract of idempotency stores, for records in memory, in SQLite, and in Postgres."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from taskapp_kit.contract.protocols import IdempotencyStore, Store
+from taskapp_kit.store import open_store
+from taskapp_kit.store.idempotency_memory import MemoryIdempotencyStore
+from tests.idempotency_contract import *  # noqa: F403
+from tests.idempotency_contract import HandClock, Run, Use
+
+
+@pytest.fixture
+def run(address: str) -> Run:
+    """Runs `use(store, clock)` on an event loop; `address` is of each kind of store."""
+
+    async def main(use: Use) -> None:
+        clock = HandClock()
+        rollouts: Store | None = None if address == "memory" else open_store(address)
+        store: IdempotencyStore | None = rollouts.coordinator(clock) if rollouts else MemoryIdempotencyStore(clock)
+        assert store is not None
+        try:
+            await use(store, clock)
+        finally:
+            await store.close()
+            await store.close()  # a second call does nothing
+            if rollouts is not None:
+                await rollouts.close()
+
+    return lambda use: asyncio.run(main(use))
