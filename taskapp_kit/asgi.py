@@ -8,7 +8,7 @@ from taskapp_kit.config import Settings, from_environment
 from taskapp_kit.contract.protocols import Clock, IdempotencyStore, Store, SystemClock
 from taskapp_kit.declare.app import Exposure, TaskApp
 from taskapp_kit.rollout.models.access import model_access
-from taskapp_kit.rollout.service import Service
+from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.app import create
 from taskapp_kit.serve.keys import Keys
 
@@ -41,15 +41,17 @@ def build(
 
     service = Service(
         app,
+        ServiceSettings(
+            max_concurrent=settings.max_concurrent,
+            max_time_seconds=settings.max_time_seconds,
+            exposure=exposure,
+            workers=settings.workers,
+            max_calls=settings.max_calls_per_answer,
+            skip_judges=skip_judges,
+            gold=settings.gold,
+        ),
         store=store,
         clock=clock,
-        max_concurrent=settings.max_concurrent,
-        max_time_seconds=settings.max_time_seconds,
-        exposure=exposure,
-        workers=settings.workers,
-        gold=settings.gold,
-        max_calls=settings.max_calls_per_answer,
         models=model_access(settings, exposure, clock or SystemClock(), is_door_key=is_door_key),
-        skip_judges=skip_judges,
     )
     return create(service, settings, exposure=exposure, coordinator=coordinator)

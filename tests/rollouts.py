@@ -9,12 +9,12 @@ from typing import Any
 
 from taskapp_kit import TaskApp
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.protocols import SystemClock
+from taskapp_kit.contract.protocols import Clock, Store, SystemClock
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.rollout.models.access import model_access
-from taskapp_kit.rollout.service import Service
+from taskapp_kit.rollout.models.access import ModelAccess, model_access
+from taskapp_kit.rollout.service import Service, ServiceSettings
 
 HEADER = """import dataclasses, enum, math, random
 from typing import Annotated, Any, Literal, Optional
@@ -41,6 +41,18 @@ def a_request(policy: str | None = "random", **given: Any) -> RolloutRequest:
     return RolloutRequest.model_validate({**body, **given})
 
 
+def a_service(
+    app: TaskApp,
+    *,
+    store: Store | None = None,
+    clock: Clock | None = None,
+    models: ModelAccess | None = None,
+    **settings: Any,
+) -> Service:
+    """A service whose settings are given one by one."""
+    return Service(app, ServiceSettings(**settings), store=store, clock=clock, models=models)
+
+
 def play(app: TaskApp, policy: str | None = "random", **given: Any) -> Rollout:
     """One rollout on a service of its own; raises what `Service.rollout` raises."""
 
@@ -58,7 +70,7 @@ def one_model_rollout(app: TaskApp, url: str, **given: Any) -> Rollout:
     """One rollout that the model at `url` plays; `policy_config` adds to `policy.config`."""
 
     async def once() -> Rollout:
-        service = Service(app, exposure="local", models=model_access(Settings(variables={}), "local", SystemClock()))
+        service = a_service(app, exposure="local", models=model_access(Settings(variables={}), "local", SystemClock()))
         config = {"inference_url": url, "model": "m", **given.pop("policy_config", {})}
         try:
             return await service.rollout(a_request(None, policy_config=config, **{"seed": 3, **given}))

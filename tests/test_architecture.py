@@ -35,12 +35,10 @@ LAYERS = (
 
 INSIDE = {
     "rollout": (
-        {"episode", "event_buffer", "models", "policy", "response", "sandbox_level", "score"},
+        {"episode", "event_buffer", "models", "policy", "response", "score"},
         {"describe", "request", "store_health", "token_limit", "tracked_rollout"},
-        {"groups", "play_and_score"},
-        {"outcome"},
-        {"in_flight", "stored_record", "stored_response"},
-        {"admission", "workers"},
+        {"groups", "in_flight", "play_and_score"},
+        {"admission", "stored_record", "workers"},
         {"executor"},
         {"service"},
         {"live", "retention"},

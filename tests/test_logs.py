@@ -22,7 +22,7 @@ from taskapp_kit.config import Settings, child_environment, tell_children, told_
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.logs import LogMessage
 from taskapp_kit.rollout.in_flight import Caller
-from taskapp_kit.rollout.service import Service
+from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.telemetry.rollout_log import log_ended
 from tests.cli.conftest import ROOT, serving
 
@@ -196,7 +196,7 @@ def talker(tmp_path: Path) -> TaskApp:
 
 
 async def _played(app: TaskApp, environment: str, workers: int) -> str:
-    service = Service(app, workers=workers)
+    service = Service(app, ServiceSettings(workers=workers))
     service.watchers.append(log_ended)
     try:
         rollout = await service.rollout(a_request("noop", seed=4, env_name=environment), caller=Caller("lab 1"))

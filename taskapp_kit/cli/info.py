@@ -92,8 +92,8 @@ def _local(app: TaskApp, settings: Settings, wanted: str | None) -> dict[str, An
     from taskapp_kit.declare.episode_selection import find_environment
     from taskapp_kit.rollout.describe import Description
     from taskapp_kit.rollout.policy.select import policies_of
-    from taskapp_kit.rollout.sandbox_level import sandbox_in_use
     from taskapp_kit.rollout.score.judges import needed_roles
+    from taskapp_kit.rollout.service import sandbox_in_use
 
     spec = app.freeze()
     told = Description(
@@ -184,7 +184,7 @@ def _prompt(
     from taskapp_kit.rollout.models.access import model_access
     from taskapp_kit.rollout.policy.chat.conversation import prompt_of
     from taskapp_kit.rollout.policy.options import read_asking
-    from taskapp_kit.rollout.service import Service
+    from taskapp_kit.rollout.service import Service, ServiceSettings
 
     spec = app.freeze()
     environment = find_environment(spec, wanted)
@@ -205,7 +205,11 @@ def _prompt(
 
     async def look() -> View:
         models = model_access(settings, "local", SystemClock())
-        service = Service(app, max_concurrent=1, threads=1, exposure="local", models=models, skip_judges=True)
+        service = Service(
+            app,
+            ServiceSettings(max_concurrent=1, threads=1, exposure="local", skip_judges=True),
+            models=models,
+        )
         try:
             return await service.first_view(request)
         finally:

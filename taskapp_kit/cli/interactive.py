@@ -14,7 +14,7 @@ from taskapp_kit.contract.trajectory import Decision
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.rollout.models.access import model_access
-from taskapp_kit.rollout.service import Service
+from taskapp_kit.rollout.service import Service, ServiceSettings
 
 DAY_SECONDS = 86_400.0
 
@@ -57,12 +57,14 @@ def play(
     async def episode() -> Rollout:
         service = Service(
             app,
-            max_concurrent=1,
-            max_time_seconds=DAY_SECONDS,
-            exposure="local",
-            threads=1,
+            ServiceSettings(
+                max_concurrent=1,
+                max_time_seconds=DAY_SECONDS,
+                exposure="local",
+                threads=1,
+                skip_judges=skip_judges,
+            ),
             models=model_access(settings, "local", SystemClock()),
-            skip_judges=skip_judges,
         )
         try:
             return await service.rollout(request, policy=person)

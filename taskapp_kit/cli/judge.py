@@ -267,8 +267,8 @@ class _LabelReader:
             "env": {"env_name": told.get("environment"), "seed": told.get("seed", 0), "config": config},
             "policy": {"policy_name": "constant", "config": {"action": answer}},
         }
-        planned = self._planner.plan(RolloutRequest.model_validate(body))
-        played = await asyncio.to_thread(play, self._unscored, planned, SystemClock(), Control(), [])
+        plan = self._planner.plan(RolloutRequest.model_validate(body))
+        played = await asyncio.to_thread(play, self._unscored, plan, SystemClock(), Control(), [])
         if played.failure is not None:
             raise self._wrong(f"could not be played: {played.failure.message}")
         return played.trajectory

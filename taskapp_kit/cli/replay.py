@@ -128,7 +128,7 @@ async def _replayed(
     from taskapp_kit.contract.protocols import SystemClock
     from taskapp_kit.evaluate.replay import replay, stored_ids
     from taskapp_kit.rollout.models.access import model_access
-    from taskapp_kit.rollout.service import Service
+    from taskapp_kit.rollout.service import Service, ServiceSettings
     from taskapp_kit.store import open_store
 
     stored_in = open_store(source, create=False)
@@ -137,7 +137,10 @@ async def _replayed(
         kept_in = None if target in (None, "none") else open_store(str(target))
         models = model_access(settings, "local", SystemClock())
         service = Service(
-            app, store=kept_in, max_concurrent=1, exposure="local", threads=1, models=models, skip_judges=True
+            app,
+            ServiceSettings(max_concurrent=1, exposure="local", threads=1, skip_judges=True),
+            store=kept_in,
+            models=models,
         )
         _not_the_same_place(stored_in, kept_in)
         ids = await stored_ids(stored_in, app.name) if rollout_id is None else [rollout_id]

@@ -212,7 +212,7 @@ async def _play(
     from taskapp_kit.contract.protocols import SystemClock
     from taskapp_kit.rollout.models.access import model_access
     from taskapp_kit.rollout.score.judges import check_judges
-    from taskapp_kit.rollout.service import Service
+    from taskapp_kit.rollout.service import Service, ServiceSettings
 
     models = model_access(settings, "local", SystemClock())
     if not skip_judges:
@@ -224,14 +224,16 @@ async def _play(
         store = open_store(str(settings.store))
     service = Service(
         app,
+        ServiceSettings(
+            max_concurrent=1,
+            max_time_seconds=request.safety.max_time_s,
+            exposure="local",
+            threads=1,
+            max_calls=settings.max_calls_per_answer,
+            skip_judges=skip_judges,
+        ),
         store=store,
-        max_concurrent=1,
-        max_time_seconds=request.safety.max_time_s,
-        exposure="local",
-        threads=1,
         models=models,
-        skip_judges=skip_judges,
-        max_calls=settings.max_calls_per_answer,
     )
     try:
         return await service.rollout(request, tell=None if lines is None else lines.tell)

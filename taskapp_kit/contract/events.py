@@ -22,7 +22,7 @@ import orjson
 
 from taskapp_kit.contract.content import Content, Image, Json
 from taskapp_kit.contract.trajectory import Decision, PlayedStep, Recording, Status, ToolCall, Trajectory, Turn
-from taskapp_kit.errors import Boundary
+from taskapp_kit.errors import Boundary, Failure
 
 SCHEMA_VERSION = 1
 """Version of the events' and the stored rows' shape."""
@@ -107,6 +107,10 @@ class Failed:
     message: str
     error_id: str = ""
     hint: str = ""
+
+    def failure(self) -> Failure:
+        """The failure that this event carries."""
+        return Failure(self.boundary, self.code, self.message, self.hint, self.error_id)
 
 
 @dataclass(slots=True)

@@ -1,99 +1,230 @@
-"""A rollout as the service finished it: an episode plus its scores, and what the caller asked for."""
+"""How a rollout ended: one object from the thread or process that played it to store, answer, log and caller."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Self
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.events import EncodedEvents, EpisodeEnded, Event, fold, from_json
-from taskapp_kit.contract.scorecard import RolloutSummary, Scorecard
+from taskapp_kit.contract.content import Json, images
+from taskapp_kit.contract.events import EncodedEvents, EpisodeEnded, Event, Failed, fold, from_json
+from taskapp_kit.contract.scorecard import JudgeRecord, RolloutSummary, Scorecard
 from taskapp_kit.contract.trajectory import Trajectory
+from taskapp_kit.errors import Failure
 
 if TYPE_CHECKING:
+    from taskapp_kit.contract.protocols import StoredRollout
     from taskapp_kit.contract.wire import RolloutRequest
 
+TOKEN_COUNTS = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
+"""Names that endpoints give to the tokens that they were sent and that they wrote, one pair of them each."""
 
-class Story:
-    """The events of a rollout and the trajectory that they tell; those of another process are read when first looked at."""
+_NOT_SENT = frozenset(
+    {
+        "request", "policy", "rollout_id", "created_at", "versions", "timing", "cause", "body", "row", "pictures",
+        "_encoded", "_events", "_trajectory",
+    }
+)  # fmt: skip
+"""Fields that a worker process leaves out: the parent process has them, or they travel apart as bytes."""
 
-    __slots__ = ("_encoded", "_events", "_final_state", "_pictures", "_trajectory")
 
-    def __init__(self, events: list[Event], trajectory: Trajectory) -> None:
-        self._events: list[Event] | None = events
-        self._trajectory: Trajectory | None = trajectory
-        self._encoded = EncodedEvents(b"[]")
-        self._pictures: dict[str, bytes] = {}
-        self._final_state: Json = None
+@dataclass(slots=True)
+class RolloutResult:
+    """A rollout that is over: scored (then it is a `Rollout`), failed, given up or cancelled (then `failure` says how).
+
+    policy: the name of the one that acted. length: steps. metrics: the episode's. usage: tokens, by the endpoint's names.
+    cost: US dollars for them, None where no price is known. ops_executed: 2 for a policy turn, 1 for a scripted action.
+    digest: None when the episode failed (one whose scoring failed has a digest: it can be scored later).
+    observation_digest: None then too, and when the caller asked for no pictures. cause: the exception behind a failure, for
+    the log. warnings: sentences for the caller. seconds: in environment, policy and scoring.
+
+    final_state, judging (every call of a judge) and second_calls (of models that the environment asked itself) are private:
+    they are stored apart and stand in no answer.
+
+    Set by the executor: rollout_id; created_at, unix seconds; versions of kit, app, environment and git commit (None
+    outside a checkout); timing, which is `seconds` with `framework` and `total`; pictures, PNG bytes by SHA-256; row, as
+    the store saves it, None without a store; body, the answer of `POST /rollout` as JSON, where a worker process wrote it.
+    """
+
+    request: RolloutRequest
+    policy: str
+    environment: str
+    version: str
+    split: str
+    seed: int
+    status: str
+    stop_reason: str
+    length: int
+    total_reward: float
+    metrics: dict[str, float]
+    usage: dict[str, float]
+    final_state: Json = None
+    ops_executed: int = 0
+    digest: str | None = None
+    observation_digest: str | None = None
+    cost: float | None = None
+    scorecard: Scorecard | None = None
+    failure: Failure | None = None
+    cause: BaseException | None = None
+    judging: JudgeRecord = field(default_factory=JudgeRecord)
+    second_calls: list[Json] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    rollout_id: str = ""
+    created_at: float = 0.0
+    versions: dict[str, str | None] = field(default_factory=dict)
+    timing: dict[str, float] = field(default_factory=dict)
+    pictures: dict[str, bytes] = field(default_factory=dict, repr=False)
+    row: StoredRollout | None = field(default=None, repr=False)
+    body: bytes | None = field(default=None, repr=False)
+    _encoded: EncodedEvents | None = field(default=None, repr=False)
+    _events: list[Event] | None = field(default=None, repr=False)
+    _trajectory: Trajectory | None = field(default=None, repr=False)
 
     @classmethod
-    def encoded(cls, events: EncodedEvents, pictures: dict[str, bytes], final_state: Json) -> Story:
-        """A story as it crossed from another process: its end state came apart, its pictures' bytes by hash."""
-        story = cls.__new__(cls)
-        story._events = story._trajectory = None
-        story._encoded, story._pictures, story._final_state = events, pictures, final_state
-        return story
+    def of_events(
+        cls,
+        request: RolloutRequest,
+        policy: str,
+        events: list[Event],
+        trajectory: Trajectory | None = None,
+        **given: Any,
+    ) -> Self:
+        """The result of an episode in this process. trajectory: the fold of `events`. given: further members."""
+        told = fold(events) if trajectory is None else trajectory
+        given.setdefault("status", told.status)
+        return cls(
+            request,
+            policy,
+            told.environment,
+            told.version,
+            told.split,
+            told.seed,
+            stop_reason=told.stop_reason,
+            length=told.length,
+            total_reward=told.total_reward,
+            metrics=told.metrics,
+            final_state=told.final_state,
+            usage=_usage_of(told),
+            cost=_cost_of(told),
+            _events=events,
+            _trajectory=told,
+            **given,
+        )
 
     @property
     def events(self) -> list[Event]:
-        """The events, in order."""
+        """The events, in order, from `started` to `scored`; those of a worker process are read when first looked at."""
         if self._events is None:
-            self._events = [from_json(told, self._pictures) for told in self._encoded]
+            self._events = [from_json(event, self.pictures) for event in self._encoded or ()]
             for event in self._events:
                 if isinstance(event, EpisodeEnded):
-                    event.final_state = self._final_state
+                    event.final_state = self.final_state
         return self._events
 
     @property
     def trajectory(self) -> Trajectory:
-        """Their fold."""
+        """The episode as it was played: the fold of `events`."""
         if self._trajectory is None:
             self._trajectory = fold(self.events)
         return self._trajectory
 
-
-@dataclass(slots=True)
-class Rollout:
-    """A finished, scored rollout.
-
-    observation_digest: None when the caller asked for no pictures. policy: the name of the one that acted.
-    ops_executed: 2 for a policy turn, 1 for a scripted action. warnings: what
-    was accepted and ignored. timing: seconds in environment, policy, scoring, framework and in all. usage: tokens.
-    versions: kit, app, environment, git commit (None outside a checkout). numbers: what `summary()` gives. body: the
-    answer of `POST /rollout` as JSON, when it was asked for and written where the rollout was played, else None.
-    """
-
-    rollout_id: str
-    request: RolloutRequest
-    created_at: float
-    story: Story
-    numbers: RolloutSummary
-    scorecard: Scorecard
-    digest: str
-    observation_digest: str | None
-    policy: str
-    ops_executed: int
-    warnings: list[str] = field(default_factory=list)
-    timing: dict[str, float] = field(default_factory=dict)
-    usage: dict[str, float] = field(default_factory=dict)
-    versions: dict[str, str | None] = field(default_factory=dict)
-    body: bytes | None = None
-
     @property
-    def trajectory(self) -> Trajectory:
-        """The episode as it was played."""
-        return self.story.trajectory
-
-    @property
-    def events(self) -> list[Event]:
-        """The events, in order, from `started` to `scored`."""
-        return self.story.events
+    def outcome(self) -> RolloutResult:
+        """This object, under the name by which docs/observability.md read it until 2026-11-22."""
+        return self
 
     @property
     def reward(self) -> float | None:
-        """The scorecard's blend of return and scores; None when a part of it is undefined."""
-        return self.scorecard.reward
+        """The scorecard's blend of return and scores; None when a part of it is undefined, or nothing was scored."""
+        return None if self.scorecard is None else self.scorecard.reward
+
+    @property
+    def tokens(self) -> int | None:
+        """Prompt and completion tokens of all turns; None where no endpoint counted any."""
+        counts = [self.usage[name] for name in TOKEN_COUNTS if name in self.usage]
+        total = sum(counts)
+        return int(total) if counts and 0 <= total < 2**63 else None
+
+    def shown_pictures(self) -> dict[str, bytes]:
+        """The pictures in the trajectory, PNG bytes by SHA-256 (hex); encodes those that are not yet."""
+        shown = list(images(self.trajectory.initial))
+        for step in self.trajectory.steps:
+            if type(step.observation) is list:
+                shown.extend(images(step.observation))
+        return {picture.hash: picture.png for picture in shown}
+
+    def to_json(self) -> dict[str, Any]:
+        """For the parent process, which has what is left out; the private end state is in it."""
+        sent = {name: getattr(self, name) for name in RolloutResult.__slots__ if name not in _NOT_SENT}
+        sent["scorecard"] = None if self.scorecard is None else self.scorecard.to_json()
+        sent["judging"] = self.judging.to_json() if self.judging else None
+        sent["failure"] = None if self.failure is None else asdict(self.failure)
+        return sent
+
+    @staticmethod
+    def from_json(
+        body: dict[str, Any],
+        request: RolloutRequest,
+        policy: str,
+        events: EncodedEvents,
+        pictures: dict[str, bytes],
+        answer: bytes | None,
+    ) -> RolloutResult:
+        """What a worker process sent (`to_json`), with what travelled apart."""
+        card, failure, judging = body.pop("scorecard"), body.pop("failure"), body.pop("judging")
+        return (RolloutResult if card is None or failure is not None else Rollout)(
+            request,
+            policy,
+            scorecard=None if card is None else Scorecard.from_json(card),
+            judging=JudgeRecord() if judging is None else JudgeRecord.from_json(judging),
+            failure=None if failure is None else Failure(**failure),
+            pictures=pictures,
+            body=answer,
+            _encoded=events,
+            **body,
+        )
+
+
+class Rollout(RolloutResult):
+    """A scored rollout: `scorecard` and `digest` are there, and `failure` is None."""
+
+    __slots__ = ()
+
+    scorecard: Scorecard
+    digest: str
 
     def summary(self) -> RolloutSummary:
         """The numbers that an aggregate reads; the environment's metrics and the app's, under their names."""
-        return self.numbers
+        card = self.scorecard
+        return RolloutSummary(
+            environment=self.environment,
+            split=self.split,
+            seed=self.seed,
+            status=self.status,
+            length=self.length,
+            total_reward=self.total_reward,
+            reward=card.reward,
+            outcome_score=card.outcome_score,
+            events_score=card.events_score,
+            metrics={**self.metrics, **card.metrics},
+        )
+
+
+def failure_of(events: list[Event]) -> Failure | None:
+    """The failure that the last `failed` among these events carries; None without one."""
+    return next((event.failure() for event in reversed(events) if isinstance(event, Failed)), None)
+
+
+def _usage_of(trajectory: Trajectory) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for turn in trajectory.turns:
+        for name, count in turn.answer.usage.items():
+            total[name] = total.get(name, 0.0) + count
+    return total
+
+
+def _cost_of(trajectory: Trajectory) -> float | None:
+    """US dollars of all turns that asked a model; None when there is none, or the price of one is not known."""
+    costs = [turn.answer.details["cost"] for turn in trajectory.turns if "cost" in turn.answer.details]
+    known = [float(cost) for cost in costs if isinstance(cost, int | float)]
+    return sum(known) if known and len(known) == len(costs) else None

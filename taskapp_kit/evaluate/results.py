@@ -58,21 +58,21 @@ class Result:
     @classmethod
     def of_rollout(cls, rollout: Rollout) -> Result:
         """Of one that was played in this process, or in one of its workers."""
-        numbers, card = rollout.numbers, rollout.scorecard
+        card = rollout.scorecard
         return cls(
-            status=numbers.status,
+            status=rollout.status,
             rollout_id=rollout.rollout_id,
-            environment=numbers.environment,
-            split=numbers.split,
-            seed=numbers.seed,
+            environment=rollout.environment,
+            split=rollout.split,
+            seed=rollout.seed,
             reward=card.reward,
             outcome_score=card.outcome_score,
             events_score=card.events_score,
-            returned=numbers.total_reward,
+            returned=rollout.total_reward,
             criteria={item.name: item.score for item in card.criteria if item.of != "metric"},
-            metrics=dict(numbers.metrics),
-            length=numbers.length,
-            stop_reason=rollout.trajectory.stop_reason,
+            metrics={**rollout.metrics, **card.metrics},
+            length=rollout.length,
+            stop_reason=rollout.stop_reason,
             digest=rollout.digest,
             observation_digest=rollout.observation_digest,
             usage=dict(rollout.usage),

@@ -170,19 +170,21 @@ class LocalRunner:
     async def open(self) -> None:
         """See Runner. Raises Unavailable, StoreError, ConfigError."""
         from taskapp_kit.rollout.models.access import model_access
-        from taskapp_kit.rollout.service import Service
+        from taskapp_kit.rollout.service import Service, ServiceSettings
 
         self._service = Service(
             self._app,
+            ServiceSettings(
+                max_concurrent=self._concurrency,
+                max_time_seconds=self._max_time_seconds,
+                exposure="local",
+                threads=self._concurrency,
+                workers=self._workers,
+                max_calls=self._settings.max_calls_per_answer,
+                skip_judges=self._skip_judges,
+            ),
             store=None if self._store is None else self._store(),
-            max_concurrent=self._concurrency,
-            max_time_seconds=self._max_time_seconds,
-            exposure="local",
-            threads=self._concurrency,
-            workers=self._workers,
-            max_calls=self._settings.max_calls_per_answer,
             models=model_access(self._settings, "local", SystemClock()),
-            skip_judges=self._skip_judges,
         )
         await asyncio.to_thread(self._service.prepare)
         await self._service.start()

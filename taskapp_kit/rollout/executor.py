@@ -1,28 +1,26 @@
-"""Where a rollout is played: in a thread of this process or in a worker process; and what is made of it for keeping."""
+"""Where a rollout is played: in a thread of this process or in a worker process; and its result, ready to be stored."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Literal, TypeVar
 
-from taskapp_kit.contract.chat import POLICY
 from taskapp_kit.contract.events import EncodedEvents, Event, encode
-from taskapp_kit.contract.protocols import Clock, LocalPolicy, StoredRollout
-from taskapp_kit.contract.result import Story
+from taskapp_kit.contract.protocols import Clock, LocalPolicy
+from taskapp_kit.contract.result import RolloutResult
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import Failure
-from taskapp_kit.logs import rollout
+from taskapp_kit.logs import rollout as logged_with_id
 from taskapp_kit.rollout.episode.plan import Control
-from taskapp_kit.rollout.in_flight import Finished, InFlightRollout, Listener, ListenerGate
-from taskapp_kit.rollout.models.access import ModelAccess, ThreadPort
-from taskapp_kit.rollout.outcome import Outcome
-from taskapp_kit.rollout.play_and_score import Performance, Played, given_up, play
+from taskapp_kit.rollout.in_flight import InFlightRollout, Listener
+from taskapp_kit.rollout.models.access import Ask, ModelAccess, ThreadPort
+from taskapp_kit.rollout.play_and_score import RolloutPlayer, given_up, play
 from taskapp_kit.rollout.response import with_timing
 from taskapp_kit.rollout.stored_record import stored_rollout
 from taskapp_kit.rollout.workers.remote import RolloutLost, WorkerPool, WorkerReport
@@ -32,16 +30,16 @@ log = logging.getLogger("taskapp_kit.service")
 
 T = TypeVar("T")
 
-Cancelled = Callable[[InFlightRollout, Finished], Awaitable[None]]
+Cancelled = Callable[[InFlightRollout, RolloutResult], Awaitable[None]]
 
 
 class Executor:
     """Threads and worker processes of one app.
 
     pinned_threads: threads in which whole rollouts are played. model_threads: those of rollouts that mostly wait for a model, so
-    there may be many. models: asks them. keeps: rows for a store are made. versions: of kit, app and commit, as an
-    answer tells them. cancelled: is given what was played of a rollout whose task was cancelled, before the
-    cancellation goes on.
+    there may be many. models: asks them. stores: rows for a store are made. versions: of kit, app and commit, as an
+    answer has them. cancelled: is called with the result of a rollout whose task was cancelled, before the cancellation
+    goes on.
     """
 
     def __init__(
@@ -53,8 +51,7 @@ class Executor:
         models: ModelAccess,
         worker_pool: WorkerPool | None,
         *,
-        workers: int,
-        keeps: bool,
+        stores: bool,
         versions: dict[str, str | None],
         cancelled: Cancelled,
     ) -> None:
@@ -64,172 +61,142 @@ class Executor:
         self._model_threads = model_threads
         self._models = models
         self._worker_pool = worker_pool
-        self._workers = workers
-        self._keeps = keeps
+        self._stores = stores
         self._versions = versions
         self._cancelled = cancelled
         self._hops = HandoffLimit()
 
-    async def play(self, course: InFlightRollout, tell: Listener | None, *, prompt: bool, written: bool) -> Finished:
+    async def play(
+        self, rollout: InFlightRollout, listener: Listener | None, *, prompt: bool, written: bool
+    ) -> RolloutResult:
         """Plays it to its end, its failure or its deadline; see `Service.rollout`.
 
         Raises RequestError (the constructor refuses env.config), Saturated (the server closes), Unavailable (workers).
         """
-        isolated = course.planned.plan.environment.isolation == "process"
-        if not course.own and self._worker_pool is not None and (self._workers or isolated):
-            return await self._in_a_worker(self._worker_pool, course, tell, prompt=prompt, written=written)
-        ear = None if tell is None else ListenerGate(tell)
-        if course.endpoint is None or isinstance(course.planned.policy, LocalPolicy):
-            pinned_threads = self._pinned_threads if course.endpoint is None else self._model_threads
-            return await self._in_a_thread(course, ear, pinned_threads)
-        return await self._with_a_model(course, ear)
+        pool = self._worker_pool
+        if pool is not None and not rollout.own and pool.plays(rollout.plan.environment):
+            return await self._in_a_worker(pool, rollout, listener, prompt=prompt, written=written)
+        ask = self._models.of_rollout(rollout.endpoint, rollout.seconds)
+        report = _ThreadReport(listener, ThreadPort(ask))
+        if rollout.endpoint is None or isinstance(rollout.plan.actor, LocalPolicy):
+            threads = self._pinned_threads if rollout.endpoint is None else self._model_threads
+            return await self._in_a_thread(rollout, report, threads)
+        return await self._with_a_model(rollout, report, ask)
 
     async def _in_a_thread(
-        self, course: InFlightRollout, ear: ListenerGate | None, pinned_threads: PinnedThreads
-    ) -> Finished:
-        story = _Story(ear, ThreadPort(self._models.of_rollout(course.endpoint, course.seconds)))
-
-        def job() -> Finished:
-            with rollout(course.rollout_id):
-                return self._finish(
-                    course,
-                    play(self._spec, course.planned, self._clock, story.control, story.events, ear, models=story.port),
-                )
+        self, rollout: InFlightRollout, report: _ThreadReport, threads: PinnedThreads
+    ) -> RolloutResult:
+        def job() -> RolloutResult:
+            with logged_with_id(rollout.rollout_id):
+                played = play(
+                    self._spec, rollout.plan, self._clock, report.control, report.events, report.listener,
+                    models=report.port,
+                )  # fmt: skip
+                return self._complete(rollout, played)
 
         try:
-            return await pinned_threads.run(job, seconds=course.seconds, stop=story.stop)
+            return await threads.run(job, seconds=rollout.seconds, stop=report.stop)
         except ThreadHung as hung:
             failure = (
-                _no_thread(course.seconds)
+                _no_thread(rollout.seconds)
                 if isinstance(hung, NoFreeThread)
-                else _overdue(course.seconds, story.control)
+                else _overdue(rollout.seconds, report.control)
             )
-            return self._give_up(course, story.until_now(), failure, story.tell_rest)
+            return self._give_up(rollout, report.until_now(), failure, report.send_rest)
         except asyncio.CancelledError:
-            finished = self._give_up(course, story.until_now(), _cancellation(course), story.tell_rest)
-            await self._cancelled(course, finished)
+            result = self._give_up(rollout, report.until_now(), _cancellation(rollout), report.send_rest)
+            await self._cancelled(rollout, result)
             raise
 
-    async def _with_a_model(self, course: InFlightRollout, ear: ListenerGate | None) -> Finished:
+    async def _with_a_model(self, rollout: InFlightRollout, report: _ThreadReport, ask: Ask) -> RolloutResult:
         """The environment has a thread of its own; between two of its hops the model is awaited here."""
-        ask = self._models.of_rollout(course.endpoint, course.seconds)
-        story = _Story(ear, ThreadPort(ask))
-        performance = Performance(
-            self._spec, course.planned, self._clock, story.control, story.events, ear, models=story.port
+        player = RolloutPlayer(
+            self._spec, rollout.plan, self._clock, report.control, report.events, report.listener, models=report.port
         )
-        turns = performance.turns(course.planned.remote())
-        until = time.monotonic() + course.seconds
-
-        def left() -> float:
-            return until - time.monotonic()
+        turns = player.turns(rollout.plan.remote_actor())
+        until = time.monotonic() + rollout.seconds
 
         async def hop(job: Callable[[], T]) -> T:
             def in_the_thread() -> T:
-                with rollout(course.rollout_id):
+                with logged_with_id(rollout.rollout_id):
                     return job()
 
             async with self._hops.one():
-                return await pinned_thread.call(in_the_thread, seconds=left(), stop=story.stop)
+                return await thread.call(in_the_thread, seconds=until - time.monotonic(), stop=report.stop)
 
         try:
-            pinned_thread = await self._model_threads.open(seconds=course.seconds)
+            thread = await self._model_threads.open(seconds=rollout.seconds)
         except NoFreeThread:
-            return self._give_up(course, [], _no_thread(course.seconds), story.tell_rest)
+            return self._give_up(rollout, [], _no_thread(rollout.seconds), report.send_rest)
         try:
-            body = await hop(turns.begin)
-            while body is not None:
-                came = await ask(POLICY, body)
-                body = await hop(partial(turns.go_on, came))
-            return await hop(lambda: self._finish(course, performance.finish()))
+            await turns.run(ask, hop)
+            return await hop(lambda: self._complete(rollout, player.finish()))
         except ThreadHung:
-            pinned_thread.post(turns.close)
-            return self._give_up(course, story.until_now(), _overdue(course.seconds, story.control), story.tell_rest)
+            thread.post(turns.close)
+            failure = _overdue(rollout.seconds, report.control)
+            return self._give_up(rollout, report.until_now(), failure, report.send_rest)
         except asyncio.CancelledError:
-            told = story.until_now()
-            story.stop("cancelled")
-            pinned_thread.post(turns.close)
-            finished = self._give_up(course, told, _cancellation(course), story.tell_rest)
-            await self._cancelled(course, finished)
+            events = report.until_now()
+            report.stop("cancelled")
+            thread.post(turns.close)
+            result = self._give_up(rollout, events, _cancellation(rollout), report.send_rest)
+            await self._cancelled(rollout, result)
             raise
         finally:
-            pinned_thread.close()
+            thread.close()
 
     async def _in_a_worker(
-        self, worker_pool: WorkerPool, course: InFlightRollout, tell: Listener | None, *, prompt: bool, written: bool
-    ) -> Finished:
-        told = WorkerReport(tell)
+        self, pool: WorkerPool, rollout: InFlightRollout, listener: Listener | None, *, prompt: bool, written: bool
+    ) -> RolloutResult:
+        report = WorkerReport(listener)
         try:
-            outcome, body = await worker_pool.play(
-                course.planned,
-                told,
-                ask=self._models.of_rollout(course.endpoint, course.seconds),
-                recording=course.recording,
-                rollout_id=course.rollout_id,
-                created_at=course.created_at,
+            result = await pool.play(
+                rollout,
+                report,
+                ask=self._models.of_rollout(rollout.endpoint, rollout.seconds),
                 versions=self._versions,
-                seconds=course.seconds,
                 written=written,
-                live=prompt and tell is not None,
+                live=prompt and listener is not None,
             )
         except RolloutLost as lost:
-            return self._give_up(course, told.events(), lost.failure, told.rest)
+            return self._give_up(rollout, report.events(), lost.failure, report.rest)
         except asyncio.CancelledError:
-            await self._cancelled(course, self._give_up(course, told.events(), _cancellation(course), told.rest))
+            result = self._give_up(rollout, report.events(), _cancellation(rollout), report.rest)
+            await self._cancelled(rollout, result)
             raise
-        timing = self._timing(course, outcome)
-        events = told.encoded()
-        story = Story.encoded(events, told.pictures, outcome.final_state)
-        row = self._row(course, outcome, events, told.pictures, timing)
-        whole = None if body is None else with_timing(body, timing)
-        return Finished(outcome, story, timing, row, told.pictures, body=whole)
+        self._complete(rollout, result, report.encoded())
+        if result.body is not None:
+            result.body = with_timing(result.body, result.timing)
+        return result
 
     def _give_up(
         self,
-        course: InFlightRollout,
+        rollout: InFlightRollout,
         events: list[Event],
         failure: Failure,
-        tell_rest: Callable[[Sequence[Event]], None] | None,
-    ) -> Finished:
-        played = given_up(course.planned, events, failure)
-        if tell_rest is not None:
-            tell_rest(played.events)
-        return self._finish(course, played)
+        send_rest: Callable[[Sequence[Event]], None],
+    ) -> RolloutResult:
+        result = given_up(rollout.plan, events, failure)
+        send_rest(events)
+        return self._complete(rollout, result)
 
-    def _finish(self, course: InFlightRollout, played: Played) -> Finished:
-        """What is made of a rollout that was played or given up in this process."""
-        outcome = Outcome.of(played)
-        timing = self._timing(course, outcome)
-        pictures = played.pictures()
-        row = self._row(course, outcome, encode(played.events), pictures, timing) if self._keeps else None
-        return Finished(outcome, Story(played.events, played.trajectory), timing, row, pictures, played.cause)
+    def _complete(
+        self, rollout: InFlightRollout, result: RolloutResult, encoded: EncodedEvents | None = None
+    ) -> RolloutResult:
+        """Adds what the player does not know, the pictures and the row. encoded: the events, where a worker encoded them.
 
-    def _row(
-        self,
-        course: InFlightRollout,
-        outcome: Outcome,
-        events: EncodedEvents,
-        pictures: dict[str, bytes],
-        timing: dict[str, float],
-    ) -> StoredRollout | None:
-        if not self._keeps:
-            return None
-        return stored_rollout(
-            self._spec,
-            course.planned,
-            outcome,
-            events,
-            rollout_id=course.rollout_id,
-            created_at=course.created_at,
-            timing=timing,
-            pictures=pictures,
-            key_label=course.caller.key_label,
-        )
-
-    def _timing(self, course: InFlightRollout, outcome: Outcome) -> dict[str, float]:
-        """Seconds in environment, policy and scoring; what is left of the total is the framework's, waiting included."""
-        total = self._clock.monotonic() - course.began
-        seconds = outcome.seconds
-        return {**seconds, "framework": max(0.0, total - sum(seconds.values())), "total": total}
+        The total counts the waiting too; what no part of the rollout took is the framework's.
+        """
+        result.rollout_id, result.created_at = rollout.rollout_id, rollout.created_at
+        result.versions = {**self._versions, "environment": result.version}
+        total, seconds = self._clock.monotonic() - rollout.began, result.seconds
+        result.timing = {**seconds, "framework": max(0.0, total - sum(seconds.values())), "total": total}
+        if encoded is None:
+            result.pictures = result.shown_pictures()
+        if self._stores:
+            events = encode(result.events) if encoded is None else encoded
+            result.row = stored_rollout(self._spec, rollout.plan, result, events, key_label=rollout.caller.key_label)
+        return result
 
 
 class HandoffLimit:
@@ -263,41 +230,73 @@ class HandoffLimit:
             give_back()
 
 
-class _Story:
-    """What a thread tells of a rollout, seen from the event loop, which may have to end it without that thread."""
+class _ThreadReport:
+    """The events of a rollout in a thread, read from the event loop, which may have to end it without that thread."""
 
-    def __init__(self, ear: ListenerGate | None, port: ThreadPort) -> None:
+    def __init__(self, listener: Listener | None, port: ThreadPort) -> None:
         self.control = Control()
         self.port = port
         self.events: list[Event] = []
-        self.tell_rest = None if ear is None else ear.rest
-        self._ear = ear
-        self._told: list[Event] | None = None
+        self.listener = None if listener is None else ListenerGate(listener)
+        self._known: list[Event] | None = None
 
     def stop(self, reason: Literal["timeout", "cancelled"]) -> None:
-        """Asks the thread to end the episode. Of a cancelled one nothing is heard from now on, its own end neither."""
+        """Asks the thread to end the episode. Of a cancelled one no event is taken from now on, its own end neither."""
         if reason == "cancelled":
             self.until_now()
         self.port.stop(reason)
         self.control.stop = self.control.stop or reason
 
     def until_now(self) -> list[Event]:
-        """What was told when this was first asked; the thread may go on talking."""
-        if self._told is None:
-            if self._ear is not None:
-                self._ear.close()
-            self._told = list(self.events)
-        return self._told
+        """The events up to the first call of this; the thread may go on."""
+        if self._known is None:
+            if self.listener is not None:
+                self.listener.close()
+            self._known = list(self.events)
+        return self._known
+
+    def send_rest(self, events: Sequence[Event]) -> None:
+        """The rollout ended without its thread: sends the listener those of all its events that it did not get."""
+        if self.listener is not None:
+            self.listener.rest(events)
 
 
-def _cancellation(course: InFlightRollout) -> Failure:
-    return course.stopped or Failure(
+class ListenerGate:
+    """The listener of a thread that plays. Once closed, it gets no event from that thread any more."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._lock = threading.Lock()
+        self._sent = 0
+        self._closed = False
+
+    def __call__(self, event: Event) -> None:
+        """Passes on one event; called in the thread that plays."""
+        with self._lock:
+            if not self._closed:
+                self._sent += 1
+                self._listener(event)
+
+    def close(self) -> None:
+        """From now on the thread's events are dropped."""
+        with self._lock:
+            self._closed = True
+
+    def rest(self, events: Sequence[Event]) -> None:
+        """Passes on those of all the rollout's events that were not passed on yet."""
+        for event in events[self._sent :]:
+            self._listener(event)
+        self._sent = len(events)
+
+
+def _cancellation(rollout: InFlightRollout) -> Failure:
+    return rollout.stopped or Failure(
         "cancelled", "cancelled", "the client went away, or cancelled the rollout, before it ended"
     )
 
 
 def _overdue(seconds: float, control: Control) -> Failure:
-    """The thread did not come back in time. What was told so far is kept, the rest is lost to that thread."""
+    """The thread did not come back in time. Its events so far are stored, the rest is lost."""
     if control.closed.is_set():  # the environment is done: what takes long is folding, scoring or writing
         message = (
             f"the rollout reached its deadline of {seconds:g} s after its episode, before it was scored and written"

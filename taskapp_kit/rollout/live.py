@@ -25,7 +25,7 @@ from taskapp_kit.rollout.event_buffer import EventBuffer
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.response import answer_bytes
 from taskapp_kit.rollout.service import Service
-from taskapp_kit.rollout.stored_response import settled_from
+from taskapp_kit.rollout.stored_record import settled_from
 from taskapp_kit.rollout.tracked_rollout import EndedRollout, TrackedRollout, cancellation
 from taskapp_kit.store.idempotency_memory import MemoryIdempotencyStore
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from taskapp_kit.contract.chat import RemotePolicy
 from taskapp_kit.contract.inference_url import (
@@ -28,6 +26,7 @@ from taskapp_kit.rollout.policy.author_loop import AuthorLoop
 from taskapp_kit.rollout.policy.chat.conversation import Conversation
 from taskapp_kit.rollout.policy.options import read_asking
 from taskapp_kit.rollout.policy.select import MODEL, chosen_name, make_policy, unknown_config
+from taskapp_kit.rollout.score.judges import skipped_warning
 
 
 class NoPolicy:
@@ -40,43 +39,24 @@ class NoPolicy:
         raise AssertionError(f"nobody decides in turn {view.turn}")
 
 
-@dataclass(slots=True)
-class PlannedRollout:
-    """A request, understood. blend: its own formula, None for the app's. warnings: what was accepted and ignored.
+class RequestPlanner:
+    """Reads requests against one app. folder: where the author's file lies.
 
-    skip_judges: no judge is asked; their scores are null.
+    max_calls: calls of one answer that are done. skip_judges: no judge is asked; a warning says so.
     """
 
-    request: RolloutRequest
-    plan: EpisodePlan
-    policy: LocalPolicy | RemotePolicy
-    blend: Blend | None
-    warnings: list[str]
-    skip_judges: bool = False
-
-    def local(self) -> LocalPolicy:
-        """The policy, of a plan whose policy decides by computing."""
-        assert hasattr(self.policy, "decide"), "a model decides, from elsewhere"  # a protocol's isinstance takes 8 µs
-        return cast(LocalPolicy, self.policy)
-
-    def remote(self) -> RemotePolicy:
-        """The policy, of a plan whose policy decides elsewhere."""
-        assert isinstance(self.policy, RemotePolicy), "it decides by computing"
-        return self.policy
-
-
-class RequestPlanner:
-    """Reads requests against one app. folder: where the author's file lies. max_calls: calls of one answer that are done."""
-
-    def __init__(self, spec: AppSpec, folder: Path, *, max_calls: int = CALLS_PER_ANSWER) -> None:
+    def __init__(
+        self, spec: AppSpec, folder: Path, *, max_calls: int = CALLS_PER_ANSWER, skip_judges: bool = False
+    ) -> None:
         self.spec = spec
         self.folder = folder
         self.max_calls = max_calls
+        self.skip_judges = skip_judges
         self._draw = random.SystemRandom()
 
     def plan(
         self, request: RolloutRequest, *, own: LocalPolicy | None = None, recording: Recording | None = None
-    ) -> PlannedRollout:
+    ) -> EpisodePlan:
         """The plan of a request. own: acts in any case. recording: of the stored rollout, for `replay`.
 
         Raises RequestError naming the field, Unavailable for a part that is not here.
@@ -99,13 +79,14 @@ class RequestPlanner:
         config = request.policy.config
         decided = program is None or "agent" in program  # else every action is the caller's own
         policy = own or (self._policy(request, spec, instance, recording) if decided else NoPolicy())
-        plan = EpisodePlan(
+        return EpisodePlan(
+            request=request,
+            actor=policy,
             environment=spec,
             split=instance.split,
             seed=instance.seed,
             config=read.given,
             arguments=read.arguments,
-            policy=policy.name,
             folder=self.folder,
             task=instance.task,
             program=program,
@@ -116,8 +97,14 @@ class RequestPlanner:
             default_max_turns=spec.default_max_turns if program is None else None,
             max_calls=self.max_calls,
             wants_images=config.get("images") is not False,
+            blend=_blend_of(request),
+            warnings=[
+                *read.warnings,
+                *unknown_config(config),
+                *(skipped_warning(self.spec, spec.name) if self.skip_judges else ()),
+            ],
+            skip_judges=self.skip_judges,
         )
-        return PlannedRollout(request, plan, policy, _blend_of(request), [*read.warnings, *unknown_config(config)])
 
     def instance(self, environment: str | None, split: str | None, seed: int) -> Instance:
         """The instance of a seed. Raises RequestError."""

@@ -1,22 +1,22 @@
 """The service: plays one rollout from request to stored result. Composes the packages of `rollout`; knows no HTTP.
 
-request -> planning (environment, seed, config, policy) -> players (in a thread or a worker: play, fold, score) -> keeping
+RolloutRequest -> EpisodePlan (request.py) -> InFlightRollout -> RolloutResult (executor.py) -> store, observers, caller
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.chat import AsksModels, RemotePolicy
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.events import Called, Failed
 from taskapp_kit.contract.protocols import (
     Clock,
     LocalPolicy,
@@ -28,7 +28,7 @@ from taskapp_kit.contract.protocols import (
     SystemClock,
     View,
 )
-from taskapp_kit.contract.result import Rollout
+from taskapp_kit.contract.result import Rollout, RolloutResult
 from taskapp_kit.contract.scorecard import RolloutSummary
 from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER, Recording
 from taskapp_kit.contract.wire import RolloutRequest
@@ -44,19 +44,19 @@ from taskapp_kit.errors import (
     Unavailable,
 )
 from taskapp_kit.rollout.admission import AdmissionControl
+from taskapp_kit.rollout.episode.drivers import until_called
 from taskapp_kit.rollout.episode.environment import prepare_to_serve
 from taskapp_kit.rollout.episode.episode import Episode
 from taskapp_kit.rollout.episode.plan import Control
 from taskapp_kit.rollout.executor import Executor
 from taskapp_kit.rollout.groups import load_group
-from taskapp_kit.rollout.in_flight import ANYONE, Caller, Finished, InFlightRollout, Listener, RolloutObserver
+from taskapp_kit.rollout.in_flight import ANYONE, Caller, InFlightRollout, Listener, RolloutObserver
 from taskapp_kit.rollout.models.access import ModelAccess, ThreadPort, model_access
 from taskapp_kit.rollout.policy.replay import as_stored, recording_of
 from taskapp_kit.rollout.policy.select import MODEL, offered
 from taskapp_kit.rollout.request import NoPolicy, RequestPlanner
-from taskapp_kit.rollout.sandbox_level import sandbox_in_use
 from taskapp_kit.rollout.score.failures import ScoringFailed
-from taskapp_kit.rollout.score.judges import check_judges, skipped_warning
+from taskapp_kit.rollout.score.judges import check_judges
 from taskapp_kit.rollout.score.scoring import aggregates
 from taskapp_kit.rollout.store_health import StoreState
 from taskapp_kit.rollout.stored_record import ImageCache
@@ -70,15 +70,32 @@ if TYPE_CHECKING:
 log = logging.getLogger("taskapp_kit.service")
 
 
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """What a service is allowed to do, and how much at once.
+
+    max_concurrent: rollouts under way at once; one more is refused (Saturated). max_time_seconds: the server's own deadline
+    for a rollout. threads: so many rollouts play at once in this process. workers: processes that play rollouts in place of
+    those threads, 0 for none. An environment with isolation="process" is always played in a process that does nothing else
+    meanwhile. max_calls: so many calls of one answer are done. skip_judges: no judge is asked and none needs a model; their
+    scores are null (`judges_skipped`). gold: whether the policy `gold` may be requested; None refuses one that takes the
+    task's row under exposure "public".
+    """
+
+    max_concurrent: int = 1024
+    max_time_seconds: float = 3600.0
+    exposure: Exposure = "public"
+    threads: int = 64
+    workers: int = 0
+    max_calls: int = CALLS_PER_ANSWER
+    skip_judges: bool = False
+    gold: bool | None = True
+
+
 class Service:
     """Plays and scores rollouts of one app. Make it and use it on one event loop; call `close` at the end.
 
-    store: where rollouts are kept, None keeps nothing. max_concurrent: rollouts under way at once; one more is refused
-    (Saturated). max_time_seconds: the server's own deadline for a rollout. threads: so many rollouts play at once in
-    this process. workers: processes that play rollouts in place of those threads, 0 for none. An environment with
-    isolation="process" is always played in a process that does nothing else meanwhile. skip_judges: no judge is asked and
-    none needs a model; their scores are null (`judges_skipped`). gold: whether the policy `gold` may be asked for; None
-    refuses one that takes the task's row under exposure "public".
+    store: where rollouts are stored; None stores nothing. models: those of the process environment when absent.
 
     Raises Unavailable: a judge with weight > 0 has no model.
     """
@@ -86,59 +103,45 @@ class Service:
     def __init__(
         self,
         app: TaskApp,
+        settings: ServiceSettings | None = None,
         *,
         store: Store | None = None,
         clock: Clock | None = None,
-        max_concurrent: int = 1024,
-        max_time_seconds: float = 3600.0,
-        exposure: Exposure = "public",
-        threads: int = 64,
-        workers: int = 0,
-        max_calls: int = CALLS_PER_ANSWER,
         models: ModelAccess | None = None,
-        skip_judges: bool = False,
-        gold: bool | None = True,
     ) -> None:
         self.app = app
-        self.spec: AppSpec = offered(app.freeze(), exposure=exposure, gold=gold)
+        self.settings = settings = settings or ServiceSettings()
+        self.spec: AppSpec = offered(app.freeze(), exposure=settings.exposure, gold=settings.gold)
         self.store = store
         self.clock: Clock = clock or SystemClock()
         self.store_state = StoreState(self.clock)
-        self.max_concurrent = max_concurrent
-        self.max_time_seconds = max_time_seconds
-        self.exposure = exposure
-        self.planner = RequestPlanner(self.spec, app.file.parent, max_calls=max_calls)
-        self.pinned_threads = PinnedThreads(threads)
-        self.model_threads = PinnedThreads(max_concurrent)
-        self.models = models or model_access(Settings(), exposure, self.clock)
-        self.workers = workers
+        self.planner = RequestPlanner(
+            self.spec, app.file.parent, max_calls=settings.max_calls, skip_judges=settings.skip_judges
+        )
+        self.pinned_threads = PinnedThreads(settings.threads)
+        self.model_threads = PinnedThreads(settings.max_concurrent)
+        self.models = models or model_access(Settings(), settings.exposure, self.clock)
         isolated = any(environment.isolation == "process" for environment in self.spec.environments.values())
+        workers = settings.workers
         self.worker_pool = WorkerPool(app, self.spec, workers=workers) if workers or isolated else None
         self.watchers: list[RolloutObserver] = []
         self._sandbox: Capabilities | None = None
-        self.places = AdmissionControl(max_concurrent, self._hung)
+        self.places = AdmissionControl(settings.max_concurrent, self._hung)
         self._pictures = ImageCache()
-        self._versions: dict[str, str | None] = {
-            "kit": __version__,
-            "app": self.spec.version,
-            "git": git_commit(app.file),
-        }
-        self._players = Executor(
+        self._executor = Executor(
             self.spec,
             self.clock,
             self.pinned_threads,
             self.model_threads,
             self.models,
             self.worker_pool,
-            workers=workers,
-            keeps=store is not None,
-            versions=self._versions,
+            stores=store is not None,
+            versions={"kit": __version__, "app": self.spec.version, "git": git_commit(app.file)},
             cancelled=self._store_cancelled,
         )
-        self._skip_judges = skip_judges
         self.warnings: tuple[str, ...] = (
             *self.spec.warnings,
-            *([] if skip_judges else check_judges(self.spec, self.models.configured)),
+            *([] if settings.skip_judges else check_judges(self.spec, self.models.configured)),
         )
         for warning in self.warnings:
             log.warning("%s", warning)
@@ -150,7 +153,7 @@ class Service:
         """
         self._sandbox = sandbox_in_use()
         for spec in self.spec.environments.values():
-            if self.workers or spec.isolation == "process":
+            if self.worker_pool is not None and self.worker_pool.plays(spec):
                 continue  # a worker process prepares it
             prepare_to_serve(spec)
 
@@ -159,7 +162,7 @@ class Service:
 
         Those for isolation="process" alone start when they are needed. Raises Unavailable.
         """
-        if self.worker_pool is not None and self.workers:
+        if self.worker_pool is not None and self.worker_pool.workers:
             await self.worker_pool.start()
 
     async def rollout(
@@ -171,17 +174,17 @@ class Service:
         tell: Listener | None = None,
         written: bool = False,
     ) -> Rollout:
-        """Plays, scores and keeps one rollout.
+        """Plays, scores and stores one rollout.
 
         policy: acts in place of the one that the request names (a person at a terminal), always in this process. tell:
-        is given each event as it happens, in the environment's thread, or on the event loop when a worker process plays
-        (`ended` then holds no end state); it must not raise. written: `Rollout.body` is wanted; a worker fills it.
+        is called with each event as it happens, in the environment's thread, or on the event loop when a worker process
+        plays (`ended` then has no end state); it must not raise. written: `Rollout.body` is wanted; a worker fills it.
 
         Raises RequestError (the request is wrong), Unavailable (it needs a part that is not here), Saturated,
-        RolloutFailed (something broke; what was played is kept), StoreError (it could not be kept).
+        RolloutFailed (something broke; what was played is stored), StoreError (it could not be stored).
         """
-        course = await self.admit(request, caller=caller, policy=policy)
-        return await self.run(course, tell=tell, written=written)
+        rollout = await self.admit(request, caller=caller, policy=policy)
+        return await self.run(rollout, tell=tell, written=written)
 
     async def admit(
         self,
@@ -203,80 +206,70 @@ class Service:
             if policy is None:
                 request, recording = await self._replayed(request, caller)
             self.places.check_open()
-            planned = self.planner.plan(request, own=policy, recording=recording)
-            if self._skip_judges:
-                planned.skip_judges = True
-                planned.warnings += skipped_warning(self.spec, planned.plan.environment.name)
+            plan = self.planner.plan(request, own=policy, recording=recording)
             endpoint = None
-            if planned.plan.policy == MODEL and isinstance(planned.policy, RemotePolicy | AsksModels):
+            if plan.policy == MODEL and isinstance(plan.actor, RemotePolicy | AsksModels):
                 endpoint = self.models.of_policy(request)
         except BaseException:
             self.places.give_back(caller)
             raise
         return InFlightRollout(
             rollout_id or uuid.uuid4().hex,
-            planned,
+            plan,
             caller,
             created_at,
             began,
-            seconds=min(request.safety.max_time_s, self.max_time_seconds),
+            seconds=min(request.safety.max_time_s, self.settings.max_time_seconds),
             recording=recording,
             endpoint=endpoint,
             own=policy is not None,
         )
 
     async def run(
-        self, course: InFlightRollout, *, tell: Listener | None = None, prompt: bool = True, written: bool = False
+        self, rollout: InFlightRollout, *, tell: Listener | None = None, prompt: bool = True, written: bool = False
     ) -> Rollout:
-        """Plays, scores and keeps what was admitted; see `rollout`. Cancelling the task cancels it, and keeps that.
+        """Plays, scores and stores what was admitted; see `rollout`. Cancelling the task cancels it, and stores that.
 
-        prompt: False lets a worker process tell several events together, some 50 ms late, which costs it much less.
+        prompt: False lets a worker process send several events together, some 50 ms late, which costs it much less.
         """
-        self.places.enter(course)
+        self.places.enter(rollout)
         try:
-            finished = await self._players.play(course, tell, prompt=prompt, written=written)
-            course.settling = True
-            await self._store_result(course, finished)
+            result = await self._executor.play(rollout, tell, prompt=prompt, written=written)
+            rollout.settling = True
+            await self._store_result(rollout, result)
         except asyncio.CancelledError:
-            if course.stopped is None or course.task is None:
+            if rollout.stopped is None or rollout.task is None:
                 raise
-            course.task.uncancel()
-            raise RolloutFailed(course.stopped, rollout_id=course.rollout_id) from None
+            rollout.task.uncancel()
+            raise RolloutFailed(rollout.stopped, rollout_id=rollout.rollout_id) from None
         finally:
-            self.places.leave(course)
-        if finished.outcome.failure is not None:
-            raise RolloutFailed(finished.outcome.failure, rollout_id=course.rollout_id) from finished.cause
-        return finished.outcome.rollout(
-            course.planned,
-            finished.story,
-            rollout_id=course.rollout_id,
-            created_at=course.created_at,
-            versions=self._versions,
-            timing=finished.timing,
-            body=finished.body,
-        )
+            self.places.leave(rollout)
+        if isinstance(result, Rollout):
+            return result
+        assert result.failure is not None, "what was not scored failed"
+        raise RolloutFailed(result.failure, rollout_id=rollout.rollout_id) from result.cause
 
-    async def _store_result(self, course: InFlightRollout, finished: Finished) -> None:
-        if self.store is not None and finished.row is not None:
+    async def _store_result(self, rollout: InFlightRollout, result: RolloutResult) -> None:
+        if self.store is not None and result.row is not None:
             try:
-                await self.store_state.write(partial(self.store.save, finished.row))
-            except asyncio.CancelledError:  # the caller is gone, the row is kept all the same
-                self._notify_observers(course, finished)
+                await self.store_state.write(partial(self.store.save, result.row))
+            except asyncio.CancelledError:  # the caller is gone, the row is stored all the same
+                self._notify_observers(rollout, result)
                 raise
         else:
-            self.show_pictures(finished.pictures)
-        self._notify_observers(course, finished)
+            self.show_pictures(result.pictures)
+        self._notify_observers(rollout, result)
 
-    def _notify_observers(self, course: InFlightRollout, finished: Finished) -> None:
+    def _notify_observers(self, rollout: InFlightRollout, result: RolloutResult) -> None:
         for watch in self.watchers:
-            watch(course, finished)
+            watch(rollout, result)
 
-    async def _store_cancelled(self, course: InFlightRollout, finished: Finished) -> None:
-        """The client is gone, or the server stops: what was told until now is kept as cancelled."""
+    async def _store_cancelled(self, rollout: InFlightRollout, result: RolloutResult) -> None:
+        """The client is gone, or the server stops: the events until now are stored as cancelled."""
         try:
-            await asyncio.shield(self._store_result(course, finished))
+            await asyncio.shield(self._store_result(rollout, result))
         except StoreError:
-            log.exception("the cancelled rollout %s could not be kept", course.rollout_id)
+            log.exception("the cancelled rollout %s could not be kept", rollout.rollout_id)
 
     # -- places ---------------------------------------------------------------------------------------------------
 
@@ -348,32 +341,21 @@ class Service:
 
         The request's policy is not looked at. Raises RequestError, RolloutFailed (reset broke).
         """
-        control = Control()
-        port = ThreadPort(self.models.of_rollout(None, self.max_time_seconds))
-        episode = Episode(self.planner.plan(request, own=NoPolicy()).plan, self.clock, control, port)
-
-        def job() -> Failed | None:
-            events = episode.events()
-            try:
-                for event in events:
-                    if isinstance(event, Called | Failed):
-                        return event if isinstance(event, Failed) else None
-            finally:
-                events.close()
-            return None
+        control, seconds = Control(), self.settings.max_time_seconds
+        port = ThreadPort(self.models.of_rollout(None, seconds))
+        episode = Episode(self.planner.plan(request, own=NoPolicy()), self.clock, control, port)
 
         def stop(reason: Literal["timeout", "cancelled"]) -> None:
             control.stop = reason
             port.stop(reason)
 
         try:
-            failed = await self.pinned_threads.run(job, seconds=self.max_time_seconds, stop=stop)
+            failed = await self.pinned_threads.run(lambda: until_called(episode), seconds=seconds, stop=stop)
         except ThreadHung:
-            message = f"reset did not come back within {self.max_time_seconds:g} s"
+            message = f"reset did not come back within {seconds:g} s"
             raise RolloutFailed(Failure("timeout", "environment_hung", message)) from None
         if failed is not None:
-            failure = Failure(failed.boundary, failed.code, failed.message, failed.hint, failed.error_id)
-            raise RolloutFailed(failure) from control.cause
+            raise RolloutFailed(failed) from control.cause
         return episode.view
 
     async def score_group(
@@ -392,13 +374,12 @@ class Service:
             group_id=group_id,
         )
         self.places.take(caller)
+        seconds = self.settings.max_time_seconds
         try:
-            port = ThreadPort(self.models.of_rollout(None, self.max_time_seconds))
-            return await self.model_threads.run(
-                lambda: group.score(port), seconds=self.max_time_seconds, stop=port.stop
-            )
+            port = ThreadPort(self.models.of_rollout(None, seconds))
+            return await self.model_threads.run(lambda: group.score(port), seconds=seconds, stop=port.stop)
         except ThreadHung:
-            message = f"the group judges gave no verdict within {self.max_time_seconds:g} s"
+            message = f"the group judges gave no verdict within {seconds:g} s"
             raise RolloutFailed(Failure("timeout", "deadline", message)) from None
         finally:
             self.places.give_back(caller)
@@ -412,7 +393,7 @@ class Service:
 
     def show_pictures(self, pictures: dict[str, bytes]) -> None:
         """Lets `blob` give these, PNG bytes by hash, as long as memory has room; for those that no store has (yet)."""
-        self._pictures.keep(pictures)
+        self._pictures.add(pictures)
 
     def health(self) -> dict[str, Any]:
         """How the server is; answered without touching an environment."""
@@ -422,7 +403,7 @@ class Service:
             "status": "draining" if self.places.draining else failing,
             "version": __version__,
             "in_flight": self.in_flight,
-            "capacity": self.max_concurrent,
+            "capacity": self.settings.max_concurrent,
             "hung_threads": self._hung(),
             **({} if self.store is None else {"store": self.store_state.to_json()}),
             **({} if self.worker_pool is None else {"workers": self.worker_pool.health()}),
@@ -453,3 +434,15 @@ class Service:
         await self.store_state.close()
         if self.store is not None:
             await self.store.close()
+
+
+def sandbox_in_use() -> Capabilities | None:
+    """The probe's report when a file that was loaded in this process imports `taskapp_kit.sandbox`, else None.
+
+    Other apps neither probe nor load it. The first call probes, which takes some tenths of a second.
+    """
+    if "taskapp_kit.sandbox" not in sys.modules:
+        return None
+    from taskapp_kit.sandbox import capabilities
+
+    return capabilities()

@@ -1,102 +1,159 @@
-"""A rollout as it is kept: which parts, under which names, and which never."""
+"""Between the result of a rollout and its stored row: which parts, under which names; and the answer of a stored one."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
+from typing import Any
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.events import SCHEMA_VERSION, EncodedEvents
+import orjson
+
+from taskapp_kit.contract.content import Json, as_object
+from taskapp_kit.contract.events import SCHEMA_VERSION, EncodedEvents, from_json
 from taskapp_kit.contract.inference_url import inference_url, stored_url
-from taskapp_kit.contract.protocols import StoredRollout
+from taskapp_kit.contract.protocols import Store, StoredResult, StoredRollout
+from taskapp_kit.contract.result import Rollout, RolloutResult
+from taskapp_kit.contract.scorecard import Scorecard
+from taskapp_kit.contract.wire import EnvSpec, PolicySpec, RolloutRequest
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.declare.tasks import row_hash
-from taskapp_kit.rollout.outcome import Outcome
+from taskapp_kit.errors import Failure, StoreError
+from taskapp_kit.rollout.episode.plan import EpisodePlan
+from taskapp_kit.rollout.groups import pictures_of
 from taskapp_kit.rollout.policy.select import KEPT_CONFIG
-from taskapp_kit.rollout.request import PlannedRollout
+from taskapp_kit.rollout.response import response_body
 from taskapp_kit.version import __version__
 
 PICTURE_MEMORY_BYTES = 64 * 1024 * 1024
-"""Without a store, pictures that answers only name are kept this far; the oldest go first."""
+"""Without a store, pictures that answers only name are held up to this size; the oldest go first."""
 
 
 def stored_rollout(
-    spec: AppSpec,
-    planned: PlannedRollout,
-    outcome: Outcome,
-    events: EncodedEvents,
-    *,
-    rollout_id: str,
-    created_at: float,
-    timing: dict[str, float],
-    pictures: dict[str, bytes],
-    key_label: str | None,
+    spec: AppSpec, plan: EpisodePlan, result: RolloutResult, events: EncodedEvents, *, key_label: str | None
 ) -> StoredRollout:
     """The row of a rollout. Of `policy.config` an allow-list, of the task a hash, of the end state the private column."""
-    request, plan = planned.request, planned.plan
-    card, failure = outcome.scorecard, outcome.failure
+    request, card, failure = result.request, result.scorecard, result.failure
     config = request.policy.config
-    kept = {name: config[name] for name in KEPT_CONFIG if name in config}
-    kept["name"] = plan.policy
+    policy = {name: config[name] for name in KEPT_CONFIG if name in config}
+    policy["name"] = result.policy
     url = inference_url(config, request.inference_url)
     if url is not None:
-        kept["inference_url"] = stored_url(url)
+        policy["inference_url"] = stored_url(url)
     return StoredRollout(
-        rollout_id=rollout_id,
+        rollout_id=result.rollout_id,
         run_id=request.run_id,
         group_id=request.group_id,
-        created_at=created_at,
+        created_at=result.created_at,
         app=spec.name,
         app_version=spec.version,
-        environment=outcome.environment,
-        environment_version=outcome.version,
-        split=outcome.split,
-        seed=outcome.seed,
+        environment=result.environment,
+        environment_version=result.version,
+        split=result.split,
+        seed=result.seed,
         config=plan.config,
-        policy=kept,
+        policy=policy,
         mode=request.mode,
-        status=outcome.status,
-        stop_reason=outcome.stop_reason,
-        length=outcome.length,
-        total_reward=outcome.total_reward,
+        status=result.status,
+        stop_reason=result.stop_reason,
+        length=result.length,
+        total_reward=result.total_reward,
         events=events,
         spec_hash=spec.hash,
         kit_version=__version__,
         schema_version=SCHEMA_VERSION,
         row_hash=row_hash(plan.task) if plan.task is not None else None,
-        reward=card.reward if card is not None else None,
+        reward=result.reward,
         outcome_score=card.outcome_score if card is not None else None,
         events_score=card.events_score if card is not None else None,
-        digest=outcome.digest,
-        observation_digest=outcome.observation_digest,
-        tokens=outcome.tokens,
-        cost=outcome.cost,
+        digest=result.digest,
+        observation_digest=result.observation_digest,
+        tokens=result.tokens,
+        cost=result.cost,
         scorecard=card.to_json() if card is not None else None,
-        failure=None
-        if failure is None
-        else {
-            "boundary": failure.boundary,
-            "code": failure.code,
-            "message": failure.message,
-            "error_id": failure.error_id,
-        },
-        private=_private(outcome),
-        timing=timing,
-        seconds=timing["total"],
+        failure=None if failure is None else {name: getattr(failure, name) for name in _FAILURE},
+        private=_private(result),
+        timing=result.timing,
+        seconds=result.timing["total"],
         key_label=key_label,
-        blobs=pictures,
+        blobs=result.pictures,
     )
 
 
-def _private(outcome: Outcome) -> dict[str, Json]:
-    """What no answer holds: the end state, and every call of a judge."""
-    kept: dict[str, Json] = {}
-    if outcome.final_state is not None:
-        kept["final_state"] = outcome.final_state
-    if outcome.second_calls:
-        kept["second_calls"] = outcome.second_calls
-    if outcome.judging:
-        kept["judge_calls"] = outcome.judging.to_json()
-    return kept
+_FAILURE = ("boundary", "code", "message", "error_id")
+"""What is stored of a failure."""
+
+
+def _private(result: RolloutResult) -> dict[str, Json]:
+    """What no answer has: the end state, and every call of a judge."""
+    private: dict[str, Json] = {}
+    if result.final_state is not None:
+        private["final_state"] = result.final_state
+    if result.second_calls:
+        private["second_calls"] = result.second_calls
+    if result.judging:
+        private["judge_calls"] = result.judging.to_json()
+    return private
+
+
+async def settled_from(store: Store, stored: StoredRollout) -> StoredResult:
+    """The failure of a stored rollout, or its answer as with `record.trajectories`.
+
+    Members of the answer that the store lacks are null; what is private is not read. Raises StoreError.
+    """
+    if stored.failure is not None:
+        return StoredResult(stored.rollout_id, failure=Failure(**stored.failure))
+    blobs = await pictures_of(store, stored)
+    try:
+        return StoredResult(stored.rollout_id, answer=await asyncio.to_thread(_answer, stored, blobs))
+    except (ValueError, KeyError, TypeError) as fault:
+        raise StoreError(
+            f"rollout {stored.rollout_id!r} is in the store but cannot be read: {type(fault).__name__}.",
+            hint="The store is damaged; restore it from a copy.",
+        ) from fault
+
+
+def _answer(stored: StoredRollout, blobs: dict[str, bytes]) -> bytes:
+    events = [from_json(event, blobs) for event in stored.events]
+    card = Scorecard.from_json(stored.scorecard or {})
+    request = RolloutRequest.model_construct(  # it was checked when it was played, by the rules of that release
+        run_id=stored.run_id,
+        group_id=stored.group_id,
+        env=EnvSpec.model_construct(env_name=stored.environment, seed=stored.seed, config=stored.config),
+        policy=PolicySpec.model_construct(config=stored.policy),
+        ops=[],
+        mode=stored.mode,
+    )
+    body = response_body(
+        Rollout.of_events(
+            request,
+            str(stored.policy.get("name")),
+            events,
+            scorecard=card,
+            digest=stored.digest or "",
+            observation_digest=stored.observation_digest,
+            rollout_id=stored.rollout_id,
+            created_at=stored.created_at,
+            timing=stored.timing,
+            versions={
+                "kit": stored.kit_version,
+                "app": stored.app_version,
+                "git": None,
+                "environment": stored.environment_version,
+            },
+        )
+    )
+    _without_what_is_not_stored(body)
+    return orjson.dumps(body, default=as_object)
+
+
+def _without_what_is_not_stored(body: dict[str, Any]) -> None:
+    """The caller's labels and output mode, the operations done and the warnings."""
+    (trajectory,) = body["trajectories"]
+    trajectory["env_id"] = trajectory["policy_id"] = None
+    for step in trajectory["steps"]:
+        step["output_mode"] = None
+    body["ops_executed"] = None
+    body["pipeline_metadata"]["warnings"] = None
 
 
 class ImageCache:
@@ -107,8 +164,8 @@ class ImageCache:
         self._pictures: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
 
-    def keep(self, pictures: dict[str, bytes]) -> None:
-        """Keeps them; the oldest make room."""
+    def add(self, pictures: dict[str, bytes]) -> None:
+        """Adds them; the oldest make room."""
         for name, png in pictures.items():
             if name not in self._pictures:
                 self._pictures[name] = png
@@ -118,5 +175,5 @@ class ImageCache:
             self._bytes -= len(dropped)
 
     def get(self, sha256: str) -> bytes | None:
-        """PNG bytes; None when they are not kept (any more)."""
+        """PNG bytes; None when they are not there (any more)."""
         return self._pictures.get(sha256)

@@ -149,7 +149,7 @@ def create(
 def _description(service: Service, settings: Settings) -> Description:
     return Description(
         service.spec,
-        max_time_seconds=service.max_time_seconds,
-        max_concurrent=service.max_concurrent,
+        max_time_seconds=service.settings.max_time_seconds,
+        max_concurrent=service.settings.max_concurrent,
         max_body_bytes=settings.max_body_bytes,
     )

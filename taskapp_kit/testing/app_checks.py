@@ -85,10 +85,10 @@ def _rollout(app: TaskApp, environment: EnvironmentSpec, policy: dict[str, str])
 
 
 def _outcome(rollout: Rollout) -> str:
-    steps = rollout.numbers.length
+    steps = rollout.length
     reward = "no reward" if rollout.reward is None else f"reward {rollout.reward:g}"
     count = "1 step" if steps == 1 else f"{steps} steps"
-    return f"{rollout.numbers.status} ({rollout.trajectory.stop_reason}) after {count}, {reward}"
+    return f"{rollout.status} ({rollout.trajectory.stop_reason}) after {count}, {reward}"
 
 
 def _capital(sentence: str) -> str:

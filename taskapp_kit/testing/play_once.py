@@ -23,7 +23,7 @@ from taskapp_kit.errors import ConfigError
 from taskapp_kit.rollout.episode import global_random
 from taskapp_kit.rollout.models.access import model_access
 from taskapp_kit.rollout.score.judges import needed_roles
-from taskapp_kit.rollout.service import Service
+from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.testing.mock_model.server import MockModel
 
 if TYPE_CHECKING:
@@ -95,12 +95,14 @@ def play(
 async def _once(app: TaskApp, request: RolloutRequest, settings: Settings, *, skip_judges: bool) -> Rollout:
     service = Service(
         app,
-        exposure="local",
-        max_concurrent=1,
-        threads=1,
-        max_calls=settings.max_calls_per_answer,
+        ServiceSettings(
+            exposure="local",
+            max_concurrent=1,
+            threads=1,
+            max_calls=settings.max_calls_per_answer,
+            skip_judges=skip_judges,
+        ),
         models=model_access(settings, "local", SystemClock()),
-        skip_judges=skip_judges,
     )
     try:
         return await service.rollout(request)

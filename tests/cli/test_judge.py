@@ -17,7 +17,6 @@ from taskapp_kit.contract.events import encode
 from taskapp_kit.contract.protocols import SystemClock
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.rollout.episode.plan import Control
-from taskapp_kit.rollout.outcome import Outcome
 from taskapp_kit.rollout.play_and_score import play
 from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.stored_record import stored_rollout
@@ -105,24 +104,13 @@ def test_stored_rollouts(tmp_path: Path, model: MockModel) -> None:
     async def keep() -> None:
         app = find_app(str(tmp_path / "app.py"))
         spec = app.freeze()
-        planned = RequestPlanner(spec, tmp_path).plan(a_request("constant", action="12345", seed=1))
+        plan = RequestPlanner(spec, tmp_path).plan(a_request("constant", action="12345", seed=1))
         from dataclasses import replace
 
-        played = play(replace(spec, judges=()), planned, SystemClock(), Control(), [])
+        played = play(replace(spec, judges=()), plan, SystemClock(), Control(), [])
         store = open_store(f"sqlite:///{tmp_path}/r.db")
-        await store.save(
-            stored_rollout(
-                spec,
-                planned,
-                Outcome.of(played),
-                encode(played.events),
-                rollout_id="a" * 32,
-                created_at=1.0,
-                timing={"total": 0.1},
-                pictures={},
-                key_label=None,
-            )  # fmt: skip
-        )
+        played.rollout_id, played.created_at, played.timing = "a" * 32, 1.0, {"total": 0.1}
+        await store.save(stored_rollout(spec, plan, played, encode(played.events), key_label=None))
         await store.close()
 
     asyncio.run(keep())

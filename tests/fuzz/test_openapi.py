@@ -22,7 +22,7 @@ from schemathesis.checks import not_a_server_error
 
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.protocols import Store
-from taskapp_kit.rollout.service import Service
+from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.app import create
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.store import open_store
@@ -39,7 +39,7 @@ SHORT_DEADLINE_SECONDS = 5.0
 
 def served(store: Store | None = None) -> FastAPI:
     """The front entrance before the sound app."""
-    return create(Service(app, store=store, max_concurrent=64), Settings(environment_api_key=KEY))
+    return create(Service(app, ServiceSettings(max_concurrent=64), store=store), Settings(environment_api_key=KEY))
 
 
 def share(part: float) -> int:

@@ -23,7 +23,6 @@ from taskapp_kit.errors import RequestError, Unavailable
 from taskapp_kit.rollout.episode.plan import Control
 from taskapp_kit.rollout.groups import load_group
 from taskapp_kit.rollout.in_flight import ANYONE, Caller
-from taskapp_kit.rollout.outcome import Outcome
 from taskapp_kit.rollout.play_and_score import play
 from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.service import Service
@@ -93,13 +92,11 @@ class World:
         """A rollout, played and stored; its id."""
         self.kept += 1
         name = f"{self.kept:032x}"
-        planned = self.planner.plan(a_request("constant", action=action, **given))
-        played = play(self.spec, planned, SystemClock(), Control(), [])
-        row = stored_rollout(
-            self.spec, planned, Outcome.of(played), encode(played.events), rollout_id=name, created_at=float(self.kept),
-            timing={"total": 0.1}, pictures=played.pictures(), key_label=None,
-        )  # fmt: skip
-        await self.store.save(row)
+        plan = self.planner.plan(a_request("constant", action=action, **given))
+        played = play(self.spec, plan, SystemClock(), Control(), [])
+        played.rollout_id, played.created_at, played.timing = name, float(self.kept), {"total": 0.1}
+        played.pictures = played.shown_pictures()
+        await self.store.save(stored_rollout(self.spec, plan, played, encode(played.events), key_label=None))
         return name
 
     async def three(self, **given: Any) -> list[str]:

@@ -17,7 +17,7 @@ from taskapp_kit.contract.protocols import Store, SystemClock
 from taskapp_kit.errors import Unavailable
 from taskapp_kit.rollout.models.access import model_access
 from taskapp_kit.rollout.response import response_body
-from taskapp_kit.rollout.service import Service
+from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.store import open_store
 from taskapp_kit.testing import Faults, MockModel, judge, obedient_judge
 from tests.rollout.score.test_injection import INJECTIONS
@@ -51,7 +51,7 @@ async def serving(
         else:
             monkeypatch.setenv(f"TASKAPP_JUDGE_{part}", str(value))
     models = model_access(load({}), "local", SystemClock())
-    service = Service(app, store=store, workers=workers, models=models, exposure="local")
+    service = Service(app, ServiceSettings(workers=workers, exposure="local"), store=store, models=models)
     try:
         yield service
     finally:

@@ -28,12 +28,12 @@ from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import IdempotencyKeyReused, RequestError, RolloutFailed, Saturated, StoreError
 from taskapp_kit.rollout.in_flight import ANYONE, Caller
 from taskapp_kit.rollout.live import LiveRollouts
-from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.tracked_rollout import TrackedRollout
 from taskapp_kit.store import open_store
 from taskapp_kit.store.idempotency_memory import MemoryIdempotencyStore
 from taskapp_kit.store.sqlite import SqliteStore
 from tests.live_app import SECRET, a_body, marks
+from tests.rollouts import a_service
 
 T = TypeVar("T")
 APP = find_app(str(Path(__file__).parents[1] / "live_app.py"))
@@ -43,7 +43,7 @@ class Party:
     """A service and its live rollouts, as one server process has them."""
 
     def __init__(self, store: Store | None = None, coordinator: IdempotencyStore | None = None, **options: Any) -> None:
-        self.service = Service(APP, store=store, **options)
+        self.service = a_service(APP, store=store, **options)
         self.coordinator = coordinator
         self.live = LiveRollouts(self.service, coordinator)
 

@@ -27,7 +27,7 @@ from taskapp_kit.rollout.service import Service
 from taskapp_kit.store import open_store
 from taskapp_kit.testing import Faults, MockModel
 from tests.rollout.models.raw_server import http, raw_server
-from tests.rollouts import a_request, app_from
+from tests.rollouts import a_request, a_service, app_from
 
 T = TypeVar("T")
 APP = """
@@ -129,7 +129,7 @@ def serving(app: TaskApp, work: Callable[[Service], Awaitable[T]], *, variables:
     async def main() -> T:
         settings = Settings(variables=variables or {})
         models = model_access(settings, "local", SystemClock())
-        service = Service(app, exposure="local", models=models, **options)
+        service = a_service(app, exposure="local", models=models, **options)
         try:
             return await work(service)
         finally:

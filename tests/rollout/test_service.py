@@ -24,7 +24,7 @@ from taskapp_kit.rollout.in_flight import Caller, Finished, InFlightRollout
 from taskapp_kit.rollout.response import response_body
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.store.open import open_store
-from tests.rollouts import a_request, app_from
+from tests.rollouts import a_request, a_service, app_from
 
 T = TypeVar("T")
 SECRET = "sentinel-private"
@@ -136,7 +136,7 @@ def gate(request: pytest.FixtureRequest) -> Any:
 
 def serving(app: TaskApp, work: Callable[[Service], Awaitable[T]], **options: Any) -> T:
     async def main() -> T:
-        service = Service(app, **options)
+        service = a_service(app, **options)
         try:
             return await work(service)
         finally:
@@ -777,19 +777,19 @@ def test_a_watcher_is_given_each_rollout_that_is_over_once(app: TaskApp, gate: s
         rollout = await service.rollout(a_request("noop", seed=3), caller=BLUE)
         course, finished = seen[-1]
         assert (course.rollout_id, course.caller) == (rollout.rollout_id, BLUE)
-        assert finished.outcome.failure is None
-        assert finished.outcome.seed == 3
-        assert finished.story.trajectory == rollout.trajectory
+        assert finished is rollout
+        assert finished.failure is None
+        assert finished.outcome.seed == 3, "as docs/observability.md read it once"
         for config, code in (({"breaks": "reset"}, "environment_raised"), ({"breaks": "rubric"}, "criterion_failed")):
             with pytest.raises(RolloutFailed):
                 await service.rollout(a_request("noop", config=config))
-            assert seen[-1][1].outcome.failure is not None
-            assert seen[-1][1].outcome.failure.code == code
+            assert seen[-1][1].failure is not None
+            assert seen[-1][1].failure.code == code
         (running,) = await at_the_gate(service, gate)
         running.cancel()
         await asyncio.wait((running,))
-        assert seen[-1][1].outcome.failure is not None
-        assert seen[-1][1].outcome.failure.boundary == "cancelled"
+        assert seen[-1][1].failure is not None
+        assert seen[-1][1].failure.boundary == "cancelled"
         GATES[gate].leave.set()
         for refused in (a_request("noop", seed=1000), a_request("noop", config={"breaks": "config"})):
             with pytest.raises(RequestError):

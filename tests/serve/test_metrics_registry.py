@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families as text_form
 from taskapp_kit import TaskApp
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.rollout.in_flight import Caller
-from taskapp_kit.rollout.service import Service
+from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.telemetry.metrics import SECONDS, Metrics, render
 from tests.rollouts import a_request, app_from
 
@@ -73,7 +73,7 @@ def value(samples: Samples, name: str, **labels: str) -> float | None:
 
 
 async def _play(app: TaskApp, workers: int) -> tuple[Samples, Metrics]:
-    service = Service(app, workers=workers)
+    service = Service(app, ServiceSettings(workers=workers))
     measures = Metrics(service.spec.environments, service.health)
     service.watchers.append(measures.ended)
     await service.start()
@@ -220,7 +220,7 @@ def test_a_bucket_counts_what_is_no_longer_than_its_bound(durations: Iterable[fl
 def test_tokens_are_counted_under_our_own_names() -> None:
     measures = Metrics(["e"], dict)
     course, finished = _ended(1.0)
-    finished.outcome.usage = {
+    finished.usage = {
         "prompt_tokens": 10.0,
         "completion_tokens": 4.0,
         "a caller's text": 9.0,
@@ -237,14 +237,13 @@ def test_tokens_are_counted_under_our_own_names() -> None:
 
 def _ended(seconds: float) -> tuple[Any, Any]:
     """A rollout that took so long, as a RolloutObserver is given it."""
-    from taskapp_kit.contract.result import Story
-    from taskapp_kit.contract.trajectory import Trajectory
-    from taskapp_kit.rollout.in_flight import Finished, InFlightRollout
-    from taskapp_kit.rollout.outcome import Outcome
+    from taskapp_kit.contract.result import RolloutResult
+    from taskapp_kit.rollout.in_flight import InFlightRollout
 
-    outcome = Outcome("e", "1", "train", 0, "truncated", "max_steps", 1, 0.0, {}, None, {}, 1)
+    result = RolloutResult(a_request("noop"), "noop", "e", "1", "train", 0, "truncated", "max_steps", 1, 0.0, {}, {})
+    result.timing = {"total": seconds}
     course = InFlightRollout("id", None, Caller(), 1.0, 1.0, 60.0)  # type: ignore[arg-type]  # what was planned is not looked at
-    return course, Finished(outcome, Story([], Trajectory("e", "1", "train", 0, {})), {"total": seconds})
+    return course, result
 
 
 @pytest.mark.parametrize(

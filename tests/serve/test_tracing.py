@@ -35,14 +35,13 @@ from taskapp_kit.contract.events import (
     Stepped,
     fold,
 )
-from taskapp_kit.contract.result import Story
+from taskapp_kit.contract.result import RolloutResult
 from taskapp_kit.contract.scorecard import CriterionScore, Scorecard
 from taskapp_kit.contract.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.errors import Failure, RolloutFailed
-from taskapp_kit.rollout.in_flight import Caller, Finished, InFlightRollout
-from taskapp_kit.rollout.outcome import Outcome
+from taskapp_kit.rollout.in_flight import Caller, InFlightRollout
 from taskapp_kit.rollout.request import RequestPlanner
-from taskapp_kit.rollout.service import Service
+from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.telemetry.spans import Span, spans_of
 from taskapp_kit.serve.telemetry.tracing import Tracing, tracing_of
 from tests.rollouts import a_request, app_from
@@ -116,7 +115,7 @@ def traced(
     tracing = Tracing(provider, **options)
 
     async def main() -> None:
-        service = Service(app, workers=workers)
+        service = Service(app, ServiceSettings(workers=workers))
         service.watchers.append(tracing)
         try:
             for request in requests or [a_request("noop", seed=1)]:
@@ -307,11 +306,11 @@ def test_a_rollout_that_hangs_shows_where(tmp_path: Path) -> None:
 
 def a_model_rollout(
     app: TaskApp, *, seconds: list[float], total: float, scoring: float, cut: int
-) -> tuple[InFlightRollout, Finished]:
+) -> tuple[InFlightRollout, RolloutResult]:
     """A rollout whose parts took `seconds`, as a model's answers would be told; broken off after `cut` parts."""
     ticks = itertools.cycle(seconds or [0.0])
     request = a_request("noop", seed=1, policy_config={"model": "gpt-x"})
-    planned = RequestPlanner(app.freeze(), app.file.parent).plan(request)
+    plan = RequestPlanner(app.freeze(), app.file.parent).plan(request)
     told: list[Event] = [Started("traced", "1", "train", 1, {}, "noop"), Observed("", ["say"], next(ticks))]
     for turn in range(3):
         answer = Decision([ToolCall("say", {})], usage={"prompt_tokens": 7.0, "completion_tokens": 2.0})
@@ -323,11 +322,12 @@ def a_model_rollout(
     told.append(EpisodeEnded("terminated", "environment") if failure is None else Failed("timeout", failure.code, ""))
     trajectory = fold(told)
     card = Scorecard([CriterionScore("c", "outcome", 1.0, 1.0, seconds=next(ticks)) for _ in range(2)], 1.0, None, 1.0)
-    outcome = Outcome("traced", "1", "train", 1, "terminated", "environment", trajectory.length, 0.0, {}, None, {}, 1)
-    outcome.failure, outcome.scorecard = failure, card if whole else None
-    timing = {"total": total, "scoring": scoring, "environment": next(ticks)}
-    course = InFlightRollout("id", planned, Caller(), 1_700_000_000.25, 0.0, 60.0)
-    return course, Finished(outcome, Story(told, trajectory), timing)
+    result = RolloutResult.of_events(
+        request, "noop", told, trajectory, status="terminated", failure=failure, scorecard=card if whole else None
+    )
+    result.timing = {"total": total, "scoring": scoring, "environment": next(ticks)}
+    course = InFlightRollout("id", plan, Caller(), 1_700_000_000.25, 0.0, 60.0)
+    return course, result
 
 
 @given(
@@ -429,7 +429,7 @@ import asyncio, json, sys
 from opentelemetry import trace
 from taskapp_kit.config import from_environment
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.rollout.service import Service
+from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.telemetry.tracing import tracing_of
 from taskapp_kit.contract.wire import RolloutRequest
 if "set" in sys.argv:

@@ -1,58 +1,123 @@
-"""An episode whose policy answers from elsewhere: from one question to the next, each hop in the environment's thread."""
+"""The drivers of an episode's generator: what sends decisions back when it yields `Called`.
+
+`drive`: a policy that computes, in the same thread. `ModelDriver`: a policy that asks a model, in hops from one question to
+the next; between them the model is awaited on an event loop (`run`) or waited for in the thread (`run_blocking`).
+`until_called`: no policy; stops where the first would be asked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
-from taskapp_kit.contract.chat import CONTEXT_OVERFLOW, ChatReply, ModelFailed, RemotePolicy
+from taskapp_kit.contract.chat import CONTEXT_OVERFLOW, POLICY, ChatReply, ModelFailed, ModelPort, RemotePolicy
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.events import Called, Event
-from taskapp_kit.contract.protocols import PolicyStops
+from taskapp_kit.contract.events import Called, Event, Failed
+from taskapp_kit.contract.protocols import LocalPolicy, PolicyStops
+from taskapp_kit.errors import Failure
 from taskapp_kit.rollout.episode.episode import Episode, PolicyFailed, policy_failure
+
+Emit = Callable[[Event], None]
+"""Is given each event, in the thread that plays; must not raise."""
+
+
+def drive(episode: Episode, policy: LocalPolicy, emit: Emit) -> None:
+    """Plays the episode to its end with a policy that decides by computing, all in this thread."""
+    events = episode.events()
+    try:
+        event = next(events)
+        while True:
+            emit(event)
+            if type(event) is not Called:
+                event = next(events)
+                continue
+            try:
+                answer = policy.decide(episode.view)
+            except PolicyStops as stops:
+                event = events.throw(stops)
+            except BaseException as error:  # sys.exit() in an author's function must not end the server
+                event = events.throw(policy_failure(policy.name, error))
+            else:
+                event = events.send(answer)
+    except StopIteration:
+        pass
+    finally:
+        events.close()
+
+
+def until_called(episode: Episode) -> Failure | None:
+    """Plays up to the first question, where `episode.view` is what a policy would read; the failure of a reset that broke."""
+    events = episode.events()
+    try:
+        for event in events:
+            if isinstance(event, Failed):
+                return event.failure()
+            if isinstance(event, Called):
+                return None
+    finally:
+        events.close()
+    return None
 
 
 class ModelDriver:
-    """Plays `episode` with `policy`. Each event goes to `tell`. All calls come from one thread.
+    """Plays an episode with a policy that asks a model. All calls of `begin`, `go_on` and `close` come from one thread.
 
-    `begin`, then `go_on` with what came of each question, until one of them gives None: the episode is over.
+    `begin`, then `go_on` with the outcome of each question, until one of them returns None: the episode is over.
     """
 
-    def __init__(self, episode: Episode, policy: RemotePolicy, tell: Callable[[Event], None]) -> None:
+    def __init__(self, episode: Episode, policy: RemotePolicy, emit: Emit) -> None:
         self._episode = episode
         self._policy = policy
-        self._tell = tell
+        self._emit = emit
         self._events = episode.events()
 
-    def begin(self) -> dict[str, Json] | None:
-        """Plays up to the first question; gives its body."""
-        return self._until_called(lambda: next(self._events))
+    async def run(
+        self,
+        ask: Callable[[str, dict[str, Json]], Awaitable[ChatReply | ModelFailed]],
+        hop: Callable[[Callable[[], dict[str, Json] | None]], Awaitable[dict[str, Json] | None]],
+    ) -> None:
+        """Plays to the end on an event loop. ask: (role, body) -> the outcome. hop: runs a function in the thread."""
+        body = await hop(self.begin)
+        while body is not None:
+            body = await hop(partial(self.go_on, await ask(POLICY, body)))
 
-    def go_on(self, came: ChatReply | ModelFailed | PolicyFailed) -> dict[str, Json] | None:
+    def run_blocking(self, port: ModelPort) -> None:
+        """Plays to the end in this thread, which waits while `port` asks the model."""
+        body = self.begin()
+        while body is not None:
+            outcome: ChatReply | ModelFailed
+            try:
+                outcome = port.ask(POLICY, body)
+            except ModelFailed as failed:
+                outcome = failed
+            body = self.go_on(outcome)
+
+    def begin(self) -> dict[str, Json] | None:
+        """Plays up to the first question; returns its body."""
+        return self._until_asked(lambda: next(self._events))
+
+    def go_on(self, outcome: ChatReply | ModelFailed) -> dict[str, Json] | None:
         """Plays on with the model's reply, or with why there is none, up to the next question."""
-        if isinstance(came, ModelFailed):
-            if came.overflow:
-                stops = PolicyStops(CONTEXT_OVERFLOW)
-                return self._until_called(lambda: self._events.throw(stops))
-            came = PolicyFailed(came.failure)
-        if isinstance(came, PolicyFailed):
-            failed = came
-            return self._until_called(lambda: self._events.throw(failed))
+        thrown: BaseException
+        if isinstance(outcome, ModelFailed):
+            thrown = PolicyStops(CONTEXT_OVERFLOW) if outcome.overflow else PolicyFailed(outcome.failure)
+            return self._until_asked(lambda: self._events.throw(thrown))
         try:
-            answer = self._policy.read(came)
+            answer = self._policy.read(outcome)
         except Exception as error:
             thrown = policy_failure(self._policy.name, error)
-            return self._until_called(lambda: self._events.throw(thrown))
-        return self._until_called(lambda: self._events.send(answer))
+            return self._until_asked(lambda: self._events.throw(thrown))
+        return self._until_asked(lambda: self._events.send(answer))
 
     def close(self) -> None:
-        """Closes the environment of an episode that nobody plays on."""
+        """Closes the environment of an episode that is not played on."""
         self._events.close()
 
-    def _until_called(self, step: Callable[[], Event]) -> dict[str, Json] | None:
+    def _until_asked(self, step: Callable[[], Event]) -> dict[str, Json] | None:
         try:
             event = step()
             while True:
-                self._tell(event)
+                self._emit(event)
                 if type(event) is not Called:
                     event = next(self._events)
                     continue

@@ -26,7 +26,7 @@ from taskapp_kit.contract.events import (
     Started,
     Stepped,
 )
-from taskapp_kit.contract.protocols import Clock, LocalPolicy, PolicyStops, Tool, View
+from taskapp_kit.contract.protocols import Clock, PolicyStops, Tool, View
 from taskapp_kit.contract.trajectory import RESERVED_METRICS, Decision, PlayedStep, Status, ToolCall
 from taskapp_kit.declare.signature import BadArguments
 from taskapp_kit.declare.specs import ActionSpec
@@ -413,27 +413,3 @@ def stop_failure(stop: str) -> PolicyFailed:
             )
         )
     return PolicyFailed(Failure("cancelled", "cancelled", "the rollout was cancelled before the episode ended"))
-
-
-def drive(episode: Episode, policy: LocalPolicy, tell: Callable[[Event], None]) -> None:
-    """Plays the episode with a policy that decides by computing, all in this thread; each event goes to `tell`."""
-    events = episode.events()
-    try:
-        event = next(events)
-        while True:
-            tell(event)
-            if type(event) is not Called:
-                event = next(events)
-                continue
-            try:
-                answer = policy.decide(episode.view)
-            except PolicyStops as stops:
-                event = events.throw(stops)
-            except BaseException as error:  # sys.exit() in an author's function must not end the server
-                event = events.throw(policy_failure(policy.name, error))
-            else:
-                event = events.send(answer)
-    except StopIteration:
-        pass
-    finally:
-        events.close()

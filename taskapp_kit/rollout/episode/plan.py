@@ -1,4 +1,4 @@
-"""What is to be played: the episode's identity, its limits, and the caller's `ops`, read once."""
+"""What is requested: the episode's identity, its policy, its limits, and the caller's `ops`, read once."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from taskapp_kit.contract.chat import RemotePolicy
 from taskapp_kit.contract.content import Json, NotJson, plain
+from taskapp_kit.contract.protocols import LocalPolicy
+from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
+
+if TYPE_CHECKING:
+    from taskapp_kit.contract.wire import RolloutRequest
 
 AGENT_WORDS = frozenset({"agent", "policy", "model"})
 ENVIRONMENT_WORDS = frozenset({"env", "environment", "step"})
@@ -67,22 +73,26 @@ def _bad_op(index: int, found: str) -> RequestError:
 
 @dataclass(slots=True)
 class EpisodePlan:
-    """Everything that one episode needs. Limits of None do not bind.
+    """A request, read against the app: everything that one rollout needs. Limits of None do not bind.
 
     `max_ops` counts 1 for a policy's turn and 1 for each action, so at least 2 for a turn and 1 for a scripted action.
     max_refusals: answers of the policy in a row in which nothing was accepted. default_max_turns: of an environment that
     declares no limit. max_calls: so many calls of one answer are done.
 
     config: env.config as the caller gave it; arguments: the constructor's, validated. task: the row, private fields
-    included, None without rows. folder: where the author's file lies, for `context.path`.
+    included, None without rows. folder: where the author's file lies, for `context.path`. actor: the policy itself.
+
+    blend: the request's own reward formula, None for the app's. warnings: what was accepted and ignored. skip_judges: no
+    judge is asked; their scores are null.
     """
 
+    request: RolloutRequest
+    actor: LocalPolicy | RemotePolicy
     environment: EnvironmentSpec
     split: str
     seed: int
     config: dict[str, Json]
     arguments: dict[str, Any]
-    policy: str
     folder: Path
     task: Any = None
     program: tuple[Instruction, ...] | None = None
@@ -93,6 +103,24 @@ class EpisodePlan:
     default_max_turns: int | None = None
     max_calls: int = CALLS_PER_ANSWER
     wants_images: bool = True
+    blend: Blend | None = None
+    warnings: list[str] = field(default_factory=list)
+    skip_judges: bool = False
+
+    @property
+    def policy(self) -> str:
+        """The name of the policy."""
+        return self.actor.name
+
+    def local_actor(self) -> LocalPolicy:
+        """The policy, of a plan whose policy decides by computing."""
+        assert hasattr(self.actor, "decide"), "a model decides, from elsewhere"  # a protocol's isinstance takes 8 µs
+        return cast(LocalPolicy, self.actor)
+
+    def remote_actor(self) -> RemotePolicy:
+        """The policy, of a plan whose policy decides elsewhere."""
+        assert isinstance(self.actor, RemotePolicy), "it decides by computing"
+        return self.actor
 
     def instructions(self) -> Iterator[Instruction]:
         """The program, or policy turns without end."""

@@ -18,17 +18,15 @@ from typing import TYPE_CHECKING
 
 from taskapp_kit.contract.content import images
 from taskapp_kit.contract.events import Event, Observed, encode_one, recording_from_json
-from taskapp_kit.contract.result import Story
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.errors import RequestError
 from taskapp_kit.rollout.workers.protocol import Frame, WorkerJob, serve_jobs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from taskapp_kit.contract.chat import ModelPort
     from taskapp_kit.contract.protocols import Clock
     from taskapp_kit.declare.specs import AppSpec
-    from taskapp_kit.rollout.episode.drivers import ModelDriver
     from taskapp_kit.rollout.episode.plan import Control
 
 TELL_SECONDS = 0.05
@@ -73,7 +71,7 @@ class Worker:
         for folder in reversed(self.folders):
             add_import_folder(folder)
         import taskapp_kit.contract.wire
-        import taskapp_kit.rollout.outcome
+        import taskapp_kit.rollout.play_and_score
         import taskapp_kit.rollout.request
         import taskapp_kit.rollout.response  # noqa: F401  # what `play` needs, loaded before the first job
         from taskapp_kit.contract.protocols import SystemClock
@@ -102,8 +100,7 @@ class Worker:
         from taskapp_kit.contract.chat import RemotePolicy
         from taskapp_kit.contract.wire import RolloutRequest
         from taskapp_kit.rollout.episode.plan import Control
-        from taskapp_kit.rollout.outcome import Outcome
-        from taskapp_kit.rollout.play_and_score import Performance
+        from taskapp_kit.rollout.play_and_score import RolloutPlayer
         from taskapp_kit.rollout.policy.select import MODEL
         from taskapp_kit.rollout.request import RequestPlanner
         from taskapp_kit.rollout.response import write_body
@@ -115,47 +112,28 @@ class Worker:
         control = Control()
         telling = EventSender(job, control, live=frame["live"])
         try:
-            planned = RequestPlanner(self.spec, self.folder, max_calls=frame["max_calls"]).plan(
-                request, recording=None if recording is None else recording_from_json(recording)
+            planner = RequestPlanner(
+                self.spec, self.folder, max_calls=frame["max_calls"], skip_judges=frame["skip_judges"]
             )
-            planned.skip_judges = frame["skip_judges"]
+            plan = planner.plan(request, recording=None if recording is None else recording_from_json(recording))
             port = JobPort(job)
-            performance = Performance(self.spec, planned, self.clock, control, [], telling, models=port)
-            if planned.plan.policy == MODEL and isinstance(planned.policy, RemotePolicy):
-                _through_the_front(port, performance.turns(planned.policy))
+            player = RolloutPlayer(self.spec, plan, self.clock, control, [], telling, models=port)
+            if plan.policy == MODEL and isinstance(plan.actor, RemotePolicy):
+                player.turns(plan.actor).run_blocking(port)
             else:
-                performance.drive(planned.local())
-            played = performance.finish()
+                player.drive(plan.local_actor())
+            result = player.finish()
         except RequestError as error:
             return {"refused": refusal(error)}, b""
-        outcome, body = Outcome.of(played), b""
-        if frame["written"] and played.failure is None:
-            rollout = outcome.rollout(
-                planned,
-                Story(played.events, played.trajectory),
-                rollout_id=frame["rollout_id"],
-                created_at=frame["created_at"],
-                versions=frame["versions"],
-            )
-            body = write_body(rollout) or b""
+        body = b""
+        if frame["written"] and isinstance(result, Rollout):
+            result.rollout_id, result.created_at = frame["rollout_id"], frame["created_at"]
+            result.versions = {**frame["versions"], "environment": result.version}
+            body = write_body(result) or b""
         told, pieces = telling.rest()
-        told["outcome"] = outcome.to_json()
+        told["outcome"] = result.to_json()
         told["body"] = len(body)
         return told, b"".join((*pieces, body))
-
-
-def _through_the_front(port: ModelPort, turns: ModelDriver) -> None:
-    """Plays turn by turn: the front asks the model, for it alone has the address and the key."""
-    from taskapp_kit.contract.chat import POLICY, ChatReply, ModelFailed
-
-    body = turns.begin()
-    while body is not None:
-        came: ChatReply | ModelFailed
-        try:
-            came = port.ask(POLICY, body)
-        except ModelFailed as failed:
-            came = failed
-        body = turns.go_on(came)
 
 
 class EventSender:

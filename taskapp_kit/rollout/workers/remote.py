@@ -18,17 +18,16 @@ import orjson
 
 from taskapp_kit.config import child_environment
 from taskapp_kit.contract.events import EncodedEvents, Event, from_json, joined, recording_to_json
-from taskapp_kit.contract.trajectory import Recording
+from taskapp_kit.contract.result import RolloutResult
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import reference_of
-from taskapp_kit.declare.specs import AppSpec
+from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import DiscoveryError, Failure, FieldProblem, RequestError, Saturated, Unavailable
+from taskapp_kit.rollout.episode.plan import EpisodePlan
 from taskapp_kit.rollout.event_buffer import EventBuffer
-from taskapp_kit.rollout.in_flight import Listener
+from taskapp_kit.rollout.in_flight import InFlightRollout, Listener
 from taskapp_kit.rollout.models.access import Ask
-from taskapp_kit.rollout.outcome import Outcome
-from taskapp_kit.rollout.request import PlannedRollout
 from taskapp_kit.rollout.workers.model_calls import asked_from_a_worker
 from taskapp_kit.rollout.workers.pool import (
     JobHung,
@@ -115,6 +114,10 @@ class WorkerPool:
         self._starting: asyncio.Task[ProcessPool] | None = None
         self._closed = False
 
+    def plays(self, environment: EnvironmentSpec) -> bool:
+        """Whether rollouts of this environment are played here."""
+        return bool(self.workers) or environment.isolation == "process"
+
     async def start(self) -> ProcessPool:
         """The pool, its shared processes ready. Raises Unavailable with the sentence of the process that could not start.
 
@@ -149,43 +152,40 @@ class WorkerPool:
 
     async def play(
         self,
-        planned: PlannedRollout,
-        told: WorkerReport,
+        rollout: InFlightRollout,
+        report: WorkerReport,
         *,
         ask: Ask,
-        recording: Recording | None,
-        rollout_id: str,
-        created_at: float,
         versions: dict[str, str | None],
-        seconds: float,
         written: bool,
         live: bool,
-    ) -> tuple[Outcome, bytes | None]:
-        """One rollout in a worker; the answer's bytes but for the timing when `written` asks for them.
+    ) -> RolloutResult:
+        """One rollout in a worker; the result's `body` has the answer but for its timing when `written` asks for it.
 
-        told: is filled meanwhile, also when this raises. ask: reaches models. seconds: the
-        deadline, time in line included. live: each event is told at once. Raises RequestError (the constructor refuses
-        env.config), RolloutLost, Saturated, Unavailable.
+        report: is filled meanwhile, also when this raises. ask: reaches models. Time in line counts against the
+        rollout's deadline. live: each event is sent at once. Raises RequestError (the constructor refuses env.config),
+        RolloutLost, Saturated, Unavailable.
         """
         began = time.monotonic()
         pool = await self.start()
-        spec = planned.plan.environment
+        plan, recording, seconds = rollout.plan, rollout.recording, rollout.seconds
+        spec = plan.environment
         job: Frame = {
-            "request": _settled(planned),
+            "request": _settled(plan),
             "recording": None if recording is None else recording_to_json(recording),
-            "rollout_id": rollout_id,
-            "created_at": created_at,
+            "rollout_id": rollout.rollout_id,
+            "created_at": rollout.created_at,
             "versions": versions,
             "written": written,
             "live": live,
-            "skip_judges": planned.skip_judges,
-            "max_calls": planned.plan.max_calls,
+            "skip_judges": plan.skip_judges,
+            "max_calls": plan.max_calls,
         }
 
         def tell(frame: Frame, blob: bytes) -> Awaitable[Frame | None] | None:
             if "chat" in frame:
                 return asked_from_a_worker(ask, frame)
-            told.take(frame, blob)
+            report.take(frame, blob)
             return None
 
         try:
@@ -207,8 +207,11 @@ class WorkerPool:
             raise RequestError(message, fields=(FieldProblem(("body",), message),)) from None
         if "refused" in frame:
             raise _refused(frame["refused"])
-        used = told.take(frame, blob)
-        return Outcome.from_json(frame["outcome"]), blob[used:] if frame["body"] else None
+        used = report.take(frame, blob)
+        body = blob[used:] if frame["body"] else None
+        return RolloutResult.from_json(
+            frame["outcome"], plan.request, plan.policy, report.encoded(), report.pictures, body
+        )
 
     def health(self) -> dict[str, int]:
         """Worker processes alive, and since the start: replaced, killed by us, and hung rollouts."""
@@ -238,10 +241,9 @@ def _looked_at(task: asyncio.Task[ProcessPool]) -> None:
         task.exception()
 
 
-def _settled(planned: PlannedRollout) -> dict[str, Any]:
+def _settled(plan: EpisodePlan) -> dict[str, Any]:
     """The request with split and seed settled, so that a worker plays the episode that was planned here."""
-    request, plan = planned.request, planned.plan
-    body = RolloutRequest.model_dump(request, exclude_unset=True)
+    body = RolloutRequest.model_dump(plan.request, exclude_unset=True)
     env = body.setdefault("env", {})
     env["seed"] = plan.seed
     env["config"] = {**env.get("config", {}), "split": plan.split}

@@ -6,11 +6,11 @@ import base64
 import binascii
 import math
 from dataclasses import asdict
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 from urllib.parse import parse_qsl
 
 import orjson
-from pydantic import BaseModel
+from pydantic import BaseModel, create_model
 from starlette.requests import Request
 
 from taskapp_kit.contract.protocols import RolloutQuery, RolloutSummaryRow
@@ -30,32 +30,19 @@ NUMBERS = ("reward_above", "reward_below")
 NAMES = (*WORDS, *CHOICES, *NUMBERS, "limit", "cursor")
 
 
-class ListedRollout(BaseModel):
-    """A rollout of a list. policy, model: who acted. boundary: of a failed one. tokens, cost: null where not known."""
-
-    id: str
-    created_at: float
-    environment: str
-    split: str
-    seed: int
-    policy: str | None
-    model: str | None
-    status: str
-    stop_reason: str
-    boundary: str | None
-    reward: float | None
-    length: int
-    tokens: int | None
-    cost: float | None
-    seconds: float
-    run_id: str
-    group_id: str | None
+_ROW = get_type_hints(RolloutSummaryRow)
+ListedRollout = create_model(
+    "ListedRollout",
+    __doc__="A rollout of a list. policy, model: who acted. boundary: of a failed one. tokens, cost: null where not known.",
+    id=_ROW.pop("rollout_id"),
+    **_ROW,
+)
 
 
 class RolloutList(BaseModel):
     """A page, newest first. next_cursor: what `cursor` of the next page is, null on the last one."""
 
-    rollouts: list[ListedRollout]
+    rollouts: list[ListedRollout]  # type: ignore[valid-type]  # made of the row's own fields
     next_cursor: str | None
 
 

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from taskapp_kit.rollout.in_flight import Finished, InFlightRollout
+from taskapp_kit.contract.result import RolloutResult
+from taskapp_kit.rollout.in_flight import InFlightRollout
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -93,12 +94,11 @@ class Metrics:
         self._refusals: Counter[str] = Counter()
         self._store_errors = 0
 
-    def ended(self, course: InFlightRollout, finished: Finished) -> None:
+    def ended(self, rollout: InFlightRollout, result: RolloutResult) -> None:
         """A RolloutObserver: counts one rollout that is over."""
-        outcome, timing = finished.outcome, finished.timing
-        failure, name = outcome.failure, outcome.environment
-        label = course.caller.key_label or ""
-        self._rollouts[name, outcome.status, "" if failure is None else failure.boundary, label] += 1
+        failure, name, timing = result.failure, result.environment, result.timing
+        label = rollout.caller.key_label or ""
+        self._rollouts[name, result.status, "" if failure is None else failure.boundary, label] += 1
         sums = self._environments.get(name)
         if sums is None:
             sums = self._environments[name] = EnvironmentMetrics()
@@ -109,14 +109,14 @@ class Metrics:
         for phase in PHASES:
             if phase in timing:
                 phases[phase] += timing[phase]
-        sums.steps += outcome.length
-        invalid = outcome.metrics.get("invalid_actions", 0.0)
+        sums.steps += result.length
+        invalid = result.metrics.get("invalid_actions", 0.0)
         if invalid > 0:  # an environment may have a metric of that name, of any sign
             sums.invalid_actions += invalid
-        for kind, count in outcome.usage.items():
+        for kind, count in result.usage.items():
             if kind in TOKENS and count > 0:
                 sums.tokens[TOKENS[kind]] = sums.tokens.get(TOKENS[kind], 0.0) + count
-        card = outcome.scorecard
+        card = result.scorecard
         if card is not None and failure is None:
             if card.reward is not None:
                 sums.rewards += 1

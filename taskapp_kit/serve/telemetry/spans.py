@@ -24,9 +24,10 @@ import orjson
 
 from taskapp_kit.contract.content import text_of
 from taskapp_kit.contract.events import Acted, Answered, Called, Event, Observed, Stepped
+from taskapp_kit.contract.result import RolloutResult
 from taskapp_kit.contract.scorecard import CriterionScore
 from taskapp_kit.contract.trajectory import Decision, PlayedStep
-from taskapp_kit.rollout.in_flight import Finished, InFlightRollout
+from taskapp_kit.rollout.in_flight import InFlightRollout
 
 Attribute = str | bool | int | float
 Content = Callable[[str], str]
@@ -51,28 +52,28 @@ class Span:
     failed: str | None = None
 
 
-def root_of(course: InFlightRollout, finished: Finished) -> Span:
+def root_of(rollout: InFlightRollout, result: RolloutResult) -> Span:
     """The rollout's own span, without children: looks at no event."""
-    outcome, plan, failure = finished.outcome, course.planned.plan, finished.outcome.failure
-    start = _ns(course.created_at)
-    root = Span("rollout", start, start + max(0, _ns(finished.timing.get("total", 0.0))))
-    caller = course.caller
+    plan, failure = rollout.plan, result.failure
+    start = _ns(rollout.created_at)
+    root = Span("rollout", start, start + max(0, _ns(result.timing.get("total", 0.0))))
+    caller = rollout.caller
     if caller.key_label is not None or caller.traceparent is not None:
         root.kind = "server"
-    card = outcome.scorecard
+    card = result.scorecard
     root.attributes = _given(
         {
-            "taskapp.rollout_id": course.rollout_id,
-            "taskapp.environment": outcome.environment,
-            "taskapp.environment.version": outcome.version,
-            "taskapp.split": outcome.split,
-            "taskapp.seed": outcome.seed,
+            "taskapp.rollout_id": rollout.rollout_id,
+            "taskapp.environment": result.environment,
+            "taskapp.environment.version": result.version,
+            "taskapp.split": result.split,
+            "taskapp.seed": result.seed,
             "taskapp.policy": plan.policy,
             "taskapp.key": caller.key_label,
-            "taskapp.status": outcome.status,
-            "taskapp.stop_reason": outcome.stop_reason,
-            "taskapp.steps": outcome.length,
-            "taskapp.return": outcome.total_reward,
+            "taskapp.status": result.status,
+            "taskapp.stop_reason": result.stop_reason,
+            "taskapp.steps": result.length,
+            "taskapp.return": result.total_reward,
             "taskapp.outcome_score": None if card is None else card.outcome_score,
             "taskapp.reward": None if card is None or failure is not None else card.reward,
         }
@@ -86,23 +87,23 @@ def root_of(course: InFlightRollout, finished: Finished) -> Span:
 
 
 def spans_of(
-    course: InFlightRollout, finished: Finished, *, content: Content | None = None, most: int = MAX_SPANS
+    rollout: InFlightRollout, result: RolloutResult, *, content: Content | None = None, most: int = MAX_SPANS
 ) -> Span:
     """The rollout's span with everything in it, at most `most` spans; `taskapp.dropped_spans` counts the rest.
 
     content: None leaves out what was seen, said and given as arguments. Private fields and the end state never show.
     """
-    root = root_of(course, finished)
-    scoring = _scoring(finished, root, content, most - 1)
+    root = root_of(rollout, result)
+    scoring = _scoring(result, root, content, most - 1)
     over = root.end_ns if scoring is None else scoring.start_ns
-    layout = _Layout(course, finished, root, over, content, most - 1 - _count(scoring))
-    layout.lay(finished.story.events)
+    layout = _Layout(rollout, result, root, over, content, most - 1 - _count(scoring))
+    layout.lay(result.events)
     if scoring is not None:
         root.children.append(scoring)
     if layout.dropped:
         root.attributes["taskapp.dropped_spans"] = layout.dropped
-    if content is not None and finished.outcome.failure is not None:
-        root.attributes["taskapp.failure"] = content(finished.outcome.failure.message)
+    if content is not None and result.failure is not None:
+        root.attributes["taskapp.failure"] = content(result.failure.message)
     return root
 
 
@@ -110,7 +111,13 @@ class _Layout:
     """Lays the parts of an episode one after another between the rollout's beginning and `over`."""
 
     def __init__(
-        self, course: InFlightRollout, finished: Finished, root: Span, over: int, content: Content | None, places: int
+        self,
+        rollout: InFlightRollout,
+        result: RolloutResult,
+        root: Span,
+        over: int,
+        content: Content | None,
+        places: int,
     ) -> None:
         self.root = root
         self.over = over
@@ -118,17 +125,17 @@ class _Layout:
         self.places = places
         self.dropped = 0
         self.cursor = root.start_ns
-        self.finished = finished
-        plan = course.planned.plan
+        self.result = result
+        plan = rollout.plan
         self.policy = plan.policy
         self.tools = plan.environment.actions
-        model = course.planned.request.policy.config.get("model")
+        model = rollout.plan.request.policy.config.get("model")
         self.model = model[:MAX_MODEL] if isinstance(model, str) else None
         self.turn: Span | None = None
 
     def lay(self, events: Sequence[Event]) -> None:
         """Fills `root.children`."""
-        open_part = _open_part(events, self.finished)
+        open_part = _open_part(events, self.result)
         if open_part is None:
             self.cursor = max(self.root.start_ns, self.over - self._known(events))
         for event in events:
@@ -158,7 +165,7 @@ class _Layout:
                 inside += event.step.seconds
             elif isinstance(event, Answered):
                 asked += event.seconds
-        closing = max(0.0, self.finished.timing.get("environment", 0.0) - inside)
+        closing = max(0.0, self.result.timing.get("environment", 0.0) - inside)
         return _ns(inside + asked + closing)
 
     def _add(self, parent: Span | None, name: str, seconds: float, end: int | None = None) -> Span | None:
@@ -222,7 +229,7 @@ class _Layout:
         self._show(span, "taskapp.observation", lambda: text_of(step.observation))
 
     def _unfinished(self, part: Event | None) -> None:
-        failure = self.finished.outcome.failure
+        failure = self.result.failure
         if isinstance(part, Acted):
             span = self._add(self.turn, "step", 0.0, self.over)
             if span is not None:
@@ -247,9 +254,9 @@ class _Layout:
             span.attributes[name] = self.content(shown)
 
 
-def _open_part(events: Sequence[Event], finished: Finished) -> Event | None:
+def _open_part(events: Sequence[Event], result: RolloutResult) -> Event | None:
     """The part in which the episode broke or hung: it began and did not end. `started` stands for the reset."""
-    failure = finished.outcome.failure
+    failure = result.failure
     if failure is None or not events:
         return None
     last: Event | None = None
@@ -263,18 +270,17 @@ def _open_part(events: Sequence[Event], finished: Finished) -> Event | None:
     return last
 
 
-def _scoring(finished: Finished, root: Span, content: Content | None, places: int) -> Span | None:
+def _scoring(result: RolloutResult, root: Span, content: Content | None, places: int) -> Span | None:
     """What was scored, before the rollout's end; None when that was not begun."""
-    outcome = finished.outcome
-    broke = outcome.failure is not None and outcome.failure.boundary == "scoring"
-    if (outcome.scorecard is None and not broke) or places <= 0:
+    broke = result.failure is not None and result.failure.boundary == "scoring"
+    if (result.scorecard is None and not broke) or places <= 0:
         return None
-    start = max(root.start_ns, root.end_ns - _ns(finished.timing.get("scoring", 0.0)))
+    start = max(root.start_ns, root.end_ns - _ns(result.timing.get("scoring", 0.0)))
     span = Span("scoring", start, root.end_ns)
-    if broke and outcome.failure is not None:
-        span.failed = outcome.failure.code
+    if broke and result.failure is not None:
+        span.failed = result.failure.code
     cursor = start
-    for item in outcome.scorecard.criteria[: places - 1] if outcome.scorecard is not None else ():
+    for item in result.scorecard.criteria[: places - 1] if result.scorecard is not None else ():
         end = min(root.end_ns, cursor + max(0, _ns(item.seconds)))
         span.children.append(_criterion(item, cursor, end, content))
         cursor = end

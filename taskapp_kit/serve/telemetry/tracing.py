@@ -19,7 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.config import Settings
-from taskapp_kit.rollout.in_flight import Finished, InFlightRollout
+from taskapp_kit.contract.result import RolloutResult
+from taskapp_kit.rollout.in_flight import InFlightRollout
 from taskapp_kit.serve.telemetry.spans import MAX_SPANS, Span, root_of, spans_of
 from taskapp_kit.version import __version__
 
@@ -69,7 +70,7 @@ class Tracing:
         self._places = threading.Semaphore(WAITING)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="taskapp-traces")
 
-    def __call__(self, course: InFlightRollout, finished: Finished) -> None:
+    def __call__(self, rollout: InFlightRollout, result: RolloutResult) -> None:
         """Is given each rollout that is over, on the event loop."""
         if not self._places.acquire(blocking=False):
             self.dropped += 1
@@ -79,7 +80,7 @@ class Tracing:
                 )
             return
         try:
-            self._writer.submit(self._write, course, finished)
+            self._writer.submit(self._write, rollout, result)
         except RuntimeError:  # closed
             self._places.release()
 
@@ -93,21 +94,21 @@ class Tracing:
         if self._owned:
             self._provider.shutdown()  # type: ignore[attr-defined]  # ours is the SDK's
 
-    def _write(self, course: InFlightRollout, finished: Finished) -> None:
+    def _write(self, rollout: InFlightRollout, result: RolloutResult) -> None:
         try:
-            self._trace(course, finished)
+            self._trace(rollout, result)
         except Exception:
-            log.exception("the trace of rollout %s could not be made", course.rollout_id)
+            log.exception("the trace of rollout %s could not be made", rollout.rollout_id)
         finally:
             self._places.release()
 
-    def _trace(self, course: InFlightRollout, finished: Finished) -> None:
+    def _trace(self, rollout: InFlightRollout, result: RolloutResult) -> None:
         from opentelemetry.trace import set_span_in_context
 
-        told = root_of(course, finished)
-        root = self._begin(told, _parent(course))
+        told = root_of(rollout, result)
+        root = self._begin(told, _parent(rollout))
         if root.is_recording():
-            told = spans_of(course, finished, content=self._content, most=self._most)
+            told = spans_of(rollout, result, content=self._content, most=self._most)
             root.set_attributes(told.attributes)
             within = set_span_in_context(root)
             for child in told.children:
@@ -158,12 +159,12 @@ def tracing_of(settings: Settings, service_name: str) -> Tracing | None:
     return Tracing(provider, content=settings.trace_content, secrets=_secrets(settings), owned=owned)
 
 
-def _parent(course: InFlightRollout) -> Context:
+def _parent(rollout: InFlightRollout) -> Context:
     """The caller's span, as W3C headers told it; an empty context without one."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    given = {"traceparent": course.caller.traceparent, "tracestate": course.caller.tracestate}
+    given = {"traceparent": rollout.caller.traceparent, "tracestate": rollout.caller.tracestate}
     carrier = {name: value for name, value in given.items() if value}
     return TraceContextTextMapPropagator().extract(carrier, Context())
 

@@ -16,10 +16,12 @@ from taskapp_kit import RequestError, RolloutFailed, Step, TaskApp, action
 from taskapp_kit.contract.events import Event, Failed, fold
 from taskapp_kit.contract.protocols import PolicyStops, SystemClock, View
 from taskapp_kit.contract.trajectory import Decision, ToolCall
-from taskapp_kit.rollout.episode.episode import Episode, drive
+from taskapp_kit.rollout.episode.drivers import drive
+from taskapp_kit.rollout.episode.episode import Episode
 from taskapp_kit.rollout.episode.plan import Control, EpisodePlan
+from taskapp_kit.rollout.request import NoPolicy
 from taskapp_kit.rollout.service import Service
-from tests.rollouts import a_request, app_from, play
+from tests.rollouts import a_request, a_service, app_from, play
 
 SECRET = "sentinel-in-an-exception"
 
@@ -233,7 +235,9 @@ def test_coercions_are_counted(app: TaskApp) -> None:
 
 def plan_for(app: TaskApp, **given: Any) -> EpisodePlan:
     spec = app.freeze().environments["e"]
-    return EpisodePlan(spec, "default", 0, {}, {"breaks": "", "end": 0}, "p", Path(), max_steps=5, **given)
+    return EpisodePlan(
+        a_request("noop"), NoPolicy(), spec, "default", 0, {}, {"breaks": "", "end": 0}, Path(), max_steps=5, **given
+    )
 
 
 class Scripted:
@@ -429,7 +433,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> TaskApp:
 
 def served(app: TaskApp, request: Any, **options: Any) -> Any:
     async def once() -> Any:
-        service = Service(app, **options)
+        service = a_service(app, **options)
         try:
             return await service.rollout(request)
         finally:

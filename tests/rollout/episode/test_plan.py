@@ -11,6 +11,8 @@ import pytest
 
 from taskapp_kit import RequestError
 from taskapp_kit.rollout.episode.plan import EpisodePlan, Scripted, read_ops
+from taskapp_kit.rollout.request import NoPolicy
+from tests.rollouts import a_request
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def test_a_wrong_op_is_named_by_its_place(op: Any) -> None:
 
 
 def test_instructions_without_a_program_never_end() -> None:
-    plan = EpisodePlan(None, "s", 0, {}, {}, "p", Path())  # type: ignore[arg-type]
+    plan = EpisodePlan(a_request("noop"), NoPolicy(), None, "s", 0, {}, {}, Path())  # type: ignore[arg-type]
     assert list(itertools.islice(plan.instructions(), 5)) == ["agent"] * 5
     plan.program = ("agent", Scripted("a", {}))
     assert list(plan.instructions()) == ["agent", Scripted("a", {})]

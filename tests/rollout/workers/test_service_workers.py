@@ -23,7 +23,7 @@ from taskapp_kit.errors import Saturated, Unavailable
 from taskapp_kit.rollout.response import response_body
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.store import open_store
-from tests.rollouts import a_request, app_from
+from tests.rollouts import a_request, a_service, app_from
 
 T = TypeVar("T")
 SECRET = "sentinel-private"
@@ -37,7 +37,7 @@ def hostile() -> TaskApp:
 
 def serving(app: TaskApp, work: Callable[[Service], Awaitable[T]], **options: Any) -> T:
     async def main() -> T:
-        service = Service(app, **options)
+        service = a_service(app, **options)
         try:
             return await work(service)
         finally:
@@ -83,7 +83,7 @@ def test_a_worker_plays_what_a_thread_plays(hostile: TaskApp, workers: int, tmp_
         assert far.trajectory.final_state == {"db": SECRET}
         assert [event.kind for event in far.events] == [event.kind for event in near.events]
         assert fold(far.events[:-1]) == far.trajectory
-        assert far.numbers == near.numbers == far.summary()
+        assert far.summary() == near.summary()
         assert far.versions == near.versions
         assert far.ops_executed == near.ops_executed
         assert [item.score for item in far.scorecard.criteria] == [item.score for item in near.scorecard.criteria]
