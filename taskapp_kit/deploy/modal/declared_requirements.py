@@ -1,4 +1,4 @@
-"""What an app says it needs, where Python's own tools look.
+"""The requirements that an app declares, where Python's own tools look for them.
 
 - A file of its own: the `# /// script` block (PEP 723) with `dependencies` and `requires-python`.
 - Without one, and for a package: the nearest `pyproject.toml` from the app's folder upwards, its `[project]`.
@@ -21,10 +21,9 @@ from typing import Any
 from taskapp_kit.client.config.toml_lines import lines_of
 from taskapp_kit.deploy.modal.settings import NAMES, ModalSettings, wrong
 from taskapp_kit.deploy.packaging.requirements import (
-    DISTRIBUTION,
     check_package,
-    normal,
-    requirement_name,
+    is_the_kit,
+    parse_requirement,
     split_metadata,
 )
 from taskapp_kit.deploy.packaging.source_files import KIT_DIR, Target, find_top
@@ -48,7 +47,7 @@ NOT_HERE = {
     "custom_domain": "custom_domains",
     "enable_memory_snapshot": "memory_snapshot",
 }
-"""What authors write, Modal's own words among them, and the key that they mean."""
+"""Keys that authors write by mistake, Modal's own names among them, and the right ones."""
 
 _BLOCK = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 _KNOWN_SERIES = ("3.11", "3.12", "3.13", "3.14")
@@ -57,10 +56,10 @@ _CLAUSE = re.compile(r"(~=|==|!=|<=|>=|<|>)\s*3\.(\d+)(?:\.(\*|\d+))?")
 
 @dataclass(frozen=True, slots=True)
 class DeclaredRequirements:
-    """What was found. dependencies: pip requirements, the kit's own line left out. extras: of the kit, from that line.
+    """dependencies: pip requirements without the kit's own line. extras: of the kit, from that line.
 
-    requires_python: a specifier such as ">=3.12", "" when none. settings: what `[tool.taskapp.modal]` says. source: the
-    file that says it, None when none does. block: whether it is a block in the app's own file.
+    requires_python: a specifier such as ">=3.12", "" without one. settings: from `[tool.taskapp.modal]`. source: the
+    file that declares them, None without one. block: whether it is a block in the app's own file.
     """
 
     dependencies: tuple[str, ...] = ()
@@ -71,7 +70,7 @@ class DeclaredRequirements:
     block: bool = False
 
     def where_to_declare(self, package: str) -> str:
-        """What to write, and where, so that `package` is installed there."""
+        """What to write, and where, so that the container has `package`."""
         line = f'dependencies = ["{package}"]'
         if self.source is None:
             return f"Write above the imports: # /// script, then # {line}, then # ///."
@@ -81,7 +80,7 @@ class DeclaredRequirements:
 
 
 def read_needs(target: Target, *, beside: Path) -> DeclaredRequirements:
-    """What the author of `target` declared; nothing for a bundled environment.
+    """Reads what the author of `target` declared; nothing for a bundled environment.
 
     Raises:
         ConfigError: every problem of the block or file, each with its line.
@@ -92,7 +91,7 @@ def read_needs(target: Target, *, beside: Path) -> DeclaredRequirements:
         return _of_module(target.name.partition(".")[0])
     path = (beside / target.name).absolute()
     if not path.is_file():
-        return DeclaredRequirements()  # `cargo.trees` says so
+        return DeclaredRequirements()  # source_files.py reports it
     text = path.read_text("utf-8", errors="replace").replace("\r\n", "\n")
     blocks = list(_BLOCK.finditer(text))
     if len(blocks) > 1:
@@ -109,7 +108,7 @@ def read_needs(target: Target, *, beside: Path) -> DeclaredRequirements:
 def python_version(requires: str, installed: tuple[int, int]) -> str:
     """The Python of the container: the one that deploys when `requires` allows it, else the oldest that it allows.
 
-    The versions pinned in the image were installed under this Python, so there they exist.
+    The versions pinned in the image are installed here under that Python, so they exist for it.
 
     Raises:
         ConfigError: no Python that Modal has fits.
@@ -144,7 +143,7 @@ def _allows(clause: tuple[str, str, str], minor: int) -> bool:
 def _of_module(top: str) -> DeclaredRequirements:
     spec = find_top(top)
     if spec is None or spec.origin is None:
-        return DeclaredRequirements()  # `cargo.trees` says so
+        return DeclaredRequirements()  # source_files.py reports it
     found = _of_folder(Path(spec.origin).parent)
     if found.source is not None:
         return found
@@ -157,13 +156,13 @@ def _of_module(top: str) -> DeclaredRequirements:
 
 
 def _of_folder(folder: Path) -> DeclaredRequirements:
-    """The nearest pyproject.toml; it is looked for up to the top of a repository, as Python's tools do.
+    """The nearest pyproject.toml, up to the top of a repository, as Python's tools look for it.
 
-    Not where everybody may write: what somebody else puts into /tmp says nothing of an app below it.
+    Folders that everybody may write are left out: a file of another user in /tmp declares nothing for an app below it.
     """
     try:
         home = Path.home()
-    except RuntimeError:  # nobody knows it
+    except RuntimeError:  # it is unknown
         home = None
     for place in (folder, *folder.parents):
         if place != folder and place.stat().st_mode & 0o002:
@@ -185,45 +184,45 @@ def _read(text: str, source: Path, *, first_line: int = 0, block: bool = False) 
     try:
         content = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        told = re.sub(r"at line (\d+)", lambda found: f"at line {int(found[1]) + first_line}", str(error))
-        raise ConfigError(f"{source}: {what} is not TOML: {told}.", hint="Mend that line.") from None
+        reason = re.sub(r"at line (\d+)", lambda found: f"at line {int(found[1]) + first_line}", str(error))
+        raise ConfigError(f"{source}: {what} is not TOML: {reason}.", hint="Fix that line.") from None
     lines = lines_of(text)
     problems: list[tuple[int, str]] = []
 
-    def complain(path: tuple[str | int, ...], told: str) -> None:
+    def report(path: tuple[str | int, ...], problem: str) -> None:
         line = next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), 1)
-        problems.append((line + first_line, told))
+        problems.append((line + first_line, problem))
 
     project = content if block else content.get("project", {})
     above: tuple[str, ...] = () if block else ("project",)
     dependencies = project.get("dependencies", []) if isinstance(project, dict) else []
     if not isinstance(dependencies, list) or not all(isinstance(line, str) for line in dependencies):
-        complain((*above, "dependencies"), '`dependencies` is no list of texts; expected such as ["numpy>=2"].')
+        report((*above, "dependencies"), '`dependencies` is no list of texts; expected such as ["numpy>=2"].')
         dependencies = []
     for index, line in enumerate(dependencies):
         try:
-            if normal(requirement_name(line)) != DISTRIBUTION:
+            if not is_the_kit(parse_requirement(line)):
                 check_package(line)
         except ConfigError as error:
-            complain((*above, "dependencies", index), f"{error.message} {error.hint}")
+            report((*above, "dependencies", index), f"{error.message} {error.hint}")
     requires = project.get("requires-python", "") if isinstance(project, dict) else ""
     if not isinstance(requires, str):
-        complain((*above, "requires-python"), '`requires-python` is no text; expected such as ">=3.12".')
+        report((*above, "requires-python"), '`requires-python` is no text; expected such as ">=3.12".')
         requires = ""
-    said: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, value in _table(content).items():
         if name not in NAMES or name in NOT_HERE:
-            complain((*SECTION, name), f"there is no setting {name!r}; {_meant(name)}")
+            report((*SECTION, name), f"there is no setting {name!r}; {_meant(name)}")
         elif (expected := wrong(name, value)) is not None:
-            complain((*SECTION, name), f"{name} cannot be used; expected {expected}.")
+            report((*SECTION, name), f"{name} cannot be used; expected {expected}.")
         else:
-            said[name] = tuple(value) if isinstance(value, list) else value
+            settings[name] = tuple(value) if isinstance(value, list) else value
     if problems:
-        told = "".join(f"\n  line {line}: {sentence}" for line, sentence in sorted(problems))
+        listed = "".join(f"\n  line {line}: {problem}" for line, problem in sorted(problems))
         count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
-        raise ConfigError(f"{source} has {count}:{told}")
+        raise ConfigError(f"{source} has {count}:{listed}")
     kept, extras = _without_kit(dependencies)
-    return DeclaredRequirements(kept, extras, requires, dataclasses.replace(ModalSettings(), **said), source, block)
+    return DeclaredRequirements(kept, extras, requires, dataclasses.replace(ModalSettings(), **settings), source, block)
 
 
 def _table(content: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -234,12 +233,12 @@ def _table(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _without_kit(lines: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The lines without the kit's own, which comes as a wheel, and the extras of the kit that it names."""
+    """The lines without the kit's own, which is installed from a wheel, and the extras that it names."""
     kept, extras = [], []
     for line in lines:
-        if normal(requirement_name(line)) == DISTRIBUTION:
-            inner = re.search(r"\[([^\]]*)\]", line)
-            extras += [name.strip() for name in inner[1].split(",") if name.strip()] if inner else []
+        requirement = parse_requirement(line)
+        if is_the_kit(requirement):
+            extras += sorted(requirement.extras)
         else:
             kept.append(line)
     return tuple(kept), tuple(extra for extra in extras if extra not in ("modal", "dev"))

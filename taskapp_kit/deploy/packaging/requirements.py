@@ -1,72 +1,71 @@
-"""Packages: what the Python of a container must have installed for the kit and an author's app.
+"""The packages that the Python of a container needs for the kit and an author's app.
 
-The kit's own list is read from where it is declared (a checkout's pyproject.toml, an installed wheel's
-metadata), so that it is written down once.
+The kit's own list is read from where it is declared: a checkout's pyproject.toml, or an installed wheel's metadata.
 """
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from importlib import metadata
 from typing import Any
+from urllib.parse import urlsplit
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from taskapp_kit.deploy.packaging.source_files import KIT_DIR
 from taskapp_kit.errors import ConfigError
 
 DISTRIBUTION = "taskapp-kit"
 
-_NAME = re.compile(r"\s*([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(\[[^\]]*\])?\s*")
-_CLAUSE = r"(?:~=|===?|!=|<=?|>=?)\s*[A-Za-z0-9][A-Za-z0-9.*+!_-]*"
-_LINE = re.compile(rf"{_NAME.pattern}(?:\(?\s*(?:{_CLAUSE}\s*,?\s*)*\)?|@\s*\S+)\s*(?:;.*)?")
-"""A requirement and nothing after it: an option there would be pip's."""
-_EXTRA = re.compile(r"""(?:\band\s+)?\bextra\s*==\s*['"]([^'"]+)['"](?:\s+and\b)?""")
+_CONTAINER = {"os_name": "posix", "sys_platform": "linux", "platform_system": "Linux"}
+"""The system for which the marker of an extra's package is evaluated."""
 
 
 def requirements(extras: Iterable[str] = (), extra_packages: Sequence[str] = ()) -> tuple[str, ...]:
-    """What the container's Python needs: the kit's own dependencies, those of `extras`, then the author's.
+    """The container's packages: the kit's own dependencies, those of `extras`, then the author's.
 
     Each is pinned to the version installed here, where the app was tried ("same versions: the same episode"), beside
-    the bounds that an author gave; what is not installed here keeps its bounds alone. An author's entry replaces ours
-    of the same name.
+    the bounds that an author gave; what is not installed here has its bounds alone. An author's entry replaces ours of
+    the same name.
 
     Raises:
-        ConfigError: an unknown extra, or a package line that cannot or must not travel.
+        ConfigError: an unknown extra, or an entry that a container cannot or must not install.
     """
     base, optional = _declared()
     lines = list(base)
     for extra in sorted(set(extras)):
         lines += _lines_of_extra(extra, optional)
-    chosen = {normal(requirement_name(line)): _pinned(line) for line in lines}
+    chosen = {canonicalize_name(parse_requirement(line).name): _pinned(line) for line in lines}
     for line in extra_packages:
         check_package(line)
-        chosen[normal(requirement_name(line))] = _pinned(line, keep_bounds=True)
+        chosen[canonicalize_name(parse_requirement(line).name)] = _pinned(line, keep_bounds=True)
     return tuple(chosen[name] for name in sorted(chosen))
 
 
 def modules_of(lines: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
     """The top-level modules that installing these lines brings, as far as this machine knows.
 
-    Followed through what each needs itself; a marker is not weighed, for what it excludes is not installed here either.
-    Also the names of those lines' distributions that are not installed here: nobody knows their modules.
+    The dependencies of each distribution are followed. A marker is not evaluated: what it excludes is not installed here
+    either. Also returns the names of those lines' distributions that are not installed here, whose modules are unknown.
     """
-    by_module = metadata.packages_distributions()
     modules_by_distribution: dict[str, set[str]] = {}
-    for module, names in by_module.items():
+    for module, names in metadata.packages_distributions().items():
         for name in names:
-            modules_by_distribution.setdefault(normal(name), set()).add(module)
+            modules_by_distribution.setdefault(canonicalize_name(name), set()).add(module)
     modules: set[str] = set()
     unknown: list[str] = []
-    waiting = [(line, True) for line in lines]
+    waiting = [(parse_requirement(line), True) for line in lines]
     seen: set[tuple[str, str]] = set()
     while waiting:
-        line, direct = waiting.pop()
-        name, extras = normal(requirement_name(line)), _extras_of(line)
-        new = extras - {extra for known, extra in seen if known == name}
-        if (name, "") in seen and not new:
+        requirement, direct = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        new = {("", name), *((extra, name) for extra in requirement.extras)} - seen
+        if not new:
             continue
-        seen |= {(name, ""), *((name, extra) for extra in extras)}
+        seen |= new
         try:
             distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:
@@ -77,13 +76,13 @@ def modules_of(lines: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
         base, optional = split_metadata(
             distribution.requires or [], distribution.metadata.get_all("Provides-Extra") or []
         )
-        for inner in (*base, *(item for extra in extras for item in optional.get(extra, ()))):
-            waiting.append((inner.partition(";")[0], False))
+        inner = [*base, *(line for extra in requirement.extras for line in optional.get(extra, ()))]
+        waiting += [(found, False) for line in inner if (found := _of_metadata(line)) is not None]
     return frozenset(modules), tuple(sorted(unknown))
 
 
 def providers_of(module: str) -> list[str]:
-    """The distributions installed here that bring a top-level module."""
+    """The distributions installed here that provide a top-level module."""
     return sorted(metadata.packages_distributions().get(module, ()))
 
 
@@ -118,18 +117,31 @@ def _declared() -> tuple[list[str], dict[str, list[str]]]:
 
 
 def split_metadata(lines: Iterable[str], extras: Iterable[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """Sorts `Requires-Dist` lines into plain ones and those of each extra, whose marker is taken off."""
+    """Sorts `Requires-Dist` lines into plain ones and those of each extra, as a container would install it.
+
+    A plain line keeps its marker. The marker of an extra's line is evaluated for Linux and this Python, and removed.
+    """
     base: list[str] = []
     optional: dict[str, list[str]] = {extra: [] for extra in extras}
     for line in lines:
-        requirement, _, marker = line.partition(";")
-        found = _EXTRA.search(marker)
-        if found is None:
+        requirement = _of_metadata(line)
+        marker = None if requirement is None else requirement.marker
+        if requirement is None or marker is None or 'extra == "' not in str(marker):
             base.append(line)
             continue
-        rest = _EXTRA.sub("", marker).strip()
-        optional.setdefault(found[1], []).append(f"{requirement.strip()}; {rest}" if rest else requirement.strip())
+        requirement.marker = None
+        for extra, its_lines in optional.items():
+            if marker.evaluate({**_CONTAINER, "extra": extra}):
+                its_lines.append(str(requirement))
     return base, optional
+
+
+def _of_metadata(line: str) -> Requirement | None:
+    """A `Requires-Dist` line; None for one of an old release that is not valid any more."""
+    try:
+        return Requirement(line)
+    except InvalidRequirement:
+        return None
 
 
 def _lines_of_extra(extra: str, optional: dict[str, list[str]]) -> list[str]:
@@ -139,73 +151,60 @@ def _lines_of_extra(extra: str, optional: dict[str, list[str]]) -> list[str]:
         )
     lines: list[str] = []
     for line in optional[extra]:
-        inner = _NAME.match(line)
-        if inner and normal(inner[1]) == DISTRIBUTION and inner[2]:  # `all = ["taskapp-kit[crafter,math]"]`
-            for name in inner[2].strip("[]").split(","):
-                lines += _lines_of_extra(name.strip(), optional)
+        requirement = Requirement(line)
+        if is_the_kit(requirement):  # `all = ["taskapp-kit[crafter,math]"]`
+            for name in sorted(requirement.extras):
+                lines += _lines_of_extra(name, optional)
         else:
             lines.append(line)
     return lines
 
 
-def requirement_name(line: str) -> str:
-    """The distribution that a requirement names. Raises ConfigError when it names none."""
-    found = _NAME.match(line)
-    if found is None:
-        raise _no_requirement()
-    return found[1]
-
-
-def _no_requirement() -> ConfigError:
-    return ConfigError(
+def parse_requirement(line: str) -> Requirement:
+    """An entry of `dependencies`. Raises ConfigError, which never repeats the line."""
+    try:
+        if line.isprintable():
+            return Requirement(line)
+    except InvalidRequirement:
+        pass
+    raise ConfigError(
         "An entry of the packages that the app needs is no package requirement.",
-        hint='Write it as for pip, such as "nltk>=3.9".',
+        hint='Write it as for pip, such as "nltk>=3.9", or "name @ https://…" for an archive that the container can fetch.',
     )
 
 
-def normal(name: str) -> str:
-    """A distribution's name as indexes compare it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _extras_of(line: str) -> set[str]:
-    found = _NAME.match(line)
-    inner = (found[2] or "").strip("[]") if found else ""
-    return {extra.strip() for extra in inner.split(",") if extra.strip()}
+def is_the_kit(requirement: Requirement) -> bool:
+    """Whether it names this package, which comes as a wheel."""
+    return canonicalize_name(requirement.name) == DISTRIBUTION
 
 
 def _pinned(line: str, *, keep_bounds: bool = False) -> str:
-    requirement, semicolon, marker = line.partition(";")
-    found = _NAME.match(requirement)
-    if found is None or "@" in requirement:
-        return line.strip()
-    bounds = requirement[found.end() :].strip(" (),") if keep_bounds else ""
-    if "==" in bounds:
+    requirement = parse_requirement(line)
+    bounds = requirement.specifier if keep_bounds else SpecifierSet()
+    if requirement.url is not None or any(clause.operator in ("==", "===") for clause in bounds):
         return line.strip()
     try:
-        version = metadata.version(found[1])
+        version = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
         return line.strip()
     if "+" in version:  # a local build: no index has it
         return line.strip()
-    pinned = f"{found[1]}{found[2] or ''}{bounds + ',' if bounds else ''}=={version}"
-    return pinned + (f"; {marker.strip()}" if semicolon else "")
+    requirement.specifier = bounds & SpecifierSet(f"=={version}")
+    return str(requirement)
 
 
 def check_package(line: str) -> None:
-    """Refuses what pip would take but a container must not get. Raises ConfigError, which never repeats the line."""
-    name = requirement_name(line)
-    url = line.partition("@")[2] if " @ " in line or "://" in line else ""
-    if re.search(r"://[^/\s]*@|://[^\s#]*\?", line):
+    """Refuses an address with a credential, and a file. Raises ConfigError, which never repeats the line."""
+    requirement = parse_requirement(line)
+    address = urlsplit(requirement.url or "")
+    if "@" in address.netloc or address.query:
         raise ConfigError(
-            f"The address of the package {name!r} holds a user name, a token or a query, which would become readable "
-            "in the image.",
+            f"The address of the package {requirement.name!r} holds a user name, a token or a query, which would become "
+            "readable in the image.",
             hint="Use a public address, or vendor the package's source.",
         )
-    if "file:" in url or "://" in line.partition("@")[0]:
+    if requirement.url is not None and (not address.netloc or "file" in address.scheme):
         raise ConfigError(
-            f"The entry for {name!r} is a bare address or a file on this machine.",
+            f"The entry for {requirement.name!r} is a file on this machine.",
             hint='Write "name>=version", or "name @ https://…" for an archive that the container can fetch.',
         )
-    if not line.isprintable() or _LINE.fullmatch(line) is None:
-        raise _no_requirement()
