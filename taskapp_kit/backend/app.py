@@ -8,15 +8,14 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
 
-from taskapp_kit.backend.auth import BackendApiKeyMiddleware, BearerKeys
+from taskapp_kit.backend.auth import BearerKeys, authenticator, is_open
 from taskapp_kit.backend.data_files import JobDatabase, key_path, store_path
 from taskapp_kit.backend.engine import Engine
 from taskapp_kit.backend.jobs import Jobs
-from taskapp_kit.backend.response import error_answer
 from taskapp_kit.backend.rollouts_engine import RolloutsEngine
 from taskapp_kit.backend.routes import DEFAULT_TRAINER, BackendContext
 from taskapp_kit.backend.sealed_keys import SealedKeys
@@ -24,23 +23,22 @@ from taskapp_kit.backend.store import JobStore
 from taskapp_kit.backend.task_app_access import TaskAppAccess
 from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
 from taskapp_kit.errors import TaskappError, Unavailable
+from taskapp_kit.net.auth import ApiKeyMiddleware
+from taskapp_kit.net.error_response import ErrorWriter
 from taskapp_kit.version import __version__
 
 log = logging.getLogger("taskapp_kit.backend")
 
 
-class GatedBackendApp(FastAPI):
-    """FastAPI behind a gate: the key check takes each request first."""
-
-    gate: ASGIApp | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, websocket or lifespan."""
-        await (self.gate or self.routed)(scope, receive, send)
-
-    async def routed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """What the gate lets through."""
-        await super().__call__(scope, receive, send)
+ERRORS = ErrorWriter(
+    "The backend",
+    log,
+    stored="a job",
+    routes="docs/backend.md",
+    unavailable_status=501,
+    framework_codes={404: "not_found"},
+    max_fields=100,
+)
 
 
 def create_backend(
@@ -88,7 +86,7 @@ def create_backend(
             await jobs.drain()
             await records.close()
 
-    app = GatedBackendApp(
+    app = FastAPI(
         title="taskapp backend",
         version=__version__,
         docs_url=None,
@@ -96,6 +94,7 @@ def create_backend(
         openapi_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
+        middleware=[Middleware(ApiKeyMiddleware, authenticator(bearer), is_open=is_open, errors=ERRORS)],
     )
     context = BackendContext(jobs, access, box, {DEFAULT_TRAINER: "rollouts: plays and scores", **(trainers or {})})
     app.router.routes.extend(context.routes())
@@ -103,11 +102,10 @@ def create_backend(
     app.state.jobs = jobs
 
     async def handle(_: Request, error: Exception) -> Response:
-        return error_answer(error)
+        return ERRORS.response(error)  # type: ignore[return-value]  # an ASGI application, all that is asked of it
 
-    for kind in (HTTPException, TaskappError, Exception):
+    for kind in (HTTPException, TaskappError):  # any other exception reaches the middleware
         app.add_exception_handler(kind, handle)
-    app.gate = BackendApiKeyMiddleware(app.routed, bearer)
     return app
 
 

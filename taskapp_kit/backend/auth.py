@@ -1,47 +1,47 @@
-"""The key check, as pure ASGI in front of everything: no byte of a body is read before it passes.
+"""The keys of the backend, and whose they are.
 
 Jobs and environment keys belong to a key's organisation, whose name is derived from the key by a slow hash: the store has
-that name. The key that a local backend makes for itself has the organisation `local`, so that the next one finds what was
-kept, also when the same key is configured then.
+that name. The key that a local backend makes for itself has the organisation `local`, so that the next backend finds its
+jobs, also when the same key is configured then.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
-from taskapp_kit.backend.response import BackendRequestRefused, error_answer
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.net.peer import peer_of
+from taskapp_kit.net.auth import MAX_KEY_BYTES, candidates
+from taskapp_kit.net.error_response import RequestRefused
+from taskapp_kit.net.response import Headers
 
 LOCAL = "local"
 ORG = "taskapp_kit.backend.org"
 """Where the scope holds the caller's organisation."""
 OPEN = frozenset({"/", "/health", "/api/health"})
-MAX_CANDIDATES = 16
-MAX_BYTES = 512
+CHALLENGE: Headers = [(b"www-authenticate", b'Bearer realm="taskapp backend"')]
 ROUNDS = 50_000
-"""Some 20 ms, once a key and start."""
+"""Some 20 ms, once for each key at a start."""
 
 
 def org_of(key: bytes) -> str:
-    """The organisation of a key: the same one for every backend."""
+    """Return the organisation of a key: the same one for every backend."""
     return hashlib.pbkdf2_hmac("sha256", key, b"taskapp backend organisation", ROUNDS).hex()
 
 
 class BearerKeys:
-    """The keys that open the backend. minted: one that this process made. Raises ConfigError for a key nobody can send."""
+    """The valid keys. minted: one that this process made. Raises ConfigError for a key that no header can carry."""
 
     def __init__(self, keys: Sequence[str], *, minted: str | None = None) -> None:
         self._orgs: dict[bytes, str] = {}
         for key in keys:
             raw = key.strip().encode()
-            if not 0 < len(raw) <= MAX_BYTES or any(byte <= 32 or byte >= 127 for byte in raw) or b"," in raw:
+            if not 0 < len(raw) <= MAX_KEY_BYTES or any(byte <= 32 or byte >= 127 for byte in raw) or b"," in raw:
                 raise ConfigError(
-                    f"A key of the backend should be 1 to {MAX_BYTES} visible ASCII characters without a comma.",
+                    f"A key of the backend should be 1 to {MAX_KEY_BYTES} visible ASCII characters without a comma.",
                     hint="Give SYNTH_API_KEY another value; several keys go into it as a comma list.",
                 )
             self._orgs[hashlib.sha256(raw).digest()] = org_of(raw)
@@ -55,11 +55,11 @@ class BearerKeys:
         return f"BearerKeys({len(self._orgs)})"
 
     def adopt(self, minted: Collection[str]) -> None:
-        """Gives `local` to the keys whose organisation an earlier backend of this store had made."""
+        """Give `local` to the keys whose organisation an earlier backend of this store had made."""
         self._orgs = {digest: LOCAL if org in minted else org for digest, org in self._orgs.items()}
 
     def org(self, candidates: Sequence[bytes]) -> str | None:
-        """Whose keys the candidates are; None for nobody's, and for those of several callers.
+        """Return whose key the candidates hold; None for an unknown key, and for keys of several callers.
 
         Every pair is compared, in constant time.
         """
@@ -72,51 +72,27 @@ class BearerKeys:
         return found.pop() if len(found) == 1 else None
 
 
-class BackendApiKeyMiddleware:
-    """Lets a request through whose key is known, and answers any other one; `/` and `/health` ask for none."""
+def authenticator(keys: BearerKeys) -> Callable[[Scope], RequestRefused | None]:
+    """Return the check of `ApiKeyMiddleware`: why a request is refused, or None, the caller's organisation in the scope."""
 
-    def __init__(self, app: ASGIApp, keys: BearerKeys) -> None:
-        self._app = app
-        self._keys = keys
+    def authenticate(scope: Scope) -> RequestRefused | None:
+        try:
+            org = keys.org(candidates(scope["headers"], CHALLENGE, more_schemes=False))
+        except RequestRefused as refused:
+            return refused
+        if org is None:
+            return RequestRefused(
+                "unauthorised",
+                "The backend's key is missing or invalid.",
+                hint="Send SYNTH_API_KEY as Authorization: Bearer.",
+                headers=CHALLENGE,
+            )
+        scope[ORG] = org
+        return None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request or lifespan."""
-        if scope["type"] == "http":
-            org = self._keys.org(_candidates(scope["headers"]))
-            if org is None and not (scope["path"] in OPEN and scope["method"] in ("GET", "HEAD")):
-                await error_answer(_unauthorised())(scope, receive, send)
-                return
-            peer_of(scope).keyed |= org is not None
-            scope[ORG] = org
-        elif scope["type"] == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1008, "reason": ""})
-            return
-        await self._app(scope, receive, send)
+    return authenticate
 
 
-def _unauthorised() -> BackendRequestRefused:
-    return BackendRequestRefused(
-        "unauthorised",
-        "The backend's key is missing or invalid.",
-        hint="Send SYNTH_API_KEY as Authorization: Bearer.",
-        headers={"www-authenticate": 'Bearer realm="taskapp backend"'},
-    )
-
-
-def _candidates(headers: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
-    """Bearer and X-API-Key values; none when one of the two is there twice: two readers must not see two callers."""
-    found: list[bytes] = []
-    seen: set[bytes] = set()
-    for name, value in headers:
-        if name not in (b"authorization", b"x-api-key"):
-            continue
-        if name in seen:
-            return []
-        seen.add(name)
-        if name == b"authorization":
-            scheme, _, value = value.strip(b" \t").partition(b" ")
-            if scheme.lower() != b"bearer":
-                continue
-        found += [part.strip(b" \t") for part in value.split(b",", MAX_CANDIDATES)[:MAX_CANDIDATES]]
-    return [item for item in found[:MAX_CANDIDATES] if 0 < len(item) <= MAX_BYTES]
+def is_open(scope: Scope) -> bool:
+    """Return whether a request needs no key; where it has a valid one, the caller is known all the same."""
+    return scope["path"] in OPEN and scope["method"] in ("GET", "HEAD")

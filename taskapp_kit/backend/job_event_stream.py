@@ -1,17 +1,15 @@
-"""A job's events as server-sent events: those that were, then each as it happens, to the end of the job.
+"""A job's events as server-sent events: the stored ones, then each as it happens, to the end of the job.
 
     id: 3
     event: rl.train.step
     data: {"seq":3,"type":"rl.train.step",…}
 
-A stream that was cut goes on with `Last-Event-ID`, or with `since_seq`.
+A client whose stream was cut continues it with `Last-Event-ID`, or with `since_seq`.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator
 
 import orjson
 
@@ -19,42 +17,33 @@ from taskapp_kit.backend.job_views import event_view
 from taskapp_kit.backend.jobs import Jobs
 from taskapp_kit.backend.notifier import Page
 from taskapp_kit.backend.schema import JobEventRow
+from taskapp_kit.net.sse import ALIVE, encode_frame
 
-ALIVE_SECONDS = 15.0
-"""After so much silence a comment is sent, so that nothing between us and the caller takes the stream for dead."""
-ALIVE = b": alive\n\n"
 PAGE = 500
-HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no", "x-content-type-options": "nosniff"}
 
 
-async def frames(
-    jobs: Jobs, job_id: str, since_seq: int, *, alive_seconds: float = ALIVE_SECONDS
-) -> AsyncIterator[bytes]:
-    """The frames after event `since_seq`. Ends with the job, or when the backend stops."""
+async def frames(jobs: Jobs, job_id: str, since_seq: int) -> AsyncGenerator[list[bytes], None]:
+    """The frames after event `since_seq`, page by page. Ends with the job, or when the backend stops."""
 
     async def read(since: int) -> Page:
         over, page = await jobs.records.followed(job_id, since_seq=since, limit=PAGE)
-        return over, [_frame(job_id, told) for told in page]
+        return over, [_frame(job_id, event) for event in page]
 
     last = max(since_seq, 0)
-    yield ALIVE  # the head goes out at once, so that a caller knows that it is heard
+    yield [ALIVE]  # a proxy may pass on the head with the first bytes only
     while True:
         notifier = jobs.notifiers.of(job_id)
         stopping = jobs.stopping
         over, page = await notifier.look(last, read)
-        for frame in page:
-            last += 1  # they have no gaps
-            yield frame
+        last += len(page)  # events have no gaps
+        if page:
+            yield page
         if len(page) == PAGE:
             continue
         if over or stopping:
             return
-        with suppress(TimeoutError):
-            await asyncio.wait_for(notifier.wait(), alive_seconds)
-            continue
-        yield ALIVE
+        await notifier.wait()
 
 
-def _frame(job_id: str, told: JobEventRow) -> bytes:
-    data = orjson.dumps(event_view(job_id, told))
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (told.seq, told.event.type.encode(), data)
+def _frame(job_id: str, event: JobEventRow) -> bytes:
+    return b"".join(encode_frame(event.seq, event.event.type.encode(), orjson.dumps(event_view(job_id, event))))

@@ -9,22 +9,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from taskapp_kit.backend.auth import ORG
-from taskapp_kit.backend.body import read_object
-from taskapp_kit.backend.job_event_stream import HEADERS, frames
+from taskapp_kit.backend.job_event_stream import frames
 from taskapp_kit.backend.job_requests import fingerprint, read_submission
 from taskapp_kit.backend.job_views import PHASES, events_view, job_view, moment, point_view, timeline_view
 from taskapp_kit.backend.jobs import Jobs, new_job_id
-from taskapp_kit.backend.response import BackendRequestRefused, json_answer
 from taskapp_kit.backend.schema import ENDED, QUEUED, RUNNING, JobRow
 from taskapp_kit.backend.sealed_keys import ALGORITHM, MAX_CIPHERTEXT, SealedKeys
 from taskapp_kit.backend.task_app_access import TaskAppAccess
 from taskapp_kit.errors import FieldProblem, RequestError, Unavailable
+from taskapp_kit.net.body import read_json
+from taskapp_kit.net.error_response import RequestRefused
+from taskapp_kit.net.response import EncodedResponse, json_answer
+from taskapp_kit.net.sse import EventStreamResponse
 from taskapp_kit.version import __version__
 
+MAX_BODY_BYTES = 1024 * 1024
+MAX_BODY_VALUES = 200_000
 MAX_PAGE = 1000
 MAX_SEQ = 2**53
 FAMILIES = ("rl", "learning", "orchestration")
@@ -74,11 +77,11 @@ class BackendContext:
 
     # the backend itself
 
-    async def root(self, request: Request) -> Response:
+    async def root(self, request: Request) -> EncodedResponse:
         """Says what answers here."""
         return json_answer({"status": "ok", "service": "taskapp backend"})
 
-    async def health(self, request: Request) -> Response:
+    async def health(self, request: Request) -> EncodedResponse:
         """Open to all; with a key, also what it does."""
         told: dict[str, Any] = {"status": "stopping" if self.jobs.stopping else "ok", "healthy": not self.jobs.stopping}
         if request.scope.get(ORG) is not None:
@@ -92,20 +95,20 @@ class BackendContext:
             }
         return json_answer(told)
 
-    async def verify(self, request: Request) -> Response:
+    async def verify(self, request: Request) -> EncodedResponse:
         """Asks a task app with every key that this caller has for it."""
-        body = await read_object(request)
+        body = await _body(request)
         url = self.access.addresses.read(body.get("endpoint_base_url"))
         return json_answer(await self.access.verify(_org(request), url))
 
-    async def trainer(self, request: Request) -> Response:
+    async def trainer(self, request: Request) -> EncodedResponse:
         """A trainer by its id."""
         name = request.path_params["trainer_id"]
         if name not in self.trainers:
-            raise BackendRequestRefused("trainer_not_found", "There is no such trainer.", hint=self._known_trainers())
+            raise RequestRefused("trainer_not_found", "There is no such trainer.", hint=self._known_trainers())
         return json_answer(self._trainer(request, name))
 
-    async def trainers_known(self, request: Request) -> Response:
+    async def trainers_known(self, request: Request) -> EncodedResponse:
         """Every trainer."""
         return json_answer({"services": [self._trainer(request, name) for name in sorted(self.trainers)]})
 
@@ -122,21 +125,21 @@ class BackendContext:
     def _known_trainers(self) -> str:
         return f"The trainers are {', '.join(sorted(self.trainers))}."
 
-    async def no_models(self, request: Request) -> Response:
+    async def no_models(self, request: Request) -> EncodedResponse:
         """There are none to be asked, since nothing was trained here."""
-        raise BackendRequestRefused(
+        raise RequestRefused(
             "no_models",
             f"This backend's engine `{self.jobs.engine.name}` trains no weights, so no model (ft:… or rl:…) is served here.",
             hint="Give the address of the server that has the model: in models.toml, or with --inference-url.",
         )
 
-    async def public_key(self, request: Request) -> Response:
+    async def public_key(self, request: Request) -> EncodedResponse:
         """What a task app's key is to be sealed for."""
         return json_answer({"public_key": self._box().public_key, "alg": ALGORITHM})
 
-    async def put_key(self, request: Request) -> Response:
+    async def put_key(self, request: Request) -> EncodedResponse:
         """Keeps a sealed key, in place of an earlier one of that name."""
-        body = await read_object(request)
+        body = await _body(request)
         name, ciphertext = body.get("name"), body.get("ciphertext_b64")
         if not isinstance(name, str) or not KEY_NAME.fullmatch(name):
             raise _wrong("name", "should be a variable's name such as ENVIRONMENT_API_KEY")
@@ -156,13 +159,13 @@ class BackendContext:
 
     # jobs
 
-    async def all(self, request: Request) -> Response:
+    async def all(self, request: Request) -> EncodedResponse:
         """Two routes in one, so that a refused verb is told both."""
         return await (self.submit if request.method == "POST" else self.listed)(request)
 
-    async def submit(self, request: Request) -> Response:
+    async def submit(self, request: Request) -> EncodedResponse:
         """Takes a job: 201, or 200 with the job of an earlier request under the same Idempotency-Key."""
-        body = await read_object(request)
+        body = await _body(request)
         keys = request.headers.getlist("idempotency-key")
         if len(keys) > 1 or any(not IDEMPOTENCY_KEY.fullmatch(key) for key in keys):
             raise RequestError(
@@ -176,10 +179,10 @@ class BackendContext:
             _org(request), document, fingerprint=fingerprint(body), idempotency_key=keys[0] if keys else None
         )
         if job.job_id != document.job_id:
-            return json_answer(self._shown(job), 200, {"idempotent-replayed": "true"})
+            return json_answer(self._shown(job), 200, [(b"idempotent-replayed", b"true")])
         return json_answer(self._shown(job), 201)
 
-    async def listed(self, request: Request) -> Response:
+    async def listed(self, request: Request) -> EncodedResponse:
         """The jobs of this caller, the newest first, without their results."""
         asked = request.query_params
         limit = _whole(request, "limit", 50, 1, MAX_PAGE)
@@ -193,20 +196,20 @@ class BackendContext:
             {"jobs": [{**self._shown(job), "results": {}} for job in jobs[:limit]], "has_more": len(jobs) > limit}
         )
 
-    async def job(self, request: Request) -> Response:
+    async def job(self, request: Request) -> EncodedResponse:
         """The job as it stands."""
         return json_answer(self._shown(await self._job(request)))
 
-    async def start(self, request: Request) -> Response:
+    async def start(self, request: Request) -> EncodedResponse:
         """Jobs start by themselves: answers as `job`."""
         return await self.job(request)
 
-    async def cancel(self, request: Request) -> Response:
+    async def cancel(self, request: Request) -> EncodedResponse:
         """Ends the job; one that is over stays as it is."""
         await self.jobs.cancel(await self._job(request))
         return await self.job(request)
 
-    async def events(self, request: Request) -> Response:
+    async def events(self, request: Request) -> EncodedResponse | EventStreamResponse:
         """A page of events; as a stream for who accepts only that."""
         if "text/event-stream" in request.headers.get("accept", "").lower():
             return await self.stream(request)
@@ -216,18 +219,16 @@ class BackendContext:
         found = await self.jobs.records.events(job.job_id, since_seq=since_seq, limit=limit)
         return json_answer(events_view(job.job_id, found, since_seq))
 
-    async def stream(self, request: Request) -> Response:
+    async def stream(self, request: Request) -> EventStreamResponse:
         """Events as they happen."""
         job = await self._job(request)
         since_seq = _whole(request, "since_seq", 0, -1, MAX_SEQ)
         last = request.headers.get("last-event-id", "")
         if last.isascii() and last.isdigit() and len(last) <= 15:
             since_seq = max(since_seq, int(last))
-        return StreamingResponse(
-            frames(self.jobs, job.job_id, since_seq), media_type="text/event-stream", headers=HEADERS
-        )
+        return EventStreamResponse(frames(self.jobs, job.job_id, since_seq))
 
-    async def metrics(self, request: Request) -> Response:
+    async def metrics(self, request: Request) -> EncodedResponse:
         """Points of the curves."""
         job = await self._job(request)
         after = _whole(request, "after_step", -1, -1, MAX_SEQ) if "after_step" in request.query_params else None
@@ -235,7 +236,7 @@ class BackendContext:
         found = await self.jobs.records.points(job.job_id, after_step=after, limit=limit)
         return json_answer({"points": [point_view(job.job_id, drawn) for drawn in found]})
 
-    async def timeline(self, request: Request) -> Response:
+    async def timeline(self, request: Request) -> EncodedResponse:
         """The phases of the job, the last ones."""
         job = await self._job(request)
         found = await self.jobs.records.last_events(job.job_id, list(PHASES), MAX_PAGE)
@@ -245,13 +246,17 @@ class BackendContext:
         job_id = request.path_params["job_id"]
         job = await self.jobs.records.job(job_id, _org(request)) if JOB_ID.fullmatch(job_id) else None
         if job is None:
-            raise BackendRequestRefused(
+            raise RequestRefused(
                 "job_not_found", "There is no such job.", hint="GET /api/rl/jobs lists the jobs of this key."
             )
         return job
 
     def _shown(self, job: JobRow) -> dict[str, Any]:
         return job_view(job, updates_weights=self.jobs.engine.updates_weights)
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    return await read_json(request.scope, request.receive, MAX_BODY_BYTES, max_values=MAX_BODY_VALUES, required=False)
 
 
 def _org(request: Request) -> str:

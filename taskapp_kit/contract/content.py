@@ -190,11 +190,25 @@ def _members(value: Mapping[Any, Any], path: str, depth: int) -> dict[str, Json]
     return result
 
 
-def _utf8(value: str, path: str) -> None:
+def has_surrogate(text: str) -> bool:
+    """Return whether the text holds half of a surrogate pair, which neither UTF-8 nor JSON can hold."""
+    if text.isascii():
+        return False
     try:
-        value.encode()
+        text.encode()
     except UnicodeEncodeError:
-        raise NotJson(path, "holds a lone surrogate, which is not valid text") from None
+        return True
+    return False
+
+
+def without_surrogates(text: str) -> str:
+    """Return the text with `?` for every half of a surrogate pair."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _utf8(value: str, path: str) -> None:
+    if has_surrogate(value):
+        raise NotJson(path, "holds a lone surrogate, which is not valid text")
 
 
 def _key(key: Any, path: str) -> str:

@@ -1,7 +1,9 @@
-"""Request bodies as JSON, read strictly: what two readers could understand differently is refused, with its place.
+"""Read request bodies as strict JSON: what two readers could understand differently is refused, with its place.
 
-Fast path: one C parse, one walk over what came out, one count of colons. Only when one of them objects is the body read
-again by a parser that knows where it is, which names the field or finds that all is well.
+A sound body takes one C parse, one walk over what it returned, and one count of colons. Only when one of them finds
+something is the body read again by a parser that knows where it is, which names the field or finds nothing wrong. A parse by
+the standard library with `object_pairs_hook` was measured at 1.4 times the time for a rollout request and 3 times for a list
+of integers (2026-11-22), and it cannot name the field of a syntax error.
 """
 
 from __future__ import annotations
@@ -12,39 +14,42 @@ from typing import Any
 
 import orjson
 
-from taskapp_kit.contract.content import INT_LIMIT, MAX_DEPTH
+from taskapp_kit.contract.content import INT_LIMIT, MAX_DEPTH, has_surrogate
 from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.net.error_response import short_part
 
-FLOAT_SUSPECT = float(INT_LIMIT)
-"""The C parser turns an integer beyond 64 bits into a float of at least this size."""
 MAX_VALUES = 500_000
 """Values in one body: 4 MB of `[],[],…` would be 100 MB of lists."""
 
 Place = tuple[str | int, ...]
 
-NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
-SPACE = re.compile(r"[ \t\n\r]*")
-FOREIGN = re.compile(r"-?(?:NaN|Infinity|nan|inf)\b")
+_FLOAT_SUSPECT = float(INT_LIMIT)
+"""The C parser turns an integer beyond 64 bits into a float of at least this size."""
+_SUSPECT = -(2**40)
+"""Fewer colons than any body has."""
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_SPACE = re.compile(r"[ \t\n\r]*")
+_FOREIGN = re.compile(r"-?(?:NaN|Infinity|nan|inf)\b")
 
 
-def read_object(raw: bytes) -> dict[str, Any]:
-    """The body's object. Raises RequestError (code `invalid_json`) that names the field, or the place in the text.
+def read_object(raw: bytes, max_values: int = MAX_VALUES) -> dict[str, Any]:
+    """Return the body's object. Raises RequestError (code `invalid_json`) that names the field, or the place in the text.
 
     Refused: empty or not an object, invalid UTF-8, text after the end, nesting beyond 64, a name twice in one object,
-    NaN, Infinity, numbers that overflow, integers outside [-2⁶³, 2⁶³), lone surrogates.
+    NaN, Infinity, numbers that overflow, integers outside [-2⁶³, 2⁶³), lone surrogates, more than `max_values` values.
     """
-    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > MAX_VALUES:
+    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > max_values:
         raise _refused(
-            (), f"holds more than {MAX_VALUES} values", "too_many_values", "Send fewer values in one request."
+            (), f"holds more than {max_values} values", "too_many_values", "Send fewer values in one request."
         )
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError:
-        value = _Slow(raw).document()
+        value = _LocatingParser(raw).document()
     else:
-        colons = _Walk().colons(value, 1)
-        if colons != raw.count(b":") or b"\\u003" in raw:  # an escaped colon would hide a name that was dropped
-            value = _Slow(raw).document()
+        # an escaped colon would hide a name that was dropped
+        if _colons(value, 1) != raw.count(b":") or b"\\u003" in raw:
+            value = _LocatingParser(raw).document()
     if not isinstance(value, dict):
         raise _refused((), "should be a JSON object", "not_an_object", "Send an object, {…}.")
     return value
@@ -52,7 +57,7 @@ def read_object(raw: bytes) -> dict[str, Any]:
 
 def _refused(place: Place, found: str, kind: str, hint: str = "") -> RequestError:
     loc: Place = ("body", *place)
-    shown = ".".join(str(part)[:64].encode("utf-8", "replace").decode() for part in loc)
+    shown = ".".join(str(short_part(part)) for part in loc)
     return RequestError(
         f"The request body cannot be read: {shown} {found}.",
         fields=(FieldProblem(loc, found, kind),),
@@ -61,46 +66,43 @@ def _refused(place: Place, found: str, kind: str, hint: str = "") -> RequestErro
     )
 
 
-class _Walk:
-    """One pass over a parsed value, for what the C parser lets through."""
-
-    def colons(self, value: Any, depth: int) -> int:
-        """How many `:` the text of this value must have had, if no name was dropped; -1 or less when it is suspect."""
-        kind = type(value)
-        if kind is str:
-            return value.count(":") if ":" in value else 0
-        if kind is int:
-            return 0 if value < INT_LIMIT else -(2**40)
-        if kind is float:
-            return 0 if -FLOAT_SUSPECT < value < FLOAT_SUSPECT else -(2**40)
-        if kind is dict:
-            if depth > MAX_DEPTH:
-                return -(2**40)
-            total = len(value)
-            for name, item in value.items():
-                if ":" in name:
-                    total += name.count(":")
-                if item is not None and item is not True and item is not False:
-                    total += self.colons(item, depth + 1)
-            return total
-        if kind is list:
-            if depth > MAX_DEPTH:
-                return -(2**40)
-            total = 0
-            for item in value:
-                total += self.colons(item, depth + 1)
-            return total
-        return 0
+def _colons(value: Any, depth: int) -> int:
+    """Return how many `:` the text of this value had if no name was dropped; less than 0 for what else is suspect."""
+    kind = type(value)
+    if kind is str:
+        return value.count(":") if ":" in value else 0
+    if kind is int:
+        return 0 if value < INT_LIMIT else _SUSPECT
+    if kind is float:
+        return 0 if -_FLOAT_SUSPECT < value < _FLOAT_SUSPECT else _SUSPECT
+    if kind is dict:
+        if depth > MAX_DEPTH:
+            return _SUSPECT
+        total = len(value)
+        for name, item in value.items():
+            if ":" in name:
+                total += name.count(":")
+            if item is not None and item is not True and item is not False:
+                total += _colons(item, depth + 1)
+        return total
+    if kind is list:
+        if depth > MAX_DEPTH:
+            return _SUSPECT
+        total = 0
+        for item in value:
+            total += _colons(item, depth + 1)
+        return total
+    return 0
 
 
-class _Slow:
-    """A parser that knows where it is. Recursion is bounded by MAX_DEPTH."""
+class _LocatingParser:
+    """A parser that knows the field it is in. Recursion is bounded by MAX_DEPTH."""
 
     def __init__(self, raw: bytes) -> None:
         self.text = raw.decode("utf-8", "surrogateescape")
 
     def document(self) -> Any:
-        """The value of the whole text."""
+        """Return the value of the whole text."""
         if self.text.startswith("\ufeff"):
             raise _refused((), "begins with a byte order mark", "byte_order_mark", "Send UTF-8 without it.")
         start = self._space(0)
@@ -113,7 +115,7 @@ class _Slow:
         return value
 
     def _space(self, at: int) -> int:
-        match = SPACE.match(self.text, at)
+        match = _SPACE.match(self.text, at)
         return match.end() if match else at
 
     def _value(self, at: int, place: Place, depth: int) -> tuple[Any, int]:
@@ -140,7 +142,7 @@ class _Slow:
             name, at = self._string(at, place)
             inner = (*place, name)
             if name in result:
-                raise _refused(inner, "stands twice in its object", "duplicate_name", "Name each field once.")
+                raise _refused(inner, "is in its object twice", "duplicate_name", "Name each field once.")
             at = self._space(at)
             if self.text[at : at + 1] != ":":
                 raise self._syntax(at, inner, "a colon")
@@ -177,20 +179,17 @@ class _Slow:
             raise self._syntax(
                 getattr(error, "pos", at), place, "a string without control characters or bad escapes"
             ) from None
-        if not value.isascii():
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                escaped = "\\u" in self.text[at:end]
-                found = "holds a lone surrogate" if escaped else "is not valid UTF-8"
-                raise _refused(place, found, "lone_surrogate" if escaped else "invalid_utf8") from None
+        if has_surrogate(value):
+            escaped = "\\u" in self.text[at:end]
+            found = "holds a lone surrogate" if escaped else "is not valid UTF-8"
+            raise _refused(place, found, "lone_surrogate" if escaped else "invalid_utf8")
         return value, end
 
     def _number(self, at: int, place: Place) -> tuple[int | float, int]:
-        foreign = FOREIGN.match(self.text, at)
+        foreign = _FOREIGN.match(self.text, at)
         if foreign:
             raise _refused(place, f"is {foreign[0]}, which is not JSON", "not_finite", "Send a finite number or null.")
-        match = NUMBER.match(self.text, at)
+        match = _NUMBER.match(self.text, at)
         if not match:
             raise self._syntax(at, place, "a value")
         if match[1] is None and match[2] is None:

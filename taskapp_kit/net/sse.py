@@ -1,10 +1,112 @@
-"""Server-sent events, read from bytes as they arrive: frames of `event:`, `id:` and `data:` lines, a blank line after each."""
+"""Server-sent events, written and read: frames of `id:`, `event:` and `data:` lines, a blank line after each."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from taskapp_kit.net.response import SLICE_BYTES, Headers
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 MAX_FRAME_BYTES = 4 * 1024 * 1024
+ALIVE_SECONDS = 15.0
+"""After so much silence a comment is sent, so that proxies and clients do not take the stream for dead."""
+ALIVE = b": alive\n\n"
+STREAM_HEADERS: Headers = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+    (b"x-content-type-options", b"nosniff"),
+]
+EncodedFrame = tuple[bytes, bytes, bytes]
+
+
+def encode_frame(number: int, event: bytes, data: bytes) -> EncodedFrame:
+    """Return one event in three parts. data: JSON without line ends; it is not copied, because others may read the same."""
+    return b"id: %d\nevent: %s\ndata: " % (number, event), data, b"\n\n"
+
+
+class EventStreamResponse:
+    """A response that goes on until its frames end or the client has gone.
+
+    batches: yields the bytes of frames, several at a time; it is closed at the end, also when the client goes. headers:
+    further ones. alive_seconds: the longest silence.
+    """
+
+    status = 200
+
+    def __init__(
+        self,
+        batches: AsyncGenerator[Iterable[bytes], None],
+        *,
+        headers: Headers | None = None,
+        alive_seconds: float = ALIVE_SECONDS,
+    ) -> None:
+        self._batches = batches
+        self._headers = [*STREAM_HEADERS, *(headers or [])]
+        self._alive_seconds = alive_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream."""
+        gone = asyncio.create_task(_until_gone(receive))
+        sending = asyncio.create_task(self._send(send))
+        try:
+            await asyncio.wait((gone, sending), return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+        finally:
+            for task in (gone, sending):
+                task.cancel()
+            with suppress(asyncio.CancelledError, Exception):  # what broke was raised above
+                await sending
+            await self._batches.aclose()
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status, "headers": self._headers})
+        following = asyncio.ensure_future(anext(self._batches, None))
+        try:
+            while True:
+                done, _ = await asyncio.wait((following,), timeout=self._alive_seconds)
+                if not done:
+                    await send({"type": "http.response.body", "body": ALIVE, "more_body": True})
+                    continue
+                batch = following.result()
+                if batch is None:
+                    break
+                for body in _slices(batch):
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
+                following = asyncio.ensure_future(anext(self._batches, None))
+        finally:
+            following.cancel()
+            await asyncio.wait((following,))
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _slices(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The pieces in a row, in parts of at most SLICE_BYTES."""
+    waiting: list[bytes] = []
+    length = 0
+    for piece in pieces:
+        for start in range(0, len(piece), SLICE_BYTES):
+            part = piece[start : start + SLICE_BYTES]
+            if length + len(part) > SLICE_BYTES:
+                yield b"".join(waiting)
+                waiting.clear()
+                length = 0
+            waiting.append(part)
+            length += len(part)
+    if waiting:
+        yield b"".join(waiting)
 
 
 class FrameTooLarge(ValueError):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -18,14 +19,15 @@ from taskapp_kit.config import Settings
 from taskapp_kit.contract.protocols import IdempotencyStore
 from taskapp_kit.declare.app import Exposure
 from taskapp_kit.errors import TaskappError
+from taskapp_kit.net.auth import ApiKeyMiddleware
 from taskapp_kit.rollout.describe import Description
 from taskapp_kit.rollout.live import LiveRollouts
 from taskapp_kit.rollout.retention import retention_of
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve import openapi
-from taskapp_kit.serve.auth import ApiKeyMiddleware
+from taskapp_kit.serve.auth import authenticator, open_paths
 from taskapp_kit.serve.docs_page import openapi_document, page
-from taskapp_kit.serve.errors import error_answer
+from taskapp_kit.serve.errors import ERRORS, error_answer
 from taskapp_kit.serve.keys import Keys
 from taskapp_kit.serve.route import RouteContext
 from taskapp_kit.serve.routes import DEBUG_ROUTES, ROUTES
@@ -44,18 +46,25 @@ CORS_HEADERS = (
 
 
 class GatedApp(FastAPI):
-    """FastAPI behind a gate: the key check (and CORS) stand before its whole stack, so that what it wraps around every
-    request is paid by the few that need it. `gate` takes each request first.
+    """FastAPI behind a gate: the key check (and CORS) come before its whole stack of middleware.
+
+    gate: handles each request first. direct: routes without parameters by path, with their methods; they are called at
+    once, everything else goes through FastAPI's routing.
     """
 
     gate: ASGIApp | None = None
+    direct: Mapping[str, tuple[frozenset[str], ASGIApp]] = MappingProxyType({})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, websocket or lifespan."""
+        """Handle one request, websocket or lifespan."""
         await (self.gate or self.routed)(scope, receive, send)
 
     async def routed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """What the gate lets through and does not answer itself."""
+        """Handle what the gate lets through."""
+        direct = self.direct.get(scope["path"]) if scope["type"] == "http" else None
+        if direct is not None and scope["method"] in direct[0] and not scope.get("root_path"):
+            await direct[1](scope, receive, send)
+            return
         await super().__call__(scope, receive, send)
 
 
@@ -124,14 +133,15 @@ def create(
 
     for kind in (HTTPException, RequestValidationError, TaskappError, Exception):
         app.add_exception_handler(kind, handle)
+    app.direct = {
+        route.path: (frozenset(route.methods or ()), route.direct) for route in routes if "{" not in route.path
+    }
     app.gate = ApiKeyMiddleware(
         app.routed,
-        keys=Keys.of(settings),
-        open_documents=exposure == "local",
-        refused=observers.measures.refused,
-        direct={
-            route.path: (frozenset(route.methods or ()), route.direct) for route in routes if "{" not in route.path
-        },
+        authenticator(Keys.of(settings)),
+        is_open=open_paths(documents=exposure == "local"),
+        errors=ERRORS,
+        on_refusal=observers.measures.refused,
     )
     if settings.cors_origins:
         # outermost: a browser asks its preflight question without a key

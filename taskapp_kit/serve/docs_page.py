@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskapp_kit.serve.response import EncodedResponse, json_answer
+from taskapp_kit.net.response import EncodedResponse, json_answer
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from taskapp_kit.errors import FieldProblem, RequestError
-from taskapp_kit.serve.response import Headers
+from taskapp_kit.net.response import Headers
 
 EVENT_STREAM = b"text/event-stream"
 MAX_WAIT_SECONDS = 300.0

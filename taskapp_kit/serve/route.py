@@ -11,10 +11,10 @@ from starlette.requests import Request
 
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.app import Exposure
+from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.rollout.describe import Description
 from taskapp_kit.rollout.live import LiveRollouts
 from taskapp_kit.rollout.service import Service
-from taskapp_kit.serve.response import EncodedResponse
 from taskapp_kit.serve.rollout_stream import EventStream
 from taskapp_kit.serve.telemetry.metrics import Metrics
 

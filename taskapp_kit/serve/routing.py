@@ -11,12 +11,12 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from taskapp_kit.errors import StoreError
+from taskapp_kit.net.error_response import ClientGone
 from taskapp_kit.net.peer import peer_of
+from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.serve.auth import LABEL
-from taskapp_kit.serve.body import ClientGone
-from taskapp_kit.serve.errors import error_answer, method_not_allowed
+from taskapp_kit.serve.errors import ERRORS, error_answer
 from taskapp_kit.serve.openapi import documentation
-from taskapp_kit.serve.response import EncodedResponse
 from taskapp_kit.serve.rollout_stream import EventStream
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 
@@ -37,7 +37,7 @@ class DirectRoute(APIRoute):
         if scope["method"] in (self.methods or ()):
             await self.direct(scope, receive, send)
         else:
-            await method_not_allowed(self.allowed)(scope, receive, send)
+            await ERRORS.method_not_allowed(self.allowed)(scope, receive, send)
 
 
 def direct_routes(specs: Sequence[RouteSpec], context: RouteContext) -> list[DirectRoute]:

@@ -14,8 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from taskapp_kit.net.peer import PEER, Peer
+from taskapp_kit.net.response import SLICE_BYTES
 from taskapp_kit.serve.connections import CONNECTIONS, QUEUED, SLOW_HEAD, Connections
-from taskapp_kit.serve.response import SLICE_BYTES
 
 MAX_HEAD_BYTES = 64 * 1024
 """Request line and headers; one read of the socket may go beyond it."""

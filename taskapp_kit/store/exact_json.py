@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import orjson
 
-from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.content import Json, has_surrogate
 from taskapp_kit.errors import StoreRefusal
 
 DEEPEST = 250
@@ -53,7 +53,7 @@ def _faults(value: Any, path: str, depth: int) -> Iterator[str]:
         for key, item in value.items():
             if type(key) is not str:
                 yield f"{path} has the key {key!r} of type {type(key).__name__}; keys are str"
-            elif _lone_surrogate(key):
+            elif has_surrogate(key):
                 yield f"{path} has a key that holds a lone surrogate, which is not valid text"
             else:
                 yield from _faults(item, f"{path}.{key}", depth + 1)
@@ -67,20 +67,10 @@ def _faults(value: Any, path: str, depth: int) -> Iterator[str]:
         if not -(2**63) <= value < 2**64:
             yield f"{path} is an integer beyond 64 bits"
     elif kind is str:
-        if _lone_surrogate(value):
+        if has_surrogate(value):
             yield f"{path} holds a lone surrogate, which is not valid text"
     elif value is not None and kind is not bool:
         yield f"{path} is a {kind.__module__}.{kind.__qualname__}, which is not plain JSON"
-
-
-def _lone_surrogate(text: str) -> bool:
-    if text.isascii():
-        return False
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
 
 
 def exact_text(value: Any, name: str, *, optional: bool) -> str | None:
@@ -89,7 +79,7 @@ def exact_text(value: Any, name: str, *, optional: bool) -> str | None:
         return None
     if not isinstance(value, str):
         raise Inexact(f"{name} is {type(value).__name__}, expected a str")
-    if _lone_surrogate(value):
+    if has_surrogate(value):
         raise Inexact(f"{name} holds a lone surrogate, which is not valid text")
     return str(value)
 

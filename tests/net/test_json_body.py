@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from taskapp_kit.errors import RequestError
-from taskapp_kit.net.json_body import _Slow, read_object
+from taskapp_kit.net.json_body import _LocatingParser, read_object
 
 SCALARS = (
     st.none()
@@ -28,7 +28,7 @@ OBJECTS = st.dictionaries(NAMES, VALUES, max_size=5)
 def test_both_paths_read_what_was_written(value: dict[str, object], ascii_only: bool) -> None:
     raw = json.dumps(value, ensure_ascii=ascii_only).encode()
     assert read_object(raw) == value
-    assert _Slow(raw).document() == value
+    assert _LocatingParser(raw).document() == value
     assert read_object(orjson.dumps(value)) == value
 
 
@@ -72,13 +72,26 @@ def test_integers_are_read_exactly_or_refused(number: int) -> None:
             read_object(raw)
 
 
-@pytest.mark.parametrize("depth", [63, 64])
-def test_nesting_up_to_the_limit(depth: int) -> None:
+@pytest.mark.parametrize("depth", [63, 64, 65, 100_000])
+def test_depth_is_bounded(depth: int) -> None:
     raw = b'{"a":' * (depth - 1) + b"{}" + b"}" * (depth - 1)
-    assert read_object(raw)
-    if depth == 64:
-        with pytest.raises(RequestError, match="64 deep"):
-            read_object(b'{"a":' + raw + b"}")
+    if depth <= 64:
+        assert read_object(raw)
+    else:
+        with pytest.raises(RequestError) as caught:
+            read_object(raw)
+        assert caught.value.fields[0].type == "too_deep"
+
+
+def test_brackets_in_texts_are_no_depth() -> None:
+    assert read_object(b'{"a":"\\"[[[[' + b"[{" * 100 + b'"}')["a"].startswith('"[[[[')
+
+
+def test_a_server_sets_how_many_values_it_takes() -> None:
+    assert read_object(b'{"a":[1,2,3]}', max_values=4)
+    with pytest.raises(RequestError) as caught:
+        read_object(b'{"a":[1,2,3]}', max_values=3)
+    assert caught.value.fields[0].type == "too_many_values"
 
 
 def test_large_floats_are_no_integers() -> None:

@@ -15,8 +15,8 @@ from siege import besieged, parsed, siege
 from starlette.types import Message
 
 from taskapp_kit.config import Settings
-from taskapp_kit.serve.body import read_json
-from taskapp_kit.serve.errors import RequestRefused
+from taskapp_kit.net.body import read_json
+from taskapp_kit.net.error_response import RequestRefused
 
 GOOD = request_body()
 

@@ -20,8 +20,10 @@ from starlette.types import Receive, Scope, Send
 
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.net.auth import ApiKeyMiddleware
 from taskapp_kit.serve import key_file
-from taskapp_kit.serve.auth import LABEL, QUOTA, ApiKeyMiddleware
+from taskapp_kit.serve.auth import LABEL, QUOTA, authenticator, open_paths
+from taskapp_kit.serve.errors import ERRORS
 from taskapp_kit.serve.keys import KeyHolder, Keys
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
@@ -139,9 +141,9 @@ def test_label_and_quota_reach_the_scope(tmp_path: Path) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": body})
 
-    with BackgroundServer(
-        ApiKeyMiddleware(app, Keys.of(Settings(environment_api_key="plain", keys_file=file)))
-    ) as server:
+    keys = Keys.of(Settings(environment_api_key="plain", keys_file=file))
+    gate = ApiKeyMiddleware(app, authenticator(keys), is_open=open_paths(documents=False), errors=ERRORS)
+    with BackgroundServer(gate) as server:
 
         def told(key: str) -> Any:
             return httpx.get(f"{server.url}/x", headers={"X-API-Key": key}).json()

@@ -14,10 +14,11 @@ from starlette.types import Message
 from taskapp_kit.contract.events import Called, Event, Failed, Started, encode_one
 from taskapp_kit.contract.protocols import IdempotencyRecord, StoredResult
 from taskapp_kit.errors import Failure, Saturated, StoreError
+from taskapp_kit.net.response import SLICE_BYTES
+from taskapp_kit.net.sse import ALIVE
 from taskapp_kit.rollout.event_buffer import EventBuffer
 from taskapp_kit.rollout.tracked_rollout import TrackedRollout
-from taskapp_kit.serve.response import SLICE_BYTES
-from taskapp_kit.serve.rollout_stream import ALIVE, EventStream, nothing_more
+from taskapp_kit.serve.rollout_stream import EventStream, nothing_more
 
 ROLLOUT_ID = "0123456789abcdef" * 2
 EVENTS: list[Event] = [Started("e", "1", "train", 0, {}, "noop"), *(Called(turn) for turn in range(5))]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from taskapp_kit.contract.chat import ModelPort
-from taskapp_kit.contract.content import Content, Image, Json, NotJson, content, plain
+from taskapp_kit.contract.content import Content, Image, Json, NotJson, content, plain, without_surrogates
 from taskapp_kit.contract.identity import derived_rng
 from taskapp_kit.contract.protocols import Tool
 from taskapp_kit.contract.trajectory import Step
@@ -320,7 +320,7 @@ class EnvironmentHost:
 
 def _name(key: Any) -> str:
     """A metric's name as it can be recorded."""
-    return str(key).encode(errors="replace").decode()
+    return without_surrogates(str(key))
 
 
 def _flag(value: Any, what: str) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 
 from taskapp_kit.contract.chat import ModelFailed, ModelPort
-from taskapp_kit.contract.content import Content, Json
+from taskapp_kit.contract.content import Content, Json, without_surrogates
 from taskapp_kit.contract.events import (
     Acted,
     Answered,
@@ -291,7 +291,7 @@ class Episode:
             step, observation = host.act(action, arguments)
         except InvalidAction as error:
             self._doing = ""
-            said = str(error).encode(errors="replace").decode()  # a lone surrogate could not be recorded
+            said = without_surrogates(str(error))  # which could not be recorded
             refused = self._refused(index, call, said, self._since(began))
             refused.terminated = bool(error.end)
             return refused

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taskapp_kit.contract.content import Image, Json, Text, plain
+from taskapp_kit.contract.content import Image, Json, Text, plain, without_surrogates
 
 MATERIAL_CHARACTERS = 60_000
 """So many characters of material stand in one prompt; what is longer loses its middle, and a notice says so."""
@@ -74,7 +74,7 @@ def sections(value: Any) -> list[InputSection]:
 def valid(value: Any) -> Any:
     """The value with half surrogate pairs replaced in its texts: a policy may write them, and JSON cannot hold them."""
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
+        return without_surrogates(value)
     if isinstance(value, Text):
         return Text(valid(value.text))
     if isinstance(value, Mapping):

@@ -6,8 +6,8 @@ import re
 
 from starlette.requests import Request
 
-from taskapp_kit.serve.errors import RequestRefused
-from taskapp_kit.serve.response import EncodedResponse
+from taskapp_kit.net.error_response import RequestRefused
+from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 
 NAME = re.compile(r"[0-9a-f]{64}")

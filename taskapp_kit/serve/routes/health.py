@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
+from taskapp_kit.net.response import EncodedResponse, json_answer
 from taskapp_kit.serve.openapi_models import Health
-from taskapp_kit.serve.response import EncodedResponse, json_answer
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 
 

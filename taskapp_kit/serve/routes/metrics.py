@@ -6,8 +6,8 @@ import asyncio
 
 from starlette.requests import Request
 
+from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.serve.connections import CONNECTIONS, Connections
-from taskapp_kit.serve.response import EncodedResponse
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 from taskapp_kit.serve.telemetry.metrics import render
 

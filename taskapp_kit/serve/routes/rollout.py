@@ -11,15 +11,16 @@ from starlette.requests import Request
 
 from taskapp_kit.contract.wire import RolloutRequest, RolloutResponse
 from taskapp_kit.errors import RolloutFailed
+from taskapp_kit.net.body import read_json
+from taskapp_kit.net.error_response import ClientGone
+from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.response import answer_bytes
 from taskapp_kit.rollout.tracked_rollout import Subscriber, TrackedRollout
 from taskapp_kit.serve.auth import caller_of
-from taskapp_kit.serve.body import ClientGone, read_json
 from taskapp_kit.serve.errors import invalid_request
 from taskapp_kit.serve.openapi_models import Pending
 from taskapp_kit.serve.request_preferences import RequestPreferences, read_wishes
-from taskapp_kit.serve.response import EncodedResponse
 from taskapp_kit.serve.rollout_stream import EventStream
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 from taskapp_kit.serve.routes.rollout_by_id import COME_BACK_SECONDS, location, pending, repeated

@@ -13,12 +13,13 @@ from taskapp_kit.contract.event_history import event_history
 from taskapp_kit.contract.protocols import StoredResult
 from taskapp_kit.contract.wire import RolloutResponse
 from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed
+from taskapp_kit.net.error_response import RequestRefused
+from taskapp_kit.net.response import EncodedResponse, json_answer
 from taskapp_kit.rollout.tracked_rollout import TrackedRollout
 from taskapp_kit.serve.auth import caller_of
-from taskapp_kit.serve.errors import RequestRefused, error_answer
+from taskapp_kit.serve.errors import error_answer
 from taskapp_kit.serve.openapi_models import Ended, Pending
 from taskapp_kit.serve.request_preferences import read_wishes
-from taskapp_kit.serve.response import EncodedResponse, json_answer
 from taskapp_kit.serve.rollout_stream import EventStream, nothing_more
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 
@@ -51,7 +52,7 @@ def answer_of(live: TrackedRollout, settled: StoredResult) -> EncodedResponse:
     if settled.failure is not None:
         return error_answer(RolloutFailed(settled.failure, rollout_id=settled.rollout_id))
     assert settled.answer is not None, "an answer or a failure"
-    return EncodedResponse(200, settled.answer, rollout_id=settled.rollout_id, live=live)
+    return EncodedResponse(200, settled.answer, rollout_id=settled.rollout_id, shared=live)
 
 
 def repeated(live: TrackedRollout, settled: StoredResult) -> EncodedResponse:

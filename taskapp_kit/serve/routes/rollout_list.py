@@ -16,9 +16,9 @@ from starlette.requests import Request
 from taskapp_kit.contract.protocols import RolloutQuery, RolloutSummaryRow
 from taskapp_kit.contract.trajectory import Status
 from taskapp_kit.errors import Boundary, FieldProblem, RequestError
+from taskapp_kit.net.error_response import RequestRefused
+from taskapp_kit.net.response import EncodedResponse, json_answer
 from taskapp_kit.serve.auth import caller_of
-from taskapp_kit.serve.errors import RequestRefused
-from taskapp_kit.serve.response import EncodedResponse, json_answer
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 
 LIMIT, MOST = 50, 500

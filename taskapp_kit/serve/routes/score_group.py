@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
 from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.net.body import read_json
+from taskapp_kit.net.response import EncodedResponse, json_answer
 from taskapp_kit.rollout.groups import MOST_MEMBERS
 from taskapp_kit.serve.auth import caller_of
-from taskapp_kit.serve.body import read_json
 from taskapp_kit.serve.errors import invalid_request
-from taskapp_kit.serve.response import EncodedResponse, json_answer
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 
 

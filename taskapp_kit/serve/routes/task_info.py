@@ -11,8 +11,8 @@ from taskapp_kit.contract.identity import SEED_LIMIT
 from taskapp_kit.declare.episode_selection import Instance
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.net.response import EncodedResponse, json_answer
 from taskapp_kit.serve.openapi_models import TaskInfo, Taskset
-from taskapp_kit.serve.response import EncodedResponse, json_answer
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 
 MAX_SEEDS = 1000

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.config import Settings
+from taskapp_kit.contract.content import without_surrogates
 from taskapp_kit.contract.result import RolloutResult
 from taskapp_kit.rollout.in_flight import InFlightRollout
 from taskapp_kit.serve.telemetry.spans import MAX_SPANS, Span, root_of, spans_of
@@ -142,7 +143,7 @@ class Tracing:
     def _shown(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, HIDDEN)
-        text = text.encode("utf-8", "replace").decode()  # a lone surrogate could not be sent
+        text = without_surrogates(text)  # which could not be sent
         return text if len(text) <= MAX_CONTENT else text[:MAX_CONTENT] + "…"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from taskapp_kit.contract.content import INT_LIMIT, Json
+from taskapp_kit.contract.content import INT_LIMIT, Json, without_surrogates
 from taskapp_kit.contract.protocols import Tool
 from taskapp_kit.contract.trajectory import ToolCall
 from taskapp_kit.rollout.policy.example_arguments import example_arguments
@@ -159,7 +159,7 @@ def _words(said: Json) -> str:
 def clean(value: Any, depth: int = DEEPEST) -> Json:
     """The value as it can be recorded, whatever it was: valid text, finite numbers of 64 bits; None for the rest."""
     if isinstance(value, str):
-        return value if value.isascii() else value.encode(errors="replace").decode()
+        return without_surrogates(value)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):

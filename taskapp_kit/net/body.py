@@ -1,37 +1,44 @@
-"""Request bodies: headers first, then bytes, counted and timed, then JSON read strictly."""
+"""Read request bodies: headers first, then bytes, counted and timed, then strict JSON."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from starlette.types import Receive, Scope
+from taskapp_kit.net.error_response import ClientGone, RequestRefused
+from taskapp_kit.net.json_body import MAX_VALUES, read_object
 
-from taskapp_kit.net.json_body import read_object
-from taskapp_kit.serve.errors import RequestRefused
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope
 
 ARRIVAL_SECONDS = 10.0
 """How long a body may take to arrive, in all."""
 THREAD_BYTES = 256 * 1024
-"""A longer body is parsed in a thread, so that the event loop answers others meanwhile."""
-
-
-class ClientGone(Exception):
-    """The caller hung up; nobody reads an answer."""
+"""A longer body is parsed in a thread, so that the event loop serves others meanwhile."""
+LENGTH_DIGITS = 12
 
 
 async def read_json(
-    scope: Scope, receive: Receive, max_bytes: int, arrival_seconds: float = ARRIVAL_SECONDS
+    scope: Scope,
+    receive: Receive,
+    max_bytes: int,
+    arrival_seconds: float = ARRIVAL_SECONDS,
+    *,
+    max_values: int = MAX_VALUES,
+    required: bool = True,
 ) -> dict[str, Any]:
-    """The body's JSON object. Raises RequestRefused (408, 413, 415), RequestError (422) or ClientGone.
+    """Return the body's JSON object. Raises RequestRefused (408, 413, 415), RequestError (422), ClientGone.
 
     A Content-Length beyond `max_bytes` is refused before anything is read; a chunked body when the count passes it.
+    max_values: the most values in the JSON. required: whether an empty body is refused; else it is an empty object.
     """
     _check_headers(scope, max_bytes)
     raw = await _read(receive, max_bytes, arrival_seconds)
+    if not required and not raw.strip():
+        return {}
     if len(raw) > THREAD_BYTES:
-        return await asyncio.to_thread(read_object, raw)
-    return read_object(raw)
+        return await asyncio.to_thread(read_object, raw, max_values)
+    return read_object(raw, max_values)
 
 
 def _check_headers(scope: Scope, max_bytes: int) -> None:
@@ -50,7 +57,9 @@ def _check_headers(scope: Scope, max_bytes: int) -> None:
                 "The request body is encoded; compressed bodies are not read.",
                 hint="Send the JSON as it is, without Content-Encoding.",
             )
-        elif name == b"content-length" and (len(value) > 12 or not value.isdigit() or int(value) > max_bytes):
+        elif name == b"content-length" and (
+            len(value) > LENGTH_DIGITS or not value.isdigit() or int(value) > max_bytes
+        ):
             raise _too_large(max_bytes)
 
 

@@ -1,0 +1,124 @@
+"""Check API keys, as pure ASGI in front of routing: no byte of a body is read before the check passes."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from taskapp_kit.net.error_response import ErrorWriter, RequestRefused
+from taskapp_kit.net.peer import peer_of
+from taskapp_kit.net.response import Headers
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MAX_CANDIDATES = 16
+MAX_KEY_BYTES = 512
+MAX_BASIC_BYTES = 2048
+"""Longest base64 text of HTTP Basic that is decoded."""
+POLICY_VIOLATION = 1008
+"""The code with which a websocket is closed that has no valid key."""
+
+
+class ApiKeyMiddleware:
+    """Pass a request on when `authenticate` accepts it or its path is open, and answer every other one.
+
+    authenticate: returns why a request is refused, or None; it may leave in the scope who the caller is. is_open: whether
+    a request needs no key. errors: writes the responses. on_refusal: is called with the code of every refusal. An
+    exception that reaches this middleware before a response has begun is answered in the one shape, too.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        authenticate: Callable[[Scope], RequestRefused | None],
+        *,
+        is_open: Callable[[Scope], bool],
+        errors: ErrorWriter,
+        on_refusal: Callable[[str], None] | None = None,
+    ) -> None:
+        self._app = app
+        self._authenticate = authenticate
+        self._is_open = is_open
+        self._errors = errors
+        self._on_refusal = on_refusal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request, websocket or lifespan."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        refusal = self._authenticate(scope)
+        if refusal is None:
+            peer_of(scope).keyed = True
+        elif not (scope["type"] == "http" and self._is_open(scope)):
+            await self._refuse(refusal, scope, receive, send)
+            return
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:
+            if not started and scope["type"] == "http":
+                await self._errors.response(error, "(unknown)")(scope, receive, send)
+
+    async def _refuse(self, refusal: RequestRefused, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._on_refusal is not None:
+            self._on_refusal(refusal.code)
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": refusal.code})
+        else:
+            await self._errors.response(refusal)(scope, receive, send)
+
+
+def candidates(headers: Headers, challenge: Headers | None = None, *, more_schemes: bool = True) -> list[bytes]:
+    """Return what in the headers may be a key, each once: at most 16 of at most 512 bytes.
+
+    headers: lower-case names, as ASGI has them. challenge: the header of a refusal. more_schemes: besides X-API-Key and
+    Bearer also X-API-Keys and the password of HTTP Basic. Raises RequestRefused for a second X-API-Key or Authorization
+    header: two readers of one request must not see two callers.
+    """
+    found: list[bytes] = []
+    seen: set[bytes] = set()
+    for name, value in headers:
+        if name == b"x-api-key" or name == b"authorization":
+            if name in seen:
+                raise RequestRefused(
+                    "unauthorised",
+                    f"The request has two {'X-API-Key' if name == b'x-api-key' else 'Authorization'} headers.",
+                    hint="Send one; several keys go into it as a comma list.",
+                    headers=challenge,
+                )
+            seen.add(name)
+            found += _authorization(value, more_schemes) if name == b"authorization" else _listed(value)
+        elif name == b"x-api-keys" and more_schemes:
+            found += _listed(value)
+    fitting = [item for item in found[:MAX_CANDIDATES] if 0 < len(item) <= MAX_KEY_BYTES]
+    return list(dict.fromkeys(fitting)) if len(fitting) > 1 else fitting
+
+
+def _listed(value: bytes) -> list[bytes]:
+    if b"," not in value:
+        return [value.strip(b" \t")]
+    return [item.strip(b" \t") for item in value.split(b",", MAX_CANDIDATES)[:MAX_CANDIDATES]]
+
+
+def _authorization(value: bytes, basic: bool) -> list[bytes]:
+    scheme, _, rest = value.strip(b" \t").partition(b" ")
+    if scheme.lower() == b"bearer":
+        return _listed(rest)
+    if basic and scheme.lower() == b"basic" and len(rest) <= MAX_BASIC_BYTES:
+        try:
+            _, colon, password = base64.b64decode(rest.strip(b" \t"), validate=True).partition(b":")
+        except (binascii.Error, ValueError):
+            return []
+        return [password] if colon else []
+    return []

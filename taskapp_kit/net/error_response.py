@@ -1,0 +1,193 @@
+"""Turn every error of a server into one envelope; the only place that knows HTTP statuses.
+
+    {"detail": {"error": {"code", "message", "hint", "rollout_id"?, "boundary"?, "error_id"?, "fields"?: [...]}}}
+
+An exception's own text never leaves the log. `error_id` is the opaque id under which the log has the traceback.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from taskapp_kit.contract.content import without_surrogates
+from taskapp_kit.errors import (
+    FieldProblem,
+    IdempotencyKeyReused,
+    JobConfigError,
+    RequestError,
+    RolloutFailed,
+    Saturated,
+    StoreError,
+    TaskappError,
+    Unavailable,
+)
+from taskapp_kit.net.response import EncodedResponse, Headers, json_answer
+
+BOUNDARY_STATUS = {"environment": 500, "policy": 502, "scoring": 500, "timeout": 504, "cancelled": 503}
+REFUSAL_STATUS = {
+    "unauthorised": 401,
+    "missing_environment_api_key": 503,
+    "admin_only": 403,
+    "not_found": 404,
+    "job_not_found": 404,
+    "trainer_not_found": 404,
+    "method_not_allowed": 405,
+    "body_timeout": 408,
+    "rollout_elsewhere": 409,
+    "body_too_large": 413,
+    "unsupported_content_type": 415,
+    "unsupported_content_encoding": 415,
+    "client_gone": 499,
+    "no_models": 501,
+}
+MAX_NAME = 64
+"""Characters of one part of a field's place."""
+
+
+class RequestRefused(TaskappError):
+    """The server refuses a request. `code` is one of REFUSAL_STATUS; `headers` are sent with the response."""
+
+    def __init__(self, code: str, message: str, *, hint: str = "", headers: Headers | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+        self.headers = headers or []
+
+
+class ClientGone(RequestRefused):
+    """The client closed the connection; nobody reads a response."""
+
+    def __init__(self) -> None:
+        super().__init__("client_gone", "The client closed the connection.")
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorWriter:
+    """Writes the errors of one server.
+
+    server: its name in sentences. log: where unexpected errors go. stored: what its store holds. routes: where its routes
+    are listed. unavailable_status: the status of `Unavailable`. framework_codes: codes by status of what the framework
+    refuses. max_fields: the most fields of one error.
+    """
+
+    server: str
+    log: logging.Logger
+    stored: str
+    routes: str
+    unavailable_status: int = 422
+    framework_codes: dict[int, str] = field(default_factory=lambda: {404: "not_found", 405: "method_not_allowed"})
+    max_fields: int = 50
+
+    def response(self, error: BaseException, where: str = "") -> EncodedResponse:
+        """Return the response to any exception, and log what the operator has to know. where: the route, for the log."""
+        if isinstance(error, RequestRefused):
+            status = REFUSAL_STATUS[error.code]
+            return self.envelope(status, error.code, error.message, error.hint, headers=error.headers)
+        if isinstance(error, JobConfigError):
+            fields = tuple(FieldProblem(("body", "data", "config"), problem) for problem in error.problems)
+            return self.envelope(422, "invalid_config", error.message, error.hint, fields=fields)
+        if isinstance(error, RequestError):
+            return self.envelope(422, error.code, error.message, error.hint, fields=error.fields)
+        if isinstance(error, IdempotencyKeyReused):
+            return self.envelope(409, "idempotency_key_reused", error.message, error.hint)
+        if isinstance(error, Saturated):
+            after = [(b"retry-after", b"%d" % error.retry_after_seconds)]
+            status = 429 if error.code == "key_quota_reached" else 503
+            return self.envelope(status, error.code, error.message, error.hint, headers=after)
+        if isinstance(error, RolloutFailed):
+            return self._failed(error)
+        if isinstance(error, Unavailable):
+            return self.envelope(self.unavailable_status, "unavailable", error.message, error.hint)
+        if isinstance(error, HTTPException):
+            return self._framework(error)
+        return self._internal(error, where)
+
+    def envelope(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        hint: str = "",
+        *,
+        fields: tuple[FieldProblem, ...] = (),
+        headers: Headers | None = None,
+        **more: str,
+    ) -> EncodedResponse:
+        """Return the one shape of an error. more: optional members; empty ones are left out."""
+        error: dict[str, Any] = {"code": code, "message": message, "hint": hint}
+        error.update({name: value for name, value in more.items() if value})
+        if fields:
+            error["fields"] = [
+                {"loc": [short_part(part) for part in problem.loc], "message": problem.message, "type": problem.type}
+                for problem in fields[: self.max_fields]
+            ]
+        return json_answer({"detail": {"error": error}}, status, headers)
+
+    def method_not_allowed(self, allowed: list[str]) -> EncodedResponse:
+        """Return the 405 that names the methods of the route."""
+        methods = ", ".join(sorted(allowed))
+        return self.envelope(
+            405,
+            self.framework_codes.get(405, "http_405"),
+            "The route exists, but not for this method.",
+            f"Use {methods}.",
+            headers=[(b"allow", methods.encode())],
+        )
+
+    def _failed(self, error: RolloutFailed) -> EncodedResponse:
+        failure = error.failure
+        error_id = failure.error_id or new_error_id()
+        if not (error.rollout_id and failure.error_id):  # else `rollout_log.log_ended` logged it under this error_id
+            self.log.error(
+                "rollout failed rollout_id=%s error_id=%s boundary=%s code=%s",
+                error.rollout_id or "-",
+                error_id,
+                failure.boundary,
+                failure.code,
+            )
+        return self.envelope(
+            BOUNDARY_STATUS[failure.boundary],
+            failure.code,
+            failure.message,
+            failure.hint,
+            headers=[(b"retry-after", b"1")] if failure.boundary == "cancelled" else None,
+            rollout_id=error.rollout_id,
+            boundary=failure.boundary,
+            error_id=error_id,
+        )
+
+    def _framework(self, error: HTTPException) -> EncodedResponse:
+        status, given = error.status_code, error.headers or {}
+        if status == 405:
+            return self.method_not_allowed([name.strip() for name in given.get("Allow", "").split(",")])
+        code = self.framework_codes.get(status, f"http_{status}")
+        if status == 404:
+            return self.envelope(404, code, "There is no such route.", f"Routes are listed in {self.routes}.")
+        words = "The request was refused." if status < 500 else f"{self.server} failed while answering."
+        headers: Headers = [(name.lower().encode(), value.encode()) for name, value in given.items()]
+        return self.envelope(status, code, words, headers=headers)
+
+    def _internal(self, error: BaseException, where: str) -> EncodedResponse:
+        error_id = new_error_id()
+        self.log.error("internal error error_id=%s route=%s", error_id, where or "-", exc_info=error)
+        code, message = "internal_error", f"{self.server} failed while answering; the request itself may be fine."
+        if isinstance(error, StoreError):
+            code, message = "store_failed", f"The store could not save or read {self.stored}."
+        return self.envelope(500, code, message, f"The server's log has the cause under {error_id}.", error_id=error_id)
+
+
+def new_error_id() -> str:
+    """Return an opaque id that ties a response to a log line."""
+    return "err_" + secrets.token_hex(6)
+
+
+def short_part(part: str | int) -> str | int:
+    """Return a part of a field's place as a response may carry it: names come from the client and may be anything."""
+    if isinstance(part, int):
+        return part
+    safe = without_surrogates(part)
+    return safe if len(safe) <= MAX_NAME else safe[:MAX_NAME] + "…"

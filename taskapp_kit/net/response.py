@@ -1,0 +1,56 @@
+"""Encode responses: a status, headers and bytes that are sent as they are, without a web framework."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from taskapp_kit.contract.content import as_object
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+Headers = list[tuple[bytes, bytes]]
+
+JSON_HEADERS: Headers = [
+    (b"content-type", b"application/json"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+]
+SLICE_BYTES = 64 * 1024
+"""A longer body is sent in pieces of this size, each when the client has read enough of those before."""
+NO_CONTENT = 204
+"""This status has no body and no Content-Length."""
+
+
+@dataclass(slots=True)
+class EncodedResponse:
+    """One response, which is an ASGI application: frameworks send it like any response of their own.
+
+    status: HTTP status. body: the bytes of the body. headers: lower-case names; content-length is added when sent.
+    rollout_id: the rollout whose result the body is; it counts against its key's limit until it is sent. shared: an object
+    that has to live until the response is sent, because other readers of the same result share it.
+    """
+
+    status: int
+    body: bytes
+    headers: Headers = field(default_factory=lambda: JSON_HEADERS)
+    rollout_id: str = ""
+    shared: object = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        headers = self.headers
+        if self.status != NO_CONTENT:
+            headers = [*headers, (b"content-length", b"%d" % len(self.body))]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+def json_answer(payload: Any, status: int = 200, headers: Headers | None = None) -> EncodedResponse:
+    """Return `payload` as JSON; read-only mappings become objects. Raises TypeError for what JSON cannot hold."""
+    return EncodedResponse(
+        status, orjson.dumps(payload, default=as_object), [*JSON_HEADERS, *headers] if headers else JSON_HEADERS
+    )
