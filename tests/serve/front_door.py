@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from taskapp_kit import Image, Private, Step, TaskApp, Trajectory, action
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.protocols import Store
-from taskapp_kit.rollout.service import Service
+from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.app import create
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.recording import answered, recorded
@@ -234,7 +234,8 @@ def opened(
 ) -> Iterator[Door]:
     """A server of its own for one test."""
     settings = settings or Settings(environment_api_key=KEY, environment_api_key_aliases=(ALIAS,))
-    service = make(serves, store=store, max_concurrent=max_concurrent, exposure=exposure, workers=workers)
+    limits = ServiceSettings(max_concurrent=max_concurrent, exposure=exposure, workers=workers)  # type: ignore[arg-type]
+    service = make(serves, limits, store=store)
     with BackgroundServer(recorded(create(service, settings, exposure=exposure))) as server:  # type: ignore[arg-type]
         door = Door(server, service)
         with door.client, door.stranger:
