@@ -147,9 +147,9 @@ def module_of(path: Path) -> str:
     return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
 
 
-def imports_of(tree: ast.AST) -> Iterator[tuple[str, int]]:
+def imports_of(path: Path) -> Iterator[tuple[str, int]]:
     """Every module that is imported, wherever in the file, and the line."""
-    for node in ast.walk(tree):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name, node.lineno
@@ -160,11 +160,11 @@ def imports_of(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 yield f"{node.module}.{alias.name}", node.lineno
 
 
-def type_checking_only(tree: ast.AST) -> set[int]:
+def type_checking_only(path: Path) -> set[int]:
     """The lines under `if TYPE_CHECKING:`."""
     return {
         inner.lineno
-        for node in ast.walk(tree)
+        for node in nodes(path)
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         for statement in node.body
         for inner in ast.walk(statement)
@@ -181,14 +181,19 @@ def trees() -> dict[Path, ast.Module]:
 
 
 @functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(trees()[path]))
+
+
+@functools.cache
 def imports(path: Path) -> list[tuple[str, int]]:
-    return list(imports_of(trees()[path]))
+    return list(imports_of(path))
 
 
 def own_imports(path: Path) -> dict[str, int]:
     """The kit's modules that a file imports, late or for type checking included, and a line of each."""
     found: dict[str, int] = {}
-    for node in ast.walk(trees()[path]):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names = [(alias.name, "") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -305,8 +310,8 @@ def test_nothing_else_lies_loose_at_the_root() -> None:
 
 def test_packages_of_others_stand_where_they_are_listed() -> None:
     used = set()
-    for path, tree in trees().items():
-        module, skipped = module_of(path), type_checking_only(tree)
+    for path in FILES:
+        module, skipped = module_of(path), type_checking_only(path)
         for name, line in imports(path):
             first = name.split(".")[0]
             if first in sys.stdlib_module_names or first == "taskapp_kit" or line in skipped:
@@ -321,10 +326,10 @@ def test_packages_of_others_stand_where_they_are_listed() -> None:
 
 
 def test_only_config_reads_the_environment() -> None:
-    for path, tree in trees().items():
+    for path in FILES:
         if module_of(path) == "config":
             continue
-        for node in ast.walk(tree):
+        for node in nodes(path):
             name = node.attr if isinstance(node, ast.Attribute) else node.name if isinstance(node, ast.alias) else ""
             assert name not in ("environ", "getenv", "environb", "putenv"), (
                 f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
@@ -332,13 +337,13 @@ def test_only_config_reads_the_environment() -> None:
 
 
 def test_nothing_dangerous() -> None:
-    for path, tree in trees().items():
+    for path in FILES:
         where = path.relative_to(ROOT)
         for name, line in imports(path):
             assert name.split(".")[0] not in ("pickle", "marshal", "shelve", "dill", "cloudpickle"), (
                 f"{where}:{line} imports {name}"
             )
-        for node in ast.walk(tree):
+        for node in nodes(path):
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func) if isinstance(node.func, ast.Name | ast.Attribute) else ""
                 assert called not in ("eval", "exec", "compile", "os.system", "__import__"), (
@@ -358,8 +363,8 @@ def test_no_module_is_named_after_nothing() -> None:
 def test_class_names_are_unique() -> None:
     """A class's name says which class it is, without its module."""
     defined: dict[str, list[str]] = {}
-    for path, tree in trees().items():
-        for node in ast.walk(tree):
+    for path in FILES:
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef):
                 defined.setdefault(node.name, []).append(module_of(path))
     assert {name: places for name, places in defined.items() if len(places) > 1} == {}

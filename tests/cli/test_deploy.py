@@ -8,7 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,23 +17,33 @@ import pytest
 pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
 sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
 
+from click.testing import Result
 from control_plane import ControlPlane, unary
 from deploys import Deploy, environment, taskapp, write_own
 from google.protobuf.message import Message  # type: ignore[import-untyped]
 from grpclib import GRPCError, Status
 from modal_proto import api_pb2
+from read_once import installed_packages_read_once
 
-from taskapp_kit.cli.deploy_steps import look_at
+from taskapp_kit.cli.deploy_secret import values_for
+from taskapp_kit.cli.deploy_steps import look_at, ready
 from taskapp_kit.config import Settings
 from taskapp_kit.deploy.modal.plan import DeployPlan, make_plan
+from taskapp_kit.deploy.modal.run import DeployOptions
 from taskapp_kit.deploy.modal.settings import ModalSettings
 from tests.cli.conftest import Run
 from tests.system.test_child_python import MARKS, SHADOWS, imported
+from tests.waiting import until
 
 KEY = "canary-door-key-" + "5c" * 24
 VENDOR = "canary-vendor-key-77b2"
 STAYS = "canary-that-stays-9a0e"
-Told = Callable[..., Deploy]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _read_once() -> Iterator[None]:
+    with installed_packages_read_once():
+        yield
 
 
 @pytest.fixture
@@ -61,11 +70,27 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.port}"
 
 
+@pytest.fixture
+def deploy(run: Run, own: Path) -> Iterator[Callable[..., Result]]:
+    """`taskapp deploy capitals.py ARGUMENTS` in this process, whose Modal is this plane."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+
+    def once(plane: ControlPlane, *arguments: str, **more: str) -> Result:
+        variables = environment(plane, own, **more)
+        return run("deploy", "capitals.py", "--no-rehearsal", *arguments, folder=own, **variables)
+
+    yield once
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
 def create(plane: ControlPlane, own: Path, *more: str) -> Deploy:
     return taskapp(plane, own, "deploy", "capitals.py", "--create-secret", "--env-file", "keys.env", *more)
 
 
 def test_from_nothing_to_an_app_that_answers(own: Path, served: str) -> None:
+    for name in SHADOWS:
+        (own / f"{name}.py").write_text(MARKS)
     with ControlPlane({}, web_url=served).running() as plane:
         done = create(plane, own, "--name", "my-capitals")
         assert done.code == 0, done.output
@@ -76,6 +101,7 @@ def test_from_nothing_to_an_app_that_answers(own: Path, served: str) -> None:
         made = [request for request in plane.requests("SecretGetOrCreate") if request.env_dict]
         assert [dict(request.env_dict) for request in made] == [{"ENVIRONMENT_API_KEY": KEY, "OPENAI_API_KEY": VENDOR}]
         assert "my-capitals" in plane.apps
+    assert imported(own) == [], "a deploy imports no file here by the name of a standard module"
     # in all else that was sent, and in all that was said, there is no key
     rest = b"\n".join(
         [request.SerializeToString() for _, request in plane.received if request not in made]
@@ -86,15 +112,7 @@ def test_from_nothing_to_an_app_that_answers(own: Path, served: str) -> None:
     assert STAYS not in str(made)
 
 
-def test_a_deploy_imports_nothing_by_the_name_of_a_standard_module(own: Path, served: str) -> None:
-    for name in SHADOWS:
-        (own / f"{name}.py").write_text(MARKS)
-    with ControlPlane({}, web_url=served).running() as plane:
-        done = create(plane, own)
-        assert done.code == 0, done.output
-    assert imported(own) == []
-
-
+@pytest.mark.exhaustive
 def test_a_key_is_made_once_and_kept_for_its_owners_eyes_and_what_is_there_stays(own: Path, served: str) -> None:
     (own / ".env").write_text("OPENAI_API_KEY=x\n")
     with ControlPlane({}, web_url=served).running() as plane:
@@ -126,6 +144,44 @@ def test_a_key_is_made_once_and_kept_for_its_owners_eyes_and_what_is_there_stays
         assert len(plane.published) == 3
 
 
+def test_a_key_is_made_once_and_written_for_its_owners_eyes(
+    planned: DeployPlan, own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(own)
+    monkeypatch.delenv("ENVIRONMENT_API_KEY", raising=False)
+    (own / ".env").write_text("OPENAI_API_KEY=x\n")
+    made = values_for(planned, (), mint=True)
+    key = made["ENVIRONMENT_API_KEY"]
+    assert made == {"ENVIRONMENT_API_KEY": key, "OPENAI_API_KEY": "x"} and len(key) == 64
+    written = (own / ".env").read_text()
+    assert f"ENVIRONMENT_API_KEY={key}" in written and "OPENAI_API_KEY=x" in written
+    assert stat.S_IMODE((own / ".env").stat().st_mode) == 0o600
+    assert values_for(planned, (), mint=True) == made
+    captured = capsys.readouterr()
+    assert key not in captured.out + captured.err
+
+
+@pytest.mark.parametrize("flag", ["create_secret", "update_secret"])
+def test_a_secret_that_is_there_is_changed_only_by_an_update(
+    planned: DeployPlan, own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    (own / "more.env").write_text("OPENAI_API_KEY=y\n")
+    given = {"create_secret": False, "update_secret": False, "take_over": True, "env_files": (str(own / "more.env"),)}
+    # deployed there by another program: take_over
+    with ControlPlane({"capitals-env": {"ENVIRONMENT_API_KEY"}}, apps={"capitals": {}}).running() as plane:
+        for name, value in environment(plane, own).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("ENVIRONMENT_API_KEY", raising=False)
+        assert ready(planned, DeployOptions(), given | {flag: True}) is None
+    updated = [item.key for request in plane.requests("SecretUpdate") for item in request.updates]
+    assert updated == (["OPENAI_API_KEY"] if flag == "update_secret" else [])  # no key is made where there is one
+    assert not [
+        request for request in plane.requests("SecretGetOrCreate") if request.env_dict and flag != "update_secret"
+    ]
+    assert ("exists and stays as it is" in capsys.readouterr().err) is (flag == "create_secret")
+    assert (own / "more.env").read_text() == "OPENAI_API_KEY=y\n"
+
+
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> DeployPlan:
     folder = write_own(tmp_path_factory.mktemp("planned"))
@@ -144,12 +200,12 @@ def test_a_wrong_key_here_is_told_and_no_rollout_tried(
     assert key is None or key not in told
 
 
-def test_a_secret_that_another_makes_meanwhile_is_not_called_ours(own: Path) -> None:
+def test_a_secret_that_another_makes_meanwhile_is_not_called_ours(deploy: Callable[..., Result]) -> None:
     with Raced({}).running() as plane:
-        done = create(plane, own, "--no-wait", "--no-rehearsal")
-    assert (done.code, plane.published) == (1, [])
-    assert "The Secret 'capitals-env' was made by somebody else meanwhile" in done.err
-    assert "made ENVIRONMENT_API_KEY" not in done.err
+        done = deploy(plane, "--create-secret", "--env-file", "keys.env", "--no-wait")
+    assert (done.exit_code, plane.published) == (1, [])
+    assert "The Secret 'capitals-env' was made by somebody else meanwhile" in done.stderr
+    assert "made ENVIRONMENT_API_KEY" not in done.stderr
 
 
 class Raced(ControlPlane):
@@ -175,7 +231,7 @@ class Slow(ControlPlane):
     "number",
     [
         signal.SIGINT,
-        signal.SIGTERM,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive),
         pytest.param(
             signal.SIGKILL, marks=pytest.mark.skipif(sys.platform != "linux", reason="Linux has such a leash")
         ),
@@ -193,9 +249,7 @@ def test_a_deploy_that_is_stopped_stops_modals_and_leaves_nothing(own: Path, num
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 — one call, no lock
         )
         try:
-            end = time.monotonic() + 60
-            while not plane.requests("ImageGetOrCreate") and time.monotonic() < end:
-                time.sleep(0.02)
+            until(lambda: plane.requests("ImageGetOrCreate"))
             modals = psutil.Process(process.pid).children(recursive=True)
             process.send_signal(number)
             code = process.wait(60)
@@ -215,18 +269,29 @@ def test_a_deploy_that_is_stopped_stops_modals_and_leaves_nothing(own: Path, num
     [
         ({}, {}, (), 1, "There is no Secret 'capitals-env' on Modal, which holds the keys (ENVIRONMENT_API_KEY)"),
         ({"capitals-env": {"OTHER"}}, {}, (), 1, "The Secret 'capitals-env' on Modal lacks ENVIRONMENT_API_KEY"),
-        ({"capitals-env": {"ENVIRONMENT_API_KEY"}}, {}, ("--extra-secret", "vendor"), 1, "There is no Secret 'vendor'"),
+        pytest.param(
+            {"capitals-env": {"ENVIRONMENT_API_KEY"}},
+            {},
+            ("--extra-secret", "vendor"),
+            1,
+            "There is no Secret 'vendor'",
+            marks=pytest.mark.exhaustive,
+        ),
         ({"capitals-env": {"ENVIRONMENT_API_KEY"}}, {"capitals": {}}, (), 1, "taskapp did not deploy it"),
-        ({}, {}, ("-e", "nowhere"), 1, "There is no Modal environment 'nowhere'"),
+        pytest.param(
+            {}, {}, ("-e", "nowhere"), 1, "There is no Modal environment 'nowhere'", marks=pytest.mark.exhaustive
+        ),
         ({}, {}, ("--store", "postgres-secret", "--create-secret", "--env-file", "keys.env"), 2, "names no Postgres"),
-        ({}, {}, ("--create-secret", "--env-file", "nothing.env"), 2, "nothing.env"),
+        pytest.param(
+            {}, {}, ("--create-secret", "--env-file", "nothing.env"), 2, "nothing.env", marks=pytest.mark.exhaustive
+        ),
         ({}, {}, ("--cpu", "-1"), 2, "ModalSettings.cpu is -1.0"),
         ({}, {}, ("--volume", "/data"), 2, "DIR=NAME"),
         ({}, {}, ("--min-containers", "9"), 2, "more than max_containers, 8"),
     ],
 )
 def test_what_cannot_be_deployed_is_told_in_one_sentence(
-    own: Path,
+    deploy: Callable[..., Result],
     secrets: dict[str, set[str]],
     apps: dict[str, dict[str, str]],
     arguments: tuple[str, ...],
@@ -234,32 +299,31 @@ def test_what_cannot_be_deployed_is_told_in_one_sentence(
     words: str,
 ) -> None:
     with ControlPlane(secrets, apps=apps).running() as plane:
-        done = taskapp(plane, own, "deploy", "capitals.py", "--no-wait", "--no-rehearsal", *arguments)
-    assert (done.code, plane.published) == (status, []), done.output
-    assert words in done.err
+        done = deploy(plane, "--no-wait", *arguments)
+    assert (done.exit_code, plane.published) == (status, []), done.output
+    assert words in done.stderr
     assert "Traceback" not in done.output
     for canary in (KEY, VENDOR, STAYS):
         assert canary not in done.output
 
 
-def test_nobody_signed_in_is_one_sentence(own: Path) -> None:
+@pytest.mark.parametrize(
+    "token", [{}, pytest.param({"MODAL_TOKEN_ID": "", "MODAL_TOKEN_SECRET": ""}, marks=pytest.mark.exhaustive)]
+)
+def test_nobody_signed_in_is_one_sentence(deploy: Callable[..., Result], token: dict[str, str]) -> None:
     with ControlPlane({}).running() as plane:
         plane.authenticated = False
-        refused = taskapp(plane, own, "deploy", "capitals.py", "--no-rehearsal")
-        signed_out = taskapp(
-            plane, own, "deploy", "capitals.py", "--no-rehearsal", MODAL_TOKEN_ID="", MODAL_TOKEN_SECRET=""
-        )
-    for done in (refused, signed_out):
-        assert done.code == 1
-        assert done.err.strip().endswith(
-            "\nError: Modal does not know who asks: nobody is signed in here. Sign in: modal setup"
-        )
+        done = deploy(plane, **token)
+    assert done.exit_code == 1
+    assert done.stderr.strip().endswith(
+        "\nError: Modal does not know who asks: nobody is signed in here. Sign in: modal setup"
+    )
 
 
-def test_a_dry_run_shows_the_plan_and_asks_nobody(own: Path) -> None:
+def test_a_dry_run_shows_the_plan_and_asks_nobody(run: Run, own: Path) -> None:
     flags = ("--dry-run", "--env-file", "keys.env", "--min-containers", "1", "--region", "us", "--memory", "2048")
-    done = taskapp(ControlPlane({}), own, "deploy", "capitals.py", *flags, MODAL_SERVER_URL="http://127.0.0.1:9")
-    assert done.code == 0, done.err
+    done = run("deploy", "capitals.py", *flags, folder=own, width=200, MODAL_SERVER_URL="http://127.0.0.1:9")
+    assert done.exit_code == 0, done.stderr
     for words in (
         "https://WORKSPACE--capitals-web.modal.run",
         "Debian slim with Python 3.",
@@ -273,7 +337,7 @@ def test_a_dry_run_shows_the_plan_and_asks_nobody(own: Path) -> None:
         "us: 1.5 times the base price",
         "Nothing was sent to Modal.",
     ):
-        assert words in done.out, words
+        assert words in done.stdout, words
     for canary in (KEY, VENDOR, STAYS):
         assert canary not in done.output
 
@@ -350,8 +414,8 @@ def test_the_address_of_a_simulated_users_model_is_looked_at_where_an_environmen
         plan = run("deploy", "mine.py", "--dry-run", "--json", "--env-file", "keys.env")
         assert plan.exit_code == 0, plan.output
         assert any("TASKAPP_USER_URL" in warning for warning in json.loads(plan.stdout)["warnings"]) is warned
-        shown = run("deploy", "mine.py", "--dry-run", width=200)
-        assert ("TASKAPP_{ROLE}_URL" in shown.stdout) is warned
+    shown = run("deploy", "mine.py", "--dry-run", "--no-rehearsal", width=200)
+    assert "TASKAPP_{ROLE}_URL" in shown.stdout, "without a rehearsal it may ask one"
 
 
 def test_a_deploy_without_a_choice_of_store_says_what_each_means(run: Run, own: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -43,6 +43,7 @@ def shown(width: int = 80) -> tuple[Console, io.StringIO]:
 
 
 @given(st.lists(STATUS, max_size=4), st.lists(EVENT, max_size=4))
+@settings(max_examples=30)  # half of what is drawn is odd
 def test_nothing_that_a_backend_says_breaks_the_picture_or_steers_the_terminal(
     statuses: list[dict[str, Any]], events: list[dict[str, Any]]
 ) -> None:

@@ -31,7 +31,9 @@ def _takes_ctrl_c() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize(("edits", "stop"), [(True, signal.SIGINT), (False, signal.SIGHUP)])
+@pytest.mark.parametrize(
+    ("edits", "stop"), [(True, signal.SIGINT), pytest.param(False, signal.SIGHUP, marks=pytest.mark.exhaustive)]
+)
 def test_it_serves_follows_an_edit_and_goes(tmp_path: Path, edits: bool, stop: signal.Signals) -> None:
     """At Ctrl-C, and when its terminal is closed."""
     own, log = write_own(tmp_path / "own"), tmp_path / "log"
@@ -67,6 +69,7 @@ def test_it_serves_follows_an_edit_and_goes(tmp_path: Path, edits: bool, stop: s
     assert "Stopped." in log.read_text()
 
 
+@pytest.mark.exhaustive
 def test_a_missing_secret_is_told_before_anything_is_served(tmp_path: Path) -> None:
     own = write_own(tmp_path / "own")
     with ControlPlane({}).running() as plane:

@@ -4,7 +4,7 @@ from enum import Enum
 from typing import Annotated, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
@@ -58,5 +58,6 @@ def test_a_default_is_told() -> None:
         st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
     )
 )
+@settings(max_examples=40)
 def test_anything_from_a_server_gives_words(schema: object) -> None:
     assert isinstance(schema_words(schema, {}), str)

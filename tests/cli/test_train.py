@@ -23,6 +23,7 @@ from taskapp_kit.client.job_status import WEIGHTS_NOTE
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from tests.waiting import until
 
 from .conftest import ROOT, Run, clean_environ
 from .terminals import Terminal
@@ -224,11 +225,8 @@ def test_ctrl_c_leaves_the_job_and_says_so(both: Both, config: Path) -> None:
             stderr=err,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - as test_mock_model
         )
-    end = time.monotonic() + 30
-    while "is submitted" not in log.read_text():
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < end, log.read_text()
-        time.sleep(0.05)
+    until(lambda: "is submitted" in log.read_text() or process.poll() is not None)
+    assert process.poll() is None, log.read_text()
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     assert process.wait(20) == 1

@@ -79,6 +79,7 @@ def wheelhouse(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(uv() is None, reason="needs uv, which is what the image installs with")
 def test_the_recorded_commands_work_in_an_empty_environment(tmp_path: Path) -> None:
     own = write_own(tmp_path / "own")

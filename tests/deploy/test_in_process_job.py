@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from tunnel_peers import free_port
 from taskapp_kit.deploy.local.in_process_job import InProcessJobResult, run_in_process_job, run_in_process_job_async
 from taskapp_kit.errors import BadArgument, JobConfigError, JobTimeout, TaskAppError, TunnelError
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from tests.waiting import until
 
 SYNTH_KEY = "sentinel-key-of-the-backend"
 CONFIG = """
@@ -379,7 +379,10 @@ run_in_process_job(
 """
 
 
-@pytest.mark.parametrize(("wish", "words"), [("leave", "was left running"), ("cancel", "was told to cancel")])
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [pytest.param("leave", "was left running", marks=pytest.mark.exhaustive), ("cancel", "was told to cancel")],
+)
 def test_ctrl_c_says_what_became_of_the_job(files: dict[str, Path], wish: str, words: str) -> None:
     backend = Backend("")
     with BackgroundServer(backend.app) as server:
@@ -395,10 +398,7 @@ def test_ctrl_c_says_what_became_of_the_job(files: dict[str, Path], wish: str, w
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 — a shell's child ignores it
         )
         try:
-            end = time.monotonic() + 60
-            while backend.looks < 2:
-                assert time.monotonic() < end and process.poll() is None
-                time.sleep(0.02)
+            until(lambda: backend.looks >= 2 or process.poll() is not None)
             process.send_signal(signal.SIGINT)
             _, complaint = process.communicate(timeout=60)
         finally:

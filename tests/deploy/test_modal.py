@@ -166,6 +166,7 @@ def test_no_key_and_no_private_file_leaves_this_machine(crafter: Deploy) -> None
     assert not names & {Path(decoy).name for decoy in DECOYS}
 
 
+@pytest.mark.exhaustive
 def test_taskapp_deploy_registers_what_modal_deploy_of_modal_app_does(crafter: Deploy, checkout: Path) -> None:
     with ControlPlane({"taskapp-crafter-env": {"ENVIRONMENT_API_KEY"}}).running() as plane:
         arguments = ("deploy", "crafter", "--name", "taskapp-crafter", "--store", "none", "--no-wait")
@@ -233,6 +234,7 @@ def test_everything_that_pyproject_and_flags_say_is_registered(own: Path) -> Non
     assert plane.published[0].deployment_tag == "v3"
 
 
+@pytest.mark.exhaustive
 def test_a_missing_secret_fails_the_deploy_by_name(own: Path) -> None:
     with ControlPlane({}).running() as plane:
         done = modal_deploy(plane, own)
@@ -241,6 +243,7 @@ def test_a_missing_secret_fails_the_deploy_by_name(own: Path) -> None:
     assert not plane.published
 
 
+@pytest.mark.exhaustive
 def test_a_secret_without_the_key_fails_the_deploy_by_the_keys_name(own: Path) -> None:
     with ControlPlane({"capitals-env": {"OPENAI_API_KEY"}}).running() as plane:
         done = modal_deploy(plane, own)
@@ -271,6 +274,7 @@ def test_registering_needs_neither_network_nor_account(own: Path) -> None:
     assert done.stdout.split()[:2] == ["capitals", "capitals"]
 
 
+@pytest.mark.exhaustive
 def test_an_installed_wheel_deploys_as_a_checkout_does(tmp_path: Path) -> None:
     """Laid out as the wheel installs: environments inside the package, dependencies in the metadata."""
     site = tmp_path / "site-packages"
@@ -305,7 +309,7 @@ def test_an_installed_wheel_deploys_as_a_checkout_does(tmp_path: Path) -> None:
 def test_modals_own_entry_point_serves_crafter_behind_the_key(crafter: Deploy, tmp_path: Path) -> None:
     plane = crafter.plane
     with plane.container(tmp_path, {"ENVIRONMENT_API_KEY": KEY, "TASKAPP_STORE": "sqlite:////nowhere/at/all.db"}):
-        healthy = plane.http("GET", "/health", headers={"X-API-Key": KEY})
+        healthy = plane.http("GET", "/health", headers={"X-API-Key": KEY}, timeout=90.0)  # it compiles the kit first
         assert healthy.status == 200, healthy.body  # the deploy said store none: the Secret's is not opened
         assert json.loads(healthy.body)["healthy"] is True
         for headers in ({}, {"X-API-Key": "another-key"}, {"X-API-Key": KEY[:-1]}):
@@ -362,6 +366,7 @@ def rollout(
     return body
 
 
+@pytest.mark.exhaustive
 def test_an_authors_own_file_plays_a_rollout_there(own: Path, tmp_path: Path) -> None:
     with WithDicts({"capitals-env": {"ENVIRONMENT_API_KEY"}}).running() as plane:
         done = taskapp(plane, own, "deploy", "capitals.py", "--store", "none", "--no-wait", "--max-containers", "1")
@@ -377,6 +382,7 @@ def test_an_authors_own_file_plays_a_rollout_there(own: Path, tmp_path: Path) ->
         assert not plane.dicts.calls  # one container needs no Dict
 
 
+@pytest.mark.exhaustive
 def test_a_package_and_a_memory_snapshot_answer_there(tmp_path: Path) -> None:
     package = tmp_path / "project" / "my_games"
     write_own(tmp_path / "project")
@@ -403,6 +409,7 @@ def test_a_package_and_a_memory_snapshot_answer_there(tmp_path: Path) -> None:
         assert plane.dicts.calls  # several containers may answer: the key is held in the Dict
 
 
+@pytest.mark.exhaustive
 def test_an_app_that_cannot_be_imported_there_stops_the_container_with_its_cause(own: Path, tmp_path: Path) -> None:
     with (own / "capitals.py").open("a") as file:
         file.write("\nimport a_package_that_nobody_listed\n")

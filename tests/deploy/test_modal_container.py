@@ -322,6 +322,7 @@ def test_restored_twice_from_one_picture_they_are_two(tmp_path: Path) -> None:
 # -- boxes ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(
     not machines_can_be_made(), reason="needs root, and bubblewrap (Debian: apt-get install bubblewrap)"
 )

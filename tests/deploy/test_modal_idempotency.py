@@ -467,7 +467,7 @@ def test_a_key_that_is_freed_between_two_looks_is_free() -> None:
 
 
 @given(STEPS)
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_happens_a_key_has_one_rollout_that_counts(steps: list[tuple[str, int]]) -> None:
     async def use() -> None:
         entries, clock = InMemory(), HandClock()

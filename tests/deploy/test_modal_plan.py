@@ -10,17 +10,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+from read_once import installed_packages_read_once
 
 from taskapp_kit.cli.deploy_output import plan_json
 from taskapp_kit.deploy.modal.plan import make_plan
 from taskapp_kit.deploy.modal.settings import ModalSettings
-from taskapp_kit.deploy.packaging.wheel import kit_wheel
 from taskapp_kit.errors import ConfigError, DiscoveryError
 
 HEAD = """from taskapp_kit import Step, TaskApp, action
@@ -50,11 +48,8 @@ def plan(folder: Path, target: str = "mine.py", **said: Any):  # type: ignore[no
 
 
 @pytest.fixture(scope="module", autouse=True)
-def what_does_not_change_is_read_once() -> Iterator[None]:
-    """The installed packages and the kit's wheel: a third of each plan."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(metadata, "packages_distributions", cache(metadata.packages_distributions))
-        patched.setattr("taskapp_kit.deploy.modal.plan.kit_wheel", cache(kit_wheel))
+def _read_once() -> Iterator[None]:
+    with installed_packages_read_once():
         yield
 
 
@@ -209,22 +204,22 @@ def test_names_may_have_spaces_and_any_letters(folder: Path) -> None:
     assert travelling(plan(folder, "meine Spiele ✓/mein spiel.py")) == {"mein spiel.py", "wörter.py", "große liste.txt"}
 
 
-def test_a_file_with_the_name_of_one_of_pythons_modules_is_an_app_as_any(folder: Path) -> None:
-    names = ("calendar.py", "queue.py", "random.py")
+@pytest.mark.parametrize(
+    "name", ["random.py", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("calendar.py", "queue.py"))]
+)
+def test_a_file_with_the_name_of_one_of_pythons_modules_is_an_app_as_any(folder: Path, name: str) -> None:
     write(folder)
-    for name in names:
-        (folder / name).write_text((folder / "mine.py").read_text())
+    (folder / "mine.py").rename(folder / name)
     program = (
         "from taskapp_kit.deploy.modal.plan import make_plan\n"
         "from taskapp_kit.deploy.modal.settings import ModalSettings\n"
         "import sys; sys.path.pop(0)\n"
-        f"for name in {names}:\n"
-        "  print(make_plan(name, ModalSettings(app_name='mine', store='none'), beside='.').rehearsal.name)\n"
+        f"print(make_plan({name!r}, ModalSettings(app_name='mine', store='none'), beside='.').rehearsal.name)\n"
     )
     done = subprocess.run(
         [sys.executable, "-P", "-c", program], cwd=folder, capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.stdout == "mine\n" * len(names), done.stderr
+    assert done.stdout == "mine\n", done.stderr
 
 
 @pytest.mark.parametrize(
@@ -232,7 +227,9 @@ def test_a_file_with_the_name_of_one_of_pythons_modules_is_an_app_as_any(folder:
     [
         "import subprocess, sys, threading, time\nthreading.Thread(target=time.sleep, args=(90,)).start()\n"
         'subprocess.Popen(["sleep", "20"])\n',
-        "import atexit\n@atexit.register\ndef last():\n    raise SystemExit(9)\n",
+        pytest.param(
+            "import atexit\n@atexit.register\ndef last():\n    raise SystemExit(9)\n", marks=pytest.mark.exhaustive
+        ),
     ],
 )
 def test_what_an_app_leaves_running_is_not_waited_for(folder: Path, tail: str) -> None:
@@ -257,7 +254,13 @@ def test_a_module_that_is_imported_by_name_alone_is_asked_for(folder: Path) -> N
         plan(folder)
 
 
-@pytest.mark.parametrize("how", ['open("{0}/words.txt")', '__import__("pathlib").Path("{0}/words.txt").read_text()'])
+@pytest.mark.parametrize(
+    "how",
+    [
+        '__import__("pathlib").Path("{0}/words.txt").read_text()',
+        pytest.param('open("{0}/words.txt")', marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_file_that_is_opened_and_not_named_is_asked_for(folder: Path, how: str) -> None:
     write(folder, tail=how.format(folder) + "\n", words__txt="a")
     with pytest.raises(ConfigError, match=r"opens words\.txt") as caught:

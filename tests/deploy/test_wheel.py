@@ -178,6 +178,7 @@ def test_pip_takes_it(tmp_path: Path) -> None:
             "install",
             "--no-deps",
             "--no-index",
+            "--no-compile",
             "--target",
             str(tmp_path / "site"),
             str(wheel),

@@ -37,6 +37,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEACHING = ("README.md", "CONTRIBUTING.md", "docs/tutorial.md", "docs/contract.md", "docs/architecture.md")
+LONG_JOURNEYS = {"crafter", "eval", "jobs", "math", "trainers", "tutorial"}
+"""Pages whose commands take seconds of processor time each; the tests of cli, client, evaluate and the environments
+assert their parts."""
 SKIPPED_FOLDERS = {"out", "build", "dist", "node_modules"}
 COMMAND_SECONDS = 60
 SENTINEL = "===block-command-done==="
@@ -222,7 +225,12 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if any(block.runs for block in blocks(page))], ids=lambda page: page.name
+    "page",
+    [
+        pytest.param(page, id=page.name, marks=[pytest.mark.exhaustive] if page.stem in LONG_JOURNEYS else [])
+        for page in PAGES
+        if any(block.runs for block in blocks(page))
+    ],
 )
 def test_every_block_of_the_page_runs(page: Path, folder: Path) -> None:
     found = [block for block in blocks(page) if block.runs]

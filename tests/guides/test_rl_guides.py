@@ -153,6 +153,10 @@ LINES = [
 ]  # fmt: skip
 
 
+QUICK = {(IN_PROCESS, 1), (AGNOSTIC, 3), (FFT, 1)}
+"""A job with a task app in its process, a command, and a job over HTTP. The others show the same classes and commands again; `make test-all` runs them."""
+
+
 def start(folder: Path, log: Path, *args: str, **variables: str) -> subprocess.Popen[bytes]:
     with log.open("wb") as out:
         return subprocess.Popen(
@@ -333,8 +337,8 @@ def served(command: list[str], place: Place) -> str:
 
 
 @pytest.fixture(scope="module")
-def ran(place: Place) -> dict[str, Ran]:
-    """All of them, a few at a time: most of a block's time is waiting for the next look at its job."""
+def ran(place: Place, request: pytest.FixtureRequest) -> dict[str, Ran]:
+    """The blocks that this run tests, a few at a time: most of a block's time is waiting for the next look at its job."""
 
     def once(line: Line) -> Ran:
         try:
@@ -344,8 +348,10 @@ def ran(place: Place) -> dict[str, Ran]:
         except AssertionError as error:
             return Ran(-1, str(error), "")
 
+    selected = {item.name for item in request.session.items}
+    lines = [line for line in LINES if f"{test_a_block_of_the_guides.__name__}[{line}]" in selected]
     with ThreadPoolExecutor(4) as pool:
-        return dict(zip(map(str, LINES), pool.map(once, LINES), strict=True))
+        return dict(zip(map(str, lines), pool.map(once, lines), strict=True))
 
 
 def modal_line(line: Line, place: Place) -> Ran:
@@ -365,7 +371,13 @@ def modal_line(line: Line, place: Place) -> Ran:
         return run(line, Place(**{**vars(place), "extra": modal}))
 
 
-@pytest.mark.parametrize("line", LINES, ids=str)
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(line, id=str(line), marks=[] if (line.guide, line.number) in QUICK else [pytest.mark.exhaustive])
+        for line in LINES
+    ],
+)
 def test_a_block_of_the_guides(line: Line, ran: dict[str, Ran]) -> None:
     found = ran[str(line)]
     print(f"{line}: {line.verdict}\n{found.difference or 'unchanged'}\n{found.shown}")
@@ -375,10 +387,9 @@ def test_a_block_of_the_guides(line: Line, ran: dict[str, Ran]) -> None:
 
 def test_no_key_is_shown(ran: dict[str, Ran]) -> None:
     """But where the guide's own block prints it."""
-    for line in LINES:
-        shown = ran[str(line)].shown
-        assert SYNTH_KEY not in shown, line
-        assert TASK_APP_KEY not in shown or (line.guide, line.number) == (AGNOSTIC, 2), line
+    for name, block in ran.items():
+        assert SYNTH_KEY not in block.shown, name
+        assert TASK_APP_KEY not in block.shown or name == f"{AGNOSTIC}-2", name
 
 
 def test_every_block_stands_in_the_table() -> None:

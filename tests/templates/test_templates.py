@@ -35,7 +35,13 @@ def test_these_templates_are_there() -> None:
     assert tuple(template.name for template in templates()) == NAMES
 
 
-@pytest.mark.parametrize("template", NAMES)
+@pytest.mark.parametrize(
+    "template",
+    [
+        pytest.param(name, marks=[] if name in ("customer-service", "questions") else [pytest.mark.exhaustive])
+        for name in NAMES
+    ],
+)
 def test_the_projects_own_tests_pass(template: str, tmp_path: Path) -> None:
     project = make(template, tmp_path, "My-Game")
     others = (f"-pno:{name}" for name in ("cacheprovider", "schemathesis", "hypothesispytest", "xdist"))  # slow to load
@@ -83,8 +89,16 @@ def test_a_project_uses_only_what_is_promised(template: str) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("modal") is None, reason="the extra taskapp-kit[modal] is not installed")
-@pytest.mark.parametrize("template", NAMES)
-def test_modal_reads_the_projects_file(template: str, tmp_path: Path) -> None:
-    project = make(template, tmp_path, "sent")
-    done = run(project, "-c", "import modal_app; print(modal_app.app.name, sorted(modal_app.app.registered_functions))")
-    assert (done.returncode, done.stdout) == (0, "sent ['web']\n"), done.stderr
+def test_modal_reads_the_projects_files(tmp_path: Path) -> None:
+    titles = [f"sent-{template}" for template in NAMES]
+    folders = [str(make(template, tmp_path, title)) for template, title in zip(NAMES, titles, strict=True)]
+    program = (
+        "import os, runpy, sys\n"
+        "for folder in sys.argv[1:]:\n"
+        "    os.chdir(folder)\n"
+        "    app = runpy.run_path(os.path.join(folder, 'modal_app.py'))['app']\n"
+        "    print(app.name, sorted(app.registered_functions))\n"
+    )
+    done = run(tmp_path, "-c", program, *folders)
+    expected = [f"{title.replace('-', '_')} ['web']" for title in titles]
+    assert (done.returncode, done.stdout.splitlines()) == (0, expected), done.stderr

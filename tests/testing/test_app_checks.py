@@ -54,8 +54,9 @@ def of(findings: list[Finding], environment: str) -> list[Finding]:
     return [item for item in findings if f"nvironment {environment}" in item.found.replace("'", "")]
 
 
-def test_each_environment_is_played_and_what_is_wrong_is_named(tmp_path: Path) -> None:
-    findings = list(check_app(app_from(tmp_path, SEVERAL)))
+def test_each_environment_is_played_and_what_is_wrong_is_named_each_time(tmp_path: Path) -> None:
+    app = app_from(tmp_path, SEVERAL)
+    findings = list(check_app(app))
     assert all(item.ok or item.do for item in findings)
     assert (findings[0].part, findings[0].ok) == ("task app", True)
     (plain,) = of(findings, "plain")
@@ -70,11 +71,7 @@ def test_each_environment_is_played_and_what_is_wrong_is_named(tmp_path: Path) -
     (unplayed,) = of(findings, "open")
     assert unplayed.ok and "@action(sample=" in unplayed.do
     assert {path.suffix for path in tmp_path.iterdir() if path.is_file()} == {".py"}, "something was stored"
-
-
-def test_an_app_says_the_same_each_time_it_is_checked(tmp_path: Path) -> None:
-    app = app_from(tmp_path, SEVERAL)
-    assert list(check_app(app)) == list(check_app(app))
+    assert list(check_app(app)) == findings
 
 
 def test_problems_of_the_declarations_are_findings_and_nothing_is_played(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -12,6 +11,7 @@ import pytest
 
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.testing import Faults, MockModel
+from tests.waiting import until
 
 from .conversation import CLIENT, ask, body
 
@@ -47,7 +47,4 @@ def test_it_does_not_outlive_who_started_it() -> None:
     program = "from taskapp_kit.testing import MockModel; m = MockModel.process(); print(m.pid, flush=True); import os; os._exit(1)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     pid = int(done.stdout)
-    end = time.monotonic() + 10
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)

@@ -42,14 +42,21 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_fixtures_serve_the_app_of_the_command_line_or_the_settings(project: Path) -> None:
+def test_the_fixtures_serve_the_app_of_the_command_line(project: Path) -> None:
     done = run(project, "--taskapp", "game.py")
     assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [pytest.param([], marks=pytest.mark.exhaustive), ["-c", "../pytest.ini", "--rootdir", "."]],
+    ids=["found", "given"],
+)
+def test_the_fixtures_play_the_app_of_the_settings(project: Path, arguments: list[str]) -> None:
     (project / "pytest.ini").write_text("[pytest]\ntaskapp = game.py:app\n")
     (project / "sub").mkdir()
-    for arguments in ([], ["-c", "../pytest.ini", "--rootdir", "."]):
-        done = run(project / "sub", *arguments, "../test_game.py", "-k", "in_process")
-        assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout
+    done = run(project / "sub", *arguments, "../test_game.py", "-k", "in_process")
+    assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout
 
 
 JUDGED = """
