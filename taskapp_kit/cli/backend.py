@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from taskapp_kit.cli.options import ENV_FILES, LOG_LEVEL, listen_options
 from taskapp_kit.cli.terminal import clean, complain, console, example, table
 from taskapp_kit.errors import ConfigError, StoreError
 
@@ -33,17 +34,14 @@ def command() -> None:
         "taskapp backend serve --host 0.0.0.0 --env-file backend.env --allow-task-app 10.0.0.0/8",
     )
 )
-@click.option("--host", default="127.0.0.1", metavar="H", help="The address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=8500, metavar="P", help="Its port; 0 takes a free one.")
+@listen_options(8500)
 @click.option(
     "--store",
     default=DEFAULT_STORE,
     metavar="URL",
     help="Where jobs are kept; none forgets them when the backend stops.",
 )
-@click.option(
-    "--env-file", "env_files", multiple=True, metavar="F", help="Read settings from this file; a later one wins."
-)
+@ENV_FILES
 @click.option("--max-jobs", type=click.IntRange(1, 256), default=4, metavar="N", help="Jobs that run at once.")
 @click.option(
     "--allow-task-app",
@@ -52,9 +50,7 @@ def command() -> None:
     metavar="HOST",
     help="Call task apps at this private host or network, though others can reach the backend.",
 )
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="What is logged."
-)
+@LOG_LEVEL
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="How it is written.")
 @click.pass_context
 def serve(

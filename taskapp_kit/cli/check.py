@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from taskapp_kit.cli.job_options import job_settings
-from taskapp_kit.cli.option_types import is_url
+from taskapp_kit.cli.options import ENV_FILES, is_url, json_option
 from taskapp_kit.cli.terminal import clean, console, example, print_json, table
 
 if TYPE_CHECKING:
@@ -28,14 +28,8 @@ if TYPE_CHECKING:
 )
 @click.argument("app", metavar="APP|URL")
 @click.option("--backend", "--backend-url", "backend_url", metavar="U", help="A backend that is to use it, too.")
-@click.option(
-    "--env-file",
-    "env_files",
-    multiple=True,
-    metavar="F",
-    help="Read keys and settings from this file; a later one wins.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@ENV_FILES
+@json_option("Print the findings as JSON.")
 @click.pass_context
 def command(ctx: click.Context, app: str, backend_url: str | None, env_files: tuple[str, ...], as_json: bool) -> None:
     """Check an app, or a running task app at its URL; and with --backend a backend and its key.
@@ -77,14 +71,11 @@ async def _running(url: str, key: str | None) -> list[Finding]:
 
 
 def _declared(app: str, env_files: Sequence[str]) -> list[Finding]:
-    from taskapp_kit.cli.failure_output import only_authors_log
-    from taskapp_kit.config import export, load
-    from taskapp_kit.declare.discovery import find_app
+    from taskapp_kit.cli.local_app import open_app
+    from taskapp_kit.config import load
     from taskapp_kit.testing.app_checks import check_app
 
-    only_authors_log()
-    export(load(env_files=env_files))
-    return list(check_app(find_app(app)))
+    return list(check_app(open_app(app, load(env_files=env_files))))
 
 
 def failed(findings: Sequence[Finding]) -> bool:

@@ -9,6 +9,7 @@ import click
 
 from taskapp_kit.cli.deploy_options import deploy_options, planned, said_by
 from taskapp_kit.cli.deploy_steps import after, end_on_signals, print_line, ready
+from taskapp_kit.cli.options import json_option
 from taskapp_kit.cli.terminal import example, print_json
 
 
@@ -28,7 +29,7 @@ from taskapp_kit.cli.terminal import example, print_json
     help="Let the old containers finish, or stop them first.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and its cost; needs no account.")
-@click.option("--json", "as_json", is_flag=True, help="Print the plan, or what was deployed, as JSON.")
+@json_option("Print the plan, or what was deployed, as JSON.")
 def command(
     app: str,
     modal_environment: str | None,

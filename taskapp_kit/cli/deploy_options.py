@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from taskapp_kit.cli.options import env_files_option, options
 
 if TYPE_CHECKING:
     from taskapp_kit.deploy.modal.plan import DeployPlan
     from taskapp_kit.deploy.modal.settings import ModalSettings
     from taskapp_kit.deploy.packaging.source_files import Target
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _LISTS = {"region": "region", "apt": "apt_packages", "custom_domain": "custom_domains", "extra_secret": "extra_secrets"}
 _SETTINGS = {
@@ -35,68 +35,53 @@ _SETTINGS = {
 """Flag (as Modal calls it) to the setting that it overrides."""
 
 
-def deploy_options(command: F) -> F:
-    """The options of `deploy` and `modal-serve`: the app's name and settings, its Secret, Modal's environment."""
-    whole = click.IntRange(1)
-    for option in reversed(
-        [
-            click.argument("app"),
-            click.option("--name", metavar="N", help="Name of the Modal app.  [default: that of APP]"),
-            click.option(
-                "--env", "-e", "modal_environment", metavar="E", help="Modal environment.  [default: the account's]"
-            ),
-            click.option(
-                "--env-file", "env_files", multiple=True, metavar="F", help="Keys for the Secret; a later file wins."
-            ),
-            click.option(
-                "--create-secret",
-                is_flag=True,
-                help="Make the Secret from the env files; one that exists is used as it is.",
-            ),
-            click.option(
-                "--update-secret",
-                is_flag=True,
-                help="Set the env files' keys in the Secret that exists; leave its others.",
-            ),
-            click.option("--take-over", is_flag=True, help="Replace an app of this name that taskapp did not deploy."),
-            click.option(
-                "--store",
-                type=click.Choice(["postgres-secret", "none"]),
-                help="Where rollouts are kept: TASKAPP_STORE of the Secret, or nowhere.",
-            ),
-            click.option("--secret", metavar="S", help="Name of the Secret.  [default: N-env]"),
-            click.option("--extra-secret", multiple=True, metavar="S", help="A further Secret."),
-            click.option("--cpu", type=float, metavar="CORES", help="Cores reserved."),
-            click.option("--memory", type=whole, metavar="MIB", help="Memory reserved."),
-            click.option(
-                "--region", multiple=True, metavar="R", help="Where containers may run; dearer than anywhere."
-            ),
-            click.option(
-                "--min-containers", type=click.IntRange(0), metavar="N", help="Kept warm; costs money while idle."
-            ),
-            click.option("--max-containers", type=whole, metavar="N", help="At most."),
-            click.option("--buffer-containers", type=click.IntRange(0), metavar="N", help="Kept ahead of the load."),
-            click.option(
-                "--scaledown-window", type=whole, metavar="T", help="How long an idle container stays, in seconds."
-            ),
-            click.option("--timeout", type=whole, metavar="T", help="Longest request, in seconds."),
-            click.option("--startup-timeout", type=whole, metavar="T", help="Longest start, in seconds."),
-            click.option("--max-inputs", type=whole, metavar="N", help="Requests in one container at once."),
-            click.option("--target-inputs", type=whole, metavar="N", help="How many of them scaling aims at."),
-            click.option("--volume", multiple=True, metavar="DIR=NAME", help="A Modal Volume at a folder."),
-            click.option("--apt", multiple=True, metavar="P", help="A Debian package to install."),
-            click.option("--custom-domain", multiple=True, metavar="D", help="A domain of your own."),
-            click.option(
-                "--memory-snapshot/--no-memory-snapshot",
-                default=None,
-                help="Start containers from a picture of memory.",
-            ),
-            click.option("--no-rehearsal", is_flag=True, help="Do not import the app here first."),
-            click.option("--wait/--no-wait", default=True, help="Wait until it answers, and play one rollout."),
-        ]
-    ):
-        command = option(command)
-    return command
+_COUNT = click.IntRange(1)
+deploy_options = options(
+    click.argument("app"),
+    click.option("--name", metavar="N", help="Name of the Modal app.  [default: that of APP]"),
+    click.option("--env", "-e", "modal_environment", metavar="E", help="Modal environment.  [default: the account's]"),
+    env_files_option("Keys for the Secret; a later file wins."),
+    click.option(
+        "--create-secret",
+        is_flag=True,
+        help="Make the Secret from the env files; one that exists is used as it is.",
+    ),
+    click.option(
+        "--update-secret",
+        is_flag=True,
+        help="Set the env files' keys in the Secret that exists; leave its others.",
+    ),
+    click.option("--take-over", is_flag=True, help="Replace an app of this name that taskapp did not deploy."),
+    click.option(
+        "--store",
+        type=click.Choice(["postgres-secret", "none"]),
+        help="Where rollouts are kept: TASKAPP_STORE of the Secret, or nowhere.",
+    ),
+    click.option("--secret", metavar="S", help="Name of the Secret.  [default: N-env]"),
+    click.option("--extra-secret", multiple=True, metavar="S", help="A further Secret."),
+    click.option("--cpu", type=float, metavar="CORES", help="Cores reserved."),
+    click.option("--memory", type=_COUNT, metavar="MIB", help="Memory reserved."),
+    click.option("--region", multiple=True, metavar="R", help="Where containers may run; dearer than anywhere."),
+    click.option("--min-containers", type=click.IntRange(0), metavar="N", help="Kept warm; costs money while idle."),
+    click.option("--max-containers", type=_COUNT, metavar="N", help="At most."),
+    click.option("--buffer-containers", type=click.IntRange(0), metavar="N", help="Kept ahead of the load."),
+    click.option("--scaledown-window", type=_COUNT, metavar="T", help="How long an idle container stays, in seconds."),
+    click.option("--timeout", type=_COUNT, metavar="T", help="Longest request, in seconds."),
+    click.option("--startup-timeout", type=_COUNT, metavar="T", help="Longest start, in seconds."),
+    click.option("--max-inputs", type=_COUNT, metavar="N", help="Requests in one container at once."),
+    click.option("--target-inputs", type=_COUNT, metavar="N", help="How many of them scaling aims at."),
+    click.option("--volume", multiple=True, metavar="DIR=NAME", help="A Modal Volume at a folder."),
+    click.option("--apt", multiple=True, metavar="P", help="A Debian package to install."),
+    click.option("--custom-domain", multiple=True, metavar="D", help="A domain of your own."),
+    click.option(
+        "--memory-snapshot/--no-memory-snapshot",
+        default=None,
+        help="Start containers from a picture of memory.",
+    ),
+    click.option("--no-rehearsal", is_flag=True, help="Do not import the app here first."),
+    click.option("--wait/--no-wait", default=True, help="Wait until it answers, and play one rollout."),
+)
+"""The options of `deploy` and `modal-serve`: the app's name and settings, its Secret, Modal's environment."""
 
 
 def said_by(given: dict[str, Any]) -> ModalSettings:

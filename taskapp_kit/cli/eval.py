@@ -8,12 +8,21 @@ from typing import Any
 import click
 
 from taskapp_kit.cli.eval_session import FIRST_SEEDS, EvalOptions, Session
-from taskapp_kit.cli.option_types import ACTION, JSON_OBJECT, JUDGES, is_url
+from taskapp_kit.cli.options import (
+    CACHE,
+    ENV_CONFIG,
+    ENV_FILES,
+    ENVIRONMENT,
+    JUDGES,
+    LIMITS,
+    SERVER_KEY,
+    is_url,
+    json_option,
+    policy_options,
+)
 from taskapp_kit.cli.terminal import clean, complain, console, example, exit_status, print_json
 from taskapp_kit.errors import EvaluationStopped, TaskAppError, TaskappError
 from taskapp_kit.evaluate.consecutive_failures import MAX_CONSECUTIVE_FAILURES
-
-DEADLINE_SECONDS = 3600.0
 
 
 @click.command(
@@ -26,46 +35,15 @@ DEADLINE_SECONDS = 3600.0
 )
 @click.argument("app", metavar="APP|URL", required=False)
 @click.option("--app-id", metavar="APP", help="The same as APP. Beside a URL: the app whose aggregates are computed.")
-@click.option("--env", "environment", metavar="NAME", help="The environment.  [default: the app's first]")
+@ENVIRONMENT
 @click.option("--seeds", metavar="LIST", help=f"1000-1299, or 0,5,9.  [default: the first {FIRST_SEEDS} of the split]")
 @click.option(
     "--split", metavar="NAME", help="The split of the seeds.  [default: as the seeds have it; of rows, the first]"
 )
 @click.option("--repeats", type=click.IntRange(1, 10_000), default=1, metavar="K", help="Play each seed so often.")
-@click.option("--policy", metavar="P", help="Who acts: random, noop, constant, or a policy of the app's.")
-@click.option("--model", metavar="M", help="A language model acts: its name at the endpoint, or in models.toml.")
-@click.option("--inference-url", metavar="U", help="The model's endpoint, with OpenAI's chat completions.")
-@click.option(
-    "--output-mode",
-    type=click.Choice(["tool_calls", "text", "structured"]),
-    default="tool_calls",
-    help="How the model answers.",
-)
-@click.option("--action", type=ACTION, metavar="JSON", help='What `constant` repeats: {"tool": {args}}, or words.')
-@click.option("--policy-config", type=JSON_OBJECT, metavar="JSON", help="Further members of policy.config.")
-@click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="The environment's configuration.")
-@click.option(
-    "--ops", type=click.IntRange(1, 200_000), metavar="N", help="Stop an episode after N turns of the policy."
-)
-@click.option(
-    "--max-time-seconds",
-    type=click.FloatRange(0, 86_400, min_open=True),
-    default=DEADLINE_SECONDS,
-    metavar="T",
-    help="A rollout's deadline; past it it fails.",
-)
-@click.option(
-    "--max-refusals",
-    type=click.IntRange(1, 10_000_000),
-    metavar="N",
-    help="Cut an episode after N refused answers in a row; lowers the environment's limit.",
-)
-@click.option(
-    "--max-rollout-tokens",
-    type=click.IntRange(1, 10**12),
-    metavar="N",
-    help="Cut an episode once its models have read and written N tokens.",
-)
+@policy_options("random, noop, constant")
+@ENV_CONFIG
+@LIMITS
 @click.option("--concurrency", type=click.IntRange(1, 4096), default=8, metavar="N", help="Rollouts at once.")
 @click.option(
     "--max-consecutive-failures",
@@ -81,13 +59,11 @@ DEADLINE_SECONDS = 3600.0
 @click.option("--resume/--no-resume", default=False, help="Go on with what DIR holds, where it holds something.")
 @click.option("--retry-failed", is_flag=True, help="With --resume: play failed rollouts again.")
 @click.option("--store", metavar="URL", help="Where whole rollouts are kept, or none.  [default: DIR/rollouts.db]")
-@click.option(
-    "--cache", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Keep models' answers there."
-)
+@CACHE
 @JUDGES
-@click.option("--key", metavar="K", help="The server's key.  [default: ENVIRONMENT_API_KEY]")
-@click.option("--env-file", "env_files", multiple=True, metavar="F", help="Read settings from this file; may repeat.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON, and nothing else.")
+@SERVER_KEY
+@ENV_FILES
+@json_option("Print the summary as JSON, and nothing else.")
 @click.pass_context
 def command(
     ctx: click.Context,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taskapp_kit.cli.eval_progress import EvalDisplay
-from taskapp_kit.cli.option_types import is_url
+from taskapp_kit.cli.options import is_url
 from taskapp_kit.cli.terminal import clean
 from taskapp_kit.errors import DiscoveryError
 
@@ -98,18 +98,16 @@ class Session:
             await player.close()
 
     def _player(self) -> LocalRunner | RemoteRunner:
-        from taskapp_kit.cli.failure_output import only_authors_log
-        from taskapp_kit.config import export
+        from taskapp_kit.cli.local_app import only_authors_log, open_app
         from taskapp_kit.declare.discovery import find_app
         from taskapp_kit.evaluate.runners import LocalRunner, RemoteRunner
 
         asked = self._asked
-        only_authors_log()
         if is_url(asked.app):
+            only_authors_log()
             spec = None if asked.local is None else self._named(find_app(asked.local)).freeze()
             return RemoteRunner(asked.app, asked.key, max_time_seconds=asked.max_time_seconds, spec=spec)
-        export(self._settings)
-        found = self._named(find_app(asked.app))
+        found = self._named(open_app(asked.app, self._settings))
         found.freeze()
         if self.path is None:
             self.path = _new_place(found.name, asked.policy)

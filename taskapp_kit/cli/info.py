@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskapp_kit.cli.option_types import JSON_OBJECT, SEED, is_url
+from taskapp_kit.cli.options import ENV_FILES, JSON_OBJECT, OUTPUT_MODE, SEED, SERVER_KEY, is_url, json_option
 from taskapp_kit.cli.terminal import clean, console, example, print_json
 
 if TYPE_CHECKING:
@@ -23,13 +23,11 @@ if TYPE_CHECKING:
 @click.option("--split", metavar="NAME", help="With --prompt: the split.")
 @click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="With --prompt: the configuration.")
 @click.option(
-    "--output-mode",
-    type=click.Choice(["tool_calls", "text", "structured"]),
-    help="With --prompt: how the model is to answer.  [default: tool_calls]",
+    "--output-mode", type=OUTPUT_MODE, help="With --prompt: how the model is to answer.  [default: tool_calls]"
 )
-@click.option("--key", metavar="K", help="The server's key.  [default: ENVIRONMENT_API_KEY]")
-@click.option("--env-file", "env_files", multiple=True, metavar="F", help="Read settings from this file; may repeat.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, with the whole JSON Schemas.")
+@SERVER_KEY
+@ENV_FILES
+@json_option("Print JSON, with the whole JSON Schemas.")
 def command(
     app: str,
     prompt: bool,
@@ -176,15 +174,12 @@ def _prompt(
 ) -> None:
     import asyncio
 
-    from taskapp_kit.cli.failure_output import failure_told, only_authors_log, show_traceback
-    from taskapp_kit.contract.protocols import SystemClock, View
+    from taskapp_kit.cli.local_app import failure_shown, local_service, only_authors_log
+    from taskapp_kit.contract.protocols import View
     from taskapp_kit.contract.wire import RolloutRequest
     from taskapp_kit.declare.episode_selection import find_environment, read_config
-    from taskapp_kit.errors import RolloutFailed
-    from taskapp_kit.rollout.models.access import model_access
     from taskapp_kit.rollout.policy.chat.conversation import prompt_of
     from taskapp_kit.rollout.policy.options import read_asking
-    from taskapp_kit.rollout.service import Service, ServiceSettings
 
     spec = app.freeze()
     environment = find_environment(spec, wanted)
@@ -203,23 +198,12 @@ def _prompt(
     )
     only_authors_log()
 
-    async def look() -> View:
-        models = model_access(settings, "local", SystemClock())
-        service = Service(
-            app,
-            ServiceSettings(max_concurrent=1, threads=1, exposure="local", skip_judges=True),
-            models=models,
-        )
-        try:
+    async def first_view() -> View:
+        async with local_service(app, settings, skip_judges=True) as service:
             return await service.first_view(request)
-        finally:
-            await service.close()
 
-    try:
-        view = asyncio.run(look())
-    except RolloutFailed as failed:
-        show_traceback(failed.__cause__)
-        raise failure_told(failed) from failed
+    with failure_shown():
+        view = asyncio.run(first_view())
     body = prompt_of(spec, environment, read_asking({}, output_mode=output_mode), view)
     if as_json:
         print_json({"environment": environment.name, "seed": seed, "output_mode": output_mode, "body": body})

@@ -7,14 +7,13 @@ import queue
 import threading
 from collections.abc import Callable
 
+from taskapp_kit.cli.local_app import local_service
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.protocols import PolicyStops, SystemClock, View
+from taskapp_kit.contract.protocols import PolicyStops, View
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.trajectory import Decision
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import TaskApp
-from taskapp_kit.rollout.models.access import model_access
-from taskapp_kit.rollout.service import Service, ServiceSettings
 
 DAY_SECONDS = 86_400.0
 
@@ -55,21 +54,8 @@ def play(
     outcome: list[Rollout | BaseException] = []
 
     async def episode() -> Rollout:
-        service = Service(
-            app,
-            ServiceSettings(
-                max_concurrent=1,
-                max_time_seconds=DAY_SECONDS,
-                exposure="local",
-                threads=1,
-                skip_judges=skip_judges,
-            ),
-            models=model_access(settings, "local", SystemClock()),
-        )
-        try:
+        async with local_service(app, settings, skip_judges=skip_judges, max_time_seconds=DAY_SECONDS) as service:
             return await service.rollout(request, policy=person)
-        finally:
-            await service.close()
 
     def run() -> None:
         try:

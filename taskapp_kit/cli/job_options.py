@@ -20,19 +20,6 @@ TASK_APP_VARIABLES = ("TASK_APP_URL", "TASK_APP_BASE_URL")
 SYNTH_KEY, ENVIRONMENT_KEY = "SYNTH_API_KEY", "ENVIRONMENT_API_KEY"
 LOCAL_BACKEND = "http://127.0.0.1:8500"
 
-env_files_option = click.option(
-    "--env-file", "env_files", multiple=True, metavar="F", help="Read keys from this file; a later one wins."
-)
-backend_option = click.option(
-    "--backend-url", "--backend", "backend_url", metavar="U", help="The backend.  [default: BACKEND_BASE_URL]"
-)
-poll_timeout_option = click.option(
-    "--poll-timeout", type=click.FloatRange(0, min_open=True), default=7200.0, metavar="S", help="Follow this long."
-)
-poll_interval_option = click.option(
-    "--poll-interval", type=click.FloatRange(0.1), default=5.0, metavar="S", help="Seconds between two looks."
-)
-
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:

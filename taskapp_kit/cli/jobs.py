@@ -8,13 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskapp_kit.cli.job_options import (
-    backend_option,
-    env_files_option,
-    job_settings,
-    poll_interval_option,
-    poll_timeout_option,
-)
+from taskapp_kit.cli.job_options import job_settings
+from taskapp_kit.cli.options import BACKEND, ENV_FILES, POLLING, json_option, options
 from taskapp_kit.cli.terminal import clean, console, example, number, one_line, print_json, table
 from taskapp_kit.errors import JobError, JobTimeout
 
@@ -28,7 +23,7 @@ CANCEL_EXAMPLES = ("taskapp jobs cancel rl_0123456789abcdef",)
 STATUSES = ("queued", "running", "succeeded", "failed", "cancelled")
 MOST_LISTED = 1000
 
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else on stdout.")
+_at_a_backend = options(ENV_FILES, BACKEND, json_option("Print JSON, and nothing else on stdout."))
 
 
 @click.group(epilog=example(LIST_EXAMPLES[0], FOLLOW_EXAMPLES[0], *CANCEL_EXAMPLES))
@@ -43,9 +38,7 @@ def command() -> None:
 @command.command("list", epilog=example(*LIST_EXAMPLES))
 @click.option("--status", type=click.Choice(STATUSES), help="Only jobs with this status.")
 @click.option("--limit", type=click.IntRange(1, MOST_LISTED), default=50, metavar="N", help="At most this many.")
-@env_files_option
-@backend_option
-@_as_json
+@_at_a_backend
 def list_(status: str | None, limit: int, env_files: tuple[str, ...], backend_url: str | None, as_json: bool) -> None:
     """List jobs, the newest first."""
     from taskapp_kit.net.redact import without_keys
@@ -60,11 +53,8 @@ def list_(status: str | None, limit: int, env_files: tuple[str, ...], backend_ur
 
 @command.command(epilog=example(*FOLLOW_EXAMPLES))
 @click.argument("job_id", metavar="JOB")
-@poll_timeout_option
-@poll_interval_option
-@env_files_option
-@backend_option
-@_as_json
+@POLLING
+@_at_a_backend
 @click.pass_context
 def follow(
     ctx: click.Context,
@@ -111,9 +101,7 @@ def follow(
 
 @command.command(epilog=example(*CANCEL_EXAMPLES))
 @click.argument("job_id", metavar="JOB")
-@env_files_option
-@backend_option
-@_as_json
+@_at_a_backend
 def cancel(job_id: str, env_files: tuple[str, ...], backend_url: str | None, as_json: bool) -> None:
     """End JOB and its rollouts.
 

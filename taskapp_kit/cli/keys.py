@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from taskapp_kit.cli.options import BACKEND, ENV_FILES, json_option
 from taskapp_kit.cli.terminal import clean, console, example, print_json, table
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ DEFAULT_FILE = ".taskapp/keys"
 _keys_file = click.option(
     "--keys-file", metavar="F", help=f"The key file.  [default: TASKAPP_KEYS_FILE, else {DEFAULT_FILE}]"
 )
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group(
@@ -60,7 +60,7 @@ def command() -> None:
 @click.option("--admin", is_flag=True, help="It sees and cancels the rollouts of every label, not only of its own.")
 @click.option("--another", is_flag=True, help="Add a second key to a label that has one, to rotate it.")
 @_keys_file
-@_as_json
+@json_option()
 def mint(
     label: str, max_in_flight: int | None, admin: bool, another: bool, keys_file: str | None, as_json: bool
 ) -> None:
@@ -96,7 +96,7 @@ def mint(
 @click.argument("label")
 @click.option("--finish", is_flag=True, help="The callers have the new key: refuse the older ones from now on.")
 @_keys_file
-@_as_json
+@json_option()
 @click.pass_context
 def rotate(ctx: click.Context, label: str, finish: bool, keys_file: str | None, as_json: bool) -> None:
     """Change the key of LABEL without a moment in which none is valid.
@@ -129,13 +129,11 @@ def rotate(ctx: click.Context, label: str, finish: bool, keys_file: str | None, 
         "taskapp keys upload --mint --file .env --env-file .env",
     )
 )
-@click.option(
-    "--backend-url", "--backend", "backend_url", metavar="U", help="The backend.  [default: BACKEND_BASE_URL]"
-)
-@click.option("--env-file", "env_files", multiple=True, metavar="F", help="Read keys from this file; a later one wins.")
+@BACKEND
+@ENV_FILES
 @click.option("--mint", "minting", is_flag=True, help="Make a new key and write it into --file first.")
 @click.option("--file", "file", metavar="F", default=".env", help="Where a new key is written, mode 600.")
-@_as_json
+@json_option()
 def upload(backend_url: str | None, env_files: tuple[str, ...], minting: bool, file: str, as_json: bool) -> None:
     """Give the backend the task app's key, ENVIRONMENT_API_KEY, in a sealed box that it alone opens.
 
@@ -162,7 +160,7 @@ def upload(backend_url: str | None, env_files: tuple[str, ...], minting: bool, f
 
 @command.command("list", epilog=example("taskapp keys list", "taskapp keys list --keys-file keys --json"))
 @_keys_file
-@_as_json
+@json_option()
 def list_(keys_file: str | None, as_json: bool) -> None:
     """List the labels of a key file, never a key.
 
@@ -210,7 +208,7 @@ def list_(keys_file: str | None, as_json: bool) -> None:
 @click.argument("label")
 @click.option("--keep-newest", is_flag=True, help="Leave the key that was added last: the end of a rotation.")
 @_keys_file
-@_as_json
+@json_option()
 def revoke(label: str, keep_newest: bool, keys_file: str | None, as_json: bool) -> None:
     """Remove every key of LABEL from the file.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from taskapp_kit.cli.options import json_option
 from taskapp_kit.cli.terminal import console, example, print_json, table
 
 
 @click.command(epilog=example("taskapp list", "taskapp list --json"))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 def command(as_json: bool) -> None:
     """List the bundled apps, the installed plugins and the templates."""
     from importlib.metadata import entry_points

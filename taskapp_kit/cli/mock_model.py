@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from taskapp_kit.cli.option_types import ValueKind
+from taskapp_kit.cli.options import ValueKind, json_option, listen_options
 from taskapp_kit.cli.terminal import complain, console, example, print_json
 from taskapp_kit.errors import ConfigError
 
@@ -56,8 +56,7 @@ class JudgeScore(ValueKind):
         "taskapp mock-model --port 8100 --fault 429=0.02,500=0.01,reset=0.01 --seed 7",
     )
 )
-@click.option("--host", default="127.0.0.1", metavar="H", help="The address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=8100, metavar="P", help="Its port; 0 takes a free one.")
+@listen_options(8100)
 @click.option(
     "--script", type=click.Path(path_type=Path), metavar="FILE", help="One answer for each turn: JSON, or JSON Lines."
 )
@@ -85,7 +84,7 @@ class JudgeScore(ValueKind):
 @click.option("--model", "models", multiple=True, metavar="NAME", help="A name it knows; may repeat.  [default: any]")
 @click.option("--context-tokens", type=click.IntRange(1), metavar="N", help="Refuse longer prompts; a token is a byte.")
 @click.option("--weight-version", metavar="V", help="Told with each answer.")
-@click.option("--json", "as_json", is_flag=True, help="Print the address as JSON, and nothing else.")
+@json_option("Print the address as JSON, and nothing else.")
 @click.pass_context
 def command(
     ctx: click.Context,

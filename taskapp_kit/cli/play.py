@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskapp_kit.cli.option_types import FULL, JSON_OBJECT, JUDGES, SEED, WIDTH
+from taskapp_kit.cli.options import ENV_CONFIG, ENV_FILES, EPISODE, FULL, JUDGES, WIDTH
 from taskapp_kit.cli.terminal import clean, console, example, flowing, number
 
 if TYPE_CHECKING:
@@ -20,12 +20,10 @@ if TYPE_CHECKING:
     epilog=example("taskapp play crafter --seed 7", "printf '3\\n3\\n2\\n' | taskapp play adder.py --seed 3")
 )
 @click.argument("app")
-@click.option("--env", "environment", metavar="NAME", help="The environment.  [default: the app's first]")
-@click.option("--seed", type=SEED, metavar="S", help="The episode's seed.  [default: one is drawn]")
-@click.option("--split", metavar="NAME", help="The split to draw from, or whose row the seed counts.")
-@click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="The environment's configuration.")
+@EPISODE
+@ENV_CONFIG
 @JUDGES
-@click.option("--env-file", "env_files", multiple=True, metavar="F", help="Read settings from this file; may repeat.")
+@ENV_FILES
 @WIDTH
 @FULL
 def command(
@@ -44,20 +42,16 @@ def command(
     Type a tool and its arguments (add {"amount": 2}, or add 2); where there is one tool its arguments are enough (2),
     and a list takes words (move_left do do). `help` shows the tools, `quit` leaves. Lines may also come from a pipe.
     """
-    from taskapp_kit.cli.failure_output import failure_told, only_authors_log, show_traceback
     from taskapp_kit.cli.interactive import DAY_SECONDS, play
+    from taskapp_kit.cli.local_app import failure_shown, open_app
     from taskapp_kit.cli.rollout_output import print_result
-    from taskapp_kit.config import export, load
+    from taskapp_kit.config import load
     from taskapp_kit.contract.wire import RolloutRequest
-    from taskapp_kit.declare.discovery import find_app
     from taskapp_kit.declare.episode_selection import find_environment
-    from taskapp_kit.errors import RolloutFailed
     from taskapp_kit.rollout.response import response_body
 
     settings = load(env_files=env_files)
-    export(settings)
-    only_authors_log()
-    found = find_app(app)
+    found = open_app(app, settings)
     chosen = find_environment(found.freeze(), environment)
     request = RolloutRequest.model_validate(
         {
@@ -74,11 +68,8 @@ def command(
         }
     )
     terminal = _Terminal(chosen, width)
-    try:
+    with failure_shown():
         rollout = play(found, settings, request, terminal.turn, skip_judges=judges == "skip")
-    except RolloutFailed as failed:
-        show_traceback(failed.__cause__)
-        raise failure_told(failed) from failed
     terminal.last(rollout.trajectory.turns[-1].steps if rollout.trajectory.turns else [])
     print_result(response_body(rollout, inline_image_bytes=sys.maxsize), width=width, full=full)
 

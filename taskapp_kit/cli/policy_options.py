@@ -21,23 +21,22 @@ def chosen_policy(
     settings: Settings,
     policy: str | None,
     model: str | None,
-    url: str | None,
+    inference_url: str | None,
     action: Any,
-    more: dict[str, Any] | None,
+    policy_config: dict[str, Any] | None,
     *,
     app: str = "",
 ) -> tuple[dict[str, Any], str]:
     """`policy.config`, and what to say about it. Raises UsageError, ConfigError.
 
-    app: APP as it was given; a server elsewhere is told to the user when a model's key goes to it, and is never given
-    the backend's.
+    app: the APP argument. The user is warned when a model's key goes to a server elsewhere; the backend's never does.
     """
-    given: dict[str, Any] = dict(more or {})
+    given: dict[str, Any] = dict(policy_config or {})
     note = ""
-    if model is not None or url is not None:
+    if model is not None or inference_url is not None:
         if policy is not None or action is not None:
             raise click.UsageError("--model and --inference-url let a model act, --policy and --action something else.")
-        chosen = chosen_model(settings, model, url)
+        chosen = chosen_model(settings, model, inference_url)
         if "api_key" in chosen:
             _show_who_gets_the_key(app, str(model), chosen)
         given.update(chosen)
@@ -73,7 +72,7 @@ def chosen_model(settings: Settings, model: str | None, url: str | None) -> dict
 
 
 def _show_who_gets_the_key(app: str, model: str, chosen: dict[str, Any]) -> None:
-    from taskapp_kit.cli.option_types import is_url
+    from taskapp_kit.cli.options import is_url
     from taskapp_kit.cli.terminal import clean
     from taskapp_kit.deploy.tunnel.plan import on_loopback
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskapp_kit.cli.option_types import JSON_OBJECT, SEED
+from taskapp_kit.cli.options import JSON_OBJECT, SEED, json_option
 from taskapp_kit.cli.terminal import clean, console, example, one_line, print_json
 from taskapp_kit.errors import ConfigError, RequestError
 
@@ -45,7 +45,7 @@ FLAGS = {"env_name": "--env", "seed": "--seed", "split": "--split", "sample": "-
 @click.option("--split", metavar="NAME", help="With ID: has to be its split.")
 @click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="With ID: has to agree with its config.")
 @click.option("--sample", type=click.IntRange(0), metavar="N", help="With ID: has to be its policy's sample.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -66,9 +66,8 @@ def command(
     """
     import asyncio
 
-    from taskapp_kit.cli.failure_output import only_authors_log
-    from taskapp_kit.config import export, load
-    from taskapp_kit.declare.discovery import find_app
+    from taskapp_kit.cli.local_app import open_app
+    from taskapp_kit.config import load
 
     if app is not None and rollout_id is None and ROLLOUT_ID.fullmatch(app):
         app, rollout_id = None, app
@@ -81,9 +80,7 @@ def command(
     if named is None:
         raise click.UsageError("Which app? Give APP; only an evaluation's directory can name it.")
     settings = load()
-    export(settings)
-    only_authors_log()
-    found = find_app(named)
+    found = open_app(named, settings)
     try:
         compared = asyncio.run(_replayed(found, settings, address, store, rollout_id, given, quiet=as_json))
     except RequestError as error:
@@ -125,44 +122,33 @@ async def _replayed(
     *,
     quiet: bool,
 ) -> list[Compared]:
-    from taskapp_kit.contract.protocols import SystemClock
+    from taskapp_kit.cli.local_app import local_service
     from taskapp_kit.evaluate.replay import replay, stored_ids
-    from taskapp_kit.rollout.models.access import model_access
-    from taskapp_kit.rollout.service import Service, ServiceSettings
     from taskapp_kit.store import open_store
 
     stored_in = open_store(source, create=False)
-    service = None
     try:
-        kept_in = None if target in (None, "none") else open_store(str(target))
-        models = model_access(settings, "local", SystemClock())
-        service = Service(
-            app,
-            ServiceSettings(max_concurrent=1, exposure="local", threads=1, skip_judges=True),
-            store=kept_in,
-            models=models,
-        )
-        _not_the_same_place(stored_in, kept_in)
-        ids = await stored_ids(stored_in, app.name) if rollout_id is None else [rollout_id]
-        compared = []
-        for name in ids:
-            stored = await stored_in.load(name)
-            if stored is None or stored.app != app.name:
-                raise ConfigError(
-                    f"There is no rollout {name[:80]!r} of the app {app.name} in that store.",
-                    hint="Its id stands in the answer, in results.jsonl, and in GET /rollouts.",
-                )
-            if stored.status == "failed":
-                raise ConfigError(f"The rollout {name} failed, so there is nothing to compare.",
-                                  hint="Name one that was scored.")  # fmt: skip
-            one = await replay(service, stored_in, stored, _asked(name, given))
-            compared.append(one)
-            if not quiet:
-                _print(one)
-        return compared
+        async with local_service(app, settings, store=target, skip_judges=True) as service:
+            _not_the_same_place(stored_in, service.store)
+            ids = await stored_ids(stored_in, app.name) if rollout_id is None else [rollout_id]
+            compared = []
+            for name in ids:
+                stored = await stored_in.load(name)
+                if stored is None or stored.app != app.name:
+                    raise ConfigError(
+                        f"There is no rollout {name[:80]!r} of the app {app.name} in that store.",
+                        hint="Its id stands in the answer, in results.jsonl, and in GET /rollouts.",
+                    )
+                if stored.status == "failed":
+                    raise ConfigError(
+                        f"The rollout {name} failed, so there is nothing to compare.", hint="Name one that was scored."
+                    )
+                one = await replay(service, stored_in, stored, _asked(name, given))
+                compared.append(one)
+                if not quiet:
+                    _print(one)
+            return compared
     finally:
-        if service is not None:
-            await service.close()
         await stored_in.close()
 
 

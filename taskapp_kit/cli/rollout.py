@@ -9,19 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskapp_kit.cli.failure_output import failure_told, only_authors_log, show_traceback
-from taskapp_kit.cli.option_types import ACTION, FULL, JSON_OBJECT, JUDGES, SEED, WIDTH, is_url
+from taskapp_kit.cli.options import (
+    CACHE,
+    ENV_CONFIG,
+    ENV_FILES,
+    EPISODE,
+    FULL,
+    JUDGES,
+    LIMITS,
+    SERVER_KEY,
+    WIDTH,
+    is_url,
+    json_option,
+    policy_options,
+)
 from taskapp_kit.cli.policy_options import chosen_policy
 from taskapp_kit.cli.terminal import console, example, print_json
-from taskapp_kit.errors import RequestError, RolloutFailed
+from taskapp_kit.errors import RequestError
 from taskapp_kit.system.private_files import write_private
 
 if TYPE_CHECKING:
     from taskapp_kit.cli.conversation_output import RolloutLines
     from taskapp_kit.config import Settings
-    from taskapp_kit.contract.wire import RolloutRequest
-
-DEADLINE_SECONDS = 3600.0
+    from taskapp_kit.contract.result import Rollout
 
 
 @click.command(
@@ -33,66 +43,28 @@ DEADLINE_SECONDS = 3600.0
     )
 )
 @click.argument("app", metavar="APP|URL")
-@click.option("--env", "environment", metavar="NAME", help="The environment.  [default: the app's first]")
-@click.option("--seed", type=SEED, metavar="S", help="The episode's seed.  [default: one is drawn]")
-@click.option("--split", metavar="NAME", help="The split to draw from, or whose row the seed counts.")
-@click.option("--policy", metavar="P", help="Who acts: random, noop, constant, replay, or a policy of the app's.")
-@click.option("--model", metavar="M", help="A language model acts: its name at the endpoint, or in models.toml.")
-@click.option("--inference-url", metavar="U", help="The model's endpoint, with OpenAI's chat completions.")
-@click.option(
-    "--output-mode",
-    type=click.Choice(["tool_calls", "text", "structured"]),
-    default="tool_calls",
-    help="How the model answers.",
-)
-@click.option(
-    "--cache", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Keep models' answers there."
-)
-@click.option("--action", type=ACTION, metavar="JSON", help='What `constant` repeats: {"tool": {args}}, or words.')
-@click.option("--policy-config", type=JSON_OBJECT, metavar="JSON", help="Further members of policy.config.")
-@click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="The environment's configuration.")
-@click.option("--ops", type=click.IntRange(1, 200_000), metavar="N", help="Stop after N turns of the policy.")
-@click.option(
-    "--max-time-seconds",
-    type=click.FloatRange(0, 86_400, min_open=True),
-    default=DEADLINE_SECONDS,
-    metavar="T",
-    help="The rollout's deadline; past it the rollout fails.",
-)
+@EPISODE
+@policy_options("random, noop, constant, replay")
+@CACHE
+@ENV_CONFIG
+@LIMITS
 @JUDGES
-@click.option(
-    "--max-refusals",
-    type=click.IntRange(1, 10_000_000),
-    metavar="N",
-    help="Cut it after N refused answers in a row; lowers the environment's limit.",
-)
-@click.option(
-    "--max-rollout-tokens",
-    type=click.IntRange(1, 10**12),
-    metavar="N",
-    help="Cut it once its models have read and written N tokens.",
-)
-@click.option("--key", metavar="K", help="The server's key.  [default: ENVIRONMENT_API_KEY]")
-@click.option("--env-file", "env_files", multiple=True, metavar="F", help="Read settings from this file; may repeat.")
+@SERVER_KEY
+@ENV_FILES
 @click.option("--store", metavar="URL", help="Keep the rollout: sqlite:///PATH.  [default: none]")
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the answer as JSON."
 )
 @WIDTH
 @FULL
-@click.option("--json", "as_json", is_flag=True, help="Print the answer of POST /rollout, and nothing else.")
+@json_option("Print the answer of POST /rollout, and nothing else.")
 def command(
     app: str,
     environment: str | None,
     seed: int | None,
     split: str | None,
-    policy: str | None,
-    model: str | None,
-    inference_url: str | None,
     output_mode: str,
     cache: Path | None,
-    action: Any,
-    policy_config: dict[str, Any] | None,
     env_config: dict[str, Any] | None,
     ops: int | None,
     max_time_seconds: float,
@@ -106,6 +78,7 @@ def command(
     width: int | None,
     full: bool,
     as_json: bool,
+    **policy: Any,
 ) -> None:
     """Play and score one episode, in this process or (with a URL) at a server.
 
@@ -117,7 +90,7 @@ def command(
     from taskapp_kit.config import load
 
     settings = load({"store": store, "cache": cache}, env_files=env_files)
-    given, note = chosen_policy(settings, policy, model, inference_url, action, policy_config, app=app)
+    given, note = chosen_policy(settings, app=app, **policy)
     body: dict[str, Any] = {
         "run_id": f"cli-{uuid.uuid4().hex[:12]}",
         "env": {"env_name": environment, "seed": seed, "config": dict(env_config or {})},
@@ -183,59 +156,25 @@ def _local(
 ) -> dict[str, Any]:
     import asyncio
 
-    from taskapp_kit.config import export
+    from taskapp_kit.cli.local_app import failure_shown, local_service, open_app
     from taskapp_kit.contract.wire import RolloutRequest
-    from taskapp_kit.declare.discovery import find_app
     from taskapp_kit.rollout.response import response_body
 
-    export(settings)
-    only_authors_log()
-    found = find_app(app)
+    found = open_app(app, settings)
     request = RolloutRequest.model_validate(body)
+
+    async def played() -> Rollout:
+        limits = {"max_time_seconds": request.safety.max_time_s, "max_calls": settings.max_calls_per_answer}
+        async with local_service(found, settings, store=settings.store, skip_judges=skip_judges, **limits) as service:
+            return await service.rollout(request, tell=None if lines is None else lines.tell)
+
     try:
-        played = asyncio.run(_play(found, request, settings, lines, skip_judges=skip_judges))
-    except RolloutFailed as failed:
-        show_traceback(failed.__cause__)
-        raise failure_told(failed) from failed
+        with failure_shown():
+            rollout = asyncio.run(played())
     except RequestError as error:
         if error.code == "policy_unavailable" and hint:
             raise RequestError(
                 error.message, code=error.code, hint=f"Give another --policy (`taskapp info {app}` lists them)."
             ) from error
         raise
-    return response_body(played, inline_image_bytes=sys.maxsize)
-
-
-async def _play(
-    app: Any, request: RolloutRequest, settings: Settings, lines: RolloutLines | None, *, skip_judges: bool
-) -> Any:
-    from taskapp_kit.contract.protocols import SystemClock
-    from taskapp_kit.rollout.models.access import model_access
-    from taskapp_kit.rollout.score.judges import check_judges
-    from taskapp_kit.rollout.service import Service, ServiceSettings
-
-    models = model_access(settings, "local", SystemClock())
-    if not skip_judges:
-        check_judges(app.freeze(), models.configured)  # before a store makes its file
-    store = None
-    if settings.store not in (None, "none"):
-        from taskapp_kit.store import open_store
-
-        store = open_store(str(settings.store))
-    service = Service(
-        app,
-        ServiceSettings(
-            max_concurrent=1,
-            max_time_seconds=request.safety.max_time_s,
-            exposure="local",
-            threads=1,
-            max_calls=settings.max_calls_per_answer,
-            skip_judges=skip_judges,
-        ),
-        store=store,
-        models=models,
-    )
-    try:
-        return await service.rollout(request, tell=None if lines is None else lines.tell)
-    finally:
-        await service.close()
+    return response_body(rollout, inline_image_bytes=sys.maxsize)

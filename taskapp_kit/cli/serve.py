@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from taskapp_kit.cli.options import ENV_FILES, LOG_LEVEL
 from taskapp_kit.cli.terminal import clean, complain, console, example, table
 from taskapp_kit.errors import ConfigError, TaskappError
 
@@ -66,9 +67,7 @@ HANDED_APP, HANDED_EXPOSURE, HANDED_LEVEL = "TASKAPP_SERVED_APP", "TASKAPP_SERVE
     help="Whether callers may ask for the policy gold.  [default: not where it reads private rows and others can call]",
 )
 @click.option("--debug-env", is_flag=True, default=None, help="Offer /debug/env, which tells whether keys are set.")
-@click.option(
-    "--env-file", "env_files", multiple=True, metavar="F", help="Read settings from this file; a later one wins."
-)
+@ENV_FILES
 @click.option("--keys-file", metavar="F", help="A file with one valid key a line, read again when it changes.")
 @click.option(
     "--store",
@@ -76,9 +75,7 @@ HANDED_APP, HANDED_EXPOSURE, HANDED_LEVEL = "TASKAPP_SERVED_APP", "TASKAPP_SERVE
     help=f"Where rollouts are kept: sqlite:///PATH, postgresql://…, or none.  [default: {DEFAULT_STORE}]",
 )
 @click.option("--reload", is_flag=True, help="Start again whenever a Python file beside the app's changes.")
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="What is logged."
-)
+@LOG_LEVEL
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),

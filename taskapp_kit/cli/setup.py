@@ -17,6 +17,7 @@ from taskapp_kit.cli.job_options import (
     JobSettings,
     job_settings,
 )
+from taskapp_kit.cli.options import env_files_option
 from taskapp_kit.cli.terminal import clean, example
 from taskapp_kit.errors import ConfigError
 
@@ -36,9 +37,7 @@ from taskapp_kit.errors import ConfigError
     metavar="F",
     help="The file.",
 )
-@click.option(
-    "--env-file", "env_files", multiple=True, metavar="F", help="Take values from this file, too; may repeat."
-)
+@env_files_option("Take values from this file, too; may repeat.")
 @click.option("--backend-url", "--backend", "backend_url", metavar="U", help="The backend's address.")
 @click.option("--task-url", "--task-app-url", "task_url", metavar="U", help="The task app's address.")
 @click.option("--discover", is_flag=True, help="Look for the task app among the apps deployed on Modal.")

@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskapp_kit.cli.job_options import (
-    TASK_APP_VARIABLES,
-    asked_for,
-    backend_option,
-    env_files_option,
-    poll_interval_option,
-    poll_timeout_option,
-)
+from taskapp_kit.cli.job_options import TASK_APP_VARIABLES, asked_for
+from taskapp_kit.cli.options import BACKEND, ENV_FILES, POLLING, json_option
 from taskapp_kit.cli.terminal import clean, console, example, print_json
 from taskapp_kit.errors import BackendError, ConfigError, JobError, JobTimeout
 
@@ -39,8 +33,8 @@ if TYPE_CHECKING:
 @click.option(
     "--config", "config_path", type=click.Path(path_type=Path), required=True, metavar="F", help="The RL config (TOML)."
 )
-@env_files_option
-@backend_option
+@ENV_FILES
+@BACKEND
 @click.option(
     "--task-url",
     "--task-app-url",
@@ -55,11 +49,8 @@ if TYPE_CHECKING:
 @click.option("--idempotency", metavar="K", help="Idempotency-Key: the same one again gives the same job.")
 @click.option("--allow-experimental", is_flag=True, default=None, help="Ask for what the backend calls experimental.")
 @click.option("--poll/--no-poll", default=True, help="Follow the job until it ends.")
-@poll_timeout_option
-@poll_interval_option
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the job's last status as JSON, and nothing else on stdout."
-)
+@POLLING
+@json_option("Print the job's last status as JSON, and nothing else on stdout.")
 @click.pass_context
 def command(
     ctx: click.Context,

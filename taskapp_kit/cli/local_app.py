@@ -1,0 +1,127 @@
+"""An app that a command plays in this process: found, opened as a service, and its failure shown."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from taskapp_kit.cli.terminal import clean
+from taskapp_kit.errors import RolloutFailed, Unavailable
+
+if TYPE_CHECKING:
+    from taskapp_kit.config import Settings
+    from taskapp_kit.contract.protocols import Store
+    from taskapp_kit.declare.app import TaskApp
+    from taskapp_kit.rollout.service import Service
+
+
+def open_app(reference: str, settings: Settings) -> TaskApp:
+    """The app of an APP argument, with the settings exported to its code and only its own log on stderr.
+
+    Raises DiscoveryError.
+    """
+    from taskapp_kit.config import export
+    from taskapp_kit.declare.discovery import find_app
+
+    export(settings)
+    only_authors_log()
+    return find_app(reference)
+
+
+def store_of(url: str | None) -> Store | None:
+    """The store at this address; None for none. Raises ConfigError, StoreError."""
+    if url in (None, "none"):
+        return None
+    from taskapp_kit.store import open_store
+
+    return open_store(str(url))
+
+
+@contextlib.asynccontextmanager
+async def local_service(
+    app: TaskApp, settings: Settings, *, store: str | None = None, skip_judges: bool = False, **more: Any
+) -> AsyncIterator[Service]:
+    """A service that plays one rollout at a time, with the models of the settings.
+
+    store: the address of the store, opened here and closed with the service. more: further members of ServiceSettings.
+    Raises ConfigError, StoreError, Unavailable: a judge has no model.
+    """
+    from taskapp_kit.contract.protocols import SystemClock
+    from taskapp_kit.rollout.models.access import model_access
+    from taskapp_kit.rollout.score.judges import check_judges
+    from taskapp_kit.rollout.service import Service, ServiceSettings
+
+    models = model_access(settings, "local", SystemClock())
+    if not skip_judges:
+        check_judges(app.freeze(), models.configured)  # before a store makes its file
+    limits = ServiceSettings(max_concurrent=1, threads=1, exposure="local", skip_judges=skip_judges, **more)
+    service = Service(app, limits, store=store_of(store), models=models)
+    try:
+        yield service
+    finally:
+        await service.close()
+
+
+@contextlib.contextmanager
+def failure_shown() -> Iterator[None]:
+    """Show the author's traceback of a rollout that fails inside, and name its boundary and ids in the error."""
+    try:
+        yield
+    except RolloutFailed as failed:
+        show_traceback(failed.__cause__)
+        raise _with_ids(failed) from failed
+
+
+def _with_ids(failed: RolloutFailed) -> RolloutFailed:
+    failure = failed.failure
+    ids = ", ".join(
+        f"{name} {value}" for name, value in (("rollout", failed.rollout_id), ("error id", failure.error_id)) if value
+    )
+    shown = RolloutFailed(failure, rollout_id=failed.rollout_id)
+    shown.message = (
+        f"The rollout failed at boundary {failure.boundary} ({failure.code}): {failure.message.rstrip('.')}."
+    )
+    shown.hint = f"{failure.hint} ({ids})".strip() if ids else failure.hint
+    return shown
+
+
+def only_authors_log() -> None:
+    """Silence the kit's log, for a command that reports failures itself; what an environment logs goes to stderr."""
+    logger = logging.getLogger("taskapp_kit")
+    logger.handlers, logger.propagate = [logging.NullHandler()], False
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    author = logging.getLogger("taskapp_kit.environment")
+    author.handlers, author.propagate = [handler], False
+    author.setLevel(logging.INFO)
+
+
+def show_traceback(cause: BaseException | None) -> None:
+    """Print the traceback to stderr without the kit's frames; whole when the author's code has no part in it.
+
+    Nothing is printed of the kit's own findings (an observation that is not JSON, say), nor of a package that is not
+    installed: their sentence is enough.
+    """
+    import traceback
+    from pathlib import Path
+
+    import taskapp_kit
+
+    if cause is None or isinstance(cause, Unavailable):
+        return
+    kit = str(Path(taskapp_kit.__file__).parent / "_")[:-1]
+    shown = traceback.TracebackException.from_exception(cause)
+    link: traceback.TracebackException | None = shown
+    while link is not None:
+        frames = [item for item in link.stack if not item.filename.startswith(kit) or "_bundled" in item.filename]
+        link.stack = traceback.StackSummary.from_list(frames)
+        link = link.__cause__ or link.__context__
+    if not shown.stack:
+        if type(cause).__module__.startswith("taskapp_kit."):
+            return
+        shown = traceback.TracebackException.from_exception(cause)
+    click.echo(clean("".join(shown.format())), err=True, nl=False)

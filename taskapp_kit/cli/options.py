@@ -1,0 +1,203 @@
+"""Options that several commands have, and the kinds of their values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from taskapp_kit.contract.identity import SEED_LIMIT
+
+if TYPE_CHECKING:
+    ValueKind = click.ParamType[Any]
+else:
+    ValueKind = click.ParamType  # it is not generic in every release of click that the kit allows
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+DEADLINE_SECONDS = 3600.0
+"""Of one rollout, unless --max-time-seconds gives another."""
+
+
+class Seed(ValueKind):
+    """A whole number in [0, 2⁶³)."""
+
+    name = "seed"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number. Fails for anything else."""
+        text = str(value)
+        if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) < SEED_LIMIT):
+            self.fail(f"{text[:80]!r} is no seed; expected a whole number from 0 to {SEED_LIMIT - 1}.", param, ctx)
+        return int(text)
+
+
+class JsonObject(ValueKind):
+    """A JSON object, e.g. `{"low": 3}`."""
+
+    name = "JSON"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        """Return the object. Fails for other JSON and for what is not JSON."""
+        if isinstance(value, dict):
+            return value
+        read = _json(self, value, param, ctx, '{"low": 3}')
+        if not isinstance(read, dict):
+            self.fail('expected a JSON object such as {"low": 3}; mind the shell\'s quotes.', param, ctx)
+        return read
+
+
+class ActionValue(ValueKind):
+    """An action: `{"tool": {args}}`, a list of them, or words (with or without JSON's quotes)."""
+
+    name = "JSON"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the action. Fails for broken JSON."""
+        if not isinstance(value, str):
+            return value
+        shown = '{"add": {"amount": 3}}'
+        return _json(self, value, param, ctx, shown) if value.lstrip()[:1] in ("{", "[", '"') else value
+
+
+def _json(kind: ValueKind, text: str, param: click.Parameter | None, ctx: click.Context | None, shown: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=lambda name: kind.fail(f"{name} is no JSON number.", param, ctx))
+    except ValueError as error:
+        return kind.fail(f"not JSON ({error}); mind the shell's quotes, as in '{shown}'.", param, ctx)
+
+
+SEED = Seed()
+JSON_OBJECT = JsonObject()
+
+
+def options(*parts: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """One decorator made of several, in the order in which `--help` lists them."""
+
+    def decorate(command: Command) -> Command:
+        for part in reversed(parts):
+            command = part(command)
+        return command
+
+    return decorate
+
+
+def json_option(about: str = "Print JSON.") -> Callable[[Command], Command]:
+    """`--json`, as `as_json`. about: its help."""
+    return click.option("--json", "as_json", is_flag=True, help=about)
+
+
+def env_files_option(
+    about: str = "Read settings and keys from this file; may repeat, a later one wins.",
+) -> Callable[[Command], Command]:
+    """`--env-file`, as `env_files`: it may be given several times. about: its help."""
+    return click.option("--env-file", "env_files", multiple=True, metavar="F", help=about)
+
+
+def listen_options(port: int) -> Callable[[Command], Command]:
+    """`--host` and `--port` of a server on this machine. port: the default."""
+    return options(
+        click.option("--host", default="127.0.0.1", metavar="H", help="The address to listen on."),
+        click.option(
+            "--port", type=click.IntRange(0, 65_535), default=port, metavar="P", help="Its port; 0 takes a free one."
+        ),
+    )
+
+
+def policy_options(builtin: str) -> Callable[[Command], Command]:
+    """Who acts: what `policy_options.chosen_policy` reads, and how a model answers. builtin: the policies to name."""
+    return options(
+        click.option("--policy", metavar="P", help=f"Who acts: {builtin}, or a policy of the app's."),
+        click.option(
+            "--model", metavar="M", help="A language model acts: its name at the endpoint, or in models.toml."
+        ),
+        click.option("--inference-url", metavar="U", help="The model's endpoint, with OpenAI's chat completions."),
+        click.option("--output-mode", type=OUTPUT_MODE, default="tool_calls", help="How the model answers."),
+        click.option(
+            "--action",
+            type=ActionValue(),
+            metavar="JSON",
+            help='What `constant` repeats: {"tool": {args}}, or words.',
+        ),
+        click.option("--policy-config", type=JSON_OBJECT, metavar="JSON", help="Further members of policy.config."),
+    )
+
+
+ENV_FILES = env_files_option()
+OUTPUT_MODE = click.Choice(["tool_calls", "text", "structured"])
+SERVER_KEY = click.option("--key", metavar="K", help="The server's key.  [default: ENVIRONMENT_API_KEY]")
+ENVIRONMENT = click.option("--env", "environment", metavar="NAME", help="The environment.  [default: the app's first]")
+ENV_CONFIG = click.option(
+    "--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="The environment's configuration."
+)
+EPISODE = options(
+    ENVIRONMENT,
+    click.option("--seed", type=SEED, metavar="S", help="The episode's seed.  [default: one is drawn]"),
+    click.option("--split", metavar="NAME", help="The split to draw from, or whose row the seed counts."),
+)
+LIMITS = options(
+    click.option(
+        "--ops", type=click.IntRange(1, 200_000), metavar="N", help="Stop an episode after N turns of the policy."
+    ),
+    click.option(
+        "--max-time-seconds",
+        type=click.FloatRange(0, 86_400, min_open=True),
+        default=DEADLINE_SECONDS,
+        metavar="T",
+        help="A rollout's deadline; past it it fails.",
+    ),
+    click.option(
+        "--max-refusals",
+        type=click.IntRange(1, 10_000_000),
+        metavar="N",
+        help="Cut an episode after N refused answers in a row; lowers the environment's limit.",
+    ),
+    click.option(
+        "--max-rollout-tokens",
+        type=click.IntRange(1, 10**12),
+        metavar="N",
+        help="Cut an episode once its models have read and written N tokens.",
+    ),
+)
+"""Where an episode ends at the latest."""
+CACHE = click.option(
+    "--cache", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Keep models' answers there."
+)
+JUDGES = click.option(
+    "--judges",
+    type=click.Choice(["ask", "skip"]),
+    default="ask",
+    help="skip asks no judge: their scores are null, and so is a reward that needs them.",
+)
+"""Of the commands that play an app in this process."""
+WIDTH = click.option(
+    "--width",
+    type=click.IntRange(40, 10_000),
+    metavar="N",
+    help="Columns of what is printed.  [default: the terminal's; 120 or more in a pipe]",
+)
+FULL = click.option("--full", is_flag=True, help="Cut nothing, fold no equal steps, print every metric.")
+"""Of the commands that print the steps of an episode."""
+LOG_LEVEL = click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="What is logged."
+)
+BACKEND = click.option(
+    "--backend-url", "--backend", "backend_url", metavar="U", help="The backend.  [default: BACKEND_BASE_URL]"
+)
+TASK_URL_NAMES = ("--task-url", "--task-app-url", "task_url")
+POLLING = options(
+    click.option(
+        "--poll-timeout", type=click.FloatRange(0, min_open=True), default=7200.0, metavar="S", help="Follow this long."
+    ),
+    click.option(
+        "--poll-interval", type=click.FloatRange(0.1), default=5.0, metavar="S", help="Seconds between two looks."
+    ),
+)
+
+
+def is_url(reference: str) -> bool:
+    """Whether APP names a running server."""
+    return reference.startswith(("http://", "https://"))

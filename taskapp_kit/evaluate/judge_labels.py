@@ -1,0 +1,172 @@
+"""Labels that people gave answers, for comparing an app's judges with them: read, played and judged.
+
+A line of the file is `{"seed": 0, "answer": "…", "label": 0.5}`; `taskapp judge calibrate --help` describes its members.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from taskapp_kit.config import Settings
+from taskapp_kit.contract.chat import role_variable
+from taskapp_kit.contract.protocols import Store, SystemClock
+from taskapp_kit.contract.trajectory import Trajectory
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.declare.app import TaskApp
+from taskapp_kit.declare.specs import AppSpec, JudgeSpec
+from taskapp_kit.errors import ConfigError, Unavailable
+from taskapp_kit.rollout.episode.plan import Control
+from taskapp_kit.rollout.groups import load_trajectory
+from taskapp_kit.rollout.models.access import ThreadPort, model_access
+from taskapp_kit.rollout.play_and_score import play
+from taskapp_kit.rollout.request import RequestPlanner
+from taskapp_kit.rollout.score.calibration import Case, CaseResult, ask_about
+
+KNOWN_MEMBERS = frozenset(
+    (
+        "judge", "environment", "split", "seed", "config", "answer", "answers", "rollout_id", "rollout_ids", "label",
+        "labels",
+    )
+)  # fmt: skip
+DEADLINE_SECONDS = 24 * 3600.0
+"""Of the calls of one case."""
+
+
+async def judge_labels(
+    app: TaskApp, name: str, text: bytes, settings: Settings, store: Store | None, *, repeats: int, concurrency: int
+) -> list[CaseResult]:
+    """Ask the judges about every labelled answer of a file, in its order.
+
+    name: of the file, for errors. text: its content. store: has the rollouts that labels name by id; it is not closed.
+    repeats: calls about each answer. concurrency: answers judged at once. Raises ConfigError for a bad line,
+    Unavailable without a model.
+    """
+    spec = app.freeze()
+    access = model_access(settings, "local", SystemClock())
+    limiter = asyncio.Semaphore(concurrency)
+
+    async def one(case: Case) -> CaseResult:
+        async with limiter:
+            port = ThreadPort(access.of_rollout(None, DEADLINE_SECONDS))
+            return await asyncio.to_thread(ask_about, spec, case, port, repeats=repeats)
+
+    try:
+        cases = await _LabelReader(app, spec, store).read(name, text)
+        for role in sorted({role for case in cases for role in case.judge.models}):
+            if not access.configured(role):
+                raise Unavailable(f"no model has the role {role!r}.", hint=f"Set {role_variable(role)}.")
+        return await asyncio.gather(*map(one, cases))
+    finally:
+        await access.close()
+
+
+class _LabelReader:
+    """Reads labels: plays each answer, or loads the rollout that is named from the store. Asks no judge."""
+
+    def __init__(self, app: TaskApp, spec: AppSpec, store: Store | None) -> None:
+
+        self._spec = spec
+        self._unscored = replace(spec, criteria=(), judges=(), metrics=(), aggregates=(), reward=None)
+        self._planner = RequestPlanner(spec, app.file.parent)
+        self._store = store
+        self._place = ""
+
+    async def read(self, name: str, text: bytes) -> list[Case]:
+        """The cases of a file with this text. Raises ConfigError naming the line."""
+
+        cases = []
+        for at, line in enumerate(text.splitlines(), start=1):
+            self._place = f"{name}:{at}"
+            if not line.strip():
+                continue
+            try:
+                members = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                raise self._wrong(f"is not JSON ({error})") from None
+            if not isinstance(members, dict):
+                raise self._wrong("is no JSON object")
+            cases.append(await self._case(members))
+        if not cases:
+            raise ConfigError(f"{name} has no labels.", hint='A line is {"seed": 0, "answer": "…", "label": 0.5}.')
+        return cases
+
+    async def _case(self, members: dict[str, Any]) -> Case:
+
+        unknown = sorted(set(members) - KNOWN_MEMBERS)
+        if unknown:
+            raise self._wrong(f"has {unknown[0]!r}, which nothing reads; known are {', '.join(sorted(KNOWN_MEMBERS))}")
+        judge = self._judge(members.get("judge"))
+        many = "s" if judge.group else ""
+        sources = [name for name in (f"answer{many}", f"rollout_id{many}") if name in members]
+        label = members.get(f"label{many}")
+        if len(sources) != 1 or label is None:
+            raise self._wrong(
+                f"of judge {judge.name!r} needs label{many}, and one of answer{many} and rollout_id{many}"
+            )
+        given, labels = (members[sources[0]], label) if judge.group else ([members[sources[0]]], [label])
+        if not isinstance(given, list) or not isinstance(labels, list) or len(given) != len(labels) or not given:
+            raise self._wrong("needs as many labels as answers")
+        if judge.group and len(given) < 2:
+            raise self._wrong("needs at least two answers to compare")
+        read = self._stored if sources[0].startswith("rollout") else self._played
+        trajectories = [await read(item, members) for item in given]
+        first = trajectories[0]
+        if not judge.applies_to(first.environment):
+            raise self._wrong(f"is of environment {first.environment!r}, which judge {judge.name!r} is not for")
+        if any(
+            (one.environment, one.split, one.seed) != (first.environment, first.split, first.seed)
+            for one in trajectories
+        ):
+            raise self._wrong("has rollouts of different seeds")
+        task = self._planner.instance(first.environment, first.split, first.seed).task
+        values = tuple(self._label(judge, value) for value in labels)
+        return Case(judge, tuple(trajectories), values, task, first.config, self._place)
+
+    def _judge(self, name: Any) -> JudgeSpec:
+        judges = [judge for judge in self._spec.judges if name is None or judge.name == name]
+        if len(judges) != 1:
+            known = ", ".join(judge.name for judge in self._spec.judges)
+            found = "names no judge, and the app has several" if name is None else f"has judge {str(name)[:80]!r}"
+            raise self._wrong(f"{found}; judges are {known}")
+        return judges[0]
+
+    def _label(self, judge: JudgeSpec, value: Any) -> float:
+        lowest, highest = judge.scale
+        if judge.choices and value in judge.choices:
+            return lowest + (highest - lowest) * judge.choices.index(value) / (len(judge.choices) - 1)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
+            words = f"one of {', '.join(judge.choices)}, or a number" if judge.choices else "a number"
+            raise self._wrong(f"has label {str(value)[:80]!r}; expected {words} from {lowest:g} to {highest:g}")
+        return float(value)
+
+    async def _played(self, answer: Any, members: dict[str, Any]) -> Trajectory:
+
+        config = {**members.get("config", {}), **({"split": members["split"]} if "split" in members else {})}
+        body = {
+            "run_id": "calibrate",
+            "mode": "eval",
+            "ops": [],
+            "env": {"env_name": members.get("environment"), "seed": members.get("seed", 0), "config": config},
+            "policy": {"policy_name": "constant", "config": {"action": answer}},
+        }
+        plan = self._planner.plan(RolloutRequest.model_validate(body))
+        played = await asyncio.to_thread(play, self._unscored, plan, SystemClock(), Control(), [])
+        if played.failure is not None:
+            raise self._wrong(f"could not be played: {played.failure.message}")
+        return played.trajectory
+
+    async def _stored(self, rollout_id: Any, _: dict[str, Any]) -> Trajectory:
+
+        if self._store is None:
+            raise self._wrong("names a rollout_id, and there is no store (--store URL)")
+        stored = await self._store.load(str(rollout_id))
+        if stored is None:
+            raise self._wrong(f"names rollout {str(rollout_id)[:80]!r}, which is not in the store")
+        return await load_trajectory(self._store, stored)
+
+    def _wrong(self, what: str) -> ConfigError:
+        return ConfigError(f"{self._place} {what}.")
