@@ -1,4 +1,4 @@
-"""What an app is, on the terminal. Reads the bodies of `/info` and `/task_info`, made here or fetched from a server."""
+"""An app's description on the terminal, from the bodies of `/info` and `/task_info`, made here or fetched."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ def print_description(
     info: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]], unavailable: Mapping[str, Mapping[str, str]]
 ) -> None:
     """tasks: environment to one of its TaskInfos, the default environment first. unavailable: environment to policy to
-    why it cannot act; a server does not tell, so it is empty there.
+    why it cannot act; empty for a server, which does not report it.
     """
     out = console()
     task = info["service"]["task"]
     out.print(f"{clean(task['name'])} {info['service']['version']}", style="bold")
     if task.get("description"):
         out.print(flowing(str(task["description"])))
-    for name, told in tasks.items():
+    for name, described in tasks.items():
         out.print()
-        _environment(name, told, unavailable.get(name, {}), default=len(tasks) > 1 and name == next(iter(tasks)))
+        _environment(name, described, unavailable.get(name, {}), default=len(tasks) > 1 and name == next(iter(tasks)))
 
 
 def reward_words(task: Mapping[str, Any]) -> list[str]:
@@ -138,10 +138,10 @@ def _actions(tools: list[Mapping[str, Any]]) -> None:
                 rows.add_row(f"    {clean(name)}:", clean(words))
             out.print(rows)
             out.print(")")
-        told = flowing(str(tool.get("description") or ""))
+        description = flowing(str(tool.get("description") or ""))
         plain = " It takes the assistant's plain words." if tool.get("text") else ""
         rows = table("", "")
-        rows.add_row("  ", told + plain)
+        rows.add_row("  ", description + plain)
         out.print(rows)
 
 

@@ -110,7 +110,7 @@ def serve(
 
 
 def _keys(settings: Settings, host: str, *, local: bool) -> tuple[BearerKeys, str | None]:
-    """The keys that open the backend, and the one that was made for it. Raises ConfigError."""
+    """The keys that the backend accepts, and the one that was made for it. Raises ConfigError."""
     from taskapp_kit.backend.auth import BearerKeys
 
     given = [key for key in (settings.variable(KEY) or "").split(",") if key.strip()]
@@ -132,8 +132,8 @@ def _banner(url: str, settings: Settings, store: str, minted: str | None, *, loc
     facts = table("", "")
     facts.add_row("engine", "rollouts: plays and scores; no weights are updated")
     facts.add_row("trainer id", "rollouts")
-    kept = store.strip().lower() not in ("none", "memory", ":memory:")
-    facts.add_row("store", clean(store) if kept else "none: jobs are forgotten when it stops")
+    persistent = store.strip().lower() not in ("none", "memory", ":memory:")
+    facts.add_row("store", clean(store) if persistent else "none: jobs are forgotten when it stops")
     facts.add_row("key", f"made for this run and shown here only; {KEY} gives one that stays" if minted else KEY)
     own = "ENVIRONMENT_API_KEY" if settings.environment_api_key else "those that are uploaded (taskapp setup)"
     facts.add_row("task apps", own)

@@ -56,8 +56,8 @@ def command(ctx: click.Context, app: str, backend_url: str | None, env_files: tu
         served = app if is_url(app) else None
         findings += asyncio.run(check_backend(backend_url, settings.backend_key, served))
     if as_json:
-        told = without_keys([asdict(finding) for finding in findings], settings.keys)
-        print_json({"ok": not failed(findings), "findings": told})
+        shown = without_keys([asdict(finding) for finding in findings], settings.keys)
+        print_json({"ok": not failed(findings), "findings": shown})
     else:
         show(findings, console(), settings.keys)
     ctx.exit(1 if failed(findings) else 0)
@@ -84,9 +84,9 @@ def failed(findings: Sequence[Finding]) -> bool:
 
 
 def show(findings: Sequence[Finding], out: Console, keys: Sequence[str | None]) -> None:
-    """One row each: what was looked at, whether it is right, what was found, what to do. keys: are not shown.
+    """Print one row each: what was checked, whether it is right, what was found, what to do. keys: never shown.
 
-    A check keeps the key out that it asks with; here the other one is, too.
+    A check removes the key that it sends; here the other one is removed, too.
     """
     from taskapp_kit.net.redact import without_keys
 

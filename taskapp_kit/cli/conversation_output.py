@@ -19,7 +19,7 @@ COLUMN = 9
 
 
 class RolloutLines:
-    """Prints the events of one rollout. When nobody reads on (`| head`), the rollout goes on all the same.
+    """Prints the events of one rollout. When the reader closes the pipe (`| head`), the rollout continues.
 
     width: columns, None takes the terminal's. full: nothing is cut and nothing folded.
     """
@@ -29,8 +29,8 @@ class RolloutLines:
         self._conversation = ConversationLines(width=width, full=full)
         self._talks, self._read = False, True
 
-    def tell(self, event: Event) -> None:
-        """One event; in the environment's thread."""
+    def show(self, event: Event) -> None:
+        """Print one event; called in the environment's thread."""
         if self._read:
             try:
                 self._print(event)
@@ -41,7 +41,7 @@ class RolloutLines:
         if isinstance(event, Started):
             self._talks = event.policy == MODEL
         elif self._talks:
-            self._conversation.tell(event)
+            self._conversation.show(event)
         elif isinstance(event, Observed):
             self._steps.start(observation_words(event.observation))
         elif isinstance(event, Stepped):
@@ -59,8 +59,8 @@ class ConversationLines:
         self._out = console(width=width)
         self._most = None if full else MOST_LETTERS
 
-    def tell(self, event: Event) -> None:
-        """One event."""
+    def show(self, event: Event) -> None:
+        """Print one event."""
         if isinstance(event, Answered):
             self._answered(event)
         elif isinstance(event, Stepped):
@@ -89,8 +89,8 @@ class ConversationLines:
 
     def _say(self, who: str, words: str, style: str = "") -> None:
         most = len(words) if self._most is None else self._most
-        told = words if len(words) <= most else f"{words[:most]}… ({len(words) - most} more)"
-        lines = clean(told.strip()).split("\n")
+        shown = words if len(words) <= most else f"{words[:most]}… ({len(words) - most} more)"
+        lines = clean(shown.strip()).split("\n")
         self._out.print(Text(f"{who:<{COLUMN}}{lines[0]}", style=style))
         for line in lines[1:]:
             self._out.print(Padding(Text(line, style=style), (0, 0, 0, COLUMN)))

@@ -162,10 +162,10 @@ def _store(plan: DeployPlan) -> str:
         "memory": "one container holds idempotency keys and results in its memory",
         "store": "containers share idempotency keys and results there, too",
     }[plan.coordinator]
-    kept = (
+    storage = (
         LOST if plan.settings.store == "none" else "every rollout goes to the Postgres of TASKAPP_STORE in the Secret."
     )
-    return f"{plan.settings.store}: {kept} {together[0].upper()}{together[1:]}."
+    return f"{plan.settings.store}: {storage} {together[0].upper()}{together[1:]}."
 
 
 def _containers(plan: DeployPlan) -> str:

@@ -1,4 +1,4 @@
-"""What goes from env files into a Secret on Modal, and what does not; a key for the door is made when there is none."""
+"""The values of env files that go into a Secret on Modal; a missing task app key is made."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ STAYS = (
     "TASKAPP_HOST",
     "TASKAPP_PORT",
 )
-"""Names that begin so stay here: keys that a container has no use for or that open too much, and this machine's places."""
+"""Prefixes of names that are not sent: keys that a container does not need, and paths and addresses of this machine."""
 
 
 def values_for(plan: DeployPlan, env_files: Sequence[str], *, mint: bool) -> dict[str, str]:
-    """What goes into the Secret from the env files; without --env-file from `.env` here.
+    """The values for the Secret, from the env files; without --env-file from `.env` here.
 
     mint: an ENVIRONMENT_API_KEY that neither they nor the process environment have is made, and written into the last
     env file, mode 600, before it goes anywhere: Modal never shows it again. It is not printed.

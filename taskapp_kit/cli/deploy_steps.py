@@ -1,4 +1,4 @@
-"""Before and after a deploy to Modal: the name, the Secret, and then the answer and one rollout."""
+"""Before and after a deploy to Modal: check the name and the Secret; wait for an answer and play one rollout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def ready(plan: DeployPlan, how: DeployOptions, given: dict[str, Any]) -> str | None:
-    """Sees to it that the name is free or ours, and that the Secret is there. The key, where it is known here.
+    """Check that the name is free or ours, and make sure of the Secret; the key, where it is known here.
 
     Raises ModalRefused, ConfigError, Unavailable.
     """
@@ -44,7 +44,7 @@ def ready(plan: DeployPlan, how: DeployOptions, given: dict[str, Any]) -> str | 
 
 
 def _secrets(plan: DeployPlan, how: DeployOptions, given: dict[str, Any], found: Account) -> None:
-    """Makes or updates the app's own Secret where it was asked for. Raises ModalRefused: a Secret or key is missing."""
+    """Make or update the app's own Secret where a flag says so. Raises ModalRefused: a Secret or key is missing."""
     from taskapp_kit.cli.deploy_secret import DOOR, values_for
     from taskapp_kit.deploy.modal.account import ModalRefused, make_secret
 
@@ -71,7 +71,7 @@ def _secrets(plan: DeployPlan, how: DeployOptions, given: dict[str, Any], found:
             )
         if not make_secret(own, values, environment=how.environment, update=given["update_secret"]):
             raise ModalRefused(
-                f"The Secret {own!r} was made by somebody else meanwhile, and stays as it is.",
+                f"The Secret {own!r} was made by another process meanwhile, and is not changed.",
                 hint="Run this again to use it.",
             )
         click.echo(f"Secret {own}: {'made' if missing else 'set'} {', '.join(sorted(values))}.", err=True)
@@ -85,16 +85,16 @@ def _secrets(plan: DeployPlan, how: DeployOptions, given: dict[str, Any], found:
 
 
 def after(plan: DeployPlan, how: DeployOptions, key: str | None, *, wait: bool, as_json: bool) -> None:
-    """Says where the app is, when it answers there, and what to do next. Raises ModalRefused."""
+    """Print where the app is, once it answers there, and what to do next. Raises ModalRefused."""
     from taskapp_kit.deploy.modal import account as modal_account
     from taskapp_kit.deploy.modal.settings import WEB_FUNCTION
 
     url = modal_account.address(plan.app_name, WEB_FUNCTION, environment=how.environment)
-    told: dict[str, Any] = {"app_name": plan.app_name, "url": url, "environment": how.environment}
+    deployed: dict[str, Any] = {"app_name": plan.app_name, "url": url, "environment": how.environment}
     if wait:
-        told["smoke"] = look_at(plan, url, key)
+        deployed["smoke"] = look_at(plan, url, key)
     if as_json:
-        print_json(told)
+        print_json(deployed)
         return
     click.echo(
         f"\n{clean(plan.app_name)} answers at {clean(url)}" if wait else f"\n{clean(plan.app_name)} is at {clean(url)}"
@@ -103,7 +103,7 @@ def after(plan: DeployPlan, how: DeployOptions, key: str | None, *, wait: bool, 
 
 
 def look_at(plan: DeployPlan, url: str, key: str | None) -> dict[str, Any] | None:
-    """Waits for /health, then plays one short rollout; told on stderr. None without the key. Raises ModalRefused."""
+    """Wait for /health, then play one short rollout, reported on stderr. None without the key. Raises ModalRefused."""
     from taskapp_kit.client.blocking_portal import run
     from taskapp_kit.deploy.modal import check as modal_check
 
@@ -111,28 +111,32 @@ def look_at(plan: DeployPlan, url: str, key: str | None) -> dict[str, Any] | Non
     seconds = float(plan.settings.startup_timeout_seconds or 0) + 60.0
     last: list[str] = []
 
-    def tell(text: str) -> None:
+    def report_progress(text: str) -> None:
         if last != [text]:
             click.echo(clean(text), err=True)
         last[:] = [text]
 
-    known = run(modal_check.healthy(url, key, seconds=seconds, tell=tell))
+    known = run(modal_check.healthy(url, key, seconds=seconds, tell=report_progress))
     if key is None or not known:
         why = "The key here is not the one in the Secret" if key else "It answers; its key is not known here"
         click.echo(f"{why}, so no rollout was tried. Give --env-file, or ENVIRONMENT_API_KEY.", err=True)
         return None
-    told = plan.rehearsal
-    if told is None or not told.policy:
-        why = "Without a rehearsal no policy is known" if told is None else "No policy of the app plays without a model"
+    rehearsal = plan.rehearsal
+    if rehearsal is None or not rehearsal.policy:
+        why = (
+            "Without a rehearsal no policy is known"
+            if rehearsal is None
+            else "No policy of the app plays without a model"
+        )
         click.echo(f"It answers. {why}, so no rollout was tried.", err=True)
         return None
     smoke = run(
         modal_check.smoke(
             url,
             key,
-            told.policy,
-            environment=told.environment,
-            seed=told.seed,
+            rehearsal.policy,
+            environment=rehearsal.environment,
+            seed=rehearsal.seed,
             seconds=float(plan.settings.timeout_seconds or 0),
         )
     )
@@ -144,7 +148,7 @@ def look_at(plan: DeployPlan, url: str, key: str | None) -> dict[str, Any] | Non
 
 
 def end_on_signals() -> None:
-    """A closed terminal or a polite kill ends a command as Ctrl-C does: what Modal runs for it is then taken down."""
+    """Let a closed terminal and SIGTERM end a command as Ctrl-C does: what Modal runs for it is then stopped."""
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup asks to ignore one

@@ -1,4 +1,4 @@
-"""`taskapp eval`: many rollouts, here or at a server, kept in a directory that can be taken up again."""
+"""`taskapp eval`: many rollouts, here or at a server, stored in a directory from which it can be resumed."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def command(
     cache: Path | None,
     **options: Any,
 ) -> None:
-    """Play many rollouts and tell what they come to.
+    """Play many rollouts and summarise them.
 
-    Each finished rollout is a line of DIR/results.jsonl; whatever ends the command, --resume goes on from there and plays
+    Each finished rollout is a line of DIR/results.jsonl; whatever ends the command, --resume continues from there and plays
     none twice. A failed rollout is counted by where it broke, never averaged. Ctrl-C stops.
 
     Exit status: 0 no rollout failed, 1 some failed, or it was stopped, 2 the command line is wrong.
@@ -142,24 +142,24 @@ def _print(summary: dict[str, Any], session: Session, *, as_json: bool) -> int:
         if session.without_app:
             console().print("\nNo aggregates: the app's own code is not here. --app-id APP computes them.")
     failed, problem = summary["rollouts"]["failed"], summary["aggregates_problem"]
-    told = []
+    notes = []
     if summary.get("judges") == "skip":
-        told.append("Judges were skipped: their scores are null, and so is every reward that needs one.")
+        notes.append("Judges were skipped: their scores are null, and so is every reward that needs one.")
     if failed:
-        told.append(
+        notes.append(
             f"{failed} of {summary['rollouts']['done']} rollouts failed; they are in no mean. `taskapp rollout` with one of "
             "their seeds shows more; the same command with --resume --retry-failed plays them again."
         )
     idle = summary["rollouts"]["without_valid_action"]
     if idle:
-        told.append(
+        notes.append(
             f"Warning: in {idle} of {summary['rollouts']['done']} rollouts every action was refused or unusable; "
             "`taskapp rollout` with one of their seeds shows why."
         )
-    told += [f"Warning: {clean(warning)}" for warning in session.warnings]
+    notes += [f"Warning: {clean(warning)}" for warning in session.warnings]
     if problem:
-        told.append(f"The aggregates could not be computed: {clean(problem)}")
+        notes.append(f"The aggregates could not be computed: {clean(problem)}")
     errors = console(stderr=True)
-    for paragraph in told:
+    for paragraph in notes:
         errors.print(f"\n{paragraph}", soft_wrap=not errors.is_terminal)
     return 1 if failed or problem else 0

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from taskapp_kit.cli.terminal import clean, console, table
+from taskapp_kit.cli.terminal import clean, console, one_line, table
 from taskapp_kit.contract.trajectory import KIT_METRICS
 
 
 def print_summary(summary: Mapping[str, Any], path: Path) -> None:
-    """Everything that a person first asks for; the rest is in `summary.json`."""
+    """Print the figures that matter first; the rest is in `summary.json`."""
     out = console()
     count = summary["rollouts"]
     facts = table("", "")
@@ -65,11 +65,7 @@ def _rollouts(summary: Mapping[str, Any]) -> str:
     if count["undefined"]:
         parts.append(f"{count['undefined']} without a reward")
     each = f", {summary['repeats']} of each" if summary["repeats"] > 1 else ""
-    return f"{count['done']} ({', '.join(parts)}), seeds {_cut(summary['seeds'])}{each}"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:59]}…"
+    return f"{count['done']} ({', '.join(parts)}), seeds {one_line(summary['seeds'], 60)}{each}"
 
 
 def _mean(column: Mapping[str, Any], *, of: int | None = None) -> str:
@@ -84,12 +80,12 @@ def _mean(column: Mapping[str, Any], *, of: int | None = None) -> str:
 def _print_metrics(metrics: Mapping[str, Any]) -> None:
     """The environment's and the app's own; those that are always 0 are counted."""
     own = {name: column for name, column in metrics.items() if name not in KIT_METRICS}
-    told = {name: column for name, column in own.items() if column["mean"]}
-    _print_columns("metric", told)
-    zero = len(own) - len(told)
+    shown = {name: column for name, column in own.items() if column["mean"]}
+    _print_columns("metric", shown)
+    zero = len(own) - len(shown)
     if zero:
         out = console()
-        if not told:
+        if not shown:
             out.print()
         out.print(f"{zero} {'metric is' if zero == 1 else 'metrics are'} 0 on average", style="dim")
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from taskapp_kit.evaluate.results import Result
 
 FAILURES_SHOWN = 3
-"""The first of each kind is told as it happens, up to so many kinds; the others are counted."""
+"""The first failure of each kind is shown as it happens, up to so many kinds; the others are counted."""
 
 
 class Counts:
-    """What is there so far, and how fast it comes. `seconds` counts from the first `begin`."""
+    """The results so far, and their rate. `seconds` counts from the last `begin`."""
 
     def __init__(self) -> None:
         self.asked = self.done = self.played = 0
@@ -29,12 +29,12 @@ class Counts:
         self._began = time.monotonic()
 
     def begin(self, asked: int, done: int) -> None:
-        """From here on rollouts are played."""
+        """Rollouts are played from now on."""
         self.asked, self.done, self.played = asked, done, 0
         self._began = time.monotonic()
 
     def see(self, result: Result) -> None:
-        """A result, of now or of before."""
+        """Count a result, of this run or of an earlier one."""
         if result.failed:
             self.failures[result.boundary or "untold"] += 1
         elif result.reward is not None:
@@ -48,14 +48,14 @@ class Counts:
 
     def words(self) -> list[str]:
         """Mean reward, rate, time to go, failures by boundary; what is not known yet is left out."""
-        told = [f"reward {self._sum / self._scored:.4g}"] if self._scored else []
+        parts = [f"reward {self._sum / self._scored:.4g}"] if self._scored else []
         rate = self.played / self.seconds if self.seconds > 0 else 0.0
         if rate:
-            told += [f"{rate:.3g}/s", f"{_clock((self.asked - self.done) / rate)} to go"]
+            parts += [f"{rate:.3g}/s", f"{_clock((self.asked - self.done) / rate)} to go"]
         if self.failures:
             by = ", ".join(f"{clean(name)} {count}" for name, count in self.failures.most_common())
-            told.append(f"{self.failures.total()} failed ({by})")
-        return told
+            parts.append(f"{self.failures.total()} failed ({by})")
+        return parts
 
 
 class EvalDisplay:
@@ -78,7 +78,7 @@ class EvalDisplay:
             self._out.print(text, soft_wrap=not self._out.is_terminal)
 
     def begin(self, *, asked: int, done: int) -> None:
-        """The bar appears."""
+        """Show the bar."""
         self.counts.begin(asked, done)
         if self._quiet or not self._out.is_terminal or done == asked:
             return
@@ -96,7 +96,7 @@ class EvalDisplay:
         self._bar.start()
 
     def result(self, result: Result) -> None:
-        """One more."""
+        """Count and show one more result."""
         self.counts.see(result)
         self.counts.done += 1
         self.counts.played += 1
@@ -119,7 +119,7 @@ class EvalDisplay:
         self.say(where + one_line(result.message or "", 300))
 
     def close(self) -> None:
-        """The bar goes."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -127,14 +127,14 @@ class EvalDisplay:
 
 def used_words(progress: Used) -> list[str]:
     """Rollouts under way; turns and tokens so far, where there are any; cost, where a price is known."""
-    told = [f"{progress.under_way} under way"]
+    parts = [f"{progress.under_way} under way"]
     if progress.turns:
-        told.append(f"{progress.turns:,} turn{'' if progress.turns == 1 else 's'}")
+        parts.append(f"{progress.turns:,} turn{'' if progress.turns == 1 else 's'}")
     if progress.tokens:
-        told.append(f"{progress.tokens:,.0f} tokens")
+        parts.append(f"{progress.tokens:,.0f} tokens")
     if progress.cost is not None:
-        told.append(f"${progress.cost:.4f}" if progress.cost < 1 else f"${progress.cost:,.2f}")
-    return told
+        parts.append(f"${progress.cost:.4f}" if progress.cost < 1 else f"${progress.cost:,.2f}")
+    return parts
 
 
 def _clock(seconds: float) -> str:

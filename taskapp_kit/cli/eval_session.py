@@ -1,4 +1,4 @@
-"""One run of `taskapp eval`: opens who plays and the directory, plays what is missing, sums up, closes."""
+"""One run of `taskapp eval`: opens the app and the directory, plays what is missing, summarises, closes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 
 from taskapp_kit.cli.eval_progress import EvalDisplay
 from taskapp_kit.cli.options import is_url
-from taskapp_kit.cli.terminal import clean
+from taskapp_kit.cli.terminal import clean, one_line
 from taskapp_kit.errors import DiscoveryError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class DirectoryCounts:
 
 
 class Session:
-    """One run of the command: opens the player and the directory, plays, sums up, closes.
+    """One run of the command: opens the app and the directory, plays, summarises, closes.
 
     warnings: sentences about the app that `run` adds, one for each environment.
     """
@@ -82,7 +82,7 @@ class Session:
         self._asked = asked
         self._settings = settings
         self._note = note
-        self._kept: DirectoryCounts | None = None
+        self._counts: DirectoryCounts | None = None
         self._app_reference: str | None = None
         self.warnings: list[str] = []
         self.without_app = is_url(asked.app) and asked.local is None
@@ -110,7 +110,7 @@ class Session:
         found = self._named(open_app(asked.app, self._settings))
         found.freeze()
         if self.path is None:
-            self.path = _new_place(found.name, asked.policy)
+            self.path = _new_directory(found.name, asked.policy)
         return LocalRunner(
             found,
             self._settings,
@@ -122,7 +122,7 @@ class Session:
         )
 
     def _named(self, app: TaskApp) -> TaskApp:
-        """The app; how it is found again goes into the configuration."""
+        """The app; its import reference is stored in the configuration."""
         from taskapp_kit.declare.discovery import reference_of
 
         with suppress(DiscoveryError):  # an app that no module's global holds
@@ -149,7 +149,7 @@ class Session:
         about = await self._waited_for(player.about(asked.environment))
         plan = self._plan(about)
         await player.check(plan)
-        self.path = self.path or _new_place(about.app, asked.policy)
+        self.path = self.path or _new_directory(about.app, asked.policy)
         directory = Directory(self.path, plan)
         try:
             whole = configuration(plan, about, app_reference=self._app_reference)
@@ -169,14 +169,14 @@ class Session:
                         watch=self.display,
                     )
                 finally:
-                    self._kept = DirectoryCounts(directory.done, directory.failed, len(plan))
+                    self._counts = DirectoryCounts(directory.done, directory.failed, len(plan))
             self.display.close()
             return summarise(plan, directory, about, player.spec)
         finally:
             directory.close()
 
     async def _waited_for(self, asked: Coroutine[Any, Any, EvaluatedApp]) -> EvaluatedApp:
-        """The answer; a server that is slow to give it (a cold container, or one that hangs) is told of."""
+        """The answer; reports a server that is slow to give it (a cold container, or one that hangs)."""
         task = asyncio.create_task(asked)
         try:
             if not (await asyncio.wait([task], timeout=SILENCE_SECONDS))[0]:
@@ -206,10 +206,10 @@ class Session:
         )
 
     def _begin(self, plan: EvalPlan, about: EvaluatedApp, directory: Directory, config: dict[str, Any]) -> None:
-        """Says what is done and what was there before."""
+        """Print what will be played and what was there before."""
         name = " ".join(filter(None, (about.app, about.version)))
         note = f" ({self._note})" if self._note else ""
-        seeds = str(plan.seeds) if len(str(plan.seeds)) <= 60 else f"{str(plan.seeds)[:59]}…"
+        seeds = one_line(str(plan.seeds), 60)
         count = f"{len(plan)} rollout{'' if len(plan) == 1 else 's'}"
         self.display.say(
             clean(f"{name}, policy {plan.policy_name}{note}, seeds {seeds}: {count}; results go to {directory.path}")
@@ -225,15 +225,15 @@ class Session:
             self.display.say("Warning: the app's checkout is at another commit than when this evaluation began.")
 
     def how_to_go_on(self, *, retry_failed: bool = False) -> None:
-        """After a break: what is kept, and how the rest comes. retry_failed: failed rollouts should be played again."""
-        if self._kept is None or not self._kept.done:
+        """Print, after an interruption, what is stored and how to resume. retry_failed: play failed rollouts again."""
+        if self._counts is None or not self._counts.done:
             return
-        kept, flags = self._kept, "--resume --retry-failed" if retry_failed else "--resume"
-        failed = f" ({kept.failed} of them failed)" if kept.failed else ""
-        if retry_failed or kept.done < kept.asked:
+        counts, flags = self._counts, "--resume --retry-failed" if retry_failed else "--resume"
+        failed = f" ({counts.failed} of them failed)" if counts.failed else ""
+        if retry_failed or counts.done < counts.asked:
             click.echo(
                 clean(
-                    f"{kept.done} of {kept.asked} rollouts are kept{failed}. The same command with --out {self.path} "
+                    f"{counts.done} of {counts.asked} rollouts are kept{failed}. The same command with --out {self.path} "
                     f"{flags} goes on{' and plays the failed ones again' if retry_failed else ''}."
                 ),
                 err=True,
@@ -250,7 +250,7 @@ def _first_seeds(about: EvaluatedApp, split: str | None) -> Seeds:
     return Seeds(range(seed, seed + 1) for seed in seeds[:FIRST_SEEDS])
 
 
-def _new_place(app: str, policy: dict[str, Any]) -> Path:
+def _new_directory(app: str, policy: dict[str, Any]) -> Path:
     """A directory of its own for an evaluation without --out."""
     from datetime import UTC, datetime
 

@@ -94,7 +94,7 @@ def _local(app: TaskApp, settings: Settings, wanted: str | None) -> dict[str, An
     from taskapp_kit.rollout.service import sandbox_in_use
 
     spec = app.freeze()
-    told = Description(
+    description = Description(
         spec,
         max_time_seconds=settings.max_time_seconds,
         max_concurrent=settings.max_concurrent,
@@ -107,7 +107,7 @@ def _local(app: TaskApp, settings: Settings, wanted: str | None) -> dict[str, An
     for environment in chosen:
         split = environment.split_names[0]
         row = environment.tasks.rows(split)[0] if environment.tasks is not None else None
-        tasks[environment.name] = told.task(environment, split, environment.first_seed, row)
+        tasks[environment.name] = description.task(environment, split, environment.first_seed, row)
         policies = policies_of(spec, environment)
         unavailable[environment.name] = {name: why for name, why in policies.items() if why is not None}
         first = first or {
@@ -124,7 +124,7 @@ def _local(app: TaskApp, settings: Settings, wanted: str | None) -> dict[str, An
         asked.append(extra)
     sandbox = sandbox_in_use()
     return {
-        "info": told.info(),
+        "info": description.info(),
         "sandbox": [] if sandbox is None else sandbox.lines(),
         "task_info": tasks,
         "unavailable_policies": unavailable,

@@ -1,4 +1,4 @@
-"""What the commands for jobs need to know: the backend, the task app and the two keys, and where each came from.
+"""The settings of the commands for jobs: the backend, the task app and the two keys.
 
 Precedence as everywhere: flag > process environment > `--env-file` (a later file wins) > `.env` > `taskapp.toml`.
 """
@@ -23,7 +23,7 @@ LOCAL_BACKEND = "http://127.0.0.1:8500"
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """A value that nobody gave is None. backend_url, task_app_url: addresses. backend_key, task_app_key: the keys."""
+    """The addresses and keys of a command about jobs; None where not set."""
 
     backend_url: str | None
     task_app_url: str | None
@@ -32,7 +32,7 @@ class JobSettings:
 
     @property
     def keys(self) -> tuple[str | None, str | None]:
-        """Both, to be kept out of what is shown."""
+        """Both keys, which are never shown."""
         return self.backend_key, self.task_app_key
 
     def needed_backend(self) -> str:
@@ -60,10 +60,10 @@ def job_settings(
     return _of(load(env_files=env_files), backend_url, task_app_url)
 
 
-def asked_for(
+def job_settings_or_ask(
     *, env_files: Sequence[str], backend_url: str | None, task_app_url: str | None, task_app_needed: bool
 ) -> JobSettings:
-    """As `job_settings`; at a terminal, when a value is missing, the path of an env file that holds it is asked for once."""
+    """As `job_settings`; at a terminal, prompts once for an env file when a value is missing."""
     found = job_settings(env_files=env_files, backend_url=backend_url, task_app_url=task_app_url)
     missing = [
         name for name, value in ((SYNTH_KEY, found.backend_key), (ENVIRONMENT_KEY, found.task_app_key)) if not value

@@ -1,4 +1,4 @@
-"""A job, followed in a terminal: progress, the reward's curve and what happened; plain lines where there is none."""
+"""A job followed in a terminal: progress, the reward's curve and events; plain lines where stderr is no terminal."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from taskapp_kit.client import RLJob
 
 QUIET_SECONDS = 15.0
-"""Without a terminal, progress alone is told this often at most."""
+"""Without a terminal, progress alone is printed this often at most."""
 LAST_EVENTS_SECONDS = 5.0
 """How long the stream of events may go on after the job's end."""
 SHOWN_EVENTS = 6
 
 
 class JobDisplay(Protocol):
-    """What is told while a job runs. `status` is the backend's status object, `event` one of its events."""
+    """Shows a running job. `status` is the backend's status object, `event` one of its events."""
 
     def status(self, status: Mapping[str, Any]) -> None:
         """The job's status changed."""
@@ -41,19 +41,19 @@ class JobDisplay(Protocol):
 async def follow(
     job: RLJob, display: JobDisplay, *, timeout_seconds: float, interval_seconds: float, keys: Sequence[str | None] = ()
 ) -> dict[str, Any]:
-    """The job's last status. keys: never shown, though a backend may tell them. Raises JobTimeout, BackendError."""
+    """The job's last status. keys: never shown, though a backend may send them. Raises JobTimeout, BackendError."""
     display = _WithoutKeys(display, keys)
     with _without_warnings():
-        telling = asyncio.create_task(_show_events(job, display))
+        events_task = asyncio.create_task(_show_events(job, display))
         try:
             last = await job.poll_until_complete_async(
                 timeout=timeout_seconds, interval=interval_seconds, on_status=display.status
             )
-            await asyncio.wait([telling], timeout=LAST_EVENTS_SECONDS)
+            await asyncio.wait([events_task], timeout=LAST_EVENTS_SECONDS)
         finally:
-            telling.cancel()
+            events_task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):  # events are shown; the status decides
-                await telling
+                await events_task
     return last
 
 
@@ -93,7 +93,7 @@ def display_for(*, quiet: bool = False) -> Iterator[JobDisplay]:
 
 
 class Silent:
-    """Tells nothing."""
+    """Shows nothing."""
 
     def status(self, status: Mapping[str, Any]) -> None:
         """Nothing."""
@@ -103,7 +103,7 @@ class Silent:
 
 
 class _WithoutKeys:
-    """Tells a display what it is told, but for the keys."""
+    """Passes everything on to a display, without the keys."""
 
     def __init__(self, display: JobDisplay, keys: Sequence[str | None]) -> None:
         self._display, self._keys = display, keys
@@ -123,12 +123,12 @@ class Lines:
     def __init__(self, out: Console, clock: Any = time.monotonic) -> None:
         self._out, self._clock = out, clock
         self._word = ""
-        self._told_at = -QUIET_SECONDS
+        self._printed_at = -QUIET_SECONDS
 
     def status(self, status: Mapping[str, Any]) -> None:
-        """The word when it changed; progress when nothing was said for a while."""
+        """Print the word when it changed; progress when nothing was printed for a while."""
         word = word_of(status)
-        if word == self._word and self._clock() - self._told_at < QUIET_SECONDS:
+        if word == self._word and self._clock() - self._printed_at < QUIET_SECONDS:
             return
         self._word = word
         self._say(" · ".join([word, *facts(status)]))
@@ -138,12 +138,12 @@ class Lines:
         self._say(sentence(event))
 
     def _say(self, text: str) -> None:
-        self._told_at = self._clock()
+        self._printed_at = self._clock()
         self._out.print(text, soft_wrap=True)
 
 
 class LiveDisplay:
-    """A picture that is drawn anew: the status, a bar, the reward's curve, the latest events."""
+    """A live view: the status, a bar, the reward's curve, the latest events."""
 
     def __init__(self, out: Console) -> None:
         self._out = out
@@ -164,7 +164,7 @@ class LiveDisplay:
             self._rewards[step[0]] = step[1]
 
     def render(self) -> RenderableType:
-        """The picture of now."""
+        """The current view."""
         from rich.console import Group
         from rich.padding import Padding
         from rich.progress_bar import ProgressBar
@@ -199,20 +199,20 @@ def progress_of(status: Mapping[str, Any]) -> tuple[float, float]:
 
 def facts(status: Mapping[str, Any]) -> list[str]:
     """Progress and the latest metrics, in a few words each."""
-    told = []
+    parts = []
     completed, total = progress_of(status)
     if total > 0:
-        told.append(
+        parts.append(
             f"{completed:g}/{total:g} rollouts" if status.get("engine") == "rollouts" else f"{completed:g}/{total:g}"
         )
     metrics = status.get("metrics")
     if isinstance(metrics, Mapping):
-        told += [
+        parts += [
             f"{one_line(str(name), 24)} {number(metrics[name])}"
             for name in ("reward", "eval_reward", "failed")
             if _finite(metrics.get(name)) is not None
         ]
-    return told
+    return parts
 
 
 def sentence(event: Mapping[str, Any]) -> str:
@@ -240,7 +240,7 @@ def _finite(value: Any) -> float | None:
     return float(value)
 
 
-def told(text: str) -> str:
+def bounded(text: str) -> str:
     """A backend's words for the terminal, bounded."""
     return clean(text)[:2000]
 
@@ -270,11 +270,11 @@ def cause_of(last: Mapping[str, Any]) -> str:
     cause = last.get("error")
     if isinstance(cause, Mapping):
         cause = cause.get("message")
-    return f"The job ended as {word_of(last)}" + (f": {ended(told(str(cause)))}" if cause else ".")
+    return f"The job ended as {word_of(last)}" + (f": {ended(bounded(str(cause)))}" if cause else ".")
 
 
 def left(job: RLJob, backend: str) -> None:
-    """Says that the job is no longer followed."""
+    """Print that the job is no longer followed."""
     if job.job_id is None:
         click.echo("\nStopped before the backend had named a job.", err=True)
     else:

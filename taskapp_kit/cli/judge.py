@@ -64,7 +64,7 @@ def calibrate(
     app: str, labels: Path, repeats: int, threshold: float | None, concurrency: int, store: str | None,
     env_files: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
-    """Ask the judges of APP about labelled answers, and tell how far they agree.
+    """Ask the judges of APP about labelled answers, and measure how far they agree.
 
     A line of the file is {"seed": 0, "answer": "…", "label": 0.5}: the words (or the action) that are played at that
     seed, and a number in the judge's scale or one of its choices. {"rollout_id": "…", "label": …} names a stored rollout

@@ -1,9 +1,9 @@
-"""`taskapp`: the commands in their groups, and how a mistake is told.
+"""`taskapp`: the commands in their groups, and how an error is shown.
 
 A command is a module of this package, named in GROUPS, whose `command` is a click command. It is imported when it is
-asked for, and imports what is heavy inside its function.
+needed, and imports what is heavy inside its function.
 
-Exit status: 0 it worked; 1 what was asked for failed; 2 the command line, a setting or the request is wrong.
+Exit status: 0 success; 1 the command failed; 2 the command line, a setting or the request is wrong.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 
 
 class Commands(click.Group):
-    """The root: finds commands by name, shows them by group, tells the kit's errors in one paragraph."""
+    """The root: finds commands by name, shows them by group, prints the kit's errors in one paragraph."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Every command, in order."""

@@ -32,7 +32,7 @@ def command(app: str, modal_environment: str | None, **given: Any) -> None:
         if given["wait"]:
             try:
                 look_at(plan, url.rstrip("/"), key)
-            except TaskappError as error:  # it can be mended while it is served
+            except TaskappError as error:  # it can be fixed while it is served
                 complain(error)
 
     end_on_signals()

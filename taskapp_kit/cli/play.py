@@ -75,7 +75,7 @@ def command(
 
 
 class _Terminal:
-    """Shows what the person's last action led to, and reads the next one."""
+    """Shows the result of the person's last action, and reads the next one."""
 
     def __init__(self, environment: EnvironmentSpec, width: int | None) -> None:
         self._environment = environment
@@ -132,7 +132,7 @@ class _Terminal:
                 self._out.print(f"reward {number(step.reward)}", style="bold" if step.reward else "dim")
 
     def _check(self, answer: Decision) -> None:
-        """A slip of the fingers is told here, and costs no step. Raises NotUnderstood."""
+        """Check the arguments of known tools, so that a typing error costs no step. Raises NotUnderstood."""
         from taskapp_kit.cli.typed_actions import NotUnderstood
         from taskapp_kit.declare.signature import BadArguments
 

@@ -16,10 +16,10 @@ HEAD = """# The command line
 `module:attribute`, the name of a bundled app (`taskapp list`) or of an installed plugin, and for `info` and `rollout`
 also the URL of a running server.
 
-- Exit status: 0 it worked; 1 what was asked for failed; 2 the command line, a setting or the request is wrong.
+- Exit status: 0 success; 1 the command failed; 2 the command line, a setting or the request is wrong.
 - Results go to stdout, errors to stderr, in one paragraph that says what to do. When a rollout of a local app fails,
   the author's part of the traceback stands before it.
-- Nothing is asked for when there is no terminal.
+- No command prompts for input without a terminal.
 - A setting is taken from the first of: flag, process environment, `--env-file` (a later file wins), `.env` in the
   working directory, `taskapp.toml` there, default. `taskapp serve APP --show-config` says where each value came from.
 """

@@ -1,4 +1,4 @@
-"""A running task app, asked by a command: what the client finds wrong is told in the command line's words."""
+"""A running task app that a command sends requests to: the client's errors in the words of the command line."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class Remote:
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
         """The body of a GET. Raises RemoteError."""
-        return _told(lambda: self._client.get(path + (f"?{urlencode(query)}" if query else "")))
+        return _asked(lambda: self._client.get(path + (f"?{urlencode(query)}" if query else "")))
 
     def rollout(self, body: Mapping[str, Any], *, timeout_seconds: float) -> dict[str, Any]:
         """The answer of `POST /rollout`, also where a gateway makes its caller wait in a chain of redirects.
 
         The server has shown a sign of life before. Raises RemoteError, JobTimeout.
         """
-        _told(lambda: self._client.get("/", retries=0, seconds=SIGN_OF_LIFE_SECONDS))
-        return _told(lambda: self._client.rollout(body, timeout_seconds=timeout_seconds))
+        _asked(lambda: self._client.get("/", retries=0, seconds=SIGN_OF_LIFE_SECONDS))
+        return _asked(lambda: self._client.rollout(body, timeout_seconds=timeout_seconds))
 
 
-def _told(ask: Callable[[], Result]) -> Result:
+def _asked(ask: Callable[[], Result]) -> Result:
     from taskapp_kit.errors import TaskAppError
 
     try:

@@ -1,4 +1,4 @@
-"""`taskapp replay`: stored rollouts played again from their recorded answers and compared with what they were."""
+"""`taskapp replay`: stored rollouts, played again from their recorded answers and compared with the originals."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def command(
 
     Environment, split, seed, config and sample are taken from each stored rollout, and what its policy answered is
     answered again; no model and no judge is asked. Without ID every rollout of the app that did not fail is replayed.
-    Where something differs, the first difference is told: at which step, what was and what is. Exit status 1 then.
+    Where something differs, the first difference is printed: the step, the stored value and the new one. Exit status 1 then.
     """
     import asyncio
 
@@ -102,14 +102,14 @@ def _source(source: str) -> tuple[str, str | None]:
     if not path.is_dir():
         return source, None
     config = read_config(path)
-    kept = path / "rollouts.db"
-    if not kept.is_file():
+    database = path / "rollouts.db"
+    if not database.is_file():
         raise ConfigError(
-            f"{path} has no rollouts.db: its rollouts are kept elsewhere, or nowhere.",
+            f"{path} has no rollouts.db: its rollouts are stored elsewhere, or nowhere.",
             hint="Give their store: --from sqlite:///PATH or postgresql://…",
         )
     reference = config.get("app_reference")
-    return str(kept), reference if isinstance(reference, str) else None
+    return str(database), reference if isinstance(reference, str) else None
 
 
 async def _replayed(
@@ -193,9 +193,9 @@ def _print(one: Compared) -> None:
     if one.problem is not None:
         out.print(clean(f"  {one.problem}"), soft_wrap=True)
     if one.difference is not None:
-        told = one.difference
-        out.print(clean(f"  {told.where}, {told.what}"), soft_wrap=True)
-        for word, value in (("was", told.was), ("is", told.now)):
+        difference = one.difference
+        out.print(clean(f"  {difference.where}, {difference.what}"), soft_wrap=True)
+        for word, value in (("was", difference.was), ("is", difference.now)):
             out.print(clean(f"    {word:4}{_short(value)}"), soft_wrap=True)
 
 

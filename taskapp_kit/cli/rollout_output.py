@@ -1,4 +1,4 @@
-"""A rollout on the terminal: its steps as they come, then what it was worth. Reads the wire's answer."""
+"""A rollout on the terminal: its steps as they happen, then its scores. Reads the answer of `POST /rollout`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINES_OF_A_CELL = 20
 
 @dataclass(frozen=True, slots=True)
 class StepLine:
-    """What a step's line says beside its number; steps with equal lines are folded."""
+    """A step's line without its number; steps with equal lines are folded."""
 
     action: str
     observation: str
@@ -51,11 +51,11 @@ class StepLines:
 
     def step(self, index: int, tool: str, args: Any, observation: str, reward: float | None, *, refused: bool) -> None:
         """The lines of one step; `index` counts from 0."""
-        told = "" if reward is None else f"{reward:.4g}"
-        self._add(index + 1, StepLine(action_words(tool, args), observation, told, refused))
+        shown = "" if reward is None else f"{reward:.4g}"
+        self._add(index + 1, StepLine(action_words(tool, args), observation, shown, refused))
 
     def end(self) -> None:
-        """No more steps come: of a run of equal ones, says how many followed the first."""
+        """Print, for a run of equal steps, how many followed the first; no more steps come."""
         if self._repeated:
             more = self._row("", f"… {self._repeated:,} more, the same", "", "")
             self._out.print(more, style="dim", soft_wrap=True)
@@ -190,9 +190,9 @@ def _count(many: int, what: str) -> str:
 
 def _metrics(numbers: Mapping[str, Any], *, full: bool) -> str:
     """Those that are not 0; the others are counted, or named when `full`."""
-    told = [f"{clean(str(name))} {number(value)}" for name, value in numbers.items() if value or full]
-    zero = len(numbers) - len(told)
-    return ", ".join(told + ([_count(zero, "other") + (" is 0" if zero == 1 else " are 0")] if zero else []))
+    shown = [f"{clean(str(name))} {number(value)}" for name, value in numbers.items() if value or full]
+    zero = len(numbers) - len(shown)
+    return ", ".join(shown + ([_count(zero, "other") + (" is 0" if zero == 1 else " are 0")] if zero else []))
 
 
 def _parts(metrics: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`taskapp serve`: an app behind the front entrance, on this machine."""
+"""`taskapp serve`: an app over HTTP, on this machine."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, rel
 
 
 def _hide_handed_keys() -> None:
-    """Closes this process, which holds the keys for the child that serves, to processes that run an author's code.
+    """Protect this process, which has the keys for the child that serves, from processes that run an author's code.
 
     The resource tracker of `multiprocessing` starts with the child, inherits the environment and can be read by every
     process of the user, so it is started here, without the keys.
@@ -187,9 +187,9 @@ def _hide_handed_keys() -> None:
 
 
 def reload_factory() -> FastAPI:
-    """The application, in the child process that `--reload` starts again and again; its settings were handed over.
+    """The application, in the child process that `--reload` restarts; its settings come from the environment.
 
-    An author's mistake is told in one paragraph and ends the child; the next change of a file starts another.
+    An author's error is printed in one paragraph and ends the child; the next change of a file starts another.
     """
     from taskapp_kit.asgi import build
     from taskapp_kit.config import from_environment, keep_from_authors
@@ -208,7 +208,7 @@ def reload_factory() -> FastAPI:
 
 
 def _with_key(settings: Settings, *, local: bool) -> tuple[Settings, str | None]:
-    """Settings that open the door to somebody, and the key that was made for it. Raises ConfigError."""
+    """Settings with a key, and the key where it was made here. Raises ConfigError."""
     from taskapp_kit.serve.keys import Keys
 
     if Keys.of(settings).configured():
@@ -230,7 +230,7 @@ def _show(settings: Settings) -> None:
 
 
 def _banner(app: TaskApp, url: str, settings: Settings, *, minted: str | None, local: bool) -> None:
-    """What is served, where, how it is scored, how to ask it; a minted key, once."""
+    """Print what is served, where, how it is scored and how to call it; a minted key, once."""
     from taskapp_kit.cli.app_output import reward_words, split_words
     from taskapp_kit.cli.curl import curl_lines
     from taskapp_kit.contract.example_policy import example_policy
@@ -238,7 +238,7 @@ def _banner(app: TaskApp, url: str, settings: Settings, *, minted: str | None, l
     from taskapp_kit.rollout.policy.select import offered, policies_of
 
     spec = offered(app.freeze(), exposure="local" if local else "public", gold=settings.gold)
-    told = Description(
+    description = Description(
         spec,
         max_time_seconds=settings.max_time_seconds,
         max_concurrent=settings.max_concurrent,
@@ -248,11 +248,11 @@ def _banner(app: TaskApp, url: str, settings: Settings, *, minted: str | None, l
     out.print(f"{clean(spec.name)} {spec.version} at {url}", style="bold", soft_wrap=True)
     facts = table("", "")
     for environment in spec.environments.values():
-        task = told.task(environment, environment.split_names[0], 0)
+        task = description.task(environment, environment.split_names[0], 0)
         facts.add_row("environment", f"{environment.name}: {split_words(task['dataset'])}")
         facts.add_row("reward", clean("\n".join(reward_words(task))))
-    kept = next(value for name, value, _ in settings.shown() if name == "store")
-    facts.add_row("store", "none: rollouts are answered and not kept" if kept == "none" else kept)
+    store = next(value for name, value, _ in settings.shown() if name == "store")
+    facts.add_row("store", "none: rollouts are answered and not kept" if store == "none" else store)
     facts.add_row("key", _key_words(settings, minted))
     if local:
         facts.add_row("docs", f"{url}/docs")

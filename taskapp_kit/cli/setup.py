@@ -112,16 +112,16 @@ def _asked_for_key(ours: bool) -> str:
     return typed
 
 
-def _address(told: str | None) -> str | None:
+def _address(text: str | None) -> str | None:
     """Raises ConfigError for one that no later command could use (or that holds a password)."""
     from taskapp_kit.net.http import read_address
 
-    return read_address(told) if told else None
+    return read_address(text) if text else None
 
 
-def _typed_address(told: str) -> str | None:
+def _typed_address(text: str) -> str | None:
     try:
-        return _address(told.strip())
+        return _address(text.strip())
     except ConfigError as error:
         raise click.UsageError(error.message) from None
 

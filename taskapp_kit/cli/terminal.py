@@ -1,4 +1,4 @@
-"""What every command prints with: a console that shows an author's words as they are, and errors in one paragraph."""
+"""The output of every command: a console that takes no text for markup, tables, JSON, and errors in one paragraph."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def example(*lines: str) -> str:
 
 
 PIPE_WIDTH = 120
-"""Columns, at least, of what goes to a pipe or a file: nobody sees where a line ends there."""
+"""Columns, at least, of output to a pipe or a file, where no terminal limits a line."""
 
 
 def console(*, stderr: bool = False, width: int | None = None) -> Console:
-    """A console that takes no word of an author or a server for markup. width: columns, in place of the terminal's."""
+    """A console that takes no text of an author or a server for markup. width: columns, in place of the terminal's."""
     from rich.console import Console, ConsoleDimensions
 
     made = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
@@ -113,7 +113,7 @@ FLAGS = {
 
 
 def complain(error: TaskappError, command: click.Command | None = None) -> None:
-    """The error as one paragraph on stderr. command: what ran; fields of a request that it has flags for are named so."""
+    """Print the error as one paragraph on stderr. command: its flags replace the names of a request's fields."""
     click.echo(f"Error: {with_flags(clean(str(error)), command)}", err=True)
 
 
@@ -128,9 +128,9 @@ def with_flags(text: str, command: click.Command | None) -> str:
 
 def exit_status(error: TaskappError) -> int:
     """2 when the command line, a setting or the request is wrong, else 1 (see `main`)."""
-    told = getattr(error, "exit_status", None)
-    if isinstance(told, int):
-        return told
+    own = getattr(error, "exit_status", None)
+    if isinstance(own, int):
+        return own
     if isinstance(error, DiscoveryError):  # with a cause the author's file was found, and broke
         return 2 if error.__cause__ is None else 1
     return 2 if isinstance(error, ConfigError | RequestError) else 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskapp_kit.cli.job_options import TASK_APP_VARIABLES, asked_for
+from taskapp_kit.cli.job_options import TASK_APP_VARIABLES, job_settings_or_ask
 from taskapp_kit.cli.options import BACKEND, ENV_FILES, POLLING, json_option
 from taskapp_kit.cli.terminal import clean, console, example, print_json
 from taskapp_kit.errors import BackendError, ConfigError, JobError, JobTimeout
@@ -80,7 +80,9 @@ def command(
 
     config = _config(config_path)
     named = config.document.get("services", {}).get("task_url")
-    settings = asked_for(env_files=env_files, backend_url=backend_url, task_app_url=task_url, task_app_needed=not named)
+    settings = job_settings_or_ask(
+        env_files=env_files, backend_url=backend_url, task_app_url=task_url, task_app_needed=not named
+    )
     for warning in config.warnings:
         click.echo(f"Warning: {clean(warning)}", err=True)
     app_url = settings.task_app_url or named
@@ -109,15 +111,15 @@ def command(
     except JobTimeout:
         left(job, backend)
         raise
-    told = without_keys(last, settings.keys)
+    shown = without_keys(last, settings.keys)
     if as_json:
-        print_json(told)
+        print_json(shown)
     elif poll:
-        report(told)
+        report(shown)
     else:
         click.echo(clean(str(job.job_id)))
     if poll and not succeeded(last):
-        raise JobError(cause_of(told), hint=f"`taskapp train` again makes a new job; the events stand at {backend}.")
+        raise JobError(cause_of(shown), hint=f"`taskapp train` again makes a new job; the events stand at {backend}.")
 
 
 def _config(path: Path) -> RlConfig:

@@ -3,7 +3,7 @@
     for finding in await check_task_app("http://127.0.0.1:8001", key):
         print(finding.part, finding.ok, finding.found, finding.do)
 
-Nothing is played and nothing is created, but by `try_rollout`. No finding holds a key, a part of one, or a server's raw words.
+Only `try_rollout` plays or creates anything. No finding has a key, a part of one, or a server's raw text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SECONDS = 10.0
 ROLLOUT_SECONDS = 120.0
 """How long the one rollout of `try_rollout` may take, its judges included."""
 TRIED_TURNS = 5
-"""The one rollout ends after so many turns: a server's time is not the asker's."""
+"""The one rollout ends after so many turns, to cost the server little time."""
 TASK_APP_START = "Start it (taskapp serve APP), or check host and port."
 BACKEND_START = "Start it (taskapp backend serve), or check host and port."
 UNAUTHORISED = ("unauthorised", "unauthorized")
@@ -39,7 +39,7 @@ PUBLIC_KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. found: a sentence. do: what to do; with `ok` it is advice, and nothing is in the way."""
+    """The result of one check. found: a sentence. do: what to do; with `ok` it is advice only."""
 
     part: Part
     ok: bool
@@ -48,9 +48,9 @@ class Finding:
 
 
 async def check_task_app(url: str, key: str | None, *, timeout_seconds: float = SECONDS) -> list[Finding]:
-    """Address, task app, key, contract, in this order; what depends on something that is wrong is not looked at.
+    """Check address, task app, key and contract, in this order; what depends on something that is wrong is not checked.
 
-    key: the task app's ENVIRONMENT_API_KEY, sent to that address alone. timeout_seconds: for each of six questions.
+    key: the task app's ENVIRONMENT_API_KEY, sent to that address alone. timeout_seconds: for each of six requests.
     """
     try:
         address = read_address(url)
@@ -68,7 +68,7 @@ async def check_task_app(url: str, key: str | None, *, timeout_seconds: float = 
 
 
 async def try_rollout(url: str, key: str | None, *, timeout_seconds: float = ROLLOUT_SECONDS) -> Finding:
-    """One rollout of the first seed, five turns at most, by a policy that needs no model; judges score it as any other.
+    """Play one rollout of the first seed, five turns at most, by a policy that needs no model; judges score it as usual.
 
     url, key: as `check_task_app` found them right. timeout_seconds: for the rollout.
     """
@@ -106,10 +106,10 @@ async def try_rollout(url: str, key: str | None, *, timeout_seconds: float = ROL
 async def check_backend(
     url: str, key: str | None, task_app_url: str | None = None, *, timeout_seconds: float = SECONDS
 ) -> list[Finding]:
-    """Address, backend, key, and what the backend offers, in this order.
+    """Check address, backend, key, and what the backend offers, in this order.
 
-    url: with or without `/api`. key: the backend's, SYNTH_API_KEY. task_app_url: the backend is asked whether it reaches
-    this task app, too. timeout_seconds: for each question.
+    url: with or without `/api`. key: the backend's, SYNTH_API_KEY. task_app_url: checks also that the backend reaches this
+    task app. timeout_seconds: for each request.
     """
     try:
         address = api_base(url)
@@ -141,8 +141,8 @@ async def _task_app(prober: Prober, key: str | None) -> list[Finding]:
     about_key = _key_of_task_app(health, key)
     if about_key is not None:
         return [here, about_key]
-    told = health.object
-    if health.status != 200 or told is None:
+    state = health.object
+    if health.status != 200 or state is None:
         if named:
             return [
                 here,
@@ -151,15 +151,13 @@ async def _task_app(prober: Prober, key: str | None) -> list[Finding]:
         do = "Is that the address of a task app? A proxy or another server may stand there."
         found = f"{url} answers, and not as a task app: GET / gives {root.words}, GET /health gives {health.words}."
         return [Finding("task app", False, found, do)]
-    if told.get("healthy") is False or told.get("status") in ("draining", "store_failing"):
-        state = name_of(told.get("status"), key) or "not healthy"
-        return [
-            Finding("task app", False, f"{url} says of itself that it is {state}.", "Wait for it, or start it again.")
-        ]
+    if state.get("healthy") is False or state.get("status") in ("draining", "store_failing"):
+        word = name_of(state.get("status"), key) or "not healthy"
+        return [Finding("task app", False, f"{url} reports that it is {word}.", "Wait for it, or start it again.")]
     accepted = Finding("key", True, "The task app accepts the key.")
     if not key:
         accepted = Finding(
-            "key", True, "The task app asks for no key.", "Whoever finds the address can play. Set one there."
+            "key", True, "The task app asks for no key.", "Anyone who finds the address can play. Set a key there."
         )
     taskset, info, rollout = await asyncio.gather(prober.ask("/task_info"), prober.ask("/info"), prober.ask("/rollout"))
     if taskset.status in (401, 403):
@@ -177,7 +175,7 @@ def _key_of_task_app(health: ProbeResult, key: str | None) -> Finding | None:
         return Finding(
             "key",
             False,
-            "The task app has no key of its own, so it opens to nobody.",
+            "The task app has no key of its own, so it refuses every request.",
             "Set ENVIRONMENT_API_KEY where it runs (on Modal: in its secret), and start it again.",
         )
     if health.status in (401, 403) or (health.status == 400 and health.code in UNAUTHORISED):
@@ -224,11 +222,13 @@ def _odd(path: str, reply: ProbeResult) -> Finding:
 
 def _dataset(dataset: Mapping[str, Any], key: str | None) -> Finding:
     name = name_of(dataset.get("id"), key) or name_of(dataset.get("name"), key)
-    told = dataset.get("splits")
-    splits = [name_of(split, key) for split in (told if isinstance(told, list) else ()) if isinstance(split, str)][:8]
+    given = dataset.get("splits")
+    splits = [name_of(split, key) for split in (given if isinstance(given, list) else ()) if isinstance(split, str)][:8]
     if not name or not splits:
         found = "GET /task_info names no data set with splits." if not name else f"Data set {name} names no splits."
-        return Finding("contract", True, found, "Metrics of a job cannot be told by split: advertise id and splits.")
+        return Finding(
+            "contract", True, found, "Metrics of a job cannot be reported by split: advertise id and splits."
+        )
     return Finding("contract", True, f"Data set {name}: splits {', '.join(splits)}.")
 
 
@@ -289,8 +289,8 @@ def _rubrics(info: ProbeResult, task: Mapping[str, Any]) -> Finding:
     if not counts:
         do = "Outcome and events scores of a job stay undefined; its reward is the environment's return."
         return Finding("contract", True, "No rubric is advertised.", do)
-    told = ", ".join(f"{count} for {kind}" for kind, count in counts.items())
-    return Finding("contract", True, f"GET /info advertises a rubric: criteria {told}.")
+    criteria = ", ".join(f"{count} for {kind}" for kind, count in counts.items())
+    return Finding("contract", True, f"GET /info advertises a rubric: criteria {criteria}.")
 
 
 async def _backend(prober: Prober, key: str | None, task_app_url: str | None) -> list[Finding]:
@@ -314,7 +314,9 @@ async def _backend(prober: Prober, key: str | None, task_app_url: str | None) ->
         return [Finding("backend", False, found, do)]
     accepted = Finding("key", True, "The backend accepts the key.")
     if not key:
-        accepted = Finding("key", True, "The backend asks for no key.", "Whoever finds the address can run jobs there.")
+        accepted = Finding(
+            "key", True, "The backend asks for no key.", "Anyone who finds the address can run jobs there."
+        )
     return [here, accepted, await _public_key(prober), await _verifies(prober, task_app_url)]
 
 
@@ -327,9 +329,9 @@ def _is_json(reply: ProbeResult) -> bool:
 
 async def _public_key(prober: Prober) -> Finding:
     reply = await prober.ask("/v1/crypto/public-key")
-    told = (reply.object or {}).get("public_key")
+    encoded = (reply.object or {}).get("public_key")
     try:
-        size = len(base64.b64decode(told, validate=True)) if isinstance(told, str) else 0
+        size = len(base64.b64decode(encoded, validate=True)) if isinstance(encoded, str) else 0
     except (binascii.Error, ValueError):
         size = 0
     if reply.status == 200 and size == PUBLIC_KEY_BYTES:
@@ -347,12 +349,12 @@ async def _verifies(prober: Prober, task_app_url: str | None) -> Finding:
         return Finding("backend", True, found, "The SDK's own `train` does not run with it; taskapp train does.")
     body = json.dumps({"endpoint_base_url": task_app_url}).encode()
     reply = await prober.ask("/rl/verify_task_app", verb="POST", body=body)
-    told = reply.object or {}
-    if reply.status == 200 and told.get("any_ok") is True:
+    answer = reply.object or {}
+    if reply.status == 200 and answer.get("any_ok") is True:
         return Finding("backend", True, "It reaches the task app.")
     if reply.status == 404:
         return Finding(
-            "backend", True, "It cannot verify task apps (404).", "Nobody knows yet whether it reaches yours."
+            "backend", True, "It cannot verify task apps (404).", "Whether it reaches yours is not known yet."
         )
     if reply.status == 200:
         do = "The task app may be open to this machine only, or have another key than the backend knows."

@@ -1,4 +1,4 @@
-"""What a job is made of when its maker left something out: addresses and keys from the environment, overrides read."""
+"""Defaults of a job's arguments: keys from the environment, and overrides split into tables and arguments."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def backend_key(given: str | None) -> str:
 
 
 def task_app_key(given: str | None) -> str | None:
-    """The given key, else ENVIRONMENT_API_KEY; None for a task app that asks for none. Raises ConfigError."""
+    """The given key, else ENVIRONMENT_API_KEY; None for a task app without a key. Raises ConfigError."""
     return header_key(given, "The task app's key") or header_key(
         process_variable("ENVIRONMENT_API_KEY"), "ENVIRONMENT_API_KEY"
     )
 
 
 def split_overrides(overrides: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """The tables to be merged into the file, and the flat words that stand for arguments; the caller's are left alone.
+    """The tables to merge into the file, and the texts that are arguments; the caller's mapping is not changed.
 
-    `model` is a flat word when it is text, and the table `[model]` when it is a mapping.
+    `model` is an argument when it is text, and the table `[model]` when it is a mapping.
     """
     tables: dict[str, Any] = {}
     words: dict[str, str] = {}

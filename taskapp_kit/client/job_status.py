@@ -1,4 +1,4 @@
-"""What a backend says of a job, read: its status word, whether it is over, its reward."""
+"""A backend's answer about a job: its id, its status word, whether it is over."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def job_id_of(body: Mapping[str, Any]) -> str | None:
     """The id under `job_id` or `id`, a number as text; None for one that no route or terminal can take."""
     for name in ("job_id", "id"):
         value = body.get(name)
-        told = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-        if isinstance(told, str) and 0 < len(told) <= MAX_ID and told.isprintable() and told not in (".", ".."):
-            return told
+        text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        if isinstance(text, str) and 0 < len(text) <= MAX_ID and text.isprintable() and text not in (".", ".."):
+            return text
     return None
 
 
 def read_status(body: Mapping[str, Any], job_id: str) -> dict[str, Any]:
-    """The job as told, with `job_id`, `status`, `progress` and `metrics` always there.
+    """The backend's answer about a job, with `job_id`, `status`, `progress` and `metrics` always there.
 
-    `status` (else `state`) is a word in lower case, and `unknown` where the backend tells something else.
+    `status` (else `state`) is a word in lower case, and `unknown` where the backend sends something else.
 
     `final_reward` and `metrics` that stand under `results` only are lifted to the top.
     """
     job = dict(body)
-    told = job.get("status") or job.get("state")
-    word = told.strip().lower() if isinstance(told, str) else ""
+    given = job.get("status") or job.get("state")
+    word = given.strip().lower() if isinstance(given, str) else ""
     job["status"] = word if WORD.fullmatch(word) else "unknown"
     job["job_id"] = job_id_of(job) or job_id
     within = job.get("results")
@@ -49,20 +49,20 @@ def read_status(body: Mapping[str, Any], job_id: str) -> dict[str, Any]:
 
 
 def over(job: Mapping[str, Any]) -> bool:
-    """Nothing more will happen to it."""
+    """Whether the job has ended."""
     return job.get("status") in TERMINAL
 
 
 def succeeded(job: Mapping[str, Any]) -> bool:
-    """It ended well."""
+    """Whether the job ended well."""
     return job.get("status") in SUCCEEDED
 
 
 def weights_note(job: Mapping[str, Any]) -> str:
-    """The sentence that belongs to a job's reward while its backend trains nothing; "" where it does not say so."""
+    """The note on a job's reward where its backend trains nothing; "" otherwise."""
     return WEIGHTS_NOTE if job.get("updates_weights") is False else ""
 
 
 def seen(job: Mapping[str, Any]) -> str:
-    """What a watcher is told changes of, as text: two that are equal need not both be shown."""
+    """The watched members as text: two that are equal need not both be shown."""
     return json.dumps([job.get(name) for name in WATCHED], sort_keys=True, default=repr)

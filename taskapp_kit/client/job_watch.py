@@ -1,4 +1,4 @@
-"""Waiting for a job's end: looks at it again and again, tells what changed, and outlasts a backend that is away."""
+"""Poll a job until it ends, report what changed, and survive a backend that is unreachable for a while."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("taskapp_kit.client")
 
 LOOK_SECONDS = 30.0
-"""The longest that one look may take."""
+"""The longest that one poll may take."""
 OnStatus = Callable[[dict[str, Any]], None] | Callable[[dict[str, Any]], Awaitable[None]]
 
 
@@ -33,13 +33,13 @@ async def watch(
 ) -> dict[str, Any]:
     """The job's last status, however it ended.
 
-    on_status: called at the first look, and whenever what a watcher is told of has changed since the look before. Raises
-    JobTimeout; BackendError for a refusal that waiting does not mend.
+    on_status: called at the first poll, and whenever a watched member has changed since the poll before. Raises
+    JobTimeout; BackendError for a refusal that waiting does not fix.
     """
     if not timeout_seconds > 0 or not interval_seconds >= 0:
         raise JobConfigError("timeout is above 0 and interval not below 0, both in seconds.")
     end = time.monotonic() + timeout_seconds
-    told: str | None = None
+    shown: str | None = None
     status = ""
     away: BackendError | None = None
     while True:
@@ -57,8 +57,8 @@ async def watch(
             if away is not None:
                 log.warning("the backend answers again for job %s", job_id)
                 away = None
-            status, before, told = job["status"], told, seen(job)
-            if on_status is not None and told != before:
+            status, before, shown = job["status"], shown, seen(job)
+            if on_status is not None and shown != before:
                 answer = on_status(dict(job))
                 if inspect.isawaitable(answer):
                     await answer
@@ -75,5 +75,5 @@ def _too_long(job_id: str, timeout_seconds: float, status: str, away: BackendErr
     silent = f" The backend does not answer: {away.message}" if away is not None else ""
     return JobTimeout(
         f"Job {job_id} was not over within {timeout_seconds:g} s.{stood}{silent}",
-        hint="It goes on: RLJob.from_job_id takes it up again, cancel() ends it.",
+        hint="It goes on: RLJob.from_job_id follows it again, cancel() ends it.",
     )
