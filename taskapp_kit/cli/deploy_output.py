@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taskapp_kit.cli.terminal import clean, console, table
+from taskapp_kit.cli.terminal import clean, console, counted, table
 
 if TYPE_CHECKING:
     from taskapp_kit.deploy.modal.costs import Cost
@@ -143,8 +143,7 @@ def _files(plan: DeployPlan) -> str:
     if not files:
         return "none of your own: the app comes with the kit"
     total = sum(size for _, size in files)
-    count = "1 file" if len(files) == 1 else f"{len(files)} files"
-    return f"{count}, {_size(total)}: {_some([path for path, _ in files])}"
+    return f"{counted(len(files), 'file')}, {_size(total)}: {_some([path for path, _ in files])}"
 
 
 def _some(names: list[str]) -> str:

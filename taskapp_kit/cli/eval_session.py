@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +12,7 @@ import click
 
 from taskapp_kit.cli.eval_progress import EvalDisplay
 from taskapp_kit.cli.options import is_url
-from taskapp_kit.cli.terminal import clean, one_line
+from taskapp_kit.cli.terminal import clean, counted, one_line
 from taskapp_kit.errors import DiscoveryError
 
 if TYPE_CHECKING:
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 
 FIRST_SEEDS = 10
 SILENCE_SECONDS = 3.0
-EVALS = Path(".taskapp") / "evals"
 
 
 @dataclass(frozen=True)
@@ -100,6 +97,7 @@ class Session:
     def _player(self) -> LocalRunner | RemoteRunner:
         from taskapp_kit.cli.local_app import only_authors_log, open_app
         from taskapp_kit.declare.discovery import find_app
+        from taskapp_kit.evaluate.directory import new_path
         from taskapp_kit.evaluate.runners import LocalRunner, RemoteRunner
 
         asked = self._asked
@@ -110,7 +108,7 @@ class Session:
         found = self._named(open_app(asked.app, self._settings))
         found.freeze()
         if self.path is None:
-            self.path = _new_directory(found.name, asked.policy)
+            self.path = new_path(found.name, asked.policy)
         return LocalRunner(
             found,
             self._settings,
@@ -142,14 +140,14 @@ class Session:
         return opened
 
     async def _evaluate(self, player: LocalRunner | RemoteRunner) -> dict[str, Any]:
-        from taskapp_kit.evaluate.directory import Directory
+        from taskapp_kit.evaluate.directory import Directory, new_path
         from taskapp_kit.evaluate.run import configuration, evaluate, summarise
 
         asked = self._asked
         about = await self._waited_for(player.about(asked.environment))
         plan = self._plan(about)
         await player.check(plan)
-        self.path = self.path or _new_directory(about.app, asked.policy)
+        self.path = self.path or new_path(about.app, asked.policy)
         directory = Directory(self.path, plan)
         try:
             whole = configuration(plan, about, app_reference=self._app_reference)
@@ -210,7 +208,7 @@ class Session:
         name = " ".join(filter(None, (about.app, about.version)))
         note = f" ({self._note})" if self._note else ""
         seeds = one_line(str(plan.seeds), 60)
-        count = f"{len(plan)} rollout{'' if len(plan) == 1 else 's'}"
+        count = counted(len(plan), "rollout")
         self.display.say(
             clean(f"{name}, policy {plan.policy_name}{note}, seeds {seeds}: {count}; results go to {directory.path}")
         )
@@ -248,14 +246,3 @@ def _first_seeds(about: EvaluatedApp, split: str | None) -> Seeds:
     if not seeds:
         raise click.UsageError("Which seeds? Give --seeds 0-99.")
     return Seeds(range(seed, seed + 1) for seed in seeds[:FIRST_SEEDS])
-
-
-def _new_directory(app: str, policy: dict[str, Any]) -> Path:
-    """A directory of its own for an evaluation without --out."""
-    from datetime import UTC, datetime
-
-    name = str(policy.get("policy") or policy.get("model") or "model")
-    words = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{app}-{name}").strip(".-") or "eval"
-    place = EVALS / f"{words[:80]}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    others = (place.with_name(f"{place.name}-{number}") for number in itertools.count(2))  # begun in the same second
-    return next(path for path in itertools.chain([place], others) if not path.exists())

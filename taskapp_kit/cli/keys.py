@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taskapp_kit.cli.options import BACKEND, ENV_FILES, json_option
-from taskapp_kit.cli.terminal import clean, console, example, print_json, table
+from taskapp_kit.cli.terminal import clean, console, counted, example, print_json, table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -221,7 +221,9 @@ def revoke(label: str, keep_newest: bool, keys_file: str | None, as_json: bool) 
     if as_json:
         print_json({"label": label, "revoked": revoked, "left": left, "keys_file": str(path)})
     else:
-        click.echo(f"Revoked {_count(revoked)} of {clean(label)} in {clean(str(path))}; {_count(left)} left.")
+        click.echo(
+            f"Revoked {counted(revoked, 'key')} of {clean(label)} in {clean(str(path))}; {counted(left, 'key')} left."
+        )
     _say("A running server that reads the file notices within about a second; rollouts under way go on.")
     if left == 0:
         _say("A server that has no other key now answers 503 on every route but /.")
@@ -261,7 +263,3 @@ def _warn_if_open(path: Path) -> None:
 def _say(text: str) -> None:
     """What is not the result goes to stderr, so that stdout can be taken as it is."""
     click.echo(clean(text), err=True)
-
-
-def _count(keys: int) -> str:
-    return "1 key" if keys == 1 else f"{keys} keys"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,6 +30,14 @@ def open_app(reference: str, settings: Settings) -> TaskApp:
     export(settings)
     only_authors_log()
     return find_app(reference)
+
+
+def episode(
+    environment: str | None, seed: int | None, env_config: Mapping[str, Any] | None, split: str | None
+) -> dict[str, Any]:
+    """`env` of a rollout's request, from the options --env, --seed, --config and --split."""
+    config = {**(env_config or {}), **({} if split is None else {"split": split})}
+    return {"env_name": environment, "seed": seed, "config": config}
 
 
 def store_of(url: str | None) -> Store | None:

@@ -43,7 +43,7 @@ def command(
     and a list takes words (move_left do do). `help` shows the tools, `quit` leaves. Lines may also come from a pipe.
     """
     from taskapp_kit.cli.interactive import DAY_SECONDS, play
-    from taskapp_kit.cli.local_app import failure_shown, open_app
+    from taskapp_kit.cli.local_app import episode, failure_shown, open_app
     from taskapp_kit.cli.rollout_output import print_result
     from taskapp_kit.config import load
     from taskapp_kit.contract.wire import RolloutRequest
@@ -56,11 +56,7 @@ def command(
     request = RolloutRequest.model_validate(
         {
             "run_id": "cli-play",
-            "env": {
-                "env_name": chosen.name,
-                "seed": seed,
-                "config": {**(env_config or {}), **({"split": split} if split is not None else {})},
-            },
+            "env": episode(chosen.name, seed, env_config, split),
             "policy": {},
             "ops": [],
             "safety": {"max_ops": 10_000_000, "max_time_s": DAY_SECONDS},

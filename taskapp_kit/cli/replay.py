@@ -123,33 +123,21 @@ async def _replayed(
     quiet: bool,
 ) -> list[Compared]:
     from taskapp_kit.cli.local_app import local_service
-    from taskapp_kit.evaluate.replay import replay, stored_ids
+    from taskapp_kit.evaluate.replay import replay_all
     from taskapp_kit.store import open_store
 
     stored_in = open_store(source, create=False)
+    compared = []
     try:
         async with local_service(app, settings, store=target, skip_judges=True) as service:
             _not_the_same_place(stored_in, service.store)
-            ids = await stored_ids(stored_in, app.name) if rollout_id is None else [rollout_id]
-            compared = []
-            for name in ids:
-                stored = await stored_in.load(name)
-                if stored is None or stored.app != app.name:
-                    raise ConfigError(
-                        f"There is no rollout {name[:80]!r} of the app {app.name} in that store.",
-                        hint="Its id stands in the answer, in results.jsonl, and in GET /rollouts.",
-                    )
-                if stored.status == "failed":
-                    raise ConfigError(
-                        f"The rollout {name} failed, so there is nothing to compare.", hint="Name one that was scored."
-                    )
-                one = await replay(service, stored_in, stored, _asked(name, given))
+            async for one in replay_all(service, stored_in, rollout_id, lambda name: _request(name, given)):
                 compared.append(one)
                 if not quiet:
                     _print(one)
-            return compared
     finally:
         await stored_in.close()
+    return compared
 
 
 def _not_the_same_place(source: Store, target: Store | None) -> None:
@@ -158,16 +146,14 @@ def _not_the_same_place(source: Store, target: Store | None) -> None:
         raise click.UsageError("--store is the store that --from reads; a replay adds nothing to what it looks at.")
 
 
-def _asked(rollout_id: str, given: dict[str, Any]) -> RolloutRequest:
+def _request(rollout_id: str, given: dict[str, Any]) -> RolloutRequest:
+    from taskapp_kit.cli.local_app import episode
     from taskapp_kit.contract.wire import RolloutRequest
 
-    config = dict(given["env_config"] or {})
-    if given["split"] is not None:
-        config["split"] = given["split"]
     policy = {"policy": "replay", "rollout_id": rollout_id}
     if given["sample"] is not None:
         policy["sample"] = given["sample"]
-    env = {"env_name": given["environment"], "seed": given["seed"], "config": config}
+    env = episode(given["environment"], given["seed"], given["env_config"], given["split"])
     return RolloutRequest.model_validate(
         {"run_id": f"replay-{rollout_id}"[:512], "env": env, "policy": {"config": policy}, "ops": [], "mode": "eval"}
     )

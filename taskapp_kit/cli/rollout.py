@@ -86,6 +86,7 @@ def command(
     --policy, the random policy plays; with --action the constant one.
     """
     from taskapp_kit.cli.conversation_output import RolloutLines
+    from taskapp_kit.cli.local_app import episode
     from taskapp_kit.cli.rollout_output import print_result, print_steps
     from taskapp_kit.config import load
 
@@ -93,7 +94,7 @@ def command(
     given, note = chosen_policy(settings, app=app, **policy)
     body: dict[str, Any] = {
         "run_id": f"cli-{uuid.uuid4().hex[:12]}",
-        "env": {"env_name": environment, "seed": seed, "config": dict(env_config or {})},
+        "env": episode(environment, seed, env_config, split),
         "policy": {"policy_name": given.get("policy"), "config": given, "output_mode": output_mode},
         "ops": ["agent"] * (ops or 0),
         "safety": {"max_time_s": max_time_seconds},
@@ -101,8 +102,6 @@ def command(
     }
     limits = {"max_refusals": max_refusals, "max_rollout_tokens": max_rollout_tokens}
     body["safety"] |= {name: limit for name, limit in limits.items() if limit is not None}
-    if split is not None:
-        body["env"]["config"]["split"] = split
     _writable(out)
     if is_url(app):
         if store is not None:

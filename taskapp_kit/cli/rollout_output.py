@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from taskapp_kit.cli.terminal import clean, console, number, table, wrapped
+from taskapp_kit.cli.terminal import clean, console, counted, number, table, wrapped
 from taskapp_kit.contract.content import Image, text_of
 from taskapp_kit.contract.scorecard import JUDGES_SKIPPED
 from taskapp_kit.contract.trajectory import nothing_accepted
@@ -156,7 +156,7 @@ def print_result(
     reward = number(body["reward"]) + ("" if body["reward"] is not None else f" ({_undefined(card)})")
     facts.add_row("reward", f"{reward}   {body['reward_formula']}", style="bold")
     facts.add_row("parts", _parts(metrics))
-    facts.add_row("ended", f"{body['status']} ({body['stop_reason']}) after {_count(trajectory['length'], 'step')}")
+    facts.add_row("ended", f"{body['status']} ({body['stop_reason']}) after {counted(trajectory['length'], 'step')}")
     details = metrics["details"]
     seed = f"{meta['environment']}, split {details.get('split', '-')}, seed {meta['seed']}"
     facts.add_row("episode", seed)
@@ -184,15 +184,11 @@ def _undefined(card: Mapping[str, Any]) -> str:
     return "judges were skipped" if skipped else "a part of the formula is undefined"
 
 
-def _count(many: int, what: str) -> str:
-    return f"{many} {what}" if many == 1 else f"{many} {what}s"
-
-
 def _metrics(numbers: Mapping[str, Any], *, full: bool) -> str:
     """Those that are not 0; the others are counted, or named when `full`."""
     shown = [f"{clean(str(name))} {number(value)}" for name, value in numbers.items() if value or full]
     zero = len(numbers) - len(shown)
-    return ", ".join(shown + ([_count(zero, "other") + (" is 0" if zero == 1 else " are 0")] if zero else []))
+    return ", ".join(shown + ([counted(zero, "other") + (" is 0" if zero == 1 else " are 0")] if zero else []))
 
 
 def _parts(metrics: Mapping[str, Any]) -> str:

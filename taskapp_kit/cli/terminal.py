@@ -88,6 +88,11 @@ def number(value: Any) -> str:
     return "-" if value is None else f"{value:.6g}" if isinstance(value, float | int) else one_line(str(value), 60)
 
 
+def counted(many: int, word: str) -> str:
+    """`1 step`, `2 steps`."""
+    return f"{many} {word}{'' if many == 1 else 's'}"
+
+
 def print_json(value: Any) -> None:
     """The value on stdout as indented JSON, and nothing else."""
     import orjson

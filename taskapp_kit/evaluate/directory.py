@@ -11,10 +11,13 @@ A process that was killed leaves at most a torn last line; it is cut off when th
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
+import re
 from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,17 @@ from taskapp_kit.system.private_files import make_private_folder, open_private, 
 CONFIG, RESULTS, SUMMARY = "config.json", "results.jsonl", "summary.json"
 FORMAT, SCHEMA_VERSION = "taskapp-eval", 1
 NOTHING = -1
+EVALS = Path(".taskapp") / "evals"
+"""Where evaluations without a directory of the caller's are stored."""
+
+
+def new_path(app: str, policy: Mapping[str, Any]) -> Path:
+    """A path below `EVALS` that does not exist yet, named after the app, the policy and the time."""
+    name = str(policy.get("policy") or policy.get("model") or "model")
+    words = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{app}-{name}").strip(".-") or "eval"
+    path = EVALS / f"{words[:80]}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))  # begun in the same second
+    return next(one for one in itertools.chain([path], others) if not one.exists())
 
 
 class Directory:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from taskapp_kit.contract.events import Event, content_to_json, fold
 from taskapp_kit.contract.protocols import QueryableStore, RolloutQuery, Store, StoredRollout
 from taskapp_kit.contract.trajectory import Trajectory, Turn
 from taskapp_kit.contract.wire import RolloutRequest
-from taskapp_kit.errors import RolloutFailed, Unavailable
+from taskapp_kit.errors import ConfigError, RolloutFailed, Unavailable
 from taskapp_kit.rollout.groups import load_trajectory
 from taskapp_kit.rollout.policy.builtin import ReplayPolicy
 from taskapp_kit.rollout.policy.replay import as_stored, recording_of
@@ -68,6 +68,28 @@ async def stored_ids(store: Store, app: str) -> list[str]:
         if len(page) < PAGE:
             return found[::-1]
         before = page[-1].created_at, page[-1].rollout_id
+
+
+async def replay_all(
+    service: Service, store: Store, rollout_id: str | None, request_of: Callable[[str], RolloutRequest]
+) -> AsyncIterator[Compared]:
+    """Replay one stored rollout of the service's app, or (without an id) all that did not fail, oldest first.
+
+    request_of: the request for an id, as `replay` takes it. Raises ConfigError: there is no such rollout, or it failed.
+    """
+    app = service.app.name
+    for name in [rollout_id] if rollout_id is not None else await stored_ids(store, app):
+        stored = await store.load(name)
+        if stored is None or stored.app != app:
+            raise ConfigError(
+                f"There is no rollout {name[:80]!r} of the app {app} in that store.",
+                hint="Its id is in the answer, in results.jsonl, and in GET /rollouts.",
+            )
+        if stored.status == "failed":
+            raise ConfigError(
+                f"The rollout {name} failed, so there is nothing to compare.", hint="Name one that was scored."
+            )
+        yield await replay(service, store, stored, request_of(name))
 
 
 async def replay(service: Service, store: Store, stored: StoredRollout, asked: RolloutRequest) -> Compared:
