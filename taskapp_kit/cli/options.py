@@ -187,7 +187,6 @@ LOG_LEVEL = click.option(
 BACKEND = click.option(
     "--backend-url", "--backend", "backend_url", metavar="U", help="The backend.  [default: BACKEND_BASE_URL]"
 )
-TASK_URL_NAMES = ("--task-url", "--task-app-url", "task_url")
 POLLING = options(
     click.option(
         "--poll-timeout", type=click.FloatRange(0, min_open=True), default=7200.0, metavar="S", help="Follow this long."
