@@ -1,16 +1,15 @@
-"""The backend's tables, in a SQLite file that the store room opens and that may hold rollouts, too; their rows as objects.
+"""The backend's tables, in a SQLite file that may also store rollouts; their rows as objects.
 
-`backend_jobs` has one row for each job, what was asked for and how it stands. `backend_events` are numbered from 1 within
-their job, without a gap. `backend_rollouts` has one row for each rollout that is over, under its place in the job, so the
-same place is never counted twice. `backend_env_keys` has sealed ciphertext only, `backend_minted` the organisations of
-keys that backends of this store made for themselves.
+`backend_jobs` has one row for each job, with its request and its state. `backend_events` are numbered from 1 within their
+job, without a gap. `backend_rollouts` has one row for each rollout that is over, under its place in the job, so the same
+place is never counted twice. `backend_env_keys` has sealed ciphertext only, `backend_minted` the organisations of keys
+that backends of this store created for themselves.
 """
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,12 +26,10 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    inspect,
-    select,
 )
 
 from taskapp_kit.backend.engine import CurvePoint, Event
-from taskapp_kit.errors import StoreError
+from taskapp_kit.store.migrations import Migration, applied_table, apply_migrations
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded", "failed", "cancelled"
 ENDED = (SUCCEEDED, FAILED, CANCELLED)
@@ -122,58 +119,34 @@ ENV_KEYS = Table(
 
 MINTED = Table("backend_minted", METADATA, Column("org", String, primary_key=True))
 
-APPLIED = Table(
-    "backend_migrations",
-    METADATA,
-    Column("name", String, primary_key=True),
-    Column("applied_at", Double, nullable=False),
-)
-
-Migration = tuple[str, Callable[[Connection], None]]
+APPLIED = applied_table("backend_migrations", METADATA)
 
 
 def first_tables(connection: Connection) -> None:
-    """All tables, in the shape that this release has."""
+    """All tables, in the shape of this release."""
     METADATA.create_all(connection, tables=[JOBS, EVENTS, POINTS, ROLLOUTS, ENV_KEYS, MINTED])
 
 
 def rollouts_by_id(connection: Connection) -> None:
-    """An index on the rollout_id within a job: each one that is stored is looked for."""
+    """An index on the rollout_id within a job: each one that is stored is looked up."""
     for index in ROLLOUTS.indexes:
         index.create(connection, checkfirst=True)
 
 
 MIGRATIONS: Sequence[Migration] = (("0001_first_tables", first_tables), ("0002_rollouts_by_id", rollouts_by_id))
-"""All steps to today's schema, oldest first; a name that was released never changes or goes."""
+"""All steps to today's schema, oldest first."""
 
 
 def migrate(connection: Connection, place: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
-    """Applies what the file has not seen yet, inside the caller's transaction; answers those names.
-
-    Raises StoreError for a file that a newer release has changed. `place` is how sentences call it.
-    """
-    if APPLIED.name not in inspect(connection).get_table_names():
-        METADATA.create_all(connection, tables=[APPLIED])
-    applied = set(connection.execute(select(APPLIED.c.name)).scalars())
-    unknown = sorted(applied - {name for name, _ in migrations})
-    if unknown:
-        raise StoreError(
-            f"the jobs in {place} were written by a newer taskapp-kit (schema change {unknown[-1]!r}); nothing in it was "
-            "touched.",
-            hint="Upgrade taskapp-kit, or give another store.",
-        )
-    fresh = [(name, step) for name, step in migrations if name not in applied]
-    for name, step in fresh:
-        step(connection)
-        connection.execute(APPLIED.insert().values(name=name, applied_at=time.time()))
-    return [name for name, _ in fresh]
+    """Applies what the file at `place` has not yet; see `apply_migrations`. Raises StoreError."""
+    return apply_migrations(connection, APPLIED, f"the job store in {place}", migrations)
 
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
     """A row of `backend_jobs`, without what only its engine needs. completed: rollouts that are over.
 
-    cancelling: somebody asked for its end. Times are unix seconds.
+    cancelling: its cancellation was requested. Times are unix seconds.
     """
 
     job_id: str
@@ -196,13 +169,13 @@ class JobRow:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen."""
+        """Whether it is over."""
         return self.status in ENDED
 
 
 @dataclass(frozen=True, slots=True)
 class JobEventRow:
-    """An event as it was kept."""
+    """A stored event."""
 
     seq: int
     created_at: float
@@ -211,7 +184,7 @@ class JobEventRow:
 
 @dataclass(frozen=True, slots=True)
 class CurvePointRow:
-    """A point as it was kept."""
+    """A stored point."""
 
     created_at: float
     point: CurvePoint
@@ -236,5 +209,5 @@ def read_drawn(row: Row[Any]) -> CurvePointRow:
 
 
 def written(value: Mapping[str, Any]) -> str:
-    """JSON as it is kept. Raises TypeError, ValueError for what is none."""
+    """JSON as it is stored. Raises TypeError, ValueError for what is not JSON."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -1,16 +1,15 @@
-"""The tables, and how a file that an older release wrote becomes one of today's. Schema v1.
+"""The tables of stored rollouts, and their migrations. Schema v1.
 
 `rollouts` has a column for all that is filtered or sorted by, JSON text for what is only shown, and the events as one
 blob: JSON, or the same JSON under zlib (level 1) when it is longer than `COMPRESS_ABOVE_BYTES`; `events_encoding` says
 which. The small columns stand first, so that a scan does not have to read the blob.
 `blobs` has each picture once, under the SHA-256 of its bytes; a rollout's pictures are listed in `blob_hashes`.
-`tickets` has for a day which rollout was asked for under which Idempotency-Key, who plays it, and what was answered.
+`tickets` has the idempotency records of a day: which rollout has which Idempotency-Key, its owner, and its result.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -26,11 +25,11 @@ from sqlalchemy import (
     Table,
     Text,
     inspect,
-    select,
 )
 from sqlalchemy.schema import CreateColumn
 
 from taskapp_kit.errors import StoreError
+from taskapp_kit.store.migrations import Migration, applied_table, apply_migrations
 
 COMPRESS_ABOVE_BYTES = 4096
 """Events and answers longer than this as JSON are compressed: about 1 to 6, for some 15 µs at 6 kB."""
@@ -123,33 +122,26 @@ TICKETS = Table(
     Index("tickets_by_time", "created_at"),
 )
 
-APPLIED = Table(
-    "taskapp_migrations",
-    METADATA,
-    Column("name", _WORD, primary_key=True),
-    Column("applied_at", Double, nullable=False),
-)
-
-Migration = tuple[str, Callable[[Connection], None]]
+APPLIED = applied_table("taskapp_migrations", METADATA, _WORD)
 
 
 def first_tables(connection: Connection) -> None:
-    """`rollouts` and `blobs`, in the shape that this release has."""
+    """`rollouts` and `blobs`, in the shape of this release."""
     METADATA.create_all(connection, tables=[ROLLOUTS, BLOBS])
 
 
 def tickets(connection: Connection) -> None:
-    """`tickets`, in the shape that this release has."""
+    """`tickets`, in the shape of this release."""
     METADATA.create_all(connection, tables=[TICKETS])
 
 
 def observation_digest(connection: Connection) -> None:
-    """The column `rollouts.observation_digest`; null in the rows that are there."""
+    """The column `rollouts.observation_digest`; null in existing rows."""
     _add_column(connection, ROLLOUTS.c.observation_digest)
 
 
 def listing(connection: Connection) -> None:
-    """What lists show and look for: `rollouts.tokens`, `rollouts.cost`, `tickets.app`, and the indexes of lists."""
+    """What lists show and filter by: `rollouts.tokens`, `rollouts.cost`, `tickets.app`, and the indexes of lists."""
     for column in (ROLLOUTS.c.tokens, ROLLOUTS.c.cost, TICKETS.c.app):
         _add_column(connection, column)
     for index in sorted(ROLLOUTS.indexes, key=lambda index: str(index.name)):
@@ -170,20 +162,19 @@ MIGRATIONS: Sequence[Migration] = (
     ("0003_observation_digest", observation_digest),
     ("0004_listing", listing),
 )
-"""All steps from an empty file to today's schema, oldest first; a name that was released never changes or goes.
+"""All steps from an empty file to today's schema, oldest first.
 
-Those that make a table make today's shape, so a later step looks first whether its column or table is there already.
+Those that create a table create today's shape, so a later step checks first whether its column or index exists.
 """
 
 
 def migrate(
     connection: Connection, place: str, migrations: Sequence[Migration] = MIGRATIONS, *, shared: bool = False
 ) -> list[str]:
-    """Applies what `connection`'s database has not seen yet, inside the caller's transaction; answers those names.
+    """Applies the migrations that the database has not yet; see `apply_migrations`.
 
-    shared: tables of others may stand beside ours, under other names; a file is ours alone.
-    Raises StoreError for a database that a newer release has changed, and for one that is not ours at all.
-    `place` is how sentences call it.
+    shared: tables of others may be beside ours, under other names; a file is ours alone. place: the subject of an
+    error's sentence. Raises StoreError for a database that a newer release has changed, and for one that is not ours.
     """
     tables = set(inspect(connection).get_table_names())
     if APPLIED.name not in tables:
@@ -193,17 +184,4 @@ def migrate(
                 f"{place} is a database of something else (it has the table {min(foreign)!r} and no record of ours).",
                 hint=f"Give the store a {'database or schema' if shared else 'file'} of its own.",
             )
-        METADATA.create_all(connection, tables=[APPLIED])
-    applied = set(connection.execute(select(APPLIED.c.name)).scalars())
-    unknown = sorted(applied - {name for name, _ in migrations})
-    if unknown:
-        raise StoreError(
-            f"{place} was written by a newer taskapp-kit: it has the schema change {unknown[-1]!r}, and this release "
-            f"knows them up to {migrations[-1][0]!r}. Nothing in it was touched.",
-            hint="Upgrade taskapp-kit, or give another store.",
-        )
-    fresh = [(name, step) for name, step in migrations if name not in applied]
-    for name, step in fresh:
-        step(connection)
-        connection.execute(APPLIED.insert().values(name=name, applied_at=time.time()))
-    return [name for name, _ in fresh]
+    return apply_migrations(connection, APPLIED, place, migrations)
