@@ -103,6 +103,7 @@ EXCEPTIONS = {("declare.app", "asgi")}
 MAX_LAYERS = 11
 
 FOREIGN = {
+    "anyio": {"client.blocking_portal"},
     "aiohttp": {"net.http", "rollout.models.connections"},
     "click": {"cli"},
     "dotenv": {"config", "cli.deploy_secret", "cli.env_file"},
