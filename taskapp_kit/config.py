@@ -1,7 +1,7 @@
 """Settings: the only place that reads the process environment.
 
 Precedence, first found wins: flag > process environment > `--env-file` (a later file wins) > `.env` in the working
-directory > config file (`taskapp.toml` in the working directory) > default. Each value remembers where it came from;
+directory > config file (`taskapp.toml` in the working directory) > default. Each value records its source;
 `Settings.shown()` is what `--show-config` prints; no secret, nor its length, appears there, in a repr or in an error.
 """
 
@@ -22,7 +22,7 @@ MASK = "(set, hidden)"
 MAX_KEY_BYTES = 512
 
 SERVER_ONLY = ("ENVIRONMENT_API_KEY", "DEV_ENVIRONMENT_API_KEY", "SYNTH_API_KEY")
-"""Variables whose names begin so hold keys to a door; who plays environments has no use for them."""
+"""Prefixes of variables that hold the server's own keys; processes that run environments do not need them."""
 
 LOG_FORMAT, LOG_LEVEL = "TASKAPP_LOG_FORMAT", "TASKAPP_SERVED_LOG_LEVEL"
 LEVELS = ("debug", "info", "warning", "error")
@@ -36,19 +36,19 @@ BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false
 class Settings:
     """Every setting of a server, checked. Made by `load()` or `from_environment()`; a test may make one directly.
 
-    environment_api_key, environment_api_key_aliases, dev_environment_api_key: any of them opens the door. keys_file: a
+    environment_api_key, environment_api_key_aliases, dev_environment_api_key: each grants access. keys_file: a
     file with one key a line, re-read when it changes. store: URL of the store or "none", None for the command's own
     default. store_keep: which rollouts stay there, `30d` or a number, None for all.
-    max_concurrent: rollouts at once. workers: processes that play them, 0 for threads of the server's own.
-    grace_seconds: how long rollouts may go on when the server is told to stop; Modal kills after 30.
-    max_time_seconds: longest time of one rollout. max_calls_per_answer: tool calls of one answer that are done; those
+    max_concurrent: rollouts at once. workers: processes that run them, 0 for threads of the server's own.
+    grace_seconds: how long rollouts may go on after the server gets the signal to stop; Modal kills after 30.
+    max_time_seconds: longest time of one rollout. max_calls_per_answer: tool calls of one answer that are run; those
     after them are one refusal. debug_env: whether `/debug/env` exists.
     cors_origins: web pages that may call, none by default. max_body_bytes: longest request body. gold: whether callers may
-    ask for the policy `gold`; None refuses it where the exposure is public and it reads the task's row.
+    request the policy `gold`; None refuses it where the exposure is public and it reads the task's row.
     max_connections: open at once, at most three quarters of the process's file descriptors. stalled_seconds: how long a
-    reader may take nothing of its answer. max_buffered_bytes: memory of all answers that are not yet sent.
-    log_format: how log records are written, "text" or "json". trace_content: whether traces carry what was seen and said.
-    allow_weak_sandbox: whether untrusted code may run where the machine cannot confine it.
+    client may read nothing of its answer. max_buffered_bytes: memory of all answers that are not yet sent.
+    log_format: how log records are written, "text" or "json". trace_content: whether traces carry observations and
+    messages. allow_weak_sandbox: whether untrusted code may run where the machine cannot confine it.
     inference_allow: hosts and networks that models may be called at though they are not public.
     inference_keys_for: `HOST=VARIABLE`, whose key the server sends to that host. models_file: names of models, with
     addresses and prices. cache: folder of models' answers, none by default.
@@ -86,11 +86,11 @@ class Settings:
     variables: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def variable(self, name: str) -> str | None:
-        """Any other variable (a vendor's key, say), from the process environment or an env file; None when empty."""
+        """Returns any other variable (a vendor's key, say) from the process environment or an env file; None if empty."""
         return self.variables.get(name) or None
 
     def shown(self) -> list[tuple[str, str, str]]:
-        """(setting, value, source) for each setting, in order; a secret's value is a fixed phrase."""
+        """Returns (setting, value, source) for each setting, in order; a secret's value is a fixed text."""
         rows = []
         for setting in SETTINGS:
             value = getattr(self, setting.name)
@@ -107,7 +107,7 @@ class Settings:
 
 
 class _Wrong(ValueError):
-    """A value cannot be used; the text says what was expected, never the value."""
+    """A value cannot be used; the message says what was expected, never the value."""
 
 
 def _key(value: Any) -> str:
@@ -138,7 +138,7 @@ def _keys_for(value: Any) -> tuple[str, ...]:
         if not host or not variable.isidentifier() or variable != variable.upper():
             raise _Wrong("a comma list of HOST=VARIABLE, the name of the variable that holds the key and never a key")
         if variable.startswith(SERVER_ONLY):
-            raise _Wrong("HOST=VARIABLE with a vendor's key; the keys to this server's door go to nobody")
+            raise _Wrong("HOST=VARIABLE with a vendor's key; this server's own keys are never sent to a host")
     return entries
 
 
@@ -162,12 +162,12 @@ def _path(value: Any) -> Path:
 
 def _whole(low: int, high: int) -> Callable[[Any], int]:
     def read(value: Any) -> int:
-        wanted = f"a whole number from {low} to {high}"
+        expected = f"a whole number from {low} to {high}"
         if isinstance(value, bool) or not isinstance(value, (int, str)):
-            raise _Wrong(wanted)
+            raise _Wrong(expected)
         text = str(value).strip()
         if not text.isascii() or not text.isdigit() or len(text) > 18 or not low <= int(text) <= high:
-            raise _Wrong(wanted)
+            raise _Wrong(expected)
         return int(text)
 
     return read
@@ -219,7 +219,7 @@ def _origins(value: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: its name here, in `taskapp.toml` and as a flag; its environment variable; how it is read."""
+    """One setting: its name here, in `taskapp.toml` and as a flag; its environment variable; how it is parsed."""
 
     name: str
     variable: str
@@ -265,9 +265,9 @@ def load(
     folder: str | Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """The settings of a command. Raises ConfigError naming the setting, its source and what was expected.
+    """Loads the settings of a command. Raises ConfigError naming the setting, its source and what was expected.
 
-    flags: setting to value as the command line gave it; None means not given. env_files: as `--env-file` gave them.
+    flags: setting to value from the command line; None means not given. env_files: the paths given with `--env-file`.
     folder: where `.env` and `taskapp.toml` are looked for, the working directory when None. environ: the process
     environment when None.
     """
@@ -280,20 +280,20 @@ def load(
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
-    """The settings of an app that somebody else runs (uvicorn, TestClient, Modal): process environment and defaults."""
+    """Loads the settings of an app that uvicorn, TestClient or Modal runs: process environment and defaults."""
     return _settle({}, os.environ if environ is None else environ, [], {})
 
 
 def process_variable(name: str, environ: Mapping[str, str] | None = None) -> str | None:
-    """One variable of the process environment, for a client that was not given the value itself; None when empty.
+    """Returns one variable of the process environment, for a client that was not given the value; None if empty.
 
-    No env file is read: a library called from somebody's program takes what that program's environment says.
+    No env file is read: a library uses the environment of the program that calls it.
     """
     return ((os.environ if environ is None else environ).get(name) or "").strip() or None
 
 
 def export(settings: Settings) -> list[str]:
-    """Puts what the env files hold and the process environment lacks into the process environment; the names, sorted.
+    """Adds the variables of the env files that are missing to the process environment; returns their names, sorted.
 
     An author's environment, and the libraries that it uses, read their variables there.
     """
@@ -304,10 +304,10 @@ def export(settings: Settings) -> list[str]:
 
 
 def hand_over(settings: Settings, **more: str) -> None:
-    """Puts every setting under its own variable into the process environment, and `more` beside them.
+    """Writes every setting to its own variable in the process environment, and `more` beside them.
 
-    A child process whose settings come `from_environment()` then has the same ones, keys included. It is started by
-    `multiprocessing`, whose `python -c` finds no module in the working directory then.
+    A child process that calls `from_environment()` then has the same settings, keys included. `multiprocessing` starts
+    it, whose `python -c` must not look for modules in the working directory.
     """
     export(settings)
     os.environ[SAFE_PATH] = "1"
@@ -320,23 +320,23 @@ def hand_over(settings: Settings, **more: str) -> None:
     os.environ.update(more)
 
 
-def tell_children(*, log_format: str, log_level: str) -> None:
-    """Worker processes that are started from now on log in this form, from this level up."""
+def set_child_logging(*, log_format: str, log_level: str) -> None:
+    """Sets the log format and level of worker processes that are started from now on."""
     _for_children.update({LOG_FORMAT: log_format, LOG_LEVEL: log_level})
 
 
-def told_by_parent(environ: MutableMapping[str, str] | None = None) -> tuple[Literal["text", "json"], str]:
-    """In a worker process: the form and the level of its log, taken out of its environment.
+def take_parent_logging(environ: MutableMapping[str, str] | None = None) -> tuple[Literal["text", "json"], str]:
+    """In a worker process: takes the log's format and level out of its environment.
 
-    What is not there or cannot be read is `text` and `info`.
+    A missing or unknown value is `text` and `info`.
     """
     environ = os.environ if environ is None else environ
-    written, level = (environ.pop(name, "").strip().lower() for name in (LOG_FORMAT, LOG_LEVEL))
-    return "json" if written == "json" else "text", level if level in LEVELS else "info"
+    log_format, level = (environ.pop(name, "").strip().lower() for name in (LOG_FORMAT, LOG_LEVEL))
+    return "json" if log_format == "json" else "text", level if level in LEVELS else "info"
 
 
 def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The process environment for a child that plays author's code: without the server's keys and its store's address."""
+    """The process environment for a child that runs author's code: without the server's keys and its store's address."""
     environ = {**os.environ, **_for_children} if environ is None else environ
     passed = {name: value for name, value in environ.items() if not _server_only(name)}
     if PYTHON_PATH in passed:  # an empty entry, as `:$FOLDER` has it, is the working directory
@@ -345,9 +345,9 @@ def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
 
 
 def keep_from_authors() -> None:
-    """Takes out of the process environment what `child_environment` leaves out: environments in threads could read it.
+    """Removes what `child_environment` leaves out from the process environment: environments in threads could read it.
 
-    For a program that is the server and nothing else, once its settings are made.
+    For a program that is the server and nothing else, after its settings are loaded.
     """
     for name in [name for name in os.environ if _server_only(name)]:
         del os.environ[name]
@@ -355,7 +355,7 @@ def keep_from_authors() -> None:
 
 @contextmanager
 def hidden_from_authors() -> Iterator[None]:
-    """The same, only meanwhile: for an import of author's code by a program whose settings are made later."""
+    """Does the same for a while: for an import of author's code by a program whose settings are loaded later."""
     hidden = {name: os.environ[name] for name in os.environ if _server_only(name)}
     keep_from_authors()
     try:
@@ -365,7 +365,8 @@ def hidden_from_authors() -> Iterator[None]:
 
 
 def _server_only(name: str) -> bool:
-    role_key = name.startswith("TASKAPP_") and name.endswith("_KEY")  # of judges, simulated users: the front calls them
+    # judges and simulated users: the server calls them
+    role_key = name.startswith("TASKAPP_") and name.endswith("_KEY")
     return name.startswith(SERVER_ONLY) or role_key or name in ("TASKAPP_KEYS_FILE", "TASKAPP_STORE")
 
 
@@ -417,7 +418,7 @@ def _env_file(path: Path) -> dict[str, str]:
             for binding in parse_stream(stream):
                 if binding.error:
                     raise ConfigError(
-                        f"{path}:{binding.original.line} is no setting.",
+                        f"{path}:{binding.original.line} is not a setting.",
                         hint="Expected NAME=value, a comment that begins with #, or an empty line.",
                     )
                 if binding.key is not None and binding.value is not None:
@@ -439,11 +440,11 @@ def _config_file(path: Path) -> Mapping[str, Any]:
     try:
         content = tomllib.loads(path.read_text("utf-8-sig"))
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror}).", hint="Mend it or move it away.") from None
+        raise ConfigError(f"{path} cannot be read ({error.strerror}).", hint="Fix it or move it away.") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text.", hint="Save it as UTF-8.") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not TOML: {error}.", hint="Mend that line.") from None
+        raise ConfigError(f"{path} is not TOML: {error}.", hint="Fix that line.") from None
     open_names = {setting.name for setting in SETTINGS if not setting.secret}
     for name in content:
         if name in {setting.name for setting in SETTINGS if setting.secret}:
@@ -462,11 +463,11 @@ def _meant(name: str, known: set[str]) -> str:
 
 
 def _without_password(url: str) -> str:
-    """The address without user name, password and options; without anything where readers could disagree about them."""
+    """The address without user name, password and options; hidden entirely where parsers could disagree about them."""
     import re
 
     scheme, separator, rest = url.partition("://")
-    if not separator:  # a path, unless somebody meant libpq's other way of writing
+    if not separator:  # a path, unless it is libpq's other syntax
         return "(hidden)" if re.search(r"^postgres\w*(\+\w+)?:|password\s*=", url, re.IGNORECASE) else url
     authority, path, options = re.fullmatch(r"([^/?#]*)([^?#]*)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
     if authority.count("@") > 1 or (authority and "@" in path + options):

@@ -1,4 +1,4 @@
-"""Every error that taskapp-kit raises, drawn as a tree.
+"""Every error that taskapp-kit raises, as a tree.
 
     TaskappError
     ├── DeclarationError        the author's file is wrong; holds every Problem with file:line
@@ -8,28 +8,28 @@
     ├── ConfigError             a flag, environment variable or file has an unusable value
     │   └── BadArgument         an argument of a Python call has (a ValueError, too)
     ├── Unavailable             an optional package or a later part of the kit is missing
-    ├── RequestError            the caller's request is wrong (HTTP 422 at the front entrance)
-    ├── Saturated               no place is free now; come back later (HTTP 503, for a key's own quota 429)
+    ├── RequestError            the caller's request is wrong (HTTP 422)
+    ├── Saturated               no capacity now; retry later (HTTP 503, for a key's own quota 429)
     ├── IdempotencyKeyReused    an Idempotency-Key was sent again with another request (HTTP 409)
-    ├── SandboxError            a box could not run a program, or not give or take a file
-    │   └── SandboxTooWeak      this machine confines untrusted code less than is asked for
-    ├── StoreError              the store could not keep or give back a rollout
-    │   └── StoreRefusal        the store refuses this one rollout; it keeps others
-    ├── EvaluationStopped       an evaluation ended early because its model is gone
-    ├── JobError                a job, its backend or a task app could not be asked, refused or broke (`client/`)
+    ├── SandboxError            a box could not run a program, or read or write a file
+    │   └── SandboxTooWeak      this machine confines untrusted code less than required
+    ├── StoreError              the store could not save or load a rollout
+    │   └── StoreRefusal        the store refuses this one rollout; it accepts others
+    ├── EvaluationStopped       an evaluation ended early because its model is unavailable
+    ├── JobError                a job, its backend or a task app was unreachable, refused or broke (`client/`)
     │   ├── JobConfigError      an RL config cannot be used; holds every problem (a ConfigError and ValueError, too)
     │   ├── BackendError        the backend refused or broke, with its HTTP status
     │   │   └── BackendUnreachable
     │   ├── TaskAppError        the task app refused or broke, with its HTTP status, code and boundary
     │   │   └── TaskAppUnreachable
     │   ├── TunnelError         no tunnel to a task app on this machine
-    │   ├── JobFailed           the job ended, and not as succeeded
-    │   └── JobTimeout          the job went on for longer than the caller waits (a TimeoutError, too)
+    │   ├── JobFailed           the job ended in another status than succeeded
+    │   └── JobTimeout          the job ran longer than the caller waits (a TimeoutError, too)
     └── RolloutFailed           a rollout broke; exactly one `boundary` says where
 
-    InvalidAction               not a failure: an environment says no, the policy reads why
+    InvalidAction               not a failure: an environment refuses an action, and the policy reads why
 
-A sentence says what happened, to what, what was expected and what to do. No message ever holds a key.
+A message says what happened, to what, what was expected and what to do. No message ever holds a key.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Boundary = Literal["environment", "policy", "scoring", "timeout", "cancelled"]
 
 
 class TaskappError(Exception):
-    """Root of the family. `hint` is what to do about it, in one sentence; may be empty."""
+    """Base class of the kit's errors. `hint` is what to do about it, in one sentence; may be empty."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ class Problem:
     """One mistake in an author's file.
 
     `place` is `file:line` (or the app's name when there is no line), `found` what is wrong there, `expected` what
-    the kit can use, `fix` what to change.
+    the kit accepts, `fix` what to change.
     """
 
     place: str
@@ -71,7 +71,7 @@ class Problem:
 
 
 class DeclarationError(TaskappError):
-    """The declarations of one app do not hold together. `problems` lists all of them, in order of place."""
+    """The declarations of one app are invalid. `problems` lists every mistake, in order of place."""
 
     def __init__(self, app: str, problems: list[Problem]) -> None:
         self.app = app
@@ -82,7 +82,7 @@ class DeclarationError(TaskappError):
 
 
 class LateRegistration(TaskappError):
-    """Something was declared on an app that already serves: it would exist for some callers only."""
+    """Something was declared on an app that already serves: only some callers would see it."""
 
 
 class DiscoveryError(TaskappError):
@@ -102,7 +102,7 @@ class BadArgument(ConfigError, ValueError):
 
 
 class Unavailable(TaskappError):
-    """Something the caller asked for is not installed or not part of this version. The message names what it needs."""
+    """A requested part is not installed or not in this version. The message names what it needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class FieldProblem:
 
 
 class RequestError(TaskappError):
-    """The caller's request cannot be played. `fields` names each field that is wrong."""
+    """The caller's request is invalid. `fields` names each field that is wrong."""
 
     def __init__(
         self, message: str, *, fields: tuple[FieldProblem, ...] = (), code: str = "invalid_request", hint: str = ""
@@ -126,10 +126,10 @@ class RequestError(TaskappError):
 
 
 class Saturated(TaskappError):
-    """There is no place for the rollout now. `retry_after_seconds` is when asking again makes sense.
+    """The server has no capacity for the rollout now. `retry_after_seconds` is when to try again.
 
-    code: `saturated` (all places are taken), `key_quota_reached` (all that the key has), `draining` (the server stops),
-    `store_failing` (the last write to the store failed).
+    code: `saturated` (the server's limit is reached), `key_quota_reached` (the key's own limit is), `draining` (the
+    server is stopping), `store_failing` (the last write to the store failed).
     """
 
     def __init__(self, message: str, *, code: str = "saturated", retry_after_seconds: int = 1) -> None:
@@ -143,23 +143,23 @@ class IdempotencyKeyReused(TaskappError):
 
 
 class StoreError(TaskappError):
-    """The store could not be opened, written or read. A rollout that it could not keep is not answered as kept."""
+    """The store could not be opened, written or read. A rollout that was not stored is never reported as stored."""
 
 
 class StoreRefusal(StoreError):
-    """The store works and refuses one rollout: it would not read back equal, holds a key, or is too large."""
+    """The store works but refuses one rollout: it would not read back equal, holds a key, or is too large."""
 
 
 class EvaluationStopped(TaskappError):
-    """An evaluation ended early: rollout after rollout failed because the model could not be asked."""
+    """An evaluation ended early: rollout after rollout failed because the model could not be called."""
 
 
 class JobError(TaskappError):
-    """A job, its backend or the task app that it drives: asked over HTTP, and it could not be done."""
+    """A job, its backend or its task app could not do what was requested over HTTP."""
 
 
 class JobConfigError(JobError, ConfigError, ValueError):
-    """An RL config cannot be used. `problems` holds every sentence, each with its line where there is one."""
+    """An RL config cannot be used. `problems` holds every message, each with its line where there is one."""
 
     def __init__(self, message: str, *, problems: tuple[str, ...] = (), hint: str = "") -> None:
         lines = "".join(f"\n  {problem}" for problem in problems)
@@ -176,13 +176,13 @@ class BackendError(JobError):
 
 
 class BackendUnreachable(BackendError):
-    """Nothing answers at the backend's address."""
+    """The backend's address does not respond."""
 
 
 class TaskAppError(JobError):
     """The task app refused or broke.
 
-    status: HTTP status, 0 when there was none. code: the stable word of the answer, "" when it had none. boundary:
+    status: HTTP status, 0 when there was none. code: the stable code of the answer, "" when it had none. boundary:
     where a rollout failed, None for a refusal. rollout_id: of the rollout that failed, "" when there is none.
     """
 
@@ -204,7 +204,7 @@ class TaskAppError(JobError):
 
 
 class TaskAppUnreachable(TaskAppError):
-    """Nothing answers at the task app's address, or the connection broke and could not be taken up again."""
+    """The task app's address does not respond, or the connection broke and could not be restored."""
 
 
 class TunnelError(JobError):
@@ -212,7 +212,7 @@ class TunnelError(JobError):
 
 
 class JobFailed(JobError):
-    """The job ended otherwise than as succeeded. `job` is its last status as the backend told it."""
+    """The job ended in another status than succeeded. `job` is its last status as the backend reported it."""
 
     def __init__(self, message: str, *, job: dict[str, object] | None = None, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -220,22 +220,22 @@ class JobFailed(JobError):
 
 
 class JobTimeout(JobError, TimeoutError):
-    """The job went on for longer than the caller was ready to wait; it goes on."""
+    """The job ran longer than the caller was ready to wait; it is still running."""
 
 
 class SandboxError(TaskappError):
-    """A box could not be made, start a program, or give or take a file. What a program in it does is no such error."""
+    """A box could not be made, start a program, or read or write a file. A program's own failure is not this error."""
 
 
 class SandboxTooWeak(SandboxError):
-    """This machine cannot confine untrusted code at the level that is asked for; the message says what is missing."""
+    """This machine cannot confine untrusted code at the required level; the message says what is missing."""
 
 
 @dataclass(slots=True)
 class Failure:
-    """What is recorded of a failed rollout: never the exception's own text, which may hold anything.
+    """The record of a failed rollout: never the exception's own text, which may hold anything.
 
-    `error_id` is the opaque id under which the log has the traceback. `code` is a stable word, e.g.
+    `error_id` is the opaque id under which the log has the traceback. `code` is a stable code, e.g.
     `environment_raised`, `step_not_json`, `deadline`.
     """
 
@@ -262,9 +262,9 @@ class RolloutFailed(TaskappError):
 
 
 class InvalidAction(Exception):
-    """Raised by an author's action to say no: "not in the word list".
+    """Raised by an author's action to refuse it: "not in the word list".
 
-    The text goes back to the policy as its next observation, is counted, costs a step, and is no failure. end: the
+    The text goes back to the policy as its next observation, is counted, costs a step, and is not a failure. end: the
     episode ends here, terminated with stop reason `invalid_action`, and is scored.
     """
 
@@ -274,9 +274,9 @@ class InvalidAction(Exception):
 
 
 def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known name that a misspelt one resembles most, for *did you mean*; None when none is near.
+    """The known name that a misspelt one resembles most, for *did you mean*; None when none is close.
 
-    cutoff: how near it has to be, from 0 to 1 (`difflib.get_close_matches`).
+    cutoff: how similar it has to be, from 0 to 1 (`difflib.get_close_matches`).
     """
     import difflib  # late: a tenth of the time that `import taskapp_kit.config` takes
 

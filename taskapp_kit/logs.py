@@ -1,11 +1,11 @@
-"""How log records are written: as text or as JSON, one record a line, with the id of the rollout that they belong to.
+"""Formats log records as text or JSON, one record a line, with the id of the rollout that they belong to.
 
 text    2026-03-01 12:00:00,123 INFO rollout rollout_id=4f… environment=adder seed=3 …
 json    {"time":"2026-03-01T11:00:00.123Z","level":"INFO","logger":"taskapp_kit.serve","message":"rollout",
          "rollout_id":"4f…","environment":"adder","seed":3,…}
 
-A library never configures logging: commands and worker processes call `handler`. What a caller chose cannot forge a line:
-control characters are escaped, and whatever a record has below its first line (a traceback) begins with `    | `.
+A library never configures logging: commands and worker processes call `handler`. A caller's text cannot forge a line:
+control characters are escaped, and every further line of a record (a traceback) begins with `    | `.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LogFormat = Literal["text", "json"]
 LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json")
 
 ROLLOUT: ContextVar[str] = ContextVar("taskapp_kit.rollout_id", default="")
-"""The id of the rollout that is played here; "" outside of one."""
+"""The id of the current rollout; "" outside of one."""
 
 CONTINUED = "\n    | "
 """Begins each further line of a record, so that only a record's own first line begins with a time."""
@@ -43,7 +43,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 @contextmanager
 def rollout(rollout_id: str) -> Iterator[None]:
-    """Log records made in here, in this thread or task, carry this id."""
+    """Gives log records made inside, in this thread or task, this id."""
     token = ROLLOUT.set(rollout_id)
     try:
         yield
@@ -54,7 +54,7 @@ def rollout(rollout_id: str) -> Iterator[None]:
 class LogMessage:
     """A log message with fields: `log.info(LogMessage("rollout", seed=3))` is written as `rollout seed=3`, or as JSON.
 
-    As text, a value that is not one plain word is quoted, so no field can pass for another one. In JSON the message is
+    As text, a value that is not a plain word is quoted, so no field can imitate another one. In JSON the message is
     the name alone.
     """
 
@@ -65,17 +65,17 @@ class LogMessage:
         self.fields = fields
 
     def __str__(self) -> str:
-        told = self.name
+        text = self.name
         for name, value in self.fields.items():
-            told += f" {name}={_word(value)}"
-        return told
+            text += f" {name}={_word(value)}"
+        return text
 
 
 def _word(value: Any) -> str:
     kind = type(value)
     if kind is str:
         if value.isalnum() and len(value) <= MAX_VALUE and value.isascii():
-            return value  # type: ignore[no-any-return]  # it is a str; the quick way for most
+            return value  # type: ignore[no-any-return]  # it is a str; the fast path for most
         return value if len(value) <= MAX_VALUE and _PLAIN.fullmatch(value) else json.dumps(_short(value))
     if kind is float:
         return f"{value:.6g}"
@@ -89,7 +89,7 @@ def _short(text: str) -> str:
 
 
 class RolloutIdFilter(logging.Filter):
-    """Gives each record the id of the rollout in which it was made, as `rollout_id`; refuses none."""
+    """Gives each record the id of the rollout in which it was made, as `rollout_id`; drops none."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Always True."""
@@ -99,7 +99,7 @@ class RolloutIdFilter(logging.Filter):
 
 
 class TextFormatter(logging.Formatter):
-    """`time LEVEL message`, with ` rollout_id=…` behind it unless the message has that. worker: a process id to show."""
+    """`time LEVEL message`, followed by ` rollout_id=…` unless the message has it. worker: a process id to show."""
 
     def __init__(self, worker: int | None = None) -> None:
         super().__init__()
@@ -107,18 +107,18 @@ class TextFormatter(logging.Formatter):
         self._second = (-1, "")
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line, or as one and those that belong to it."""
+        """The record as one line, followed by its traceback's lines if it has one."""
         message = record.getMessage()
         if not isinstance(record.msg, LogMessage):  # that one is quoted already
             message = _safe(message)
-        told = f"{self._time(record)} {record.levelname} {self._who}{message}"
+        text = f"{self._time(record)} {record.levelname} {self._who}{message}"
         rollout_id = getattr(record, "rollout_id", "")
-        if rollout_id and f"rollout_id={rollout_id}" not in told:
-            head, line, rest = told.partition("\n")
-            told = f"{head} rollout_id={rollout_id}{line}{rest}"
+        if rollout_id and f"rollout_id={rollout_id}" not in text:
+            head, line, rest = text.partition("\n")
+            text = f"{head} rollout_id={rollout_id}{line}{rest}"
         if not (record.exc_info or record.exc_text or record.stack_info):
-            return told
-        return told + "".join(CONTINUED + _safe(part).replace("\n", CONTINUED) for part in _traces(self, record))
+            return text
+        return text + "".join(CONTINUED + _safe(part).replace("\n", CONTINUED) for part in _traces(self, record))
 
     def _time(self, record: logging.LogRecord) -> str:
         second = int(record.created)
@@ -140,28 +140,28 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line of JSON."""
-        said: Any = record.msg
-        plain = not isinstance(said, LogMessage)
-        message = record.getMessage() if plain else said.name
-        told: dict[str, Any] = {
+        source: Any = record.msg
+        plain = not isinstance(source, LogMessage)
+        message = record.getMessage() if plain else source.name
+        entry: dict[str, Any] = {
             "time": self._time(record),
             "level": record.levelname,
             "logger": record.name,
             "message": message,
         }
         if self._who:
-            told["worker"] = self._who["worker"]
+            entry["worker"] = self._who["worker"]
         rollout_id = getattr(record, "rollout_id", "")
         if rollout_id:
-            told["rollout_id"] = rollout_id
+            entry["rollout_id"] = rollout_id
         for name, value in _fields(record).items():
-            if name not in told:
-                told[name] = value
-        if plain and "error_id" not in told and (found := _ERROR_ID.findall(message)):
-            told["error_id"] = found[-1]
+            if name not in entry:
+                entry[name] = value
+        if plain and "error_id" not in entry and (found := _ERROR_ID.findall(message)):
+            entry["error_id"] = found[-1]
         if (record.exc_info or record.exc_text or record.stack_info) and (traces := _traces(self, record)):
-            told["traceback"] = "\n".join(traces)
-        return _json(told)
+            entry["traceback"] = "\n".join(traces)
+        return _json(entry)
 
     def _time(self, record: logging.LogRecord) -> str:
         second = int(record.created)
@@ -171,21 +171,21 @@ class JsonFormatter(logging.Formatter):
 
 
 class _Stderr(logging.StreamHandler[TextIO]):
-    """Writes to whatever stderr is at that moment."""
+    """Writes to the current `sys.stderr`, even if it was replaced after this handler was made."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
 
     @property
-    def stream(self) -> TextIO:  # type: ignore[override]  # the base class keeps the one of its making
-        """sys.stderr of now."""
+    def stream(self) -> TextIO:  # type: ignore[override]  # the base class holds the stream that it was created with
+        """The current `sys.stderr`."""
         return sys.stderr
 
 
 def handler(
     log_format: LogFormat = "text", *, worker: int | None = None, stream: TextIO | None = None
 ) -> logging.StreamHandler[TextIO]:
-    """A handler that writes records in this form, with their rollout's id. stream: stderr when None."""
+    """Returns a handler that writes records in this form, with their rollout's id. stream: stderr when None."""
     made = _Stderr() if stream is None else logging.StreamHandler(stream)
     made.setFormatter(JsonFormatter(worker) if log_format == "json" else TextFormatter(worker))
     made.addFilter(RolloutIdFilter())
@@ -193,9 +193,9 @@ def handler(
 
 
 def configure(log_level: str, log_format: LogFormat = "text", *, worker: int | None = None) -> None:
-    """One line for each record on stderr: the kit's from `log_level` up, everybody else's from WARNING up.
+    """Logs one line for each record to stderr: the kit's from `log_level` up, other loggers' from WARNING up.
 
-    Other libraries may log addresses with keys in them at INFO, so what they say there is not shown.
+    Other libraries may log addresses with keys in them at INFO, so their INFO records are not shown.
     """
     made = handler(log_format, worker=worker)
     level = logging.getLevelNamesMapping()[log_level.upper()]
@@ -215,7 +215,7 @@ def configure(log_level: str, log_format: LogFormat = "text", *, worker: int | N
 
 
 def _safe(text: str) -> str:
-    """Control characters as escapes; further lines begin as such."""
+    """Escapes control characters and marks each further line."""
     if text.isascii() and text.isprintable():
         return text
     escaped = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}" if ord(found[0]) > 255 else _hex(found[0]), text)
@@ -253,16 +253,16 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 @lru_cache(maxsize=512)
 def _named(template: str) -> tuple[tuple[int, str], ...]:
-    """Which arguments of a message have a name there: (place, name) of each `name=%s`."""
+    """The arguments of a message that have a name in it: (index, name) of each `name=%s`."""
     conversions = [found for found in _CONVERSION.finditer(template) if found[2]]
     return tuple((at, found[1]) for at, found in enumerate(conversions) if found[1])
 
 
-def _json(told: dict[str, Any]) -> str:
+def _json(entry: dict[str, Any]) -> str:
     try:
-        return orjson.dumps(told, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        return orjson.dumps(entry, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
     except TypeError:  # an integer beyond 64 bits, a lone surrogate: `json` writes both
-        return json.dumps({name: _written(value) for name, value in told.items()})
+        return json.dumps({name: _written(value) for name, value in entry.items()})
 
 
 def _written(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Which version this is. pyproject.toml reads `__version__` from here."""
+"""The kit's version. pyproject.toml reads `__version__` from here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __version__ = "0.2.0"
 
 
 def git_commit(file: Path) -> str | None:
-    """The commit (40 hex digits) of the checkout that holds `file`; None outside a checkout. Runs no program."""
+    """The commit (40 hex digits) of the checkout that contains `file`; None outside a checkout. Runs no program."""
     for folder in file.resolve().parents:
         git = folder / ".git"
         if git.exists():  # a file: a worktree or a submodule, whose commit is not that of the checkout around it

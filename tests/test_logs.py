@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskapp_kit import TaskApp, logs
-from taskapp_kit.config import Settings, child_environment, tell_children, told_by_parent
+from taskapp_kit.config import Settings, child_environment, set_child_logging, take_parent_logging
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.logs import LogMessage
 from taskapp_kit.rollout.in_flight import Caller
@@ -280,13 +280,13 @@ def test_a_server_logs_in_the_form_that_was_asked_for(tmp_path: Path, workers: s
 
 
 def test_worker_processes_are_told_how_to_log() -> None:
-    before = told_by_parent(child_environment())
+    before = take_parent_logging(child_environment())
     try:
-        tell_children(log_format="json", log_level="debug")
-        assert told_by_parent(child_environment()) == ("json", "debug")
+        set_child_logging(log_format="json", log_level="debug")
+        assert take_parent_logging(child_environment()) == ("json", "debug")
     finally:
-        tell_children(log_format=before[0], log_level=before[1])
-    assert told_by_parent({}) == ("text", "info")
-    assert told_by_parent({"TASKAPP_LOG_FORMAT": "JSON", "TASKAPP_SERVED_LOG_LEVEL": "loud"}) == ("json", "info")
+        set_child_logging(log_format=before[0], log_level=before[1])
+    assert take_parent_logging({}) == ("text", "info")
+    assert take_parent_logging({"TASKAPP_LOG_FORMAT": "JSON", "TASKAPP_SERVED_LOG_LEVEL": "loud"}) == ("json", "info")
     assert Settings().log_format == "text"
     assert ROOT.is_dir()

@@ -1,1 +1,1 @@
-"""Deliveries: environments of others, made into ours. One module for each; each needs the extra that it names."""
+"""Adapters for environments of other libraries. One module for each; each needs the extra that it names."""

@@ -1,13 +1,13 @@
-"""Gymnasium environments as ours: `app.environment("cartpole", ...)(from_gymnasium("CartPole-v1"))`.
+"""Turns Gymnasium environments into ours: `app.environment("cartpole", ...)(from_gymnasium("CartPole-v1"))`.
 
 Written against Gymnasium 1.4.0 (`Env.reset(seed, options)`, `Env.step(action) -> observation, reward, terminated,
-truncated, info`); needs the extra `taskapp-kit[gymnasium]`. What it holds to:
+truncated, info`); needs the extra `taskapp-kit[gymnasium]`. Guarantees:
 
 - Each episode has an environment of its own; `reset` seeds it and its spaces with the episode's seed, and nothing here
-  touches the process's random state. So the same seed and actions give the same digest, in every process.
-- An action is checked against the space before the environment sees it; what does not fit is an InvalidAction.
-- terminated stays apart from truncated; at a truncation `info["truncated_by"]` names the limit.
-- Nothing is rendered unless the caller's env.config says `image`.
+  uses the process's random state. So the same seed and actions give the same digest, in every process.
+- An action is checked against the space before the environment sees it; one outside is an InvalidAction.
+- terminated and truncated stay separate; at a truncation `info["truncated_by"]` names the limit.
+- Nothing is rendered unless the caller's env.config sets `image`.
 """
 
 from __future__ import annotations
@@ -47,36 +47,36 @@ def from_gymnasium(
     reset_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> type[GymnasiumEnvironment]:
-    """A class for `app.environment(...)` that plays a Gymnasium environment.
+    """Returns a class for `app.environment(...)` that plays a Gymnasium environment.
 
         app.environment("lake", splits={"train": range(100)})(
             from_gymnasium("FrozenLake-v1", actions=["left", "down", "right", "up"], is_slippery=False)
         )
 
     source: a registered id ("CartPole-v1", "package:Name-v0"), or a callable that makes an environment (a class, a
-    function). options: go to `gymnasium.make` or to the callable. configurable: options that a caller may set in
-    env.config, name to default (bool, int, float, str) or to (annotation, default). reset_options: what
-    `reset(options=...)` is given.
+    function). options: passed to `gymnasium.make` or to the callable. configurable: options that a caller may set in
+    env.config, name to default (bool, int, float, str) or to (annotation, default). reset_options: passed as
+    `reset(options=...)`.
 
     actions: the names of a Discrete space's values, in order; the tool then takes a name. noop: the action that changes
     nothing, in the form that the tool takes. tool: the tool's name; description: what the model reads about it.
 
-    describe: `fn(observation)`, and by name any of `info` and `env` (the unwrapped environment); returns words, a list
+    describe: `fn(observation)`, and by name any of `info` and `env` (the unwrapped environment); returns text, a list
     of Text and Image, or anything JSON. Without it the observation is JSON text: "[0.02, -0.01, 0.03, 0.04]". A
-    policy's function reads it with `json.loads`. An array of shape (H, W, 3) and dtype uint8 becomes a picture.
+    policy's function reads it with `json.loads`. An array of shape (H, W, 3) and dtype uint8 becomes an image.
 
-    The class takes `image: bool = False` when the environment can render "rgb_array": a picture then follows the words.
+    The class takes `image: bool = False` when the environment can render "rgb_array": an image then follows the text.
     It may be subclassed, to add methods or to override `reset` and `step`.
 
-    A mistake (no such id, an action space without JSON, names that do not fit) is one more problem in the report of the
-    app that declares the class, which cannot be instantiated. Raises Unavailable: Gymnasium, or a package that the
-    environment needs, is not installed. One environment is made and closed to see its spaces.
+    A mistake (no such id, an action space without JSON, names that do not fit) is reported by the app that declares the
+    class, which cannot be instantiated. Raises Unavailable: Gymnasium, or a package that the environment needs, is not
+    installed. One environment is made and closed to read its spaces.
     """
     frame = sys._getframe(1)
     place = (frame.f_code.co_filename, frame.f_lineno)
     module = str(frame.f_globals.get("__name__", __name__))
     try:
-        return _Author(source, options, place, module).write(
+        return _ClassBuilder(source, options, place, module).build(
             actions=actions,
             describe=describe,
             description=description,
@@ -90,7 +90,7 @@ def from_gymnasium(
 
 
 def _without_environment(error: DeclarationError, module: str) -> type[GymnasiumEnvironment]:
-    """A class that only carries the problems to the freeze of its app."""
+    """A class that only passes the problems to the freeze of its app."""
 
     def refuse(*_: Any, **__: Any) -> None:
         raise error
@@ -99,8 +99,8 @@ def _without_environment(error: DeclarationError, module: str) -> type[Gymnasium
     return type("GymnasiumEnvironmentNotMade", (GymnasiumEnvironment,), members)
 
 
-class _Author:
-    """Writes the class, and says what is wrong at the place where `from_gymnasium` stands in somebody's file."""
+class _ClassBuilder:
+    """Builds the class; reports problems at the author's line that calls `from_gymnasium`."""
 
     def __init__(
         self, source: str | Callable[..., Any], options: dict[str, Any], place: tuple[str, int], module: str
@@ -109,10 +109,10 @@ class _Author:
         self.name = source if isinstance(source, str) else str(getattr(source, "__name__", "environment"))
         if "render_mode" in options:
             raise self._wrong(
-                "has render_mode=", "no render_mode", "leave it out: env.config's `image` asks for pictures"
+                "has render_mode=", "no render_mode", "leave it out: env.config's `image` requests images"
             )
 
-    def write(
+    def build(
         self,
         *,
         actions: Sequence[str] | None,
@@ -123,7 +123,7 @@ class _Author:
         configurable: Mapping[str, Any],
         reset_options: Mapping[str, Any] | None,
     ) -> type[GymnasiumEnvironment]:
-        """The class."""
+        """Returns the class."""
         make = self._maker()
         if not isinstance(configurable, Mapping):
             raise self._wrong(f"has configurable={configurable!r}", "a mapping from option to default",
@@ -131,7 +131,7 @@ class _Author:
         defaults = {name: value[1] if isinstance(value, tuple) else value for name, value in configurable.items()}
         probe = self._probe(make, defaults)
         space, spec, can_draw = probe.action_space, probe.spec, self._can_draw(probe)
-        about = _about(probe, self.name, told=describe is not None)
+        about = _about(probe, self.name, described=describe is not None)
         probe.close()
         choices = self._choices(space, actions)
         try:
@@ -140,9 +140,9 @@ class _Author:
             raise self._wrong(
                 f"of {self.name}: {error}", "a space that JSON can carry", "wrap it in a gymnasium.ActionWrapper"
             ) from None
-        wanted = f"one of {', '.join(choices)}" if choices else in_words(space)
+        expected = f"one of {', '.join(choices)}" if choices else in_words(space)
         act = self._function(lambda self, action: self.step(action), "act", {"action": annotation, "return": Step})
-        act.__doc__ = description or f"Take one step in {self.name}. `action` is {wanted}."
+        act.__doc__ = description or f"Take one step in {self.name}. `action` is {expected}."
         mark = action(
             name=tool,
             noop=None if noop is None else {"action": noop},
@@ -166,15 +166,15 @@ class _Author:
         return type(re.sub(r"\W", "_", self.name.split(":")[-1]), (GymnasiumEnvironment,), members)
 
     def _maker(self) -> Callable[..., Any]:
-        """`fn(**options) -> Env`, options of the declaration included."""
+        """`fn(**options) -> Env`, including the declaration's options."""
         gymnasium, source, options = _gymnasium(), self.source, self.options
         if isinstance(source, str):
-            # the passive checker repeats, with warnings, what the space check and the recording gate do
+            # the passive checker repeats, with warnings, what the space check and `plain` do
             return lambda **more: gymnasium.make(source, **{"disable_env_checker": True, **options, **more})
         return lambda **more: source(**{**options, **more})
 
     def _probe(self, make: Callable[..., Any], options: dict[str, Any]) -> Any:
-        """One environment, to see its spaces."""
+        """Makes one environment, to read its spaces."""
         gymnasium = _gymnasium()
         try:
             probe = make(**options)
@@ -188,9 +188,9 @@ class _Author:
                 "a registered id",
                 "gymnasium.pprint_registry() lists them",
             ) from error
-        except Exception as error:  # an environment refuses options in many ways: a KeyError, an AssertionError
-            said = _first_line(error)
-            named = said if isinstance(error, (TypeError, ValueError, gymnasium.error.Error)) else repr(error)
+        except Exception as error:  # environments refuse options in many ways: a KeyError, an AssertionError
+            message = _first_line(error)
+            named = message if isinstance(error, (TypeError, ValueError, gymnasium.error.Error)) else repr(error)
             raise self._wrong(
                 f"cannot make {self.name}: {named}",
                 "options that it takes",
@@ -204,11 +204,11 @@ class _Author:
         return probe
 
     def _meant(self, otherwise: str) -> str:
-        """What to do about refused options: one of them may be a misspelt keyword of `from_gymnasium`."""
+        """The fix for refused options: one of them may be a misspelt keyword of `from_gymnasium`."""
         parameters = inspect.signature(from_gymnasium).parameters.values()
         ours = [item.name for item in parameters if item.kind is item.KEYWORD_ONLY]
-        meant = (did_you_mean(name, ours, "") for name in self.options)
-        return next((sentence for sentence in meant if sentence), otherwise)
+        suggestions = (did_you_mean(name, ours, "") for name in self.options)
+        return next((suggestion for suggestion in suggestions if suggestion), otherwise)
 
     def _can_draw(self, probe: Any) -> bool:
         """True when the environment can be made with render_mode="rgb_array"."""
@@ -230,21 +230,21 @@ class _Author:
         names = [] if isinstance(actions, str) or not isinstance(actions, Iterable) else list(map(str, actions))
         if len(set(names)) != len(names) or len(names) != count:
             raise self._wrong(f"has actions={actions!r}, and {self.name} has {count} actions",
-                              f"{count} different names, in the order of the values", "mend actions=")  # fmt: skip
+                              f"{count} different names, in the order of the values", "fix actions=")  # fmt: skip
         return {name: int(space.start) + index for index, name in enumerate(names)}
 
     def _also(self, describe: Callable[..., Any] | None) -> tuple[str, ...]:
-        """What `describe` takes besides the observation."""
+        """The parameters of `describe` besides the observation."""
         if describe is None:
             return ()
         try:
             parameters = inspect.signature(describe).parameters
             names = tuple(
                 name
-                for name, item in parameters.items()  # its own defaults stay its own
+                for name, item in parameters.items()  # other parameters use their defaults
                 if name in ("info", "env") or (item.default is item.empty and item.kind is not item.VAR_KEYWORD)
             )
-        except (TypeError, ValueError):  # Python cannot look into some builtins: `str` takes what it is given
+        except (TypeError, ValueError):  # some builtins have no signature: `str` takes one argument
             names = ("observation",) if callable(describe) else ()
         unknown = [name for name in names[1:] if name not in ("info", "env")]
         if not names or unknown:
@@ -284,7 +284,7 @@ class _Author:
         return constructor
 
     def _function(self, body: Any, name: str, annotations: dict[str, Any]) -> Any:
-        """A one-line function that says it stands at the author's line: problems and tracebacks point there."""
+        """A one-line function located at the author's line, so that problems and tracebacks point there."""
         file, line = self.place
         code = body.__code__.replace(co_filename=file, co_firstlineno=line, co_name=name, co_qualname=name)
         function = FunctionType(code, body.__globals__, name)
@@ -297,7 +297,7 @@ class _Author:
 
 
 def _gymnasium() -> Any:
-    """The package. Raises Unavailable naming the extra."""
+    """Imports the package. Raises Unavailable naming the extra."""
     try:
         import gymnasium
     except ImportError as error:
@@ -311,11 +311,11 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n", 1)[0].rstrip(".")
 
 
-def _about(env: Any, name: str, told: bool) -> str:
-    """The first paragraph of the environment's own docstring; what it shows, unless the author tells it in words."""
+def _about(env: Any, name: str, described: bool) -> str:
+    """The first paragraph of the environment's own docstring, and its observation unless the author describes it."""
     text = inspect.cleandoc(type(env.unwrapped).__doc__ or "")
     if text.startswith("#"):
         text = text.split("## Description", 1)[-1].strip()
     paragraph = " ".join(text.split("\n\n", 1)[0].split())
     paragraph = name if not paragraph or paragraph.startswith("#") else paragraph
-    return paragraph if told else f"{paragraph}\n\nObservation: {in_words(env.observation_space)}."
+    return paragraph if described else f"{paragraph}\n\nObservation: {in_words(env.observation_space)}."

@@ -1,6 +1,6 @@
 """One episode of a Gymnasium environment, between the kit's `Step` and Gymnasium's five values.
 
-What Gymnasium gives is copied and made JSON here, so that nothing recorded can change later. Gymnasium itself is
+Gymnasium's values are copied and made JSON here, so that nothing recorded can change later. Gymnasium itself is
 imported only by `adapters/gymnasium.py`, which makes the classes.
 """
 
@@ -19,15 +19,15 @@ from taskapp_kit.errors import InvalidAction, Unavailable
 log = logging.getLogger("taskapp_kit.adapters.gymnasium")
 
 RESET_INFO = "reset_info"
-"""Where the first step's info keeps what `reset` told."""
+"""The member of the first step's info that holds the info of `reset`."""
 
 
 class GymnasiumEnvironment:
     """One episode of a Gymnasium environment; `from_gymnasium` makes the subclasses that an app declares.
 
-    Their one action, `act`, hands its argument to `step`; a subclass may override `reset` and `step`.
+    Their one action, `act`, passes its argument to `step`; a subclass may override `reset` and `step`.
 
-    env: the Gymnasium environment itself, wrappers included. action_space: the one that actions were declared from.
+    env: the Gymnasium environment itself, wrappers included. action_space: the one that the declared action describes.
     step_limit: Gymnasium's own time limit (`max_episode_steps`), None without one.
     """
 
@@ -42,66 +42,66 @@ class GymnasiumEnvironment:
     _left_out: set[str]
 
     def open(self, image: bool, options: Mapping[str, Any]) -> None:
-        """Makes the environment. Raises ValueError, as the environment does, for options that it refuses."""
+        """Makes the environment. Raises ValueError, as the environment does, for invalid options."""
         self.image = image
         self.env: Any = self._make(**options, **({"render_mode": "rgb_array"} if image else {}))
         self._steps, self._over = 0, False
         self._reset_info: dict[str, Json] = {}
 
     def reset(self, seed: int) -> Content:
-        """Resets environment and spaces with the seed; the first observation."""
+        """Resets environment and spaces with the seed; returns the first observation."""
         self.env.action_space.seed(seed)
         self.env.observation_space.seed(seed)
         options = None if self._reset_options is None else dict(self._reset_options)
         observation, info = self.env.reset(seed=seed, options=options)
-        self._steps, self._over, self._reset_info = 0, False, self._kept(info)
+        self._steps, self._over, self._reset_info = 0, False, self._recorded(info)
         return self._shown(observation, info)
 
     def step(self, action: Any) -> Step:
-        """One step. Raises InvalidAction when the action lies outside the space, or the episode is over."""
+        """Takes one step. Raises InvalidAction when the action lies outside the space, or the episode is over."""
         if self._over:
             raise InvalidAction("The episode is over; nothing was done.")
         space = self.env.action_space
         try:
-            wanted = value_in(space, self._choices[action] if self._choices else action)
-            fits = bool(space.contains(wanted))
+            value = value_in(space, self._choices[action] if self._choices else action)
+            fits = bool(space.contains(value))
         except (ValueError, TypeError, KeyError, OverflowError):
             fits = False
         if not fits:
             raise InvalidAction(f"Nothing was done: the action {json.dumps(action)} is not in {space}.")
-        observation, reward, terminated, truncated, info = self.env.step(wanted)
+        observation, reward, terminated, truncated, info = self.env.step(value)
         self._steps += 1
         self._over = bool(terminated or truncated)
-        kept = self._kept(info)
+        recorded = self._recorded(info)
         if truncated:
             reached = self.step_limit is not None and self._steps >= self.step_limit
-            kept["truncated_by"] = f"time limit of {self.step_limit} steps" if reached else "the environment"
+            recorded["truncated_by"] = f"time limit of {self.step_limit} steps" if reached else "the environment"
         if self._reset_info:
-            kept[RESET_INFO], self._reset_info = self._reset_info, {}
-        return Step(self._shown(observation, info), reward, bool(terminated), bool(truncated), kept)
+            recorded[RESET_INFO], self._reset_info = self._reset_info, {}
+        return Step(self._shown(observation, info), reward, bool(terminated), bool(truncated), recorded)
 
     def close(self) -> None:
-        """Lets go of the environment."""
+        """Closes the environment."""
         self.env.close()
 
     def _shown(self, observation: Any, info: Mapping[str, Any]) -> Content:
-        """Words (the author's, else JSON), then pictures. Always words: with and without pictures alike."""
+        """Text (the author's, else JSON), then images. The text is always present, with and without images alike."""
         if self._describe is not None:
             also = {"info": info, "env": self.env.unwrapped}
-            told = self._describe(observation, **{name: also[name] for name in self._describe_also})
+            shown = self._describe(observation, **{name: also[name] for name in self._describe_also})
         else:
-            told = observation
-        if is_picture(told):
-            blocks: list[Any] = [Image(told)]
-        elif isinstance(told, list) and any(isinstance(block, (Text, Image)) for block in told):
-            blocks = list(told)
-        elif isinstance(told, str):
-            blocks = [Text(told)]
+            shown = observation
+        if is_picture(shown):
+            blocks: list[Any] = [Image(shown)]
+        elif isinstance(shown, list) and any(isinstance(block, (Text, Image)) for block in shown):
+            blocks = list(shown)
+        elif isinstance(shown, str):
+            blocks = [Text(shown)]
         else:
             try:
-                recorded = plain(json_value(told), "observation")
+                recorded = plain(json_value(shown), "observation")
             except NotJson:
-                return {"observation": told}  # the gate refuses it, naming the place
+                return {"observation": shown}  # `content` refuses it, naming the path
             blocks = [Text(json.dumps(recorded, ensure_ascii=False))]
         if self.image:
             blocks.append(self._picture())
@@ -118,14 +118,14 @@ class GymnasiumEnvironment:
                 hint="Install what it names, or leave `image` out of env.config.",
             ) from error
 
-    def _kept(self, info: Mapping[str, Any]) -> dict[str, Json]:
-        """The info as JSON, copied. A member that is no JSON is left out, and the log says so once."""
-        kept: dict[str, Json] = {}
+    def _recorded(self, info: Mapping[str, Any]) -> dict[str, Json]:
+        """The info as JSON, copied. A member that is not JSON is left out, with one warning in the log."""
+        recorded: dict[str, Json] = {}
         for key, value in info.items():
             try:
-                kept[str(key)] = plain(json_value(value), f"info.{key}")
+                recorded[str(key)] = plain(json_value(value), f"info.{key}")
             except NotJson as error:
                 if str(key) not in self._left_out:
                     self._left_out.add(str(key))
                     log.warning("%s: %s; it is left out of every step's info", self.name, error)
-        return kept
+        return recorded

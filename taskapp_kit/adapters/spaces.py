@@ -1,16 +1,16 @@
-"""Gymnasium spaces as Python annotations, and the values that go through them as JSON.
+"""Gymnasium spaces as Python annotations, and conversion of their values from and to JSON.
 
-Spaces are told apart by the names of their classes, so that this module needs no Gymnasium: only
+Spaces are distinguished by the names of their classes, so that this module needs no Gymnasium: only
 `adapters/gymnasium.py` imports it. Facts: Gymnasium 1.4.0, `gymnasium/spaces`.
 
-| space | annotation of the action | drawn by |
+| space | annotation of the action | sampled by |
 |---|---|---|
 | Discrete(n, start) | Literal (up to 32 values), else int with bounds | schema |
 | MultiDiscrete | a (nested) tuple of such ints | schema |
 | MultiBinary | a (nested) list of 0 and 1 | schema |
 | Box, bounded | float or int with bounds, in (nested) lists of the space's shape | schema |
 | Box, a side without bound | the same without that bound | the space itself |
-| Text | str with its lengths (its letters are checked by the space) | the space itself |
+| Text | str with its lengths (the space checks its letters) | the space itself |
 | Tuple, Dict | tuple, TypedDict | its parts |
 """
 
@@ -23,17 +23,17 @@ from typing import Annotated, Any, Literal
 from taskapp_kit.contract.content import INT_LIMIT, Json
 
 CHOICES_LIMIT = 32
-"""A Discrete space of up to so many values is listed; a larger one is a range."""
+"""A Discrete space of up to this many values is listed; a larger one is a range."""
 ELEMENTS_LIMIT = 256
-"""A Box whose bounds differ from element to element states each of them up to this size."""
+"""A Box whose bounds differ from element to element lists each of them up to this size."""
 
 
 class UnknownSpace(ValueError):
-    """No JSON stands for values of this space. The sentence names the space and the part of it."""
+    """Values of this space have no JSON form. The message names the space and the part of it."""
 
 
 def kind_of(space: Any) -> str:
-    """The name of the Gymnasium class that a space is, e.g. "Box"; subclasses count as their base."""
+    """The name of a space's Gymnasium class, e.g. "Box"; subclasses count as their base."""
     for cls in type(space).__mro__:
         if cls.__module__.startswith("gymnasium.spaces"):
             return str(cls.__name__)
@@ -41,7 +41,7 @@ def kind_of(space: Any) -> str:
 
 
 def annotation_of(space: Any, path: str = "action") -> Any:
-    """The annotation from which an action's JSON Schema is made. Raises UnknownSpace."""
+    """The annotation for an action's JSON Schema. Raises UnknownSpace."""
     from pydantic import Field
 
     kind = kind_of(space)
@@ -66,7 +66,7 @@ def annotation_of(space: Any, path: str = "action") -> Any:
 
 
 def needs_sampler(space: Any) -> bool:
-    """True when a schema cannot be drawn from uniformly, so that the space itself has to draw."""
+    """True when the schema cannot be sampled uniformly, so that the space itself has to sample."""
     kind = kind_of(space)
     if kind == "Box":
         if space.dtype.kind in "iu":
@@ -82,19 +82,19 @@ def needs_sampler(space: Any) -> bool:
 
 
 def sampler_of(space: Any, write: Callable[[Any], Json]) -> Callable[[random.Random], dict[str, Json]]:
-    """`fn(rng) -> {"action": value}`: the space's own draw, fixed by `rng` alone; nothing is shared between draws."""
+    """`fn(rng) -> {"action": value}`: the space's own sample, fixed by `rng` alone; samples share no state."""
     from copy import deepcopy
 
     def sample(rng: random.Random) -> dict[str, Json]:
-        mine = deepcopy(space)
-        mine.seed(rng.getrandbits(31))
-        return {"action": write(mine.sample())}
+        own = deepcopy(space)
+        own.seed(rng.getrandbits(31))
+        return {"action": write(own.sample())}
 
     return sample
 
 
 def value_in(space: Any, given: Any) -> Any:
-    """The JSON value as the space's own kind of value (numpy of its dtype). Raises ValueError when it cannot be."""
+    """Converts the JSON value to the space's own type (numpy of its dtype). Raises ValueError when it cannot."""
     import numpy
 
     kind = kind_of(space)
@@ -110,12 +110,12 @@ def value_in(space: Any, given: Any) -> Any:
 
 
 def json_value(value: Any) -> Any:
-    """Arrays and scalars of numpy as lists and numbers, copied. float32 is written with its own shortest digits.
+    """Converts numpy arrays and scalars to lists and numbers, copied. float32 is written with its own shortest digits.
 
-    What is no JSON stays as it is: the gate that records it refuses it, or `info` leaves it out.
+    Other values stay as they are: those that are not JSON are refused when recorded, or left out of `info`.
     """
     if hasattr(value, "dtype") and hasattr(value, "tolist"):
-        if value.dtype.kind == "f" and value.dtype.itemsize < 8:  # 0.1, where tolist() says 0.10000000149011612
+        if value.dtype.kind == "f" and value.dtype.itemsize < 8:  # 0.1, where tolist() returns 0.10000000149011612
             return value.astype(str).astype(float).tolist()
         return value.tolist()
     if isinstance(value, dict):
@@ -132,7 +132,7 @@ def is_picture(value: Any) -> bool:
 
 
 def in_words(space: Any) -> str:
-    """What a value of the space looks like, in a few words for a tool's description."""
+    """Describes a value of the space in a few words, for a tool's description."""
     kind = kind_of(space)
     if kind == "Discrete":
         first, last = int(space.start), int(space.start) + int(space.n) - 1
@@ -192,7 +192,7 @@ def _number(space: Any, low: float, high: float) -> Any:
 
 
 def _lists(item: Any, shape: tuple[int, ...]) -> Any:
-    """Lists in lists, of the shape's lengths."""
+    """Nested lists of the shape's lengths."""
     from pydantic import Field
 
     for length in reversed(shape):
@@ -201,7 +201,7 @@ def _lists(item: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _nested(ends: Any, leaf: Callable[[Any], Any], depth: int) -> Any:
-    """Tuples in tuples, each leaf an annotation of its own."""
+    """Nested tuples, each leaf an annotation of its own."""
     if depth == 0:
         return leaf(ends)
     return tuple[tuple(_nested(item, leaf, depth - 1) for item in ends)]  # type: ignore[misc]
@@ -209,7 +209,7 @@ def _nested(ends: Any, leaf: Callable[[Any], Any], depth: int) -> Any:
 
 def _record(space: Any, path: str) -> Any:
     from pydantic import ConfigDict
-    from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
+    from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
     fields = {}
     for name, part in space.spaces.items():

@@ -1,1 +1,1 @@
-"""The ledger: plain data that every room may hold, and the protocols by which rooms meet."""
+"""Plain data types shared by every package, and the protocols through which packages work together."""

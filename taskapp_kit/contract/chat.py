@@ -1,7 +1,7 @@
-"""A call of a language model: what is sent to a chat-completions endpoint, and what comes back.
+"""One call of a language model: the request to a chat-completions endpoint, and its reply.
 
-Who plays builds the body (`rollout/policy/chat/conversation.py`, in the environment's thread or a worker process), the
-front sends it (`rollout/models/client.py`, on the event loop): a worker process holds no address and no key.
+The policy builds the body (`rollout/policy/chat/conversation.py`, in the environment's thread or a worker process); the
+server process sends it (`rollout/models/client.py`, on the event loop), so a worker process holds no address and no key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ POLICY = "policy"
 
 
 CONTEXT_OVERFLOW = "context_overflow"
-"""The stop reason of an episode whose conversation grew longer than the model reads: truncated, and scored."""
+"""The stop reason when the conversation outgrows the model's context: the episode is truncated, and scored."""
 
 
 def role_variable(role: str) -> str:
@@ -35,11 +35,11 @@ def role_variables(role: str) -> tuple[str, str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a model is asked, and as what.
+    """The address of a model, and how to call it.
 
-    url: complete, `…/chat/completions`, its query kept; user and password never stand in it. model: the name that goes
-    into the body, None leaves it out. key: the caller's own vendor key for this address, None takes the server's own
-    where it belongs to the host. cache: answers may come from the response cache (never in mode `rl`).
+    url: complete, `…/chat/completions`, with its query, without user and password. model: the name sent in the body;
+    None leaves it out. key: the caller's own vendor key for this address; None uses the server's key for that host, if
+    it has one. cache: whether answers may come from the response cache (never in mode `rl`).
     """
 
     url: str
@@ -50,13 +50,13 @@ class Endpoint:
 
 @dataclass(slots=True)
 class ChatReply:
-    """What the endpoint answered, as it gave it.
+    """An endpoint's reply, as received.
 
     message: the assistant's message (`content`, `tool_calls`, `reasoning_content`, …). finish_reason: `stop`,
-    `tool_calls`, `length`, … usage: `prompt_tokens`, `completion_tokens` and whatever else it counted. cost: in US
-    dollars, where the price is known. prompt_token_ids, token_ids, logprobs, policy_version: where the endpoint gave
-    them, never recomputed; of `token_ids` and `logprobs` each has one entry for each sampled token. seconds: of the
-    attempt that succeeded. attempts: 1 when the first did. retries: what the others came to, `{"kind", "status"?}`.
+    `tool_calls`, `length`, … usage: `prompt_tokens`, `completion_tokens` and any other counts. cost: in US dollars,
+    where the price is known. prompt_token_ids, token_ids, logprobs, policy_version: as the endpoint sent them, never
+    recomputed; `token_ids` and `logprobs` have one entry for each sampled token. seconds: of the attempt that
+    succeeded. attempts: 1 when the first did. retries: the failed attempts, each as `{"kind", "status"?}`.
     """
 
     message: dict[str, Json]
@@ -75,12 +75,12 @@ class ChatReply:
 
     @property
     def tokens(self) -> float:
-        """Prompt and completion, as the endpoint counted them; 0 when it did not."""
+        """Prompt and completion tokens as the endpoint counted them; 0 if it reported no usage."""
         usage = self.usage
         return usage.get("total_tokens", usage.get("prompt_tokens", 0.0) + usage.get("completion_tokens", 0.0))
 
     def to_json(self) -> dict[str, Any]:
-        """For a worker process."""
+        """Returns the reply as JSON, to pass it to another process."""
         return asdict(self)
 
     @classmethod
@@ -90,10 +90,10 @@ class ChatReply:
 
 
 class ModelFailed(Exception):
-    """The model could not be asked, or what it answered cannot be used; no retry is left.
+    """The model could not be called, or its answer cannot be used; no retry is left.
 
-    failure: boundary `policy` (or `timeout`). overflow: the conversation is longer than the model can read; that is a
-    limit of the episode, and no failure.
+    failure: boundary `policy` (or `timeout`). overflow: the conversation is longer than the model's context; that is a
+    limit of the episode, not a failure.
     """
 
     def __init__(self, failure: Failure, *, overflow: bool = False) -> None:
@@ -104,38 +104,38 @@ class ModelFailed(Exception):
 
 @runtime_checkable
 class RemotePolicy(Protocol):
-    """A policy whose decisions a model makes. One object for each rollout, used in the environment's thread."""
+    """A policy whose decisions come from a model. One object for each rollout, used in the environment's thread."""
 
     @property
     def name(self) -> str:
-        """The name under which it was asked for."""
+        """The name under which it was requested."""
         ...
 
     def ask(self, view: View) -> dict[str, Json]:
-        """The body to send, without `model`: what the model reads in this turn."""
+        """Returns the body to send, without `model`: what the model reads in this turn."""
         ...
 
     def read(self, reply: ChatReply) -> Decision:
-        """What the model decided. What it answered badly is in `Decision.problem`, and no error."""
+        """Parses the model's decision. An unusable answer is reported in `Decision.problem`, not raised."""
         ...
 
 
 @runtime_checkable
 class AsksModels(Protocol):
-    """A policy that decides in the environment's thread, and asks the model itself meanwhile: an author's own loop."""
+    """A policy that runs in the environment's thread and calls the model itself: an author's own loop."""
 
     def use(self, models: ModelPort) -> None:
-        """How models are asked; given before the first decision."""
+        """Sets how models are called; called before the first decision."""
         ...
 
     def close(self) -> None:
-        """The episode is over."""
+        """Called when the episode is over."""
         ...
 
 
 class ModelPort(Protocol):
-    """How code in an environment's thread reaches models: judges, user simulators. Each call blocks that thread."""
+    """How code in an environment's thread calls models: judges, user simulators. Each call blocks that thread."""
 
     def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
-        """One answer of the model that has this role. Raises ModelFailed; Unavailable when none is configured for it."""
+        """Returns one reply of the model with this role. Raises ModelFailed; Unavailable when none is configured."""
         ...

@@ -1,6 +1,6 @@
 """What an environment shows: text, a JSON object, or a list of text and image blocks.
 
-`plain()` is the one gate through which an author's value becomes recorded data: copied, JSON-able, finite.
+`plain()` turns every author's value into recorded data: copied, representable as JSON, finite.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 Json = Any
-"""None, bool, int, finite float, str, list or dict with str keys, nested. Not expressible for a type checker without cost."""
+"""None, bool, int, finite float, str, list or dict with str keys, nested. Too costly to express for a type checker."""
 
 MAX_DEPTH = 64
 """Deepest nesting of an observation, an argument or a request body."""
 INT_LIMIT = 2**63
-"""Integers on the wire lie in [-2⁶³, 2⁶³): beyond it other readers of JSON lose digits."""
+"""Integers in JSON lie in [-2⁶³, 2⁶³): beyond that, other JSON parsers lose digits."""
 
 
 class NotJson(ValueError):
-    """A value cannot be recorded. `path` says where inside it, e.g. `observation.board[3]`."""
+    """A value that cannot be recorded. `path` says where inside it, e.g. `observation.board[3]`."""
 
     def __init__(self, path: str, found: str) -> None:
         super().__init__(f"{path} {found}")
@@ -31,7 +31,7 @@ class NotJson(ValueError):
 
 
 class Text:
-    """A block of words in a list observation."""
+    """A text block in a list observation."""
 
     __slots__ = ("text",)
 
@@ -45,7 +45,7 @@ class Text:
 class Image:
     """A picture in a list observation: PNG bytes, or an array of shape (H, W, 3) and dtype uint8.
 
-    Nothing is encoded until somebody asks for `png` or `hash`. Raises ValueError for anything else.
+    Nothing is encoded until `png` or `hash` is read. Raises ValueError for any other data.
     """
 
     __slots__ = ("_array", "_hash", "_pixels", "_png", "height", "width")
@@ -67,26 +67,26 @@ class Image:
                 f"Image: expected PNG bytes or an array of shape (H, W, 3) and dtype uint8, got "
                 f"{type(data).__name__} of shape {shape}."
             )
-        self._array = data.copy()  # the environment goes on drawing into its own buffer
+        self._array = data.copy()  # the environment may go on drawing into its own buffer
         self.height, self.width = int(shape[0]), int(shape[1])
 
     @classmethod
     def recorded(cls, png: bytes, pixels: str | None) -> Image:
-        """A picture as it was recorded: its PNG bytes and its `pixels`. Raises ValueError."""
+        """An image as it was recorded: its PNG bytes and its `pixels`. Raises ValueError."""
         picture = cls(png)
         picture._pixels = pixels
         return picture
 
     @property
     def pixels(self) -> str | None:
-        """SHA-256 (hex) over width, height and raw RGB of an array; None of a picture that was given as PNG bytes."""
+        """SHA-256 (hex) over width, height and raw RGB of an array; None for an image that was given as PNG bytes."""
         if self._pixels is None and self._array is not None:
             self._pixels = _rgb_hash(self.width, self.height, self._array.tobytes())
         return self._pixels
 
     @property
     def png(self) -> bytes:
-        """The picture as PNG bytes, encoded on first use."""
+        """The image as PNG bytes, encoded on first use."""
         if self._png is None:
             raw = self._array.tobytes()
             if self._pixels is None:  # while the array is there: PNG bytes depend on the machine's zlib, pixels do not
@@ -104,13 +104,13 @@ class Image:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the PNG bytes, hex: the name under which a store keeps the picture once."""
+        """SHA-256 of the PNG bytes, hex: the name under which a store holds the image once."""
         if self._hash is None:
             self._hash = hashlib.sha256(self.png).hexdigest()
         return self._hash
 
     def data_url(self) -> str:
-        """The picture as a `data:` address."""
+        """The image as a `data:` URL."""
         return "data:image/png;base64," + base64.b64encode(self.png).decode()
 
     def __repr__(self) -> str:
@@ -130,7 +130,7 @@ Content = Any
 def plain(value: Any, path: str, depth: int = 0) -> Json:
     """Copies an author's value into plain JSON: numpy and pydantic values become lists, numbers and dicts.
 
-    Raises NotJson, naming the place inside the value, for what is not JSON, not finite, too deep or too large a number.
+    Raises NotJson, naming the path inside the value, for what is not JSON, not finite, too deep or too large a number.
     """
     kind = type(value)
     if kind is str:
@@ -162,7 +162,7 @@ def plain(value: Any, path: str, depth: int = 0) -> Json:
                 or kind is bool
                 or item is None
             ):
-                result.append(item)  # the common case, without a path that nobody will read
+                result.append(item)  # the common case: no path string is built
             else:
                 result.append(plain(item, f"{path}[{index}]", depth + 1))
         return result
@@ -245,14 +245,14 @@ def _foreign(value: Any, path: str, depth: int) -> Json:
 
 
 def as_object(value: Any) -> dict[str, Any]:
-    """For the JSON writer: a read-only mapping is written as an object. Raises TypeError for what is not JSON."""
+    """A serializer hook: a read-only mapping becomes a dict. Raises TypeError for what is not JSON."""
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def content(value: Any) -> Content:
-    """An author's observation as recorded content. Raises NotJson."""
+    """Converts an author's observation to recorded content. Raises NotJson."""
     kind = type(value)
     if kind is str or value is None:
         return plain(value, "observation")
@@ -283,7 +283,7 @@ def _block(block: Any, index: int) -> str | Image:
 
 
 def images(recorded: Content) -> Iterator[Image]:
-    """The pictures in a recorded observation."""
+    """The images in a recorded observation."""
     if type(recorded) is list:
         for block in recorded:
             if isinstance(block, Image):
@@ -291,7 +291,7 @@ def images(recorded: Content) -> Iterator[Image]:
 
 
 def text_of(recorded: Content) -> str:
-    """The words in a recorded observation; a dict is shown as JSON; pictures are left out."""
+    """The text of a recorded observation; a dict is shown as JSON; images are left out."""
     if isinstance(recorded, str):
         return recorded
     if recorded is None:
@@ -304,8 +304,8 @@ def text_of(recorded: Content) -> str:
 
 
 def without_images(recorded: Content) -> Json:
-    """The observation as the digest sees it: one text block alone equals the bare text."""
+    """The observation as the digest covers it: a single text block equals the bare text."""
     if type(recorded) is list:
-        words = [block for block in recorded if isinstance(block, str)]
-        return words[0] if len(words) == 1 else words
+        texts = [block for block in recorded if isinstance(block, str)]
+        return texts[0] if len(texts) == 1 else texts
     return recorded

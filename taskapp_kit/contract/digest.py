@@ -1,4 +1,4 @@
-"""Hashes over JSON, canonical: keys sorted, no white space, UTF-8."""
+"""Hashes over canonical JSON: sorted keys, no white space, UTF-8."""
 
 from __future__ import annotations
 

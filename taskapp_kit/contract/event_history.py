@@ -1,7 +1,7 @@
-"""Events as they stand in an answer: each model call with the prompt tokens that are new in it.
+"""Events as an answer contains them: each model call with only the prompt tokens that are new in it.
 
-A prompt mostly repeats the prompt and the completion of the call before, so whole prompts would make an answer grow with
-the square of its turns. `client.read_events` gives them whole again.
+A prompt mostly repeats the previous call's prompt and completion, so full prompts would make an answer grow with the
+square of its turns. `client.read_events` restores them.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from taskapp_kit.contract.content import Json
 
 
 def event_history(events: Iterable[dict[str, Json]]) -> list[dict[str, Json]]:
-    """The events (as `events.to_json` gives them) as an answer has them; the given ones are not changed.
+    """Converts events (as `events.to_json` returns them) for an answer; the given events are not changed.
 
     The environment's private end state is left out. `event_type` is `environment` for a step, else the event's kind.
-    Of a model call after the first, `prompt_token_ids` is replaced by `prompt_prefix`, how many tokens it has in common
-    with the previous call's prompt and completion from the start, and `prompt_token_ids_rest`, the tokens after these.
+    For a model call after the first, `prompt_token_ids` is replaced by `prompt_prefix`, the number of leading tokens
+    shared with the previous call's prompt and completion, and `prompt_token_ids_rest`, the tokens after these.
     """
     history, known = [], None
     for event in events:
-        told = {name: part for name, part in event.items() if name != "final_state"}
-        told["event_type"] = "environment" if told["kind"] == "stepped" else told["kind"]
-        if told["kind"] == "answered":
-            told["answer"], known = _shortened_answer(told["answer"], known)
-        history.append(told)
+        entry = {name: part for name, part in event.items() if name != "final_state"}
+        entry["event_type"] = "environment" if entry["kind"] == "stepped" else entry["kind"]
+        if entry["kind"] == "answered":
+            entry["answer"], known = _shortened_answer(entry["answer"], known)
+        history.append(entry)
     return history
 
 
 def _shortened_answer(answer: dict[str, Json], known: list[int] | None) -> tuple[dict[str, Json], list[int] | None]:
-    """The answer, and the tokens of its last call; known: those of the call before, None without one."""
+    """The shortened answer, and the tokens of its last call; known: those of the previous call, None without one."""
     details = answer.get("details") or {}
     if "earlier_calls" in details:
         calls = []
@@ -56,4 +56,4 @@ def _common_prefix(one: list[int], two: list[int]) -> int:
     shorter = min(len(one), len(two))
     if one[:shorter] == two[:shorter]:
         return shorter
-    return next(place for place in range(shorter) if one[place] != two[place])
+    return next(index for index in range(shorter) if one[index] != two[index])

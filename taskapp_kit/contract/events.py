@@ -1,13 +1,13 @@
-"""Events: the only way in which an episode is told. Numbered from 0 in each rollout; a trajectory is their fold.
+"""Events: the only record of an episode. Numbered from 0 in each rollout; a trajectory is their fold.
 
-started     who plays what: environment, split, seed, config, policy
+started     the episode's identity: environment, split, seed, config, policy
 observed    the first observation
-called      the policy is asked (its answer follows)
-answered    what it answered: words, tool calls, tokens
+called      the policy is called (its answer follows)
+answered    the policy's answer: text, tool calls, tokens
 acted       one action goes to the environment
-stepped     what came of it
+stepped     the action's result
 limited     a limit was reached: which, and its value
-failed      something broke: boundary and sentence
+failed      something broke: boundary and message
 ended       status, stop reason, final state (private), metrics
 scored      the scorecard
 """
@@ -53,7 +53,7 @@ class Observed:
 
 @dataclass(slots=True)
 class Called:
-    """The policy is asked for turn number `turn`, counted from 0."""
+    """The policy is called for turn number `turn`, counted from 0."""
 
     kind: ClassVar[str] = "called"
     turn: int
@@ -61,7 +61,7 @@ class Called:
 
 @dataclass(slots=True)
 class Answered:
-    """The policy's answer in turn `turn`. A scripted action of the caller has `scripted`."""
+    """The policy's answer in turn `turn`. `scripted` marks an action that the caller supplied."""
 
     kind: ClassVar[str] = "answered"
     turn: int
@@ -72,7 +72,7 @@ class Answered:
 
 @dataclass(slots=True)
 class Acted:
-    """Step number `step` begins: this action, as it was asked for."""
+    """Step number `step` begins, with this action as requested."""
 
     kind: ClassVar[str] = "acted"
     step: int
@@ -99,7 +99,7 @@ class Limited:
 
 @dataclass(slots=True)
 class Failed:
-    """Something broke. `message` is the kit's sentence, never the exception's own text."""
+    """Something broke. `message` is the kit's own, never the exception's text."""
 
     kind: ClassVar[str] = "failed"
     boundary: Boundary
@@ -146,14 +146,14 @@ _ANSWER_FIELDS = tuple(item.name for item in fields(Decision))
 
 
 def fold(events: Iterable[Event]) -> Trajectory:
-    """The trajectory that these events tell. Needs `started` first; raises ValueError otherwise."""
-    told = iter(events)
-    first = next(told, None)
+    """Builds the trajectory from its events. The first must be `started`; raises ValueError otherwise."""
+    remaining = iter(events)
+    first = next(remaining, None)
     if not isinstance(first, Started):
         raise ValueError(f"an episode's first event is 'started', got {getattr(first, 'kind', None)!r}")
     trajectory = Trajectory(first.environment, first.version, first.split, first.seed, first.config)
     turns, steps = trajectory.turns, trajectory.steps
-    for event in told:
+    for event in remaining:
         if isinstance(event, Stepped):
             steps.append(event.step)
             turns[-1].steps.append(event.step)
@@ -170,9 +170,9 @@ def fold(events: Iterable[Event]) -> Trajectory:
 
 
 def to_json(seq: int, event: Event) -> dict[str, Json]:
-    """The event as JSON; pictures become `{"image": hash, …}`, their bytes are kept apart.
+    """The event as JSON; an image becomes `{"image": hash, …}`, its bytes are stored separately.
 
-    The parts are the event's own objects, not copies.
+    The members are the event's own objects, not copies.
     """
     body: dict[str, Any] = {"v": SCHEMA_VERSION, "seq": seq, "kind": event.kind}
     for name in _FIELDS[type(event)]:
@@ -181,24 +181,24 @@ def to_json(seq: int, event: Event) -> dict[str, Json]:
         body["observation"] = content_to_json(event.observation)
     elif isinstance(event, Stepped):
         step = event.step
-        told = {name: getattr(step, name) for name in _STEP_FIELDS}
-        told["observation"] = content_to_json(step.observation)
-        body["step"] = told
+        written = {name: getattr(step, name) for name in _STEP_FIELDS}
+        written["observation"] = content_to_json(step.observation)
+        body["step"] = written
     elif isinstance(event, Answered):
         body["answer"] = answer_to_json(event.answer)
     return body
 
 
 def answer_to_json(answer: Decision) -> dict[str, Json]:
-    """The parts of an answer that are there."""
-    told: dict[str, Json] = {}
+    """The answer as JSON, without its empty members."""
+    body: dict[str, Json] = {}
     for name in _ANSWER_FIELDS:
         part = getattr(answer, name)
         if part or (part is not None and name not in ("tool_calls", "messages", "usage", "details")):
-            told[name] = part
+            body[name] = part
     if answer.tool_calls:
-        told["tool_calls"] = [{"tool": call.tool, "args": call.args, "id": call.id} for call in answer.tool_calls]
-    return told
+        body["tool_calls"] = [{"tool": call.tool, "args": call.args, "id": call.id} for call in answer.tool_calls]
+    return body
 
 
 def answer_from_json(body: dict[str, Any]) -> Decision:
@@ -207,7 +207,7 @@ def answer_from_json(body: dict[str, Any]) -> Decision:
 
 
 def recording_to_json(recording: Recording) -> dict[str, Json]:
-    """A recording, for another process."""
+    """A recording as JSON, to pass it to another process."""
     return {"answers": [answer_to_json(answer) for answer in recording.answers], "stops": recording.stops}
 
 
@@ -217,7 +217,7 @@ def recording_from_json(body: dict[str, Any]) -> Recording:
 
 
 class EncodedEvents(Sequence[dict[str, Json]]):
-    """Events as a JSON array (`text`, UTF-8): a sequence of objects for who looks, bytes for who only passes them on."""
+    """Events as a JSON array (`text`, UTF-8): decoded when first accessed, so passing them on costs no parsing."""
 
     __slots__ = ("_read", "text")
 
@@ -239,19 +239,19 @@ class EncodedEvents(Sequence[dict[str, Json]]):
     def __eq__(self, other: object) -> bool:
         return self._events() == (other._events() if isinstance(other, EncodedEvents) else other)
 
-    __hash__ = None  # type: ignore[assignment]  # like the list that it stands for
+    __hash__ = None  # type: ignore[assignment]  # unhashable, like a list
 
 
 def encode(events: Sequence[Event]) -> EncodedEvents:
-    """The events as `to_json` tells them, without the environment's private end state.
+    """Encodes the events as `to_json` does, without the environment's private end state.
 
-    What an event holds went through `content.plain` or came from JSON, so it is written without a second look.
+    Everything in an event went through `content.plain` or came from JSON, so it is not validated again.
     """
     return joined([encode_one(seq, event) for seq, event in enumerate(events)])
 
 
 def encode_one(seq: int, event: Event) -> bytes:
-    """One event as `encode` writes it, without the environment's private end state."""
+    """Encodes one event as `encode` does, without the environment's private end state."""
     if isinstance(event, EpisodeEnded) and event.final_state is not None:
         event = replace(event, final_state=None)
     written = orjson.dumps(event, default=_picture)
@@ -260,21 +260,21 @@ def encode_one(seq: int, event: Event) -> bytes:
 
 
 def joined(pieces: Sequence[bytes]) -> EncodedEvents:
-    """Encoded events, one or several (with commas between) in each piece, as one sequence."""
+    """Joins encoded events, one or several (with commas between) in each piece, into one sequence."""
     return EncodedEvents(b"[" + b",".join(pieces) + b"]")
 
 
 def _picture(value: Any) -> Json:
     if isinstance(value, Image):
-        told: dict[str, Json] = {"image": value.hash, "width": value.width, "height": value.height}
+        body: dict[str, Json] = {"image": value.hash, "width": value.width, "height": value.height}
         if value.pixels is not None:
-            told["pixels"] = value.pixels
-        return told
+            body["pixels"] = value.pixels
+        return body
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def from_json(body: dict[str, Any], blobs: dict[str, bytes] | None = None) -> Event:
-    """The event that `to_json` wrote. `blobs` gives the pictures' bytes by hash; without them pictures stay out.
+    """The inverse of `to_json`. `blobs` maps a hash to the image's bytes; an image without them is left out.
 
     Raises ValueError for a kind or a schema version that this release does not know.
     """
@@ -296,9 +296,9 @@ def from_json(body: dict[str, Any], blobs: dict[str, bytes] | None = None) -> Ev
 
 
 def content_to_json(observation: Content) -> Json:
-    """A recorded observation with each picture as `{"image": hash, "width": px, "height": px}`.
+    """A recorded observation with each image as `{"image": hash, "width": px, "height": px}`.
 
-    A picture that was given as an array has `pixels` too: the hash over its raw RGB (`Image.pixels`).
+    An image that was given as an array also has `pixels`: the hash over its raw RGB (`Image.pixels`).
     """
     if type(observation) is not list:
         return observation
@@ -306,7 +306,7 @@ def content_to_json(observation: Content) -> Json:
 
 
 def content_from_json(observation: Json, blobs: dict[str, bytes] | None) -> Content:
-    """The inverse of `content_to_json`; a picture whose bytes are not in `blobs` is left out."""
+    """The inverse of `content_to_json`; an image whose bytes are not in `blobs` is left out."""
     if type(observation) is not list:
         return observation
     known = blobs or {}

@@ -1,7 +1,7 @@
-"""Who an episode is, and where its random numbers come from: (environment, split, seed, config).
+"""An episode's identity, and the random numbers derived from it: (environment, split, seed, config).
 
-All randomness is derived by SHA-256 from that identity: nothing depends on the process, on hash order or on what was
-played before.
+All randomness is derived by SHA-256 from that identity: nothing depends on the process, on hash order or on earlier
+episodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def derived_rng(*parts: str | int) -> random.Random:
 
 
 def size(seeds: range) -> int:
-    """How many seeds a range holds; `len` stops at 2⁶³ - 1."""
+    """The number of seeds in a range; `len` fails above 2⁶³ - 1."""
     return (seeds[-1] - seeds[0]) // seeds.step + 1 if seeds else 0
 
 
@@ -38,7 +38,7 @@ def overlap(splits: Mapping[str, range]) -> tuple[str, str, int] | None:
 
 
 def _shared(one: range, two: range) -> int | None:
-    """The lowest seed in both ranges, by arithmetic: the ranges may be long."""
+    """The lowest seed in both ranges, computed without iterating: the ranges may be long."""
     if not one or not two:
         return None
     (start, step), (other, stride) = ((min(seeds[0], seeds[-1]), abs(seeds.step)) for seeds in (one, two))

@@ -1,4 +1,4 @@
-"""The model's address in a request: where it stands, what of it may be told, and the correlation id in its query."""
+"""The model's address in a request: where it is given, which parts may be shown, and the correlation id in its query."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ INFERENCE_URL = ("body", "policy", "config", "inference_url")
 HIDDEN = "(hidden)"
 _KEYS = re.compile(r"key|token|secret|passw|auth|credential|signature", re.IGNORECASE)
 CORRELATION_MEMBERS = ("trace_correlation_id", "trace")
-"""Of `policy.config`, the first that is there."""
+"""Members of `policy.config`; the first that is present wins."""
 CORRELATION_NAMES = ("cid", "trace_correlation_id", "trace")
 
 
 def given_url(config: Mapping[str, Any], top_level: str | None) -> tuple[str, tuple[str, ...]] | None:
-    """(the address that the caller gave, where it stands): `policy.config.inference_url`, else the top level's.
+    """Returns the address that the caller gave and its location: `policy.config.inference_url`, else the top level's.
 
-    Raises RequestError for one that is no text, whichever policy acts.
+    Raises RequestError if it is not a string, whichever policy acts.
     """
     for given, loc in ((config.get("inference_url"), INFERENCE_URL), (top_level, ("body", "inference_url"))):
         if given is None or given == "":
@@ -34,13 +34,13 @@ def given_url(config: Mapping[str, Any], top_level: str | None) -> tuple[str, tu
 
 
 def inference_url(config: Mapping[str, Any], top_level: str | None) -> str | None:
-    """The address that the caller gave, with no password in it. Raises RequestError as `given_url`."""
+    """Returns the address that the caller gave, without passwords and keys. Raises RequestError as `given_url`."""
     given = given_url(config, top_level)
     return None if given is None else _without_keys(without_userinfo(given[0]))
 
 
 def without_userinfo(url: str) -> str:
-    """The address without `user:password@`. Takes any text, for a caller may write anything: it never raises."""
+    """The address without `user:password@`. Accepts any text and never raises, for callers may send anything."""
     mark = "://" if "://" in url else "//" if url.startswith("//") else ""  # "": `user:password@host/v1`, no scheme
     before, slashes, rest = url.partition(mark) if mark else ("", "", url)
     end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
@@ -48,16 +48,16 @@ def without_userinfo(url: str) -> str:
 
 
 def _without_keys(url: str) -> str:
-    """The address with `(hidden)` for what its query says under a name in which keys are put."""
+    """The address with `(hidden)` for each query value whose name suggests a key."""
     address, mark, query = url.partition("?")
     query, fragment_mark, fragment = query.partition("#")
     parts = [(part, part.partition("=")[0]) for part in query.split("&")]
-    told = "&".join(f"{name}={HIDDEN}" if _KEYS.search(unquote(name)) else part for part, name in parts)
-    return address + mark + told + fragment_mark + fragment
+    shown = "&".join(f"{name}={HIDDEN}" if _KEYS.search(unquote(name)) else part for part, name in parts)
+    return address + mark + shown + fragment_mark + fragment
 
 
 def stored_url(url: str) -> str:
-    """The address as a store keeps it: without userinfo and query, but for `cid`."""
+    """The address as it is stored: without userinfo and query, except for `cid`."""
     bare = without_userinfo(url).partition("#")[0]
     address, _, query = bare.partition("?")
     cid = parse_qs(query).get("cid")
@@ -79,10 +79,10 @@ def correlation_id(config: Mapping[str, Any], url: str | None, top_level: str | 
 
 
 def complete_url(url: str) -> str:
-    """The address of chat completions at this endpoint: `…/v1/chat/completions`, the query kept, a fragment dropped.
+    """Returns the chat-completions address of an endpoint: `…/v1/chat/completions`, with its query, without a fragment.
 
-    A path that ends in `/chat/completions` stays, one that ends in `/v1` gets that, any other gets `/v1/chat/completions`.
-    What somebody appended to the query, `?cid=x/v1/chat/completions`, goes where it belongs. Takes any text.
+    A path ending in `/chat/completions` stays, one ending in `/v1` gets that suffix, any other `/v1/chat/completions`.
+    A path that a client appended after the query, `?cid=x/v1/chat/completions`, is moved before it. Accepts any text.
     """
     path, mark, query = url.partition("#")[0].partition("?")
     for wrong in ("/v1/chat/completions", "/chat/completions"):

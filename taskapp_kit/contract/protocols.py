@@ -1,4 +1,4 @@
-"""The protocols by which rooms meet without importing each other; `service` joins them."""
+"""The protocols through which packages work together without importing each other; `rollout/service.py` connects them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from taskapp_kit.errors import Failure
 class Tool:
     """An action as a policy sees it.
 
-    parameters: JSON Schema of an object. text: takes the assistant's plain words instead of arguments.
-    noop: arguments that change nothing, None if the author named none. sample: the author's own way of drawing
+    parameters: JSON Schema of an object. text: takes the assistant's plain text instead of arguments.
+    noop: arguments that change nothing, None if the author named none. sample: the author's own way of sampling
     arguments, `fn(rng) -> dict`, needed where a field is unbounded.
     """
 
@@ -32,11 +32,11 @@ class Tool:
 
 @dataclass(slots=True)
 class View:
-    """What a policy is given when its turn comes: what it reads now, the steps since it was last asked, the tools at hand.
+    """What a policy receives for its turn: the current observation, the steps since its last turn, the available tools.
 
     `observation` is the newest one (the first observation in turn 0), `initial` the first. `results` are the steps of the
-    policy's own answer, then those that the caller applied himself. `task` is the row, private fields included:
-    only the author's own `gold` policy reads it, and no model ever does.
+    policy's own answer, then those that the caller scripted. `task` is the row, private fields included: only the
+    author's own `gold` policy reads it, never a model.
     """
 
     turn: int
@@ -48,12 +48,12 @@ class View:
 
 
 class PolicyStops(BaseException):
-    """Raised where a policy or a model would be asked, to end the episode there: no failure. It is truncated, and scored.
+    """Raised where a policy or a model would be called, to end the episode there: truncated and scored, not failed.
 
-    No Exception: an author's `except Exception` around a model's call, or a library that asks again, must not hold it.
+    Not an Exception: an author's `except Exception` around a model's call, or a library's retry, must not catch it.
 
-    stop_reason: the word that the trajectory carries, e.g. `left`. value: of the limit that was reached, None without
-    one; the event then has the number of turns.
+    stop_reason: as recorded in the trajectory, e.g. `left`. value: of the limit that was reached, None without one; the
+    event then has the number of turns.
     """
 
     def __init__(self, stop_reason: str, value: float | None = None) -> None:
@@ -64,32 +64,32 @@ class PolicyStops(BaseException):
 
 @runtime_checkable
 class LocalPolicy(Protocol):
-    """A policy that decides by computing, in the environment's own thread. One object for each rollout."""
+    """A policy that computes its decisions in the environment's own thread. One object for each rollout."""
 
     @property
     def name(self) -> str:
-        """The name under which it was asked for."""
+        """The name under which it was requested."""
         ...
 
     def decide(self, view: View) -> Decision:
-        """The next decision. May raise PolicyStops, or anything else: a failure whose boundary is `policy`."""
+        """Returns the next decision. May raise PolicyStops; any other exception is a failure at boundary `policy`."""
         ...
 
 
 class Clock(Protocol):
-    """Time, so that a test can hold it. Both in seconds."""
+    """A source of time that a test can replace. Both values in seconds."""
 
     def now(self) -> float:
-        """Unix time."""
+        """Returns unix time."""
         ...
 
     def monotonic(self) -> float:
-        """A clock that never goes back; its zero means nothing."""
+        """Returns a time that never goes back; its zero has no meaning."""
         ...
 
 
 class SystemClock:
-    """The machine's clock: unix time, and seconds since some moment."""
+    """The machine's clock: unix time, and seconds since an arbitrary moment."""
 
     now = staticmethod(time.time)
     monotonic = staticmethod(time.perf_counter)
@@ -97,14 +97,14 @@ class SystemClock:
 
 @dataclass(slots=True)
 class StoredRollout:
-    """A rollout as it is kept. All of it is JSON but `blobs`, the pictures by SHA-256 (hex) of their PNG bytes.
+    """A rollout as it is stored. All of it is JSON except `blobs`, the images by SHA-256 (hex) of their PNG bytes.
 
     status: terminated | truncated | failed. events: as `contract.events.to_json` writes them, in order, without private
     state. private: what only rubrics may read (`{"final_state": …}`). policy: the allow-listed part of `policy.config`.
     failure: boundary, code, message, error_id of a failed rollout. created_at: unix seconds. seconds: wall time.
     tokens: prompt and completion tokens of the policy's model, cost: US dollars for them; None where they are not known.
-    row_hash: SHA-256 of the task's row, None without rows: the row itself is never kept. observation_digest: the digest
-    with the pictures, None when none were asked for, and in rows of releases before 0.2.0.
+    row_hash: SHA-256 of the task's row, None without rows; the row itself is never stored. observation_digest: the
+    digest with the images, None when none were requested, and in rows of releases before 0.2.0.
     """
 
     rollout_id: str
@@ -147,10 +147,10 @@ class StoredRollout:
 
 @dataclass(frozen=True, slots=True)
 class RolloutQuery:
-    """Which stored rollouts: those that fit every member that is not None.
+    """A filter for stored rollouts: those that match every member that is not None.
 
-    reward_above, reward_below: exclusive bounds; a reward that is undefined fits neither. before: (created_at,
-    rollout_id) of a row; only what stands after it in the order newest first. limit: rows at most, from 1.
+    reward_above, reward_below: exclusive bounds; an undefined reward matches neither. before: (created_at, rollout_id)
+    of a row; only rows after it in the order newest first. limit: the most rows, from 1.
     """
 
     app: str | None = None
@@ -169,7 +169,7 @@ class RolloutQuery:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSummaryRow:
-    """What a list tells of a stored rollout; see StoredRollout. boundary: where a failed one failed."""
+    """A stored rollout as a list shows it; see StoredRollout. boundary: where a failed one failed."""
 
     rollout_id: str
     created_at: float
@@ -192,16 +192,16 @@ class RolloutSummaryRow:
 
 @runtime_checkable
 class QueryableStore(Protocol):
-    """A store that can list what it has. A plugin's store may do without: lists are then refused."""
+    """A store that can list its rollouts. Optional for a plugin's store: without it, lists are refused."""
 
     async def query(self, wanted: RolloutQuery) -> list[RolloutSummaryRow]:
-        """The rollouts that fit, newest first, among equal times by rollout_id descending. Raises StoreError."""
+        """Returns the matching rollouts, newest first, among equal times by rollout_id descending. Raises StoreError."""
         ...
 
 
 @runtime_checkable
 class PrunableStore(Protocol):
-    """A store that can remove old rollouts. A plugin's store may do without."""
+    """A store that can remove old rollouts. Optional for a plugin's store."""
 
     async def prune(self, app: str, *, before: float | None = None, keep: int | None = None) -> int:
         """Removes rollouts of `app` that began before that time (unix seconds), or all but the newest `keep`.
@@ -213,22 +213,22 @@ class PrunableStore(Protocol):
 
 
 class Store(Protocol):
-    """Where rollouts are kept. All calls may come from any task of one event loop; they raise StoreError."""
+    """Where rollouts are stored. All calls may come from any task of one event loop; they raise StoreError."""
 
     async def save(self, rollout: StoredRollout) -> None:
-        """Keeps the rollout. When it returns, the rollout survives a kill -9."""
+        """Stores the rollout. When it returns, the rollout survives a kill -9."""
         ...
 
     async def load(self, rollout_id: str) -> StoredRollout | None:
-        """The rollout, without its blobs' bytes; None when there is none."""
+        """Returns the rollout, without its blobs' bytes; None if there is none."""
         ...
 
     async def blob(self, sha256: str) -> bytes | None:
-        """A picture's PNG bytes; None when there is none."""
+        """Returns an image's PNG bytes; None if there is none."""
         ...
 
     async def recent(self, limit: int = 50, *, environment: str | None = None) -> list[StoredRollout]:
-        """The newest rollouts first, their `events` left empty."""
+        """Returns the newest rollouts first, their `events` left empty."""
         ...
 
     def coordinator(self, clock: Clock) -> IdempotencyStore | None:
@@ -236,7 +236,7 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Finishes what is being written, then lets go of the file or the server."""
+        """Finishes pending writes, then closes the file or the connection."""
         ...
 
 

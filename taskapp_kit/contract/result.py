@@ -1,4 +1,4 @@
-"""How a rollout ended: one object from the thread or process that played it to store, answer, log and caller."""
+"""The result of a rollout: one object for the executing thread or process, the store, the answer and the log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from taskapp_kit.contract.wire import RolloutRequest
 
 TOKEN_COUNTS = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
-"""Names that endpoints give to the tokens that they were sent and that they wrote, one pair of them each."""
+"""Names that endpoints use for prompt and completion tokens; each endpoint uses one pair."""
 
 _NOT_SENT = frozenset(
     {
@@ -24,25 +24,25 @@ _NOT_SENT = frozenset(
         "_encoded", "_events", "_trajectory",
     }
 )  # fmt: skip
-"""Fields that a worker process leaves out: the parent process has them, or they travel apart as bytes."""
+"""Fields that a worker process leaves out: the parent process has them, or they are sent separately as bytes."""
 
 
 @dataclass(slots=True)
 class RolloutResult:
-    """A rollout that is over: scored (then it is a `Rollout`), failed, given up or cancelled (then `failure` says how).
+    """An ended rollout: scored (then it is a `Rollout`), failed, abandoned or cancelled (then `failure` says how).
 
     policy: the name of the one that acted. length: steps. metrics: the episode's. usage: tokens, by the endpoint's names.
     cost: US dollars for them, None where no price is known. ops_executed: 2 for a policy turn, 1 for a scripted action.
     digest: None when the episode failed (one whose scoring failed has a digest: it can be scored later).
-    observation_digest: None then too, and when the caller asked for no pictures. cause: the exception behind a failure, for
-    the log. warnings: sentences for the caller. seconds: in environment, policy and scoring.
+    observation_digest: None then too, and when the caller requested no images. cause: the exception behind a failure, for
+    the log. warnings: messages for the caller. seconds: in environment, policy and scoring.
 
-    final_state, judging (every call of a judge) and second_calls (of models that the environment asked itself) are private:
-    they are stored apart and stand in no answer.
+    final_state, judging (every call of a judge) and second_calls (of models that the environment called) are private:
+    they are stored separately and are in no answer.
 
     Set by the executor: rollout_id; created_at, unix seconds; versions of kit, app, environment and git commit (None
     outside a checkout); timing, which is `seconds` with `framework` and `total`; pictures, PNG bytes by SHA-256; row, as
-    the store saves it, None without a store; body, the answer of `POST /rollout` as JSON, where a worker process wrote it.
+    it is stored, None without a store; body, the answer of `POST /rollout` as JSON, where a worker process wrote it.
     """
 
     request: RolloutRequest
@@ -90,30 +90,30 @@ class RolloutResult:
         **given: Any,
     ) -> Self:
         """The result of an episode in this process. trajectory: the fold of `events`. given: further members."""
-        told = fold(events) if trajectory is None else trajectory
-        given.setdefault("status", told.status)
+        folded = fold(events) if trajectory is None else trajectory
+        given.setdefault("status", folded.status)
         return cls(
             request,
             policy,
-            told.environment,
-            told.version,
-            told.split,
-            told.seed,
-            stop_reason=told.stop_reason,
-            length=told.length,
-            total_reward=told.total_reward,
-            metrics=told.metrics,
-            final_state=told.final_state,
-            usage=_usage_of(told),
-            cost=_cost_of(told),
+            folded.environment,
+            folded.version,
+            folded.split,
+            folded.seed,
+            stop_reason=folded.stop_reason,
+            length=folded.length,
+            total_reward=folded.total_reward,
+            metrics=folded.metrics,
+            final_state=folded.final_state,
+            usage=_usage_of(folded),
+            cost=_cost_of(folded),
             _events=events,
-            _trajectory=told,
+            _trajectory=folded,
             **given,
         )
 
     @property
     def events(self) -> list[Event]:
-        """The events, in order, from `started` to `scored`; those of a worker process are read when first looked at."""
+        """The events, in order, from `started` to `scored`; those of a worker process are decoded on first access."""
         if self._events is None:
             self._events = [from_json(event, self.pictures) for event in self._encoded or ()]
             for event in self._events:
@@ -130,7 +130,7 @@ class RolloutResult:
 
     @property
     def outcome(self) -> RolloutResult:
-        """This object, under the name by which docs/observability.md read it until 2026-11-22."""
+        """This object, under the name that docs/observability.md used until 2026-11-22."""
         return self
 
     @property
@@ -146,7 +146,7 @@ class RolloutResult:
         return int(total) if counts and 0 <= total < 2**63 else None
 
     def shown_pictures(self) -> dict[str, bytes]:
-        """The pictures in the trajectory, PNG bytes by SHA-256 (hex); encodes those that are not yet."""
+        """The images in the trajectory, PNG bytes by SHA-256 (hex); encodes those that are not encoded yet."""
         shown = list(images(self.trajectory.initial))
         for step in self.trajectory.steps:
             if type(step.observation) is list:
@@ -154,7 +154,7 @@ class RolloutResult:
         return {picture.hash: picture.png for picture in shown}
 
     def to_json(self) -> dict[str, Any]:
-        """For the parent process, which has what is left out; the private end state is in it."""
+        """The result as JSON for the parent process, private end state included, without what the parent already has."""
         sent = {name: getattr(self, name) for name in RolloutResult.__slots__ if name not in _NOT_SENT}
         sent["scorecard"] = None if self.scorecard is None else self.scorecard.to_json()
         sent["judging"] = self.judging.to_json() if self.judging else None
@@ -170,7 +170,7 @@ class RolloutResult:
         pictures: dict[str, bytes],
         answer: bytes | None,
     ) -> RolloutResult:
-        """What a worker process sent (`to_json`), with what travelled apart."""
+        """The inverse of `to_json`, with the parts that were sent separately."""
         card, failure, judging = body.pop("scorecard"), body.pop("failure"), body.pop("judging")
         return (RolloutResult if card is None or failure is not None else Rollout)(
             request,
@@ -186,7 +186,7 @@ class RolloutResult:
 
 
 class Rollout(RolloutResult):
-    """A scored rollout: `scorecard` and `digest` are there, and `failure` is None."""
+    """A scored rollout: `scorecard` and `digest` are set, and `failure` is None."""
 
     __slots__ = ()
 
@@ -194,7 +194,7 @@ class Rollout(RolloutResult):
     digest: str
 
     def summary(self) -> RolloutSummary:
-        """The numbers that an aggregate reads; the environment's metrics and the app's, under their names."""
+        """The numbers for an aggregate; the environment's metrics and the app's, under their names."""
         card = self.scorecard
         return RolloutSummary(
             environment=self.environment,
@@ -211,7 +211,7 @@ class Rollout(RolloutResult):
 
 
 def failure_of(events: list[Event]) -> Failure | None:
-    """The failure that the last `failed` among these events carries; None without one."""
+    """The failure of the last `failed` event; None without one."""
     return next((event.failure() for event in reversed(events) if isinstance(event, Failed)), None)
 
 
@@ -224,7 +224,7 @@ def _usage_of(trajectory: Trajectory) -> dict[str, float]:
 
 
 def _cost_of(trajectory: Trajectory) -> float | None:
-    """US dollars of all turns that asked a model; None when there is none, or the price of one is not known."""
+    """US dollars of all turns that called a model; None without one, or when a price is not known."""
     costs = [turn.answer.details["cost"] for turn in trajectory.turns if "cost" in turn.answer.details]
     known = [float(cost) for cost in costs if isinstance(cost, int | float)]
     return sum(known) if known and len(known) == len(costs) else None

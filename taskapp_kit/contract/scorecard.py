@@ -1,4 +1,4 @@
-"""What a rollout was worth: per criterion, per rubric, and the reward, which is None when it is undefined."""
+"""A rollout's scores: per criterion, per rubric, and the reward, which is None when it is undefined."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from taskapp_kit.contract.content import Json
 
 JUDGES_SKIPPED = "judges_skipped"
-"""The reason beside the null of a judge that was not asked because the caller skips judges."""
+"""The reason beside the null score of a judge that was not called because the caller skips judges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Blend:
     outcome: float = 0.0
 
     def words(self) -> str:
-        """The formula as a person reads it, e.g. `reward = 1 · return + 0.5 · outcome_score`."""
+        """The formula in readable form, e.g. `reward = 1 · return + 0.5 · outcome_score`."""
         parts = [
             f"{weight:g} · {name}"
             for weight, name in (
@@ -40,12 +40,12 @@ class Blend:
 
 @dataclass(slots=True)
 class CriterionScore:
-    """One criterion of one rollout. `score` None: not applicable, not configured or (weight 0) failed; `error` says which.
+    """The score of one criterion. `score` None: not applicable, not configured or (weight 0) failed; see `error`.
 
-    seconds: wall time of the criterion; cost: US dollars spent on it, None when no model was asked or its price is not
-    known. spread: highest minus lowest of a judge's samples, None with fewer than two. normalised: the score's place in its
-    declared scale, from 0 to 1, which enters the outcome; None where `score` is None or outside the scale (weight 0), and of
-    criteria of events, which have no scale.
+    seconds: wall time of the criterion; cost: US dollars spent on it, None when no model was called or its price is not
+    known. spread: highest minus lowest of a judge's samples, None with fewer than two. normalised: the score's position
+    in its declared scale, from 0 to 1, which enters the outcome; None where `score` is None or outside the scale
+    (weight 0), and for criteria of events, which have no scale.
     """
 
     name: str
@@ -75,11 +75,11 @@ def normalised(score: float | None, scale: tuple[float, float]) -> float | None:
 class JudgeCall:
     """One answer of a judge's model, usable or not.
 
-    judges: the names of those that were asked in this call. role: whose model, model: its own name. sample: 0 for the
-    first, of all samples and models. ask: 1, or how often it was asked until this answer. prompt: SHA-256 (hex) under
-    which `JudgeRecord.prompts` has what it read. verdict: what was read from the answer; None when it was unusable,
-    then `problem` says why. text: the answer as it came, cut. seconds: of the call, cost in US dollars where the price is
-    known, attempts: of the client. Private fields of the task are replaced in all texts.
+    judges: the names of the judges in this call. role: the model's role, model: its own name. sample: 0 for the first,
+    counted over all samples and models. ask: how many requests it took until this answer, from 1. prompt: SHA-256 (hex)
+    of the prompt, a key of `JudgeRecord.prompts`. verdict: as parsed from the answer; None when that was unusable, then
+    `problem` says why. text: the answer as received, truncated. seconds: of the call, cost in US dollars where the price
+    is known, attempts: of the client. Private fields of the task are replaced in all texts.
     """
 
     judges: list[str]
@@ -99,9 +99,9 @@ class JudgeCall:
 
 @dataclass(slots=True)
 class JudgeRecord:
-    """Every call of one scoring, and each prompt once, by its SHA-256: the boundaries' nonces are left out of it.
+    """Every call of one scoring, and each prompt once, by its SHA-256, without its random delimiters.
 
-    prompts: messages as they were sent, private fields of the task replaced, pictures as `{"image": hash}`.
+    prompts: messages as they were sent, private fields of the task replaced, images as `{"image": hash}`.
     """
 
     prompts: dict[str, Json] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class JudgeRecord:
         return bool(self.calls)
 
     def to_json(self) -> dict[str, Json]:
-        """As a store keeps it, beside what is private; it stands in no answer."""
+        """The record as it is stored, with the private data; no answer contains it."""
         return {"prompts": self.prompts, "calls": [asdict(call) for call in self.calls]}
 
     @classmethod
@@ -126,7 +126,7 @@ class Scorecard:
 
     `aggregation` is how the outcome's criteria became one score: weighted_sum, sum or custom (then it is None).
     `reward` is None when a part of the formula is undefined (say every outcome criterion was not applicable).
-    `judging` has what judges were asked; it stands in no answer, so `to_json` leaves it out.
+    `judging` records the calls of judges; no answer contains it, so `to_json` leaves it out.
     """
 
     criteria: list[CriterionScore] = field(default_factory=list)
@@ -139,7 +139,7 @@ class Scorecard:
     judging: JudgeRecord = field(default_factory=JudgeRecord)
 
     def to_json(self) -> dict[str, Json]:
-        """As it stands in the response, the store and the `scored` event."""
+        """The scorecard as in the response, the store and the `scored` event."""
         return {
             "criteria": [
                 {
@@ -173,7 +173,7 @@ class Scorecard:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSummary:
-    """One finished rollout as an aggregate sees it: the numbers, not the steps."""
+    """One finished rollout for an aggregate: the numbers, not the steps."""
 
     environment: str
     split: str

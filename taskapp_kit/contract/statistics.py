@@ -1,4 +1,4 @@
-"""Arithmetic that evaluations and jobs share. Sums are exact (`math.fsum`), so no result depends on the order of rollouts."""
+"""Statistics shared by evaluations and jobs. Sums are exact (`math.fsum`): no result depends on the order of rollouts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import groupby
 
 
 def clustered_standard_error(values: Sequence[float], clusters: Sequence[int]) -> float | None:
-    """The standard error of the mean of values that are independent between clusters only; None below two clusters.
+    """The standard error of the mean of values that are independent only between clusters; None below two clusters.
 
     clusters: the number of each value's cluster, the seed where the values have one environment and split. Rollouts of one
     (environment, split, seed) are one cluster: they differ by chance in the policy alone.

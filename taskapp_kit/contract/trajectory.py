@@ -1,4 +1,4 @@
-"""What one episode was: steps, turns, trajectory.
+"""One episode: steps, turns, trajectory.
 
 `Step` is what an author's action returns; `PlayedStep` is that step as recorded; a `Turn` is one decision of the policy
 with the steps it led to; a `Trajectory` is the whole, the fold of an episode's events.
@@ -19,12 +19,12 @@ from taskapp_kit.contract.digest import json_hash
 Status = Literal["running", "terminated", "truncated", "failed"]
 
 CALLS_PER_ANSWER = 64
-"""So many tool calls of one answer are done, unless the server is set otherwise; those after them are one refusal."""
+"""How many tool calls of one answer are run, unless the server sets another limit; the rest are one refusal."""
 
 KIT_METRICS = ("steps", "turns", "invalid_actions", "coerced_arguments")
 """The kit's own numbers about an episode."""
 RESERVED_METRICS = frozenset((*KIT_METRICS, "seed", "split", "rubric"))
-"""Names in `metrics.details` of an answer that an environment's or an app's own metric cannot have."""
+"""Names in `metrics.details` of an answer that no environment's or app's own metric may have."""
 
 
 def nothing_accepted(length: int | None, metrics: Mapping[str, Any]) -> bool:
@@ -53,7 +53,7 @@ class Step:
 
 @dataclass(slots=True)
 class ToolCall:
-    """An action as the policy asked for it. `id` is the endpoint's own, when it gave one."""
+    """An action as the policy requested it. `id` is the endpoint's own, if it sent one."""
 
     tool: str
     args: Json
@@ -62,10 +62,10 @@ class ToolCall:
 
 @dataclass(slots=True)
 class PlayedStep:
-    """One action and what came of it. `seconds` is the time inside the environment.
+    """One action and its result. `seconds` is the time inside the environment.
 
-    `refused` is the sentence with which an action was refused (unknown tool, bad arguments, the environment's own no);
-    then `observation` holds that sentence, for the policy reads it. `coerced` counts arguments that were converted.
+    `refused` is the message with which an action was refused (unknown tool, bad arguments, the environment's own
+    refusal); `observation` then holds that message, for the policy reads it. `coerced` counts converted arguments.
     """
 
     index: int
@@ -84,10 +84,10 @@ class PlayedStep:
 
 @dataclass(slots=True)
 class Decision:
-    """What a policy answered when asked: words, tool calls, or both. Token data are as the endpoint gave them.
+    """A policy's answer for one turn: text, tool calls, or both. Token data are as the endpoint sent them.
 
-    messages: those that were new in this turn, the model's own last. problem: why the words hold no action that can be
-    done; it is what the policy reads next. prompt_token_ids, token_ids, logprobs: None unless the endpoint gave them.
+    messages: those that are new in this turn, the model's own last. problem: why the text holds no action that can be
+    run; the policy reads it next. prompt_token_ids, token_ids, logprobs: None unless the endpoint sent them.
     details: of the model call (finish_reason, attempts, seconds, cost, …).
     """
 
@@ -105,9 +105,9 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What the policy of a stored rollout answered, in order. stops: the stop reason after the last answer.
+    """The recorded answers of a stored rollout's policy, in order. stops: the stop reason after the last answer.
 
-    None: the environment ended it by itself, or a limit that it declares.
+    stops None: the environment ended it by itself, or by a limit that it declares.
     """
 
     answers: Sequence[Decision]
@@ -116,7 +116,7 @@ class Recording:
 
 @dataclass(slots=True)
 class Turn:
-    """One decision of the policy: the messages that were *new* in it, its output, and the steps that followed."""
+    """One decision of the policy: the messages that are *new* in it, its output, and the steps that followed."""
 
     index: int
     answer: Decision
@@ -128,7 +128,7 @@ class Trajectory:
     """One episode as it was played; the fold of its events. Authors' rubrics read it.
 
     initial: the first observation. final_state: the environment's private end state (a database, say), or None.
-    status: terminated | truncated | failed. stop_reason: a word, listed in docs/contract.md (`environment`, `max_steps`,
+    status: terminated | truncated | failed. stop_reason: a code, listed in docs/contract.md (`environment`, `max_steps`,
     `max_refusals`, …), or the failure's code. metrics: numbers about the episode, the kit's (`steps`, `turns`,
     `invalid_actions`, `coerced_arguments`) and the environment's own.
     """
@@ -158,7 +158,7 @@ class Trajectory:
 
     @property
     def answer_text(self) -> str:
-        """The policy's last words, "" if it said none."""
+        """The policy's last text output, "" if there was none."""
         for turn in reversed(self.turns):
             if turn.answer.output:
                 return turn.answer.output
@@ -169,7 +169,7 @@ class Trajectory:
         return [step for step in self.steps if name is None or step.tool == name]
 
     def transcript(self) -> str:
-        """The episode in words, for a judge or a person: observation, action, observation, …"""
+        """The episode as text, for a judge or a reader: observation, action, observation, …"""
         lines = [f"[start] {text_of(self.initial)}"]
         for step in self.steps:
             args = orjson.dumps(step.args).decode() if step.args is not None else ""
@@ -180,12 +180,12 @@ class Trajectory:
         return "\n".join(lines)
 
     def digest(self) -> str:
-        """SHA-256 (hex) over canonical JSON of what happened, without pictures, ids, times and configuration.
+        """SHA-256 (hex) over canonical JSON of what happened, without images, ids, times and configuration.
 
-        Two runs have the same words, actions, rewards and end if and only if their digests are equal; a picture more or
+        Two runs have the same texts, actions, rewards and end if and only if their digests are equal; an image more or
         less changes nothing.
         """
-        told = {
+        hashed = {
             "environment": self.environment,
             "version": self.version,
             "split": self.split,
@@ -214,20 +214,20 @@ class Trajectory:
             "status": self.status,
             "stop_reason": self.stop_reason,
         }
-        return hashlib.sha256(orjson.dumps(told, option=orjson.OPT_SORT_KEYS)).hexdigest()
+        return hashlib.sha256(orjson.dumps(hashed, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     def observation_digest(self, digest: str | None = None) -> str:
-        """The digest with the pictures: equal if and only if the digests are and every picture is the same, in its place.
+        """The digest with the images: equal if and only if the digests are and every image is the same, in its position.
 
-        A picture counts by width, height and raw RGB when it was given as an array, by its bytes when it was given as
-        PNG. Without any picture it is the digest itself. digest: this trajectory's, where it is known already. Events
-        that were read without their pictures' bytes have lost them, and give another one.
+        An image counts by width, height and raw RGB when it was given as an array, by its bytes when it was given as
+        PNG. Without any image it is the digest itself. digest: this trajectory's, where it is known already. Events
+        that were read without their images' bytes have lost them, and give a different one.
         """
         digest = self.digest() if digest is None else digest
         shown = [self.initial, *(step.observation for step in self.steps)]
         pictures = [
-            [place, position, block.pixels or block.hash]
-            for place, observation in enumerate(shown)
+            [index, position, block.pixels or block.hash]
+            for index, observation in enumerate(shown)
             if type(observation) is list
             for position, block in enumerate(observation)
             if isinstance(block, Image)

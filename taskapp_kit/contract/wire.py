@@ -1,7 +1,7 @@
-"""What crosses HTTP: the rollout request and response, names as the Synth AI SDK 0.3.x has them (release 0.3.9).
+"""The HTTP bodies: rollout request and response, with the names of the Synth AI SDK 0.3.x (release 0.3.9).
 
-The wire keeps its own names at this edge only. Unknown keys of a request are ignored, as that SDK does; what we add to
-the response stands at its top level. Field by field: docs/contract.md.
+Only this module uses those names. Unknown keys of a request are ignored, as that SDK does; what we add to the response
+is at its top level. Field by field: docs/contract.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from taskapp_kit.contract.identity import SEED_LIMIT
 JsonDict = dict[str, Any]
 Seed = Annotated[StrictInt, Field(ge=0, lt=SEED_LIMIT)]
 NO_CONTROL_CHARACTERS = r"^[^\x00-\x1f\x7f-\x9f]*$"
-"""Ids and names stand in logs, tables and headers; a database may be unable to store NUL."""
+"""Ids and names appear in logs, tables and headers; a database may be unable to store NUL."""
 Label = Annotated[StrictStr, Field(max_length=512, pattern=NO_CONTROL_CHARACTERS)]
 Ignored = Annotated[StrictStr, Field(max_length=512)]
 Weight = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False, strict=True)]

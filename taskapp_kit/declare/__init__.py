@@ -1,1 +1,1 @@
-"""The drawing room: what an author writes becomes frozen, checked specs."""
+"""Turns an author's declarations into frozen, checked specs."""

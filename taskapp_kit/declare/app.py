@@ -28,11 +28,11 @@ Exposure = Literal["public", "local"]
 
 
 class TaskApp(Declarations):
-    """A task app: environments, actions, rubrics, judges, policies, declared by decorators that change nothing.
+    """A task app: environments, actions, rubrics, judges and policies, declared by decorators that change nothing.
 
     name: also the service's name on the wire. version: of the app; stored with each rollout. reward: the blend of
-    return, events score and outcome score; by default fixed at freeze (docs/environments.md). system_prompt: what a
-    model is told first; built from the declarations when absent.
+    return, events score and outcome score; by default fixed at freeze (docs/environments.md). system_prompt: the
+    model's first message; built from the declarations when absent.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class TaskApp(Declarations):
         self.docstring = frame.f_globals.get("__doc__") or ""
         self.place = calling_line(1)
         self.reference: str | None = None
-        """What `declare.discovery.find_app` found it by, for other processes; None when something else imported it."""
+        """The reference by which `declare.discovery.find_app` found it, for other processes; None if imported otherwise."""
         self.declared = []
         self._spec: AppSpec | None = None
         self._lock = threading.Lock()
@@ -63,7 +63,7 @@ class TaskApp(Declarations):
         return f"TaskApp({self.name!r}, version={self.version!r})"
 
     def path(self, name: str | Path) -> Path:
-        """A file beside the author's file; a deploy carries every file that was named so."""
+        """Returns a file beside the author's file; a deploy uploads every file named this way."""
         path = (self.file.parent / name).resolve()
         self._declare(Declaration("path", str(name), path, {}, calling_line(1)), again=True)
         return path
@@ -156,10 +156,10 @@ class TaskApp(Declarations):
         tags: Sequence[str] = (),
         **further: Rows,
     ) -> None:
-        """Declares an environment of one answer: the prompt of a row is shown, what the policy says ends the episode.
+        """Declares a one-answer environment: shows a row's prompt, and the policy's answer ends the episode.
 
-        What is no words is judged as the empty text. max_turns: with more than one an answer that is refused may be
-        given again; the first that is accepted ends the episode.
+        An answer without text is scored as the empty text. max_turns: with more than one, the policy may retry after a
+        refused answer; the first accepted answer ends the episode.
 
         prompt: a format string over the row's public fields, or `fn(row) -> str`; needed. Each further keyword is a split:
         a list of rows, a JSONL path beside the author's file, or a callable. rows: one such source for all splits, each
@@ -253,15 +253,15 @@ class TaskApp(Declarations):
         environment: Names = None,
         **unknown: Any,
     ) -> Any:
-        """Declares a criterion that a model answers: the docstring is the question, the return value what it reads.
+        """Declares a criterion that a model scores: the docstring is the question, the return value what the model reads.
 
         The function takes what an outcome rubric takes and returns a str, a dict (one part for each name), a list of Text
         and Image, or None for *not applicable*. weight ≥ 0; 0 only measures. scale: lowest and highest score, as a rubric's.
-        samples: so often each model is asked. model: the role whose model is asked, or several roles. combine: how several scores
-        become one. choices: words from worst to best, in place of a number. kind "reward_model": the endpoint answers
+        samples: requests to each model. model: the role whose model is called, or several roles. combine: how several
+        scores become one. choices: words from worst to best, in place of a number. kind "reward_model": the endpoint answers
         with a number alone; a str is sent as `input`, a list of messages as `messages`, a dict as it is. form "text": for
         endpoints without structured output. temperature: sent when given. group: takes `trajectories` and returns a list,
-        one reading for each; asked at `POST /score_group`, never for one rollout.
+        one text for each; used at `POST /score_group`, never for one rollout.
         """
         options = {
             "weight": weight,
@@ -293,7 +293,7 @@ class TaskApp(Declarations):
     @overload
     def policy(self, name: str | None = None, *, environment: Names = None) -> Callable[[F], F]: ...
     def policy(self, name: Any = None, *, environment: Names = None, **unknown: Any) -> Any:
-        """Declares a policy of the app's own: `fn(observation, rng) -> {"tool": {args}}` or words.
+        """Declares a policy of the app's own: `fn(observation, rng) -> {"tool": {args}}` or text.
 
         "gold" is the example of good play and may also take `task`. An app's policy wins over a built-in of its name.
         """
@@ -342,17 +342,17 @@ class TaskApp(Declarations):
     @overload
     def rollout(self) -> Callable[[F], F]: ...
     def rollout(self, function: Any = None, **unknown: Any) -> Any:
-        """Declares the author's own agent loop, `async def play(env, model, task)`: it plays where a model is to act.
+        """Declares the author's own agent loop, `async def play(env, model, task)`: it runs where a model is to act.
 
         By name any of env (`observation`, `tools`, `done`, `await step(tool, args)`), model (`await chat(messages,
         tools)`) and task (the row's public fields, a dict).
         """
         return self._decorator("rollout", function, None, {}, None, unknown)
 
-    # -- what comes of it -----------------------------------------------------------------------------------------
+    # -- using the app --------------------------------------------------------------------------------------------
 
     def freeze(self) -> AppSpec:
-        """Checks every declaration, once; the frozen spec. Raises DeclarationError, which holds all problems."""
+        """Checks every declaration once and returns the frozen spec. Raises DeclarationError, which holds all problems."""
         with self._lock:
             if self._spec is None:
                 from taskapp_kit.declare.freeze import freeze
@@ -366,11 +366,11 @@ class TaskApp(Declarations):
         return self._spec is not None
 
     def asgi(self, exposure: Exposure = "public") -> FastAPI:
-        """The FastAPI app: `uvicorn adder:app.asgi --factory`. Settings come from the process environment.
+        """Returns the FastAPI app: `uvicorn adder:app.asgi --factory`. Settings come from the process environment.
 
-        exposure "local" opens the docs and lets loopback model addresses through: for a server bound to loopback only.
+        exposure "local" enables the docs and allows loopback model addresses: for a server bound to loopback only.
         """
-        from taskapp_kit.asgi import build  # the one sanctioned upward import: see docs/architecture.md
+        from taskapp_kit.asgi import build  # the one allowed import of a higher layer: see docs/architecture.md
 
         return build(self, exposure=exposure)
 
@@ -386,7 +386,7 @@ class TaskApp(Declarations):
         unknown: Mapping[str, Any],
     ) -> Any:
         place = calling_line(2)
-        if function is not None and not callable(function):  # what stands below would be called by what this returns
+        if function is not None and not callable(function):  # the decorated function would be passed to the result
             found = f"@app.{kind}({function!r})"
             fix = f"write @app.{kind}(name={function!r})" if isinstance(function, str) else "give options by name"
             raise DeclarationError(self.name, [Problem(place, found, f"@app.{kind}, or its options by name", fix)])
@@ -409,7 +409,7 @@ class TaskApp(Declarations):
 
 
 def _small(name: str) -> str:
-    """`WordGame` as `word_game`."""
+    """Converts `WordGame` to `word_game`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 

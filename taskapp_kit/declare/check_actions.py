@@ -1,4 +1,4 @@
-"""The actions of a class, checked: each becomes a tool, with the reader of its arguments."""
+"""Checks the actions of a class: each becomes a tool, with a parser for its arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskapp_kit.declare.source_location import line_of
 from taskapp_kit.declare.specs import ActionSpec
 
 KIT_METHODS = ("reset", "close", "final_state", "actions", "setup_worker")
-"""The methods that the kit calls by itself: no action may be one of them."""
+"""The methods that the kit calls itself: none of them may be an action."""
 
 
 def check_actions(cls: type, place: str, problems: Problems) -> dict[str, ActionSpec]:
@@ -42,10 +42,10 @@ def check_actions(cls: type, place: str, problems: Problems) -> dict[str, Action
     elif not marks:
         problems.add(place, f"{cls.__name__} has no action", "methods marked @action, or step(self, action: T)",
                      "mark at least one method with @action")  # fmt: skip
-    words = [name for name, spec in specs.items() if spec.tool.text]
-    if len(words) > 1:
-        problems.add(place, f"{cls.__name__} has {len(words)} actions with text=True ({', '.join(words)})",
-                     "at most one", "plain words can go to one action only")  # fmt: skip
+    takes_text = [name for name, spec in specs.items() if spec.tool.text]
+    if len(takes_text) > 1:
+        problems.add(place, f"{cls.__name__} has {len(takes_text)} actions with text=True ({', '.join(takes_text)})",
+                     "at most one", "plain text can go to one action only")  # fmt: skip
     return specs
 
 
@@ -80,7 +80,7 @@ def _action(name: str, method: str, cls: type, mark: ActionMark, place: str, pro
             arguments.read(dict(noop))
         except (ValueError, TypeError) as error:
             problems.add(where, f"noop={noop!r} of action {name!r} does not fit it: {error}",
-                         "arguments that the action takes", "mend noop=")  # fmt: skip
+                         "arguments that the action takes", "fix noop=")  # fmt: skip
     if sample is not None and not callable(sample):
         problems.add(where, f"sample={sample!r} of action {name!r} is not callable", "fn(rng) -> dict",
                      "give a function")  # fmt: skip

@@ -1,4 +1,4 @@
-"""`@app.environment`, checked: the class's constructor, reset and hooks, and the splits and limits given beside it."""
+"""Checks `@app.environment`: the class's constructor, reset and hooks, and the splits and limits declared with it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from taskapp_kit.declare.specs import DEFAULT_MAX_TURNS, EnvironmentSpec
 
 RESET_NAMES = ("seed", "task", "split", "context")
 STEP_LIMIT = "step_limit"
-"""The attribute of a class that ends its episodes itself after so many steps, as Gymnasium's time limit does."""
+"""An attribute: the number of steps after which the class ends its episodes itself, as Gymnasium's time limit does."""
 RESERVED_CONFIG = ("split", "index")
 
 
 def check_environment(app: Declarations, declared: Declaration, problems: Problems) -> EnvironmentSpec | None:
-    """The spec of one `@app.environment`; None when something is wrong with it."""
+    """The spec of one `@app.environment`; None if it is invalid."""
     cls, options = declared.target, declared.options
     place = line_of(cls, declared.place)
     before = len(problems)
@@ -83,7 +83,7 @@ def check_environment(app: Declarations, declared: Declaration, problems: Proble
 
 
 def _config(cls: type, place: str, problems: Problems) -> Arguments | None:
-    """The constructor's parameters: they are `env.config`."""
+    """The constructor's parameters, which are `env.config`."""
     init = cls.__dict__.get("__init__") or next(
         (vars(base)["__init__"] for base in cls.__mro__ if "__init__" in vars(base) and base is not object), None
     )
@@ -93,7 +93,7 @@ def _config(cls: type, place: str, problems: Problems) -> Arguments | None:
     try:
         parameters = parameters_of(init, skip_first=True)
         arguments = Arguments(f"{cls.__name__}_config", tuple(parameters))
-        arguments.schema  # noqa: B018  builds it now, so that a problem shows here
+        arguments.schema  # noqa: B018  builds it now, so that a problem is reported here
     except SignatureProblem as error:
         problems.add(where, str(error), "annotated parameters with defaults that JSON can carry",
                      "annotate each parameter of __init__: they are env.config")  # fmt: skip
@@ -110,7 +110,7 @@ def _config(cls: type, place: str, problems: Problems) -> Arguments | None:
 
 
 def _reset(cls: type, place: str, problems: Problems, *, rows: bool) -> tuple[str, ...]:
-    """The names that reset takes. rows: whether the environment has any."""
+    """The parameter names of `reset`. rows: whether the environment has rows."""
     reset = getattr(cls, "reset", None)
     if not callable(reset):
         problems.add(place, f"{cls.__name__} has no reset", "def reset(self, seed: int) -> observation",
@@ -128,7 +128,7 @@ def _reset(cls: type, place: str, problems: Problems, *, rows: bool) -> tuple[st
 
 
 def _hooks(cls: type, problems: Problems) -> None:
-    """The optional methods: each is called without arguments."""
+    """Checks the optional methods: each is called without arguments."""
     for name in KIT_METHODS[1:]:
         hook = getattr(cls, name, None)
         if hook is None or getattr(hook, ATTRIBUTE, None) is not None or not callable(hook):
@@ -146,7 +146,7 @@ def _hooks(cls: type, problems: Problems) -> None:
 
 
 def _splits(declared: Declaration, place: str, problems: Problems) -> dict[str, range]:
-    """Split to its seeds: one of all seeds when none is given, none at all when the seed picks a row."""
+    """Each split's seeds: one split of all seeds when none is given, no split when the seed picks a row."""
     given: Any = declared.options["splits"]
     if declared.options["tasks"] is not None:
         return {}
@@ -175,19 +175,19 @@ def _splits(declared: Declaration, place: str, problems: Problems) -> dict[str, 
 
 
 def check_limit(name: str, value: Any, place: str, problems: Problems) -> None:
-    """A number of steps, turns or refusals."""
+    """Checks a number of steps, turns or refusals."""
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        problems.add(place, f"{name}={value!r}", "a whole number ≥ 1, or None", f"mend {name}")
+        problems.add(place, f"{name}={value!r}", "a whole number ≥ 1, or None", f"fix {name}")
 
 
 def _has_limit(cls: type, options: Mapping[str, Any]) -> bool:
-    """Whether the author, or the class itself, says how long an episode may be; `max_turns=None` says it, too."""
+    """Whether the author, or the class itself, sets the length of an episode; `max_turns=None` counts as set."""
     own = getattr(cls, STEP_LIMIT, None)
     return options["max_steps"] is not None or options["max_turns"] is not NOT_GIVEN or own is not None
 
 
 def _steps_parameter(given: Any, config: Arguments | None, place: str, problems: Problems) -> None:
-    """`max_steps=` that is a name has to be a parameter of the constructor, a whole number from 1."""
+    """Checks a `max_steps=` that is a name: a parameter of the constructor, a whole number from 1."""
     if not isinstance(given, str) or config is None:
         return
     steps = _most_steps(given, config)
@@ -197,7 +197,7 @@ def _steps_parameter(given: Any, config: Arguments | None, place: str, problems:
 
 
 def _most_steps(given: Any, config: Arguments) -> int | None:
-    """The limit where env.config says nothing."""
+    """The limit when env.config does not set it."""
     if not isinstance(given, str):
         return None if given is None else int(given)
     default = next((item.default for item in config.parameters if item.name == given), None)
@@ -205,13 +205,13 @@ def _most_steps(given: Any, config: Arguments) -> int | None:
 
 
 def _limits(options: Mapping[str, Any], place: str, problems: Problems) -> None:
-    """The numbers beside the class, and how it is isolated."""
+    """Checks the numbers of the declaration, and the isolation."""
     for name in ("max_steps", "max_turns", "max_refusals"):
         if options[name] is not NOT_GIVEN and not (name == "max_steps" and isinstance(options[name], str)):
             check_limit(name, options[name], place, problems)
     seconds = options["step_timeout_seconds"]
     if seconds is not None and not (is_number(seconds) and seconds > 0):
-        problems.add(place, f"step_timeout_seconds={seconds!r}", "seconds > 0, or None", "mend it")
+        problems.add(place, f"step_timeout_seconds={seconds!r}", "seconds > 0, or None", "fix it")
     if options["isolation"] not in ("thread", "process"):
         problems.add(place, f"isolation={options['isolation']!r}", '"thread" or "process"',
                      did_you_mean(str(options["isolation"]), ("thread", "process")))  # fmt: skip
@@ -222,7 +222,7 @@ def _limits(options: Mapping[str, Any], place: str, problems: Problems) -> None:
         and all(map(is_number, bounds))
         and bounds[0] <= bounds[1]
     ):
-        problems.add(place, f"reward_range={bounds!r}", "(lowest, highest), finite", "mend reward_range")
+        problems.add(place, f"reward_range={bounds!r}", "(lowest, highest), finite", "fix reward_range")
     baselines = options["baselines"]
     if baselines is not None and not (isinstance(baselines, Mapping) and all(map(is_number, baselines.values()))):
         problems.add(place, f"baselines={baselines!r}", "a mapping from policy to its highest acceptable mean reward",

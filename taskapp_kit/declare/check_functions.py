@@ -1,6 +1,6 @@
-"""What is asked of each declared function: its parameters, its environments, its docstring.
+"""Checks of each declared function: its parameters, its environments, its docstring.
 
-Policies, metrics, aggregates and the rollout function are checked here whole; criteria and judges in `check_scoring.py`.
+Policies, metrics, aggregates and the rollout function are checked here; criteria and judges in `check_scoring.py`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from taskapp_kit.declare.source_location import did_you_mean, line_of
 from taskapp_kit.declare.specs import AggregateSpec, AuthorPolicySpec, MetricSpec
 
 OUTCOME_NAMES = ("trajectory", "task", "config", "answer_text")
-"""What a function that reads a finished episode may take."""
+"""The parameters available to a function that reads a finished episode."""
 POLICY_NAMES = ("observation", "rng")
-"""What a policy may take; `gold` may also take `task`."""
+"""The parameters available to a policy; `gold` may also take `task`."""
 
 
 def check_policy(app: Declarations, declared: Declaration, problems: Problems) -> AuthorPolicySpec | None:
-    """The spec of one `@app.policy`; None when something is wrong with it."""
+    """The spec of one `@app.policy`; None if it is invalid."""
     place = line_of(declared.target, declared.place)
     before = len(problems)
     allowed = (*POLICY_NAMES, "task") if declared.name == "gold" else POLICY_NAMES
     parameters = taken_names(
         declared, place, allowed, problems,
-        otherwise="what a policy is to know beside observations goes into rows (tasks=) as Private fields, which the policy "
-        "named gold takes as `task`",
+        otherwise="what a policy needs to know beside observations goes into rows (tasks=) as Private fields, which the "
+        "policy named gold takes as `task`",
     )  # fmt: skip
     environments = chosen_environments(app, declared, place, problems)
     if len(problems) > before:
@@ -42,11 +42,11 @@ def check_policy(app: Declarations, declared: Declaration, problems: Problems) -
 
 
 def check_metric(app: Declarations, declared: Declaration, problems: Problems) -> MetricSpec | None:
-    """The spec of one `@app.metric`; None when something is wrong with it."""
+    """The spec of one `@app.metric`; None if it is invalid."""
     place = line_of(declared.target, declared.place)
     before = len(problems)
     if declared.name in RESERVED_METRICS:
-        problems.add(place, f"metric {declared.name!r} has a name of the kit's own",
+        problems.add(place, f"metric {declared.name!r} has a name that the kit reserves",
                      f"another name than {', '.join(sorted(RESERVED_METRICS))}", "rename it, or give name=")  # fmt: skip
     parameters = taken_names(declared, place, OUTCOME_NAMES, problems)
     environments = chosen_environments(app, declared, place, problems)
@@ -58,7 +58,7 @@ def check_metric(app: Declarations, declared: Declaration, problems: Problems) -
 
 
 def check_aggregate(app: Declarations, declared: Declaration, problems: Problems) -> AggregateSpec | None:
-    """The spec of one `@app.aggregate`; None when something is wrong with it."""
+    """The spec of one `@app.aggregate`; None if it is invalid."""
     place = line_of(declared.target, declared.place)
     before = len(problems)
     names = readable_names(declared.target, place, f"aggregate {declared.name!r}", problems)
@@ -69,7 +69,7 @@ def check_aggregate(app: Declarations, declared: Declaration, problems: Problems
     published = declared.options["published"]
     if not _are_figures(published):
         problems.add(place, f"aggregate {declared.name!r} has published={published!r}"[:200],
-                     'finite numbers by name, for each heading, e.g. {"a paper": {"score": 1.5}}', "mend published")  # fmt: skip
+                     'finite numbers by name, for each heading, e.g. {"a paper": {"score": 1.5}}', "fix published")  # fmt: skip
     if len(problems) > before:
         return None
     return AggregateSpec(
@@ -93,7 +93,7 @@ def _are_figures(published: Any) -> bool:
 
 
 def check_rollout(declared: Declaration, problems: Problems) -> None:
-    """`@app.rollout` stands on an async function."""
+    """Checks that `@app.rollout` decorates an async function."""
     if not inspect.iscoroutinefunction(declared.target):
         problems.add(line_of(declared.target, declared.place), "@app.rollout needs an async function",
                      "async def play(env, model, task)", "write `async def`")  # fmt: skip
@@ -102,13 +102,13 @@ def check_rollout(declared: Declaration, problems: Problems) -> None:
 def taken_names(
     declared: Declaration, place: str, allowed: Sequence[str], problems: Problems, *, otherwise: str = "rename it"
 ) -> tuple[str, ...]:
-    """The parameters that the function is to be given. allowed: what there is to give; otherwise: what else to do."""
+    """The parameters that the function receives. allowed: those available; otherwise: what else the author can do."""
     if not callable(declared.target):
-        problems.add(place, f"{declared.kind} {declared.name!r} is {declared.target!r}", "a function", "mend it")
+        problems.add(place, f"{declared.kind} {declared.name!r} is {declared.target!r}", "a function", "fix it")
         return ()
     names = readable_names(declared.target, place, f"{declared.kind} {declared.name!r}", problems)
     needed = needed_names(declared.target) if names else ()
-    names = tuple(name for name in names if name in allowed or name in needed)  # its own defaults stay its own
+    names = tuple(name for name in names if name in allowed or name in needed)  # other parameters use their defaults
     for name in names:
         if name not in allowed:
             problems.add(place, f"{declared.kind} {declared.name!r} takes {name!r}, which nothing gives",
@@ -117,7 +117,7 @@ def taken_names(
 
 
 def readable_names(function: Any, place: str, what: str, problems: Problems) -> tuple[str, ...]:
-    """Parameter names; a callable that Python cannot look into is a problem. what: the function, in words."""
+    """Parameter names; a callable without a readable signature is a problem. what: describes the function in messages."""
     try:
         return names_of(function)
     except (TypeError, ValueError) as error:
@@ -145,15 +145,15 @@ def named_environments(declared: Declaration) -> tuple[str, ...] | None:
 
 
 def meet(one: tuple[str, ...] | None, two: tuple[str, ...] | None) -> bool:
-    """True when two declarations are for a common environment; None is for all."""
+    """True when two declarations share an environment; None is for all."""
     return one is None or two is None or not set(one).isdisjoint(two)
 
 
 def own_docstring(function: Any) -> str:
-    """The docstring that the author wrote; a callable object's class is not asked for one."""
+    """The docstring that the author wrote; a callable object's class does not count."""
     return docstring(getattr(function, "__doc__", None)) if hasattr(function, "__code__") else ""
 
 
 def described(function: Any, name: str) -> str:
-    """What is shown for the function: its docstring, else its name in words."""
+    """The function's description: its docstring, else its name in words."""
     return own_docstring(function) or name.replace("_", " ")

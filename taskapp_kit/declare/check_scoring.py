@@ -1,4 +1,4 @@
-"""Everything that makes a score, checked: criteria, judges, rubric files and the blend."""
+"""Checks everything that scores: criteria, judges, rubric files and the blend."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from taskapp_kit.declare.specs import CriterionSpec, JudgeSpec
 from taskapp_kit.errors import DeclarationError
 
 EVENT_NAMES = ("step", "trajectory", "task", "config")
-"""What a criterion of events may take."""
+"""The parameters available to a criterion of events."""
 GROUP_NAMES = ("trajectories", "task", "config")
-"""What a group judge may take."""
+"""The parameters available to a group judge."""
 
 
 def check_criterion(app: Declarations, declared: Declaration, problems: Problems) -> CriterionSpec | None:
-    """The spec of one `@app.rubric`; None when something is wrong with it."""
+    """The spec of one `@app.rubric`; None if it is invalid."""
     function, options = declared.target, declared.options
     place = line_of(function, declared.place)
     before = len(problems)
@@ -52,7 +52,7 @@ def check_criterion(app: Declarations, declared: Declaration, problems: Problems
     scale = _scale(declared, place, problems)
     if options["of"] == "events" and tuple(scale) != (0, 1):
         problems.add(place, f"rubric {declared.name!r} of events has scale={options['scale']!r}",
-                     "no scale: what steps score is added up as it is", "drop scale=, or weigh it by weight=")  # fmt: skip
+                     "no scale: the scores of steps are summed", "drop scale=, or weigh it by weight=")  # fmt: skip
     environments = chosen_environments(app, declared, place, problems)
     if len(problems) > before:
         return None
@@ -71,19 +71,19 @@ def check_criterion(app: Declarations, declared: Declaration, problems: Problems
 
 
 def check_judge(app: Declarations, declared: Declaration, problems: Problems) -> JudgeSpec | None:
-    """The spec of one `@app.judge`; None when something is wrong with it."""
+    """The spec of one `@app.judge`; None if it is invalid."""
     function, options = declared.target, declared.options
     place = line_of(function, declared.place)
     before = len(problems)
     parameters = taken_names(declared, place, GROUP_NAMES if options["group"] else OUTCOME_NAMES, problems)
     if options["group"] and "trajectories" not in parameters:
         problems.add(place, f"group judge {declared.name!r} does not take 'trajectories'",
-                     "def rank(trajectories), giving one reading for each", "take trajectories")  # fmt: skip
+                     "def rank(trajectories), returning one text for each", "take trajectories")  # fmt: skip
     _weight(declared, place, problems)
     environments = chosen_environments(app, declared, place, problems)
     scale = _scale(declared, place, problems)
-    asking = _asking(declared, place, problems)
-    if options["kind"] == "reward_model" and (options["group"] or asking["choices"]):
+    call_options = _call_options(declared, place, problems)
+    if options["kind"] == "reward_model" and (options["group"] or call_options["choices"]):
         problems.add(place, f"judge {declared.name!r} is a reward model with group= or choices=",
                      "one number for one rollout", "drop group= and choices=")  # fmt: skip
     if not own_docstring(function):
@@ -101,17 +101,17 @@ def check_judge(app: Declarations, declared: Declaration, problems: Problems) ->
         function=function,
         parameters=parameters,
         place=place,
-        **asking,
+        **call_options,
     )
 
 
-def _asking(declared: Declaration, place: str, problems: Problems) -> dict[str, Any]:
-    """How the model is asked, checked."""
+def _call_options(declared: Declaration, place: str, problems: Problems) -> dict[str, Any]:
+    """The options with which the model is called, checked."""
     options, what = declared.options, f"judge {declared.name!r}"
     models, choices = options["model"], options["choices"]
     models = (models,) if isinstance(models, str) else tuple(models)
     if type(options["samples"]) is not int or options["samples"] < 1:
-        problems.add(place, f"{what} has samples={options['samples']!r}", "a whole number ≥ 1", "mend samples")
+        problems.add(place, f"{what} has samples={options['samples']!r}", "a whole number ≥ 1", "fix samples")
     if not models or len(set(models)) < len(models) or not all(map(is_role, models)):
         problems.add(place, f"{what} has model={options['model']!r}", "a role, or several: small letters, digits and _",
                      'e.g. model="judge"')  # fmt: skip
@@ -125,10 +125,10 @@ def _asking(declared: Declaration, place: str, problems: Problems) -> dict[str, 
                          did_you_mean(str(options[name]), known))  # fmt: skip
     why = wrong_choices(choices)
     if why is not None:
-        problems.add(place, f"{what} has choices={choices!r}", why, "mend choices")
+        problems.add(place, f"{what} has choices={choices!r}", why, "fix choices")
     temperature = options["temperature"]
     if temperature is not None and (not is_number(temperature) or temperature < 0):
-        problems.add(place, f"{what} has temperature={temperature!r}", "a number ≥ 0, or None", "mend temperature")
+        problems.add(place, f"{what} has temperature={temperature!r}", "a number ≥ 0, or None", "fix temperature")
     return {
         "samples": options["samples"],
         "models": models,
@@ -143,9 +143,9 @@ def _asking(declared: Declaration, place: str, problems: Problems) -> dict[str, 
 def check_rubric_file(
     app: Declarations, declared: Declaration, criteria: list[CriterionSpec], judges: list[JudgeSpec], problems: Problems
 ) -> tuple[RubricFile | None, list[CriterionSpec], list[JudgeSpec]]:
-    """One `app.load_rubric`: the file (None when it cannot be used), the criteria and the judges with what it says of them.
+    """One `app.load_rubric`: the file (None if it is invalid), and the criteria and judges updated from it.
 
-    An entry with the name of a declared criterion or judge gives that one its weight; any other one is a new judge.
+    An entry with the name of a declared criterion or judge sets its weight; any other entry is a new judge.
     """
     file: RubricFile | None = None
     try:
@@ -153,62 +153,67 @@ def check_rubric_file(
     except DeclarationError as error:
         problems.extend(error.problems)
     environments = chosen_environments(app, declared, declared.place, problems)
-    told, asked = list(criteria), list(judges)
+    updated, updated_judges = list(criteria), list(judges)
     for entry in file.criteria if file is not None else ():
-        own = [at for at, spec in enumerate(told) if spec.name == entry.id and meet(spec.environments, environments)]
+        own = [at for at, spec in enumerate(updated) if spec.name == entry.id and meet(spec.environments, environments)]
         for at in own:
-            told[at] = replace(
-                told[at], description=entry.description or told[at].description, weight=entry.weight,
+            updated[at] = replace(
+                updated[at], description=entry.description or updated[at].description, weight=entry.weight,
                 required=entry.required, accumulate=entry.accumulate,
             )  # fmt: skip
-        same = [at for at, spec in enumerate(asked) if spec.name == entry.id and meet(spec.environments, environments)]
+        same = [
+            at
+            for at, spec in enumerate(updated_judges)
+            if spec.name == entry.id and meet(spec.environments, environments)
+        ]
         for at in same:
-            asked[at] = replace(
-                asked[at], description=entry.description or asked[at].description, weight=entry.weight,
-                required=entry.required, scale=entry.scale or asked[at].scale, choices=entry.choices or asked[at].choices,
+            spec = updated_judges[at]
+            updated_judges[at] = replace(
+                spec, description=entry.description or spec.description, weight=entry.weight,
+                required=entry.required, scale=entry.scale or spec.scale, choices=entry.choices or spec.choices,
             )  # fmt: skip
         _matches(entry, bool(own), bool(same), problems)
         if file is not None and not own and not same:
-            asked.append(_judge_of(entry, file.judge, environments))
-    return file, told, asked
+            updated_judges.append(_judge_of(entry, file.judge, environments))
+    return file, updated, updated_judges
 
 
 def _matches(entry: Criterion, code: bool, declared_judge: bool, problems: Problems) -> None:
-    """Whether an entry fits what is declared under its name."""
+    """Checks an entry against what is declared under its name."""
     name = f"criterion {entry.id!r}"
     if code and (entry.judge or entry.of_a_judge):
-        problems.add(entry.place, f"{name} is for a judge, and an @app.rubric of its name answers by code",
+        problems.add(entry.place, f"{name} is for a judge, and an @app.rubric of its name scores it in code",
                      "a name of its own for the judge's question", "rename it, or drop judge, choices, scale, call")  # fmt: skip
     elif declared_judge and (entry.judge is False or entry.call is not None):
-        problems.add(entry.place, f"{name} is declared as an @app.judge, which is asked by itself",
+        problems.add(entry.place, f"{name} is declared as an @app.judge, which has its own call",
                      "neither judge = false nor a call", "drop it")  # fmt: skip
     elif not code and not declared_judge and entry.judge is False:
         problems.add(entry.place, f"{name} is not for a judge, and no @app.rubric has its name",
-                     "an @app.rubric that answers it", "declare the rubric, or say judge = true")  # fmt: skip
+                     "an @app.rubric that scores it", "declare the rubric, or set judge = true")  # fmt: skip
     elif not code and not declared_judge and not entry.description:
         problems.add(entry.place, f"{name} has no description, and no @app.rubric has its name",
                      "the question that a judge is asked", "give it a description, or declare the rubric")  # fmt: skip
 
 
-def _judge_of(entry: Criterion, asking: JudgeTable, environments: tuple[str, ...] | None) -> JudgeSpec:
+def _judge_of(entry: Criterion, table: JudgeTable, environments: tuple[str, ...] | None) -> JudgeSpec:
     return JudgeSpec(
         name=entry.id,
         description=entry.description,
         weight=entry.weight,
         scale=entry.scale or (0.0, 1.0),
-        samples=asking.samples,
+        samples=table.samples,
         group=False,
         environments=environments,
         function=None,
         parameters=(),
         place=entry.place,
-        models=asking.models,
-        combine=asking.combine,
+        models=table.models,
+        combine=table.combine,
         choices=entry.choices,
-        form=asking.form,
-        temperature=asking.temperature,
+        form=table.form,
+        temperature=table.temperature,
         required=entry.required,
-        call=None if entry.call is None else (asking.source, entry.call),
+        call=None if entry.call is None else (table.source, entry.call),
     )
 
 
@@ -237,6 +242,6 @@ def _scale(declared: Declaration, place: str, problems: Problems) -> Sequence[fl
         isinstance(scale, (tuple, list)) and len(scale) == 2 and all(map(is_number, scale)) and scale[0] < scale[1]
     ):
         problems.add(place, f"{declared.kind} {declared.name!r} has scale={scale!r}", "(lowest, highest), finite",
-                     "mend scale")  # fmt: skip
+                     "fix scale")  # fmt: skip
         return (0.0, 1.0)
     return scale

@@ -1,4 +1,4 @@
-"""What the decorators of an app have collected, before any of it is checked."""
+"""The declarations that an app's decorators have collected, before they are checked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_GIVEN: Final = NotGiven.NOT_GIVEN
 
 @dataclass(slots=True)
 class Declaration:
-    """One use of a decorator: what it was, on what, with which options, and where (`file:line`)."""
+    """One use of a decorator: its kind, target and options, and its line (`file:line`)."""
 
     kind: str
     name: str
@@ -38,7 +38,7 @@ class Declaration:
 
 
 class Declarations:
-    """An app's own members and all its declarations: what `freeze` and the checks read. `TaskApp` fills it.
+    """An app's own members and all its declarations: the input of `freeze` and the checks. `TaskApp` fills it.
 
     file: the author's. docstring: of its module. place: `file:line` where the app is made.
     """

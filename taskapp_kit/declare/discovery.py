@@ -1,4 +1,4 @@
-"""Finding an author's app: a path, `path:attribute`, `module:attribute`, a bundled name, or an installed plugin."""
+"""Finds an author's app: a path, `path:attribute`, `module:attribute`, a bundled name, or an installed plugin."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Bundled:
 
 
 def find_app(reference: str) -> TaskApp:
-    """The app that `reference` names. Raises DiscoveryError: there is no such thing, or its file failed to import."""
+    """The app that `reference` names. Raises DiscoveryError if there is none, or if its file fails to import."""
     path_text, colon, attribute = reference.rpartition(":")
     if is_host_and_port(reference):
         raise DiscoveryError(
@@ -84,7 +84,7 @@ def is_host_and_port(reference: str) -> bool:
 
 
 def bundled_root(kind: Literal["environments", "templates"]) -> Path:
-    """Where the bundled environments or templates lie: in the wheel (`_bundled`), else in the checkout."""
+    """The folder of the bundled environments or templates: in the wheel (`_bundled`), else in the checkout."""
     package = Path(__file__).resolve().parent.parent
     for root in (package / "_bundled" / kind, package.parent / kind):
         if root.is_dir():
@@ -95,7 +95,7 @@ def bundled_root(kind: Literal["environments", "templates"]) -> Path:
 
 
 def bundled_apps() -> list[Bundled]:
-    """The environments that come with the kit, by name. Nothing of them is imported."""
+    """The environments that come with the kit, by name. None of them is imported."""
     try:
         root = bundled_root("environments")
     except DiscoveryError:
@@ -108,12 +108,12 @@ def bundled_apps() -> list[Bundled]:
 
 
 def bundled_file(file: Path) -> bool:
-    """Whether it is the file of an app that comes with the kit."""
+    """Whether the file belongs to an app that comes with the kit."""
     return any(item.file.resolve() == file.resolve() for item in bundled_apps())
 
 
 def missing_packages(app: str) -> list[str]:
-    """The packages of the extra that is named as the app, or the template, and not installed here; no extra, none."""
+    """The packages that the extra named like the app or template requires and that are not installed here."""
     import re
 
     try:
@@ -133,7 +133,7 @@ def missing_packages(app: str) -> list[str]:
 
 
 def missing_extra(app: str) -> str | None:
-    """What to install before the app can be played, as a sentence; None when nothing is missing."""
+    """A message naming what to install before the app can run; None when nothing is missing."""
     packages = missing_packages(app)
     if not packages:
         return None
@@ -148,7 +148,7 @@ def _summary(file: Path) -> str:
 
 
 def _load_file(path: Path) -> ModuleType:
-    """Imports a file (or a folder's `app.py`) under a name of its own; a second call gives the same module."""
+    """Imports a file (or a folder's `app.py`) under a unique name; a second call returns the same module."""
     file = (path / "app.py" if path.is_dir() else path).resolve()
     if not file.is_file():
         raise DiscoveryError(f"{path} holds no app.py.", hint="Give the file itself, e.g. my_app.py.")
@@ -161,7 +161,7 @@ def _load_file(path: Path) -> ModuleType:
         if package not in sys.modules:
             _execute(package, folder / "__init__.py", [str(folder)])
         return _execute(f"{package}.{file.stem}", file)
-    add_import_folder(str(folder))  # so that files beside it can be imported
+    add_import_folder(str(folder))  # so that it can import files beside it
     return _execute(f"_taskapp_{file.stem}_{mark}", file)
 
 
@@ -182,7 +182,7 @@ def _execute(name: str, file: Path, search: list[str] | None = None) -> ModuleTy
 
 
 def _import_module(name: str) -> ModuleType:
-    """Tells "there is no such module" from "your module failed while importing"."""
+    """Imports a module; distinguishes a missing module from one that failed while importing."""
     here = str(Path.cwd())
     if "" not in sys.path and importlib.machinery.PathFinder.find_spec(name.partition(".")[0], [here]) is not None:
         add_import_folder(here)
@@ -205,13 +205,13 @@ def _import_failed(what: str, error: BaseException) -> DiscoveryError:
     where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else what
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{error.filename}:{error.lineno}"
-    if isinstance(error, TaskappError):  # the kit's own sentence, told at the author's line rather than the kit's
+    if isinstance(error, TaskappError):  # the kit's own message, reported at the author's line rather than the kit's
         kit = str(Path(__file__).resolve().parent.parent)
         own = [frame for frame in frames if not frame.filename.startswith(kit) or "_bundled" in frame.filename]
         if own:
             where = f"{own[-1].filename}:{own[-1].lineno}"
         return DiscoveryError(f"{what} failed while it was imported, at {where}: {error.message}", hint=error.hint)
-    hint = "Mend the file; the app was not made."
+    hint = "Fix the file; the app was not created."
     if isinstance(error, ImportError) and (shadowed := _named_like_a_standard_module(error.name, frames)):
         hint = f"Rename {shadowed}: the standard library has a module of that name, which is imported instead."
     elif isinstance(error, ModuleNotFoundError):
@@ -222,7 +222,7 @@ def _import_failed(what: str, error: BaseException) -> DiscoveryError:
 
 
 def _named_like_a_standard_module(name: str | None, frames: Sequence[traceback.FrameSummary]) -> Path | None:
-    """The file beside an importing one that its author may have meant by `name`."""
+    """The file beside an importing one that its author may have meant by `name`, rather than the standard module."""
     top = (name or "").partition(".")[0]
     if top not in sys.stdlib_module_names or not frames:
         return None
@@ -231,7 +231,9 @@ def _named_like_a_standard_module(name: str | None, frames: Sequence[traceback.F
 
 
 def reference_of(app: TaskApp) -> str:
-    """What `find_app` finds this app by in another process that has the same working directory and `sys.path`.
+    """The reference by which another process with the same working directory and `sys.path` finds this app.
+
+    Raises DiscoveryError when no global of a module holds it: an app made inside a function, say.
 
     Raises DiscoveryError when no module's global holds it: an app made inside a function, say.
     """
@@ -258,7 +260,7 @@ def _is_file_of(module: ModuleType, app: TaskApp) -> bool:
 
 
 def _is_importable(module: ModuleType) -> bool:
-    """An import of its name elsewhere gives this module's file."""
+    """Whether importing the module's name elsewhere yields the same file."""
     folders: Sequence[str] | None = None
     spec = None
     parts = module.__name__.split(".")
@@ -275,7 +277,7 @@ def _is_importable(module: ModuleType) -> bool:
 
 
 def _app_in(module: ModuleType, attribute: str | None, *, importable: bool = False) -> TaskApp:
-    """The app in a module, which then knows what it is found by."""
+    """The app in a module; sets its `reference`."""
     where = getattr(module, "__file__", None) or module.__name__
     found: dict[str, Any] = {name: value for name, value in vars(module).items() if isinstance(value, TaskApp)}
     holder = module.__name__ if importable else where

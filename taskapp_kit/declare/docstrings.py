@@ -1,4 +1,4 @@
-"""Docstrings as models and people read them: an author's line breaks inside a paragraph are undone."""
+"""Docstrings for models and readers: an author's line breaks inside a paragraph are removed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 import re
 
 _STANDS_ALONE = re.compile(r"\s|[-*] |\d+[.)] |[|#>]|```")
-"""The beginning of a line that keeps its own: indented, a list's item, a table's row, a heading, a quotation, a fence."""
+"""The beginning of a line that is not joined: indented, a list's item, a table's row, a heading, a quotation, a fence."""
 
 
 def docstring(text: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Which episode a request asks for: environment, split, seed, row. Every way of asking wrongly has its sentence."""
+"""Selects the episode of a request: environment, split, seed, row. Every invalid request has its own message."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from taskapp_kit.declare.tasks import TaskSource, row_json
 from taskapp_kit.errors import FieldProblem, RequestError, closest
 
 IGNORED_CONFIG = ("step_rewards", "difficulty")
-"""Members of `env.config` that the original's apps know: accepted and ignored, with a warning, unless ours takes them."""
+"""Members of `env.config` that apps of the original kit take: accepted and ignored, with a warning, unless ours do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One episode's identity, but for `config`. `task` is the row, private fields included; None without rows."""
+    """One episode's identity, except `config`. `task` is the row, private fields included; None without rows."""
 
     environment: EnvironmentSpec
     split: str
@@ -29,7 +29,7 @@ class Instance:
 
 
 def find_environment(app: AppSpec, name: str | None) -> EnvironmentSpec:
-    """The environment of that name, the first declared when absent. Raises RequestError with *did you mean*."""
+    """The environment of that name, the first declared if absent. Raises RequestError with *did you mean*."""
     if name is None:
         return app.default_environment
     spec = app.environments.get(name)
@@ -47,10 +47,10 @@ def find_instance(
     spec: EnvironmentSpec, split: str | None, seed: int | None, rng: random.Random,
     wanted: Mapping[str, Json] | None = None,
 ) -> Instance:  # fmt: skip
-    """The instance of a seed; a seed is drawn from the split by `rng` when it is None.
+    """The instance of a seed; if it is None, `rng` draws one from the split.
 
     With ranges the seed implies the split; with rows it is the row's index in the split (the first split when none is
-    named). wanted: `difficulty` and `tags` that the row must carry. Raises RequestError naming seed and range.
+    named). wanted: `difficulty` and `tags` that the row must have. Raises RequestError naming seed and range.
     """
     if split is not None and split not in spec.split_names:
         raise _wrong(
@@ -114,9 +114,9 @@ def _fits(row: Any, wanted: Mapping[str, Json]) -> bool:
     row = row_json(row)
     if "difficulty" in wanted and row.get("difficulty") != wanted["difficulty"]:
         return False
-    asked, tags = wanted.get("tags", []), row.get("tags") or []
+    expected, tags = wanted.get("tags", []), row.get("tags") or []
     tags = [tags] if isinstance(tags, str) else tags
-    return all(tag in tags for tag in ([asked] if isinstance(asked, str) else asked))
+    return all(tag in tags for tag in ([expected] if isinstance(expected, str) else expected))
 
 
 def _words(wanted: Mapping[str, Json]) -> str:
@@ -125,7 +125,7 @@ def _words(wanted: Mapping[str, Json]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReadConfig:
-    """`env.config`, read: what selects the task, what goes to the constructor, what was ignored."""
+    """`env.config`, parsed: the task's selection, the constructor's arguments, and warnings about ignored members."""
 
     split: str | None
     index: int | None
@@ -173,7 +173,7 @@ def read_config(spec: EnvironmentSpec, config: Mapping[str, Json]) -> ReadConfig
 
 
 def seed_of_index(spec: EnvironmentSpec, split: str | None, index: int) -> int:
-    """The seed at a position of the split. Raises RequestError when it has fewer."""
+    """The seed at a position of the split. Raises RequestError beyond its end."""
     name = split or spec.split_names[0]
     if spec.tasks is not None or name not in spec.splits:
         return index

@@ -1,8 +1,8 @@
-"""Freeze: every declaration is checked, every problem is reported at once, and the frozen AppSpec comes out.
+"""Freeze: checks every declaration, reports all problems at once, and builds the frozen AppSpec.
 
-The checks stand beside: `check_environment.py` and `check_actions.py`, `single_turn.py` (`app.tasks`), `check_scoring.py`
-(criteria, judges, rubric files, blend), `check_functions.py` (all the other functions). Each writes what is wrong to one
-`Problems` (`problems.py`) and gives a spec, or None.
+The checks: `check_environment.py` and `check_actions.py`, `single_turn.py` (`app.tasks`), `check_scoring.py` (criteria,
+judges, rubric files, blend), `check_functions.py` (all the other functions). Each adds its findings to one `Problems`
+(`problems.py`) and returns a spec, or None.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def freeze(app: Declarations) -> AppSpec:
 
 
 def _environments(app: Declarations, problems: Problems) -> dict[str, EnvironmentSpec]:
-    """By name, in the order in which they were declared; there has to be one."""
+    """The environments by name, in the order in which they were declared; at least one is required."""
     environments: dict[str, EnvironmentSpec] = {}
     declarations = _declared(app, "environment", "tasks")
     for declared in declarations:
@@ -93,13 +93,13 @@ def _environments(app: Declarations, problems: Problems) -> dict[str, Environmen
 def _checked(
     app: Declarations, kind: str, check: Callable[[Declarations, Declaration, Problems], T | None], problems: Problems
 ) -> list[T]:
-    """The specs of a kind that came out of its check."""
+    """The valid specs of a kind."""
     specs = [check(app, declared, problems) for declared in _declared(app, kind)]
     return [spec for spec in specs if spec is not None]
 
 
 def _duplicates(app: Declarations, problems: Problems) -> None:
-    """Two declarations of one name are a mistake where both are for one environment."""
+    """Reports two declarations of one name for the same environment."""
     for kinds in ONE_NAME_EACH:
         seen: dict[str, list[Declaration]] = {}
         for declared in _declared(app, *kinds):

@@ -1,4 +1,4 @@
-"""`@action`: a mark on a function, nothing else. Collecting is the app's business, at freeze."""
+"""`@action`: marks a function, nothing else. The app collects the marks at freeze."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 F = TypeVar("F", bound=Callable[..., Any])
 ATTRIBUTE = "__taskapp_action__"
 PROBLEMS = "__taskapp_problems__"
-"""Of a class that an adapter could not make: what was wrong, for the report of the app that declares it."""
+"""On a class that an adapter could not build: its problems, for the report of the app that declares it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def action(
 ) -> F | Callable[[F], F]:
     """Marks a method as an action; returns the method unchanged.
 
-    name: the tool's name, the method's own by default. text: the action takes the assistant's plain words (its one
+    name: the tool's name, the method's own by default. text: the action takes the assistant's plain text (its one
     parameter is a str). noop: arguments that change nothing; the `noop` policy plays them. sample: `fn(rng) -> args`,
     how the `random` policy draws arguments that have no bounds.
     """

@@ -1,4 +1,4 @@
-"""Private fields: the mark `Private[T]`, which fields of a row model have it, and rows without them."""
+"""Private fields: the mark `Private[T]`, the private fields of a row model, and rows without them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taskapp_kit.errors import DeclarationError, Problem
 
 
 class PrivateMark:
-    """The mark that `Private[T]` leaves on a field."""
+    """The mark that `Private[T]` puts on a field."""
 
     def __repr__(self) -> str:
         return "Private"
@@ -26,7 +26,7 @@ PRIVATE = PrivateMark()
 T = TypeVar("T")
 
 Private = Annotated[T, PRIVATE]
-"""`Private[str]`: a field for rubrics, judges and the `gold` policy; no prompt, answer or description has it."""
+"""`Private[str]`: a field for rubrics, judges and the `gold` policy; it appears in no prompt, answer or description."""
 
 _WRAPPERS = (Annotated, typing.Required, typing.NotRequired)
 
@@ -34,7 +34,7 @@ _WRAPPERS = (Annotated, typing.Required, typing.NotRequired)
 def private_fields(row: Any) -> frozenset[str]:
     """The names of a row model's private fields: those with the mark anywhere in their annotation.
 
-    `Private[str] | None` is private as a whole; a mark in an alias, and in what fills a generic model, counts too. Models
+    `Private[str] | None` is private as a whole; a mark in an alias, and in a generic model's argument, counts too. Models
     inside the row have private fields of their own.
     """
     if not isinstance(typing.get_origin(row) or row, type):
@@ -54,14 +54,14 @@ def _annotations(kind: Any) -> dict[str, Any]:
     found = typing.get_type_hints(cls, include_extras=True)
     for base in cls.__dict__.get("__orig_bases__", cls.__bases__):
         if isinstance(typing.get_origin(base) or base, type) and typing.get_origin(base) is not Generic:
-            for name, hint in _annotations(base).items():  # both: a subclass says `T`, its base what T is
+            for name, hint in _annotations(base).items():  # both: the subclass has `T`, its base T's value
                 found[name] = typing.Union[found.get(name, hint), hint]  # noqa: UP007  of any forms
     values = dict(zip(getattr(cls, "__parameters__", ()), typing.get_args(kind), strict=False))
     return {name: _filled(hint, values) for name, hint in found.items()} if values else found
 
 
 def _filled(hint: Any, values: Mapping[Any, Any]) -> Any:
-    """The annotation with the values of type variables in their place."""
+    """The annotation with type variables replaced by their values."""
     if isinstance(hint, TypeVar):
         return values.get(hint, hint)
     parameters = getattr(hint, "__parameters__", ())
@@ -71,7 +71,7 @@ def _filled(hint: Any, values: Mapping[Any, Any]) -> Any:
 
 
 def _meant(annotation: Any) -> Any:
-    """What an alias (`type X = …`, also with arguments) or a NewType stands for; any other annotation itself."""
+    """The target of an alias (`type X = …`, also with arguments) or a NewType; any other annotation itself."""
     alias = typing.get_origin(annotation) or annotation
     if hasattr(alias, "__value__"):
         values = dict(zip(alias.__type_params__, typing.get_args(annotation), strict=False))
@@ -80,7 +80,7 @@ def _meant(annotation: Any) -> Any:
 
 
 def _marked(annotation: Any, seen: list[Any]) -> bool:
-    """seen: aliases on the way here; one may hold itself."""
+    """Whether the annotation has the mark anywhere. seen: aliases on the way here, for one may contain itself."""
     if isinstance(annotation, PrivateMark):
         return True
     meant = _meant(annotation)
@@ -92,10 +92,10 @@ def _marked(annotation: Any, seen: list[Any]) -> bool:
 
 
 class PublicRows:
-    """Makes rows without their private fields, at any depth: what prompts, `/task_info` and author loops are given.
+    """Makes rows without their private fields, at any depth: for prompts, `/task_info` and author loops.
 
-    A row keeps its class, so its methods, `str()` and dumps work, on what is there. Reading a private field raises
-    DeclarationError with the line that reads it. app, place: what the error names when Python knows no line.
+    A row remains of its class, so its methods, `str()` and dumps work with the remaining fields. Reading a private field
+    raises DeclarationError with the line that reads it. app, place: named in the error when Python knows no line.
     """
 
     def __init__(self, app: str, place: str) -> None:
@@ -104,7 +104,7 @@ class PublicRows:
         self._shapes: dict[tuple[Any, ...], _Shape] = {}
 
     def of(self, row: Any, annotation: Any = None) -> Any:
-        """The row without its private fields; the row itself when it has none. annotation: what the row may be."""
+        """The row without its private fields; the row itself when it has none. annotation: the row's declared type."""
         return self._public(row, _alternatives(annotation))
 
     def _public(self, value: Any, declared: list[Any]) -> Any:
@@ -118,7 +118,7 @@ class PublicRows:
         return value
 
     def _mapping(self, value: Mapping[Any, Any], declared: list[Any]) -> Any:
-        """A dict has the private fields of every TypedDict that it may be."""
+        """A dict is treated as every TypedDict that it may be: all their private fields are removed."""
         kinds = [kind for kind in declared if hasattr(typing.get_origin(kind) or kind, "__required_keys__")]
         hidden = frozenset().union(*map(private_fields, kinds))
         members = {name: note for kind in kinds for name, note in _annotations(kind).items()}
@@ -146,7 +146,7 @@ class PublicRows:
         return kind(*shown) if hasattr(kind, "_fields") else kind(shown)
 
     def _model(self, value: Any, declared: list[Any]) -> Any:
-        """A pydantic model or a dataclass. Only an annotation says what fills a generic dataclass."""
+        """A pydantic model or a dataclass. Only an annotation has the arguments of a generic dataclass."""
         kind = type(value)
         kinds = [
             one
@@ -161,16 +161,16 @@ class PublicRows:
         shown = {name: self._public(item, shape.public[name]) for name, item in fields.items()}
         if not shape.hidden and all(shown[name] is fields[name] for name in fields):
             return value
-        made: Any = object.__new__(shape.view)
+        result: Any = object.__new__(shape.view)
         if hasattr(shape.view, "model_fields"):  # as pydantic's own copy() sets them
-            object.__setattr__(made, "__dict__", shown)
-            object.__setattr__(made, "__pydantic_fields_set__", value.__pydantic_fields_set__ & set(shown))
-            object.__setattr__(made, "__pydantic_extra__", self._public(value.__pydantic_extra__, []))
-            object.__setattr__(made, "__pydantic_private__", {})
+            object.__setattr__(result, "__dict__", shown)
+            object.__setattr__(result, "__pydantic_fields_set__", value.__pydantic_fields_set__ & set(shown))
+            object.__setattr__(result, "__pydantic_extra__", self._public(value.__pydantic_extra__, []))
+            object.__setattr__(result, "__pydantic_private__", {})
         else:
             for name, item in shown.items():
-                object.__setattr__(made, name, item)  # frozen ones, too
-        return made
+                object.__setattr__(result, name, item)  # works for frozen ones, too
+        return result
 
     def _shape(self, kind: type, kinds: Sequence[Any]) -> _Shape:
         hidden = frozenset().union(*map(private_fields, (kind, *kinds)))
@@ -182,11 +182,11 @@ class PublicRows:
             if name not in hidden
         }
         # a private attribute of pydantic's may have been computed from a private field
-        kept_back = hidden | set(getattr(kind, "__private_attributes__", {}))
-        return _Shape(hidden, public, self._view(kind, kept_back, public))
+        withheld = hidden | set(getattr(kind, "__private_attributes__", {}))
+        return _Shape(hidden, public, self._view(kind, withheld, public))
 
     def _view(self, kind: type, hidden: Iterable[str], public: Iterable[str]) -> type:
-        """The class of rows without the fields: a subclass that looks like it, where reading one of them raises."""
+        """The class of rows without the fields: a subclass with the same name, where reading one of them raises."""
         names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
         view = types.new_class(kind.__name__, (kind,), exec_body=lambda body: body.update(names))
         for name in hidden:
@@ -205,7 +205,7 @@ class PublicRows:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Shape:
-    """What is known of a class of rows. public: field to what it may be; view: the class of rows without `hidden`."""
+    """A class of rows, analysed. public: field to its possible types; view: the class of rows without `hidden`."""
 
     hidden: frozenset[str]
     public: Mapping[str, list[Any]]
@@ -214,7 +214,7 @@ class _Shape:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Withheld:
-    """Stands in a class where a private field was."""
+    """Replaces a private field in a class."""
 
     app: str
     place: str
@@ -228,7 +228,7 @@ class _Withheld:
         raise self.error(calling_line(1))
 
     def error(self, line: str) -> DeclarationError:
-        """line: that of the reader."""
+        """The error for a read of the field. line: the reader's."""
         shown = ", ".join(self.public)
         return DeclarationError(
             self.app,
@@ -244,7 +244,7 @@ class _Withheld:
 
 
 class _PublicDict(dict[str, Any]):
-    """A dict without its private members, whose reading raises."""
+    """A dict without its private members; reading one raises."""
 
     def __init__(self, shown: Mapping[str, Any], withheld: Mapping[str, _Withheld]) -> None:
         super().__init__(shown)
@@ -262,7 +262,7 @@ class _PublicDict(dict[str, Any]):
 
 
 def _alternatives(annotation: Any) -> list[Any]:
-    """What a value with this annotation may be: unions and marks taken apart."""
+    """The types that a value with this annotation may have: unions and marks are unwrapped."""
     meant = _meant(annotation)
     if meant is not annotation:
         return _alternatives(meant)
@@ -275,7 +275,7 @@ def _alternatives(annotation: Any) -> list[Any]:
 
 
 def _inner(declared: list[Any]) -> list[Any]:
-    """What the items of a container may be."""
+    """The types that the items of a container may have."""
     return [found for outer in declared for part in typing.get_args(outer) for found in _alternatives(part)]
 
 
@@ -284,6 +284,6 @@ def _name(kind: Any) -> str:
 
 
 def _generated(function: Any) -> bool:
-    """True for a method that `@dataclass` wrote."""
+    """True for a method generated by `@dataclass`."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code is not None and code.co_filename.startswith("<")

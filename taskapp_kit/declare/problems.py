@@ -1,4 +1,4 @@
-"""The collector that every check writes its problems to, and the two questions that several checks ask."""
+"""The collector to which every check adds its problems, and helpers that several checks share."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class Problems(list[Problem]):
     """The problems of one app, in the order in which the checks find them.
 
     A check goes on after a problem, so that the author sees all of them; it compares the length before and after to
-    know whether what it looked at can become a spec.
+    know whether it can build a spec.
     """
 
     def add(self, place: str, found: str, expected: str, fix: str) -> None:
-        """One more: where, what is wrong there, what the kit can use, what to do."""
+        """Adds a problem: the place, what is wrong there, what the kit accepts, what to change."""
         self.append(Problem(place, found, expected, fix))
 
 
 def check_name(declared: Declaration, problems: Problems) -> None:
-    """The name of an environment has to fit an address, a table and a terminal."""
+    """Checks the name of an environment: it appears in URLs, tables and terminals."""
     name = declared.name
     if not name or not isinstance(name, str) or len(name) > 128 or not name.isprintable() or "/" in name:
         problems.add(declared.place, f"{declared.kind} has the name {name!r}",
@@ -35,7 +35,7 @@ def check_name(declared: Declaration, problems: Problems) -> None:
 def check_keywords(
     decorator: Callable[..., Any], shown: str, unknown: Iterable[str], place: str, problems: Problems
 ) -> None:
-    """Each keyword that a decorator, `shown` as "@app.rubric", was given and does not take is a problem."""
+    """Reports each keyword that the decorator, shown as "@app.rubric", does not take."""
     known = [item.name for item in inspect.signature(decorator).parameters.values() if item.kind is item.KEYWORD_ONLY]
     for keyword in unknown:
         problems.add(place, f"{shown} was given {keyword!r}, which it does not take",
@@ -44,7 +44,7 @@ def check_keywords(
 
 
 def check_splits(shown: str, splits: Any, place: str, problems: Problems) -> bool:
-    """Whether `splits`, shown as "splits=", maps names to rows; None does."""
+    """Whether `splits`, shown as "splits=", maps names to rows or is None."""
     if splits is None or isinstance(splits, Mapping):
         return True
     problems.add(place, f"{shown}{splits!r}", "a mapping from each split's name to its rows",
@@ -53,5 +53,5 @@ def check_splits(shown: str, splits: Any, place: str, problems: Problems) -> boo
 
 
 def is_number(value: Any) -> bool:
-    """True for a finite int or float; a bool is no number."""
+    """True for a finite int or float; a bool does not count."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -11,12 +11,12 @@ required = false
 
 [[criteria]]
 id = "tone"
-judge = true                     # a model is asked, whatever is declared under this name
+judge = true                     # a model scores it, whatever is declared under this name
 description = "Is the answer polite?"
 choices = ["rude", "plain", "polite"]    # from worst to best; or scale = [0, 10]
-call = "style"                   # criteria with the same call are asked in one
+call = "style"                   # criteria with the same call share one request
 
-[judge]                          # how this file's judges are asked
+[judge]                          # how this file's judges are called
 model = "judge"                  # a role, or a list of roles
 samples = 1
 combine = "mean"
@@ -48,9 +48,9 @@ ROLE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 class Criterion:
     """One entry of a rubric file. weight ≥ 0 and finite; accumulate False: the last event counts, not the sum.
 
-    judge: True, a model answers; False, code does; None, code when an @app.rubric has its name. choices: from worst to
-    best, in place of a number. scale: lowest and highest score, None for 0 to 1. call: asked together with the others of
-    this call.
+    judge: True, a model scores it; False, code does; None, code if an @app.rubric has its name. choices: from worst to
+    best, in place of a number. scale: lowest and highest score, None for 0 to 1. call: shares one request with the others
+    of this call.
     """
 
     id: str
@@ -66,13 +66,13 @@ class Criterion:
 
     @property
     def of_a_judge(self) -> bool:
-        """True when it says something that only a judge reads."""
+        """True when it has a member that only a judge uses."""
         return bool(self.choices) or self.scale is not None or self.call is not None
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeTable:
-    """How a file's judges are asked; see `@app.judge`. source: the file, as it is told to authors."""
+    """How a file's judges are called; see `@app.judge`. source: the file, as shown to authors."""
 
     source: str
     models: tuple[str, ...] = ("judge",)
@@ -84,7 +84,7 @@ class JudgeTable:
 
 @dataclass(frozen=True, slots=True)
 class RubricFile:
-    """A rubric file: its criteria, how outcome criteria become one score, how its judges are asked."""
+    """A rubric file: its criteria, how outcome criteria become one score, how its judges are called."""
 
     criteria: tuple[Criterion, ...]
     aggregation: Aggregation
@@ -92,12 +92,12 @@ class RubricFile:
 
 
 def is_role(name: object) -> bool:
-    """Whether it can be the name of a model's role."""
+    """Whether it is a valid name of a model's role."""
     return isinstance(name, str) and ROLE.fullmatch(name) is not None and name != "policy"
 
 
 def wrong_choices(choices: object) -> str | None:
-    """What choices have to be, when these are not; None when they are fine or empty."""
+    """What choices must be, if these are invalid; None if they are valid or empty."""
     if isinstance(choices, (list, tuple)):
         words = [word for word in choices if isinstance(word, str) and word.strip()]
         if not choices or (len(choices) >= 2 and len(words) == len(choices) == len(set(words))):
@@ -106,7 +106,7 @@ def wrong_choices(choices: object) -> str | None:
 
 
 def read_rubric_file(path: Path, app: str) -> RubricFile:
-    """The file, checked. Raises DeclarationError naming the file and the entry of each problem."""
+    """Reads and checks the file. Raises DeclarationError naming the file and the entry of each problem."""
     place = shown_path(str(path))
     data = _parse(path, place, app)
     entries = data.get("criteria") if isinstance(data, dict) else None
@@ -119,7 +119,7 @@ def read_rubric_file(path: Path, app: str) -> RubricFile:
     aggregation = data.get("aggregation", "weighted_sum")
     if aggregation not in AGGREGATIONS:
         problems.append(
-            Problem(place, f"has aggregation {aggregation!r}", f"one of {', '.join(AGGREGATIONS)}", "mend it")
+            Problem(place, f"has aggregation {aggregation!r}", f"one of {', '.join(AGGREGATIONS)}", "fix it")
         )
     for index, entry in enumerate(entries):
         where = f"{place} (criteria[{index}])"
@@ -166,16 +166,16 @@ def _judge_table(given: Any, place: str, problems: list[Problem]) -> JudgeTable:
     models = given.get("model", "judge")
     models = (models,) if isinstance(models, str) else models
     if not isinstance(models, (list, tuple)) or not models or not all(map(is_role, models)):
-        problems.append(Problem(where, f"has model {given['model']!r}", "a role, or a list of roles", "mend it"))
+        problems.append(Problem(where, f"has model {given['model']!r}", "a role, or a list of roles", "fix it"))
     samples = given.get("samples", 1)
     if type(samples) is not int or samples < 1:
-        problems.append(Problem(where, f"has samples {samples!r}", "a whole number ≥ 1", "mend it"))
+        problems.append(Problem(where, f"has samples {samples!r}", "a whole number ≥ 1", "fix it"))
     for name, known in (("combine", COMBINATIONS), ("form", ("json_schema", "text"))):
         if given.get(name, known[0]) not in known:
-            problems.append(Problem(where, f"has {name} {given[name]!r}", f"one of {', '.join(known)}", "mend it"))
+            problems.append(Problem(where, f"has {name} {given[name]!r}", f"one of {', '.join(known)}", "fix it"))
     temperature = given.get("temperature")
     if temperature is not None and (not _number(temperature) or temperature < 0):
-        problems.append(Problem(where, f"has temperature {temperature!r}", "a number ≥ 0", "mend it"))
+        problems.append(Problem(where, f"has temperature {temperature!r}", "a number ≥ 0", "fix it"))
     if len(problems) > before:
         return JudgeTable(place)
     combine, form = given.get("combine", "mean"), given.get("form", "json_schema")
@@ -196,7 +196,7 @@ def _wrong(entry: Any, where: str, seen: set[str]) -> Problem | None:
         return Problem(where, f"repeats the id {entry['id']!r}", "one entry for each id", "rename or remove one")
     weight = entry.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight) or weight < 0:
-        return Problem(where, f"has weight {weight!r}", "a finite number ≥ 0", "mend the weight")
+        return Problem(where, f"has weight {weight!r}", "a finite number ≥ 0", "fix the weight")
     if entry.get("required") and weight == 0:
         return Problem(where, "is required and has weight 0", "a weight > 0: 0 only measures", "give it a weight")
     return _wrong_for_a_judge(entry, where)
@@ -205,16 +205,16 @@ def _wrong(entry: Any, where: str, seen: set[str]) -> Problem | None:
 def _wrong_for_a_judge(entry: dict[str, Any], where: str) -> Problem | None:
     judge, call, scale = entry.get("judge"), entry.get("call"), entry.get("scale")
     if judge is not None and not isinstance(judge, bool):
-        return Problem(where, f"has judge {judge!r}", "true or false", "mend it")
+        return Problem(where, f"has judge {judge!r}", "true or false", "fix it")
     why = wrong_choices(entry.get("choices", ()))
     if why is not None:
-        return Problem(where, f"has choices {entry['choices']!r}", why, "mend it")
+        return Problem(where, f"has choices {entry['choices']!r}", why, "fix it")
     if scale is not None and not (
         isinstance(scale, list) and len(scale) == 2 and all(map(_number, scale)) and scale[0] < scale[1]
     ):
-        return Problem(where, f"has scale {scale!r}", "[lowest, highest], finite", "mend it")
+        return Problem(where, f"has scale {scale!r}", "[lowest, highest], finite", "fix it")
     if call is not None and (not isinstance(call, str) or not call):
-        return Problem(where, f"has call {call!r}", "a word", "mend it")
+        return Problem(where, f"has call {call!r}", "a word", "fix it")
     return None
 
 
@@ -239,12 +239,12 @@ def _parse(path: Path, place: str, app: str) -> Any:
             return yaml.safe_load(text)
     except ValueError as error:
         raise DeclarationError(
-            app, [Problem(place, f"does not parse: {error}", f"valid {suffix[1:]}", "mend the file")]
+            app, [Problem(place, f"does not parse: {error}", f"valid {suffix[1:]}", "fix the file")]
         ) from error
     except Exception as error:
         if type(error).__module__.startswith("yaml"):
             raise DeclarationError(
-                app, [Problem(place, f"does not parse: {error}", "valid YAML", "mend the file")]
+                app, [Problem(place, f"does not parse: {error}", "valid YAML", "fix the file")]
             ) from error
         raise
     raise DeclarationError(app, [Problem(place, f"ends in {suffix!r}", ".toml, .yaml or .json", "rename the file")])

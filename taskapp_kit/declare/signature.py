@@ -1,7 +1,7 @@
-"""A Python signature becomes a JSON Schema and a reader of arguments.
+"""Turns a Python signature into a JSON Schema and a parser of arguments.
 
-Lenient where models slip ("2" for 2), strict where leniency would lie (never a bool for an int). pydantic is imported at
-the first use, so that `import taskapp_kit` stays quick.
+Lenient where models often slip ("2" for 2), strict where that would hide a mistake (never a bool for an int). pydantic is
+imported at first use, so that `import taskapp_kit` stays quick.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from taskapp_kit.contract.content import Json
 
 
 class BadArguments(ValueError):
-    """Arguments do not fit. `fields` holds (path, sentence) pairs; str() is one sentence fit for a model to read."""
+    """Arguments are invalid. `fields` holds (path, sentence) pairs; str() is one sentence fit for a model to read."""
 
     def __init__(self, fields: list[tuple[tuple[str | int, ...], str]]) -> None:
         super().__init__("; ".join(f"{'.'.join(map(str, path)) or 'arguments'}: {text}" for path, text in fields))
@@ -26,7 +26,7 @@ class BadArguments(ValueError):
 
 
 class SignatureProblem(ValueError):
-    """A signature cannot be described as JSON. The sentence says which parameter and what to write instead."""
+    """A signature cannot be described as JSON. The message says which parameter and what to write instead."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of one function, ready to be described and read.
+    """The arguments of one function: their schema, and their parser.
 
     whole: the one parameter *is* the object (`step(self, action: Model)`): its members are the arguments.
     """
@@ -51,7 +51,7 @@ class Arguments:
 
     @cached_property
     def _adapter(self) -> Any:
-        """What validates the object. Fields have neutral names, so that a parameter may be called `copy` or `schema`."""
+        """Validates the object. Fields have neutral names, so that a parameter may be called `copy` or `schema`."""
         import pydantic
         from pydantic.fields import FieldInfo
 
@@ -62,8 +62,8 @@ class Arguments:
             annotation, default = item.annotation, item.default
             if isinstance(default, FieldInfo):  # `amount: int = Field(1, ge=1)`, as pydantic's users write
                 annotation, default = typing.Annotated[annotation, default], inspect.Parameter.empty
-            told = {} if default is inspect.Parameter.empty else {"default": default}
-            fields[f"a{index}"] = (annotation, pydantic.Field(alias=item.name, **told))
+            options = {} if default is inspect.Parameter.empty else {"default": default}
+            fields[f"a{index}"] = (annotation, pydantic.Field(alias=item.name, **options))
         config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=False, coerce_numbers_to_str=True)
         return pydantic.TypeAdapter(pydantic.create_model(self.owner, __config__=config, **fields))
 
@@ -72,17 +72,17 @@ class Arguments:
         """JSON Schema of an object with one property for each parameter. Raises SignatureProblem."""
         try:
             schema = _without_titles(self._adapter.json_schema())
-        except Exception as error:  # annotations are the author's code: anything can come out of them
+        except Exception as error:  # annotations are the author's code and may raise anything
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            told = lines[-1].strip() if lines[0].startswith("Error building") else lines[0]
-            raise SignatureProblem(f"{self.owner} has a parameter that JSON cannot carry: {told}") from error
+            reason = lines[-1].strip() if lines[0].startswith("Error building") else lines[0]
+            raise SignatureProblem(f"{self.owner} has a parameter that JSON cannot carry: {reason}") from error
         if self._closed:
             schema.setdefault("additionalProperties", False)
         return typing.cast("dict[str, Json]", schema)
 
     @cached_property
     def _closed(self) -> frozenset[str] | None:
-        """The members of a `whole` model that says nothing about others; it takes no others."""
+        """The members of a `whole` model that does not configure extra ones; it accepts no others. None: it may."""
         annotation = self.parameters[0].annotation if self.whole else None
         fields = getattr(annotation, "model_fields", None)
         if fields is None or getattr(annotation, "model_config", {}).get("extra") is not None:
@@ -98,7 +98,7 @@ class Arguments:
         return tuple(item.name for item in self.parameters)
 
     @cached_property
-    def _places(self) -> tuple[tuple[str, str], ...]:
+    def _field_names(self) -> tuple[tuple[str, str], ...]:
         return tuple((item.name, f"a{index}") for index, item in enumerate(self.parameters))
 
     @cached_property
@@ -106,7 +106,7 @@ class Arguments:
         return typing.cast("Callable[[Any], Any]", self._adapter.validator.validate_python)
 
     def read(self, given: Json) -> tuple[dict[str, Any], int]:
-        """The arguments as Python values, and how many had to be converted. Raises BadArguments."""
+        """Parses the arguments into Python values; also returns how many were converted. Raises BadArguments."""
         if not isinstance(given, Mapping):
             raise BadArguments([((), f"expected an object with {self._wanted()}, got {type(given).__name__}")])
         values: dict[str, Any] = given if type(given) is dict else dict(given)
@@ -119,8 +119,8 @@ class Arguments:
             model, values, coerced = self._validated(values)
         fields = model.__dict__
         result: dict[str, Any] = {}
-        for name, place in self._places:
-            result[name] = read = fields[place]
+        for name, member in self._field_names:
+            result[name] = read = fields[member]
             if name in values:
                 value = values[name]
                 kind = type(value)
@@ -137,7 +137,7 @@ class Arguments:
         return {self.parameters[0].name: read}, coerced + _conversions(values, read, ())
 
     def _validated(self, values: dict[str, Any]) -> tuple[Any, dict[str, Any], int]:
-        """The validated object, the values as they were repaired, and how many were."""
+        """Returns the validated object, the values after repairs, and the number of repairs."""
         coerced = 0
         while True:
             try:
@@ -170,7 +170,7 @@ def _sentence(item: Mapping[str, Any]) -> str:
 
 
 def _repair_choices(values: dict[str, Any], error: Any) -> tuple[dict[str, Any], int]:
-    """`"2"` where the choices are 1, 2, 3: pydantic compares choices exactly, models do not. The count is 0 at a loss."""
+    """Repairs `"2"` where the choices are 1, 2, 3: pydantic compares choices exactly. Also returns how many it repaired."""
     count = 0
     for item in _errors(error):
         given = item["input"]
@@ -208,7 +208,7 @@ def _replaced(values: Any, path: tuple[str | int, ...], new: Any) -> Any:
 
 
 def _conversions(given: Any, read: Any, path: tuple[str | int, ...]) -> int:
-    """How many values changed their type on the way. Raises BadArguments for a bool that became a number or words."""
+    """How many values changed their type in parsing. Raises BadArguments for a bool that became a number or a str."""
     kind = type(given)
     if kind is list:
         return _list_conversions(given, read, path)
@@ -222,7 +222,7 @@ def _conversions(given: Any, read: Any, path: tuple[str | int, ...]) -> int:
             for index, (key, value) in enumerate(given.items())
             if key in members or len(in_order) == len(given)
         )
-    if hasattr(type(read), "__members__"):  # an Enum's member: choosing it by its value is no conversion
+    if hasattr(type(read), "__members__"):  # an Enum's member: choosing it by its value does not count
         read = read.value
     if kind is type(read):
         return 0
@@ -245,7 +245,7 @@ def _list_conversions(given: list[Any], read: Any, path: tuple[str | int, ...]) 
 
 
 def _members(read: Any) -> Mapping[str, Any] | None:
-    """The members of what an object was read as, under the names that the caller used."""
+    """The members of a parsed object, under the names that the caller used."""
     if isinstance(read, dict):
         return read
     fields = getattr(type(read), "model_fields", None)
@@ -257,7 +257,7 @@ def _members(read: Any) -> Mapping[str, Any] | None:
 
 
 def _without_titles(schema: Any) -> Any:
-    """pydantic's generated titles repeat the names and cost tokens."""
+    """The schema without pydantic's generated titles, which repeat the names and cost tokens."""
     if isinstance(schema, dict):
         return {
             key: (
@@ -274,15 +274,15 @@ def _without_titles(schema: Any) -> Any:
 
 
 def parameters_of(function: Callable[..., Any], *, skip_first: bool) -> list[Parameter]:
-    """The parameters of a function, annotations resolved where it was written. Raises SignatureProblem.
+    """The parameters of a function, with annotations resolved in its module. Raises SignatureProblem.
 
-    Every parameter needs an annotation and a name; `*args` and `**kwargs` have neither a schema nor a meaning here.
+    Every parameter needs an annotation and a name, so `*args` and `**kwargs` are refused.
     """
     named = f"{getattr(function, '__qualname__', function)}()"
     try:
         signature = inspect.signature(function)
         hints = typing.get_type_hints(function, include_extras=True)
-    except Exception as error:  # an annotation is the author's code: it can raise anything
+    except Exception as error:  # an annotation is the author's code and may raise anything
         raise SignatureProblem(f"{named} has an annotation that cannot be resolved: {error}") from error
     found = list(signature.parameters.values())[1 if skip_first else 0 :]
     result = []

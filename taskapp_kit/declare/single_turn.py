@@ -1,4 +1,4 @@
-"""`app.tasks(...)`: a class is made for it, so that everything else sees one kind of environment."""
+"""`app.tasks(...)`: builds an environment class for it, so that other code sees one kind of environment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from taskapp_kit.errors import DeclarationError
 
 
 def check_questions(app: Declarations, declared: Declaration, problems: Problems) -> EnvironmentSpec | None:
-    """The environment of one `app.tasks`; None when something is wrong with it."""
+    """The environment of one `app.tasks`; None if it is invalid."""
     options, place = declared.options, declared.place
     before = len(problems)
     check_name(declared, problems)
@@ -69,31 +69,31 @@ def check_questions(app: Declarations, declared: Declaration, problems: Problems
 
 
 def _keywords(app: Declarations, declared: Declaration, problems: Problems) -> set[str]:
-    """The keywords that are no splits: each resembles an option, and its value cannot be rows. Reports them.
+    """Reports and returns the keywords that are misspelt options, not splits: their values cannot be rows.
 
-    A keyword that names a split of `splits=`, too, is a problem.
+    A keyword that also names a split of `splits=` is a problem.
     """
     options = inspect.signature(getattr(type(app), declared.kind)).parameters.values()
     known = [item.name for item in options if item.kind is item.KEYWORD_ONLY]
     misspelt = set()
     for keyword, value in declared.options["keywords"].items():
         if keyword in (declared.options["tasks"] or {}):
-            problems.add(declared.place, f"split {keyword!r} of tasks {declared.name!r} stands in splits= and beside it",
+            problems.add(declared.place, f"split {keyword!r} of tasks {declared.name!r} is both in splits= and a keyword",
                          "each split once", "remove one of them")  # fmt: skip
         if isinstance(value, (str, Path)):
             rows = (app.file.parent / value).is_file()
         else:
             rows = not isinstance(value, type) and (isinstance(value, Iterable) or callable(value))
-        meant = did_you_mean(keyword, known, "")
-        if meant and not rows:
+        suggestion = did_you_mean(keyword, known, "")
+        if suggestion and not rows:
             misspelt.add(keyword)
-            problems.add(declared.place, f"app.tasks was given {keyword}={value!r}, which is no rows of a split",
-                         f"rows for each split, or an option: {', '.join(known)}", meant)  # fmt: skip
+            problems.add(declared.place, f"app.tasks was given {keyword}={value!r}, which are not rows of a split",
+                         f"rows for each split, or an option: {', '.join(known)}", suggestion)  # fmt: skip
     return misspelt
 
 
 def question_class(name: str, source: TaskSource, prompt: str | Callable[[Any], str]) -> type:
-    """The environment that `app.tasks` stands for: shows a row's prompt, takes the answer, ends."""
+    """The environment class of an `app.tasks`: shows a row's prompt, takes the answer, ends."""
 
     class Questions:
         def reset(self, task: Any) -> str:
@@ -109,18 +109,18 @@ def question_class(name: str, source: TaskSource, prompt: str | Callable[[Any], 
 
 
 def _shown(source: TaskSource, prompt: str | Callable[[Any], str], row: Any) -> str:
-    """A row's prompt, made of its public fields."""
+    """A row's prompt, built from its public fields."""
     return prompt.format(**source.public(row)) if isinstance(prompt, str) else prompt(source.without_private(row))
 
 
 def _names_fit(declared: Declaration, source: TaskSource, prompt: str, problems: Problems) -> bool:
-    """A format string has to parse and to name public fields that rows have."""
+    """Checks a format string: it has to parse and to name public fields that rows have."""
     try:
         names = {
             name.split(".")[0].split("[")[0] for _, name, _, _ in string.Formatter().parse(prompt) if name is not None
         }
     except ValueError as error:
-        problems.add(declared.place, f"the prompt of {declared.name!r} is no format string: {error}",
+        problems.add(declared.place, f"the prompt of {declared.name!r} is not a format string: {error}",
                      "{name} for a field of the row, {{ and }} for braces", "double the braces that are text")  # fmt: skip
         return False
     before = len(problems)
@@ -139,7 +139,7 @@ def _names_fit(declared: Declaration, source: TaskSource, prompt: str, problems:
 def _try_prompt(
     declared: Declaration, source: TaskSource, prompt: str | Callable[[Any], str], problems: Problems
 ) -> None:
-    """The prompt has to fit every row; the first one that it does not fit is reported."""
+    """Tries the prompt on every row; reports the first one that it does not fit."""
     for split in source.splits:
         for index, row in enumerate(source.rows(split)):
             where = f"row {index} of split {split!r}"

@@ -1,4 +1,4 @@
-"""Where something stands in the author's file, `file:line`, and which name he may have meant."""
+"""Locations in the author's file, `file:line`, and suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def shown_path(path: str) -> str:
-    """A path as a person in the working directory would type it."""
+    """A path as it would be typed in the working directory."""
     try:
         relative = os.path.relpath(path)
     except ValueError:  # another drive
@@ -25,7 +25,7 @@ def shown_path(path: str) -> str:
 
 
 def calling_line(depth: int) -> str:
-    """`file:line` of a caller: depth 1 is the one who called the function that asks, 2 the one before."""
+    """`file:line` of a caller: depth 1 is the caller of the function that calls this one, 2 its caller."""
     frame = sys._getframe(depth + 1)
     return f"{shown_path(frame.f_code.co_filename)}:{frame.f_lineno}"
 
@@ -39,7 +39,7 @@ def line_of(target: Any, fallback: str) -> str:
 
 
 def without_folder(place: str) -> str:
-    """`/srv/games/adder.py:10` as `adder.py:10`: a server's callers are told the line, never where the server keeps it."""
+    """`/srv/games/adder.py:10` as `adder.py:10`: a server's callers see the line, never the folder on the server."""
     return re.split(r"[/\\]", place)[-1]
 
 
@@ -49,6 +49,6 @@ def in_order(place: str) -> list[tuple[str, int]]:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "rename it, or declare it") -> str:
-    """What to do about a name that is not known: the nearest known one, or `otherwise` when none is near."""
+    """What to do about an unknown name: the closest known one, or `otherwise` when none is close."""
     close = closest(name, known)
     return f"did you mean {close!r}?" if close else otherwise

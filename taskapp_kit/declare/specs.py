@@ -1,4 +1,4 @@
-"""The frozen declarations: plain data about what an app holds. Made once, at freeze; nothing changes them afterwards."""
+"""The frozen declarations of an app as plain data. Built once, at freeze; nothing changes them afterwards."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from taskapp_kit.declare.signature import Arguments
 from taskapp_kit.declare.tasks import TaskSource
 
 MAX_REFUSALS = 10
-"""After so many answers in a row in which nothing was accepted an episode is truncated, unless declared otherwise."""
+"""After this many answers in a row with no accepted action an episode is truncated, unless declared otherwise."""
 DEFAULT_MAX_TURNS = 1000
 """The turns of an episode whose environment declares no limit."""
 SCORING = 2
-"""Which arithmetic makes an outcome of scores; part of the spec hash. 1: raw scores. 2: normalised by their scales."""
+"""Version of the formula that computes an outcome; part of the spec hash. 1: raw scores. 2: normalised by their scales."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActionSpec:
-    """One action: the tool that a policy sees, the method that runs, and how arguments are read."""
+    """One action: the tool that a policy sees, the method that runs, and the parser of its arguments."""
 
     tool: Tool
     method: str
@@ -44,10 +44,10 @@ class EnvironmentSpec:
 
     splits: name to its seeds (a range, or a list for a callable task source); empty when the seed picks a row. tasks:
     where rows come from, None without rows. max_steps_parameter: the constructor's parameter that gives max_steps, which is
-    its default; see `configured`. max_steps counts steps, max_turns turns, max_refusals answers in a row in
-    which nothing was accepted; None is no limit. default_max_turns: turns of an environment that declares no limit of its
-    own, None where there is one. one_answer: the policy's first answer ends the episode, whatever it is.
-    step_timeout_seconds bounds one step (kept by process isolation). reward_range: lowest and highest reward of a step.
+    its default; see `configured`. max_steps counts steps, max_turns turns, max_refusals answers in a row with no accepted
+    action; None is no limit. default_max_turns: turns of an environment that declares no limit of its own, None where
+    there is one. one_answer: the policy's first answer ends the episode, whatever it is. step_timeout_seconds bounds one
+    step (enforced by process isolation). reward_range: lowest and highest reward of a step.
     baselines: highest acceptable mean reward of `noop`, `random`, `constant`.
     """
 
@@ -79,7 +79,7 @@ class EnvironmentSpec:
     has_setup_worker: bool = False
 
     def configured(self, arguments: Mapping[str, Any]) -> EnvironmentSpec:
-        """The environment with the limit that `env.config` gives it. arguments: the constructor's, read."""
+        """The environment with the limit set by `env.config`. arguments: the constructor's, parsed."""
         steps = arguments.get(self.max_steps_parameter) if self.max_steps_parameter is not None else None
         return self if steps is None or steps == self.max_steps else replace(self, max_steps=steps)
 
@@ -95,12 +95,12 @@ class EnvironmentSpec:
 
     @property
     def most_turns(self) -> int | None:
-        """The turns after which an episode is over at the latest, by declaration or default; None without such a limit."""
+        """The largest number of turns of an episode, by declaration or default; None without such a limit."""
         return 1 if self.one_answer else self.max_turns or self.default_max_turns
 
     @property
     def text_action(self) -> ActionSpec | None:
-        """The action that takes plain words, if there is one."""
+        """The action that takes plain text, if there is one."""
         return next((action for action in self.actions.values() if action.tool.text), None)
 
     def declaration(self) -> dict[str, Json]:
@@ -120,7 +120,7 @@ class EnvironmentSpec:
 
 
 class Scoped:
-    """Declared for some environments, or (`environments` None) for all."""
+    """A declaration for some environments, or (`environments` None) for all."""
 
     __slots__ = ()
     environments: tuple[str, ...] | None
@@ -132,13 +132,12 @@ class Scoped:
 
 @dataclass(frozen=True, slots=True)
 class CriterionSpec(Scoped):
-    """One criterion answered by code.
+    """One criterion scored by code.
 
     of: "outcome" (once, on the trajectory) or "events" (for each step). parameters: the names that the function takes.
     environments: where it applies, None everywhere. weight ≥ 0, 0 is a metric. required: a score of 0 makes the rubric 0.
     scale: lowest and highest score of an outcome criterion, by which it is normalised; with weight 0 a score may lie
-    outside. accumulate False (rubric files of events): the
-    last step's score counts instead of the sum.
+    outside. accumulate False (rubric files of events): the last step's score counts instead of the sum.
     """
 
     name: str
@@ -156,14 +155,13 @@ class CriterionSpec(Scoped):
 
 @dataclass(frozen=True, slots=True)
 class JudgeSpec(Scoped):
-    """One criterion that a model is asked about: the docstring is the question, what the function returns is read.
+    """One criterion scored by a model: the docstring is the question, the function's return value is the text to score.
 
-    function: None (rubric files) reads the transcript. models: roles, each is asked `samples` times; combine: how the
+    function: None (rubric files) uses the transcript. models: roles, each called `samples` times; combine: how the
     scores become one. choices: words from worst to best in place of a number, spread evenly over the scale. kind
     "reward_model": the endpoint answers with a number alone. group: ranks the rollouts of one seed, and scores no rollout
-    by itself. call: a rubric file and the name of a call; judges with the same one are asked together.
-    form: "text" sends no `response_format`.
-    temperature: None leaves it to the endpoint.
+    by itself. call: a rubric file and the name of a call; judges with the same one share a request. form: "text" sends no
+    `response_format`. temperature: None leaves it to the endpoint.
     """
 
     name: str
@@ -186,7 +184,7 @@ class JudgeSpec(Scoped):
     call: tuple[str, str] | None = None
 
     def declaration(self) -> list[Json]:
-        """What the spec hash covers: of the rubric file its name alone, not the folder that the app lies in."""
+        """What the spec hash covers: only the name of the rubric file, not the app's folder."""
         call = None if self.call is None else f"{PurePath(self.call[0]).name}:{self.call[1]}"
         return [
             *(self.name, self.description, self.weight, list(self.scale), self.samples, list(self.models)),
@@ -222,8 +220,8 @@ class MetricSpec(Scoped):
 class AggregateSpec(Scoped):
     """A number (or several) over many rollouts: `fn(rollouts: Sequence[RolloutSummary]) -> float | dict | None`.
 
-    published: figures to hold it against, by others: heading of their column to name to number, the names those that the
-    function gives.
+    published: figures by others to compare with: heading of their column to name to number, with the names that the
+    function returns.
     """
 
     name: str
@@ -238,7 +236,7 @@ class AggregateSpec(Scoped):
 class AppSpec:
     """A whole task app, checked.
 
-    warnings: sentences for the person who starts it. withheld: policies that are declared, and not offered by this server.
+    warnings: messages for the operator of the server. withheld: declared policies that this server does not offer.
     """
 
     name: str
@@ -276,7 +274,7 @@ class AppSpec:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 (hex) of the declarations: rows of another hash were scored or played by other rules."""
+        """SHA-256 (hex) of the declarations: rows with another hash were played or scored by other rules."""
         return json_hash(
             {
                 "app": [self.name, self.version],

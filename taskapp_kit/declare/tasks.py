@@ -1,4 +1,4 @@
-"""Tasks: where rows come from, and how they are checked."""
+"""Tasks: loads rows from their sources and validates them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from taskapp_kit.declare.source_location import shown_path
 from taskapp_kit.errors import DeclarationError, Problem
 
 Rows = Sequence[Any] | str | Path | Callable[[], Iterable[Any]]
-"""A list of rows, a path to JSONL, or a callable that gives rows."""
+"""A list of rows, a path to JSONL, or a callable that returns rows."""
 
 
 @dataclass
 class TaskSource:
-    """Rows by split, read at the first need and kept. The seed is the row's index in its split.
+    """Rows by split, read at first use and cached. The seed is the row's index in its split.
 
     row: the pydantic model (or dataclass) that validates each row, None for plain dicts. place: where it was declared.
     shared: the rows of all splits; each of `sources` is then a range of their numbers, from 0.
@@ -41,7 +41,7 @@ class TaskSource:
 
     @property
     def files(self) -> list[Path]:
-        """The JSONL files among the sources: a deploy has to carry them."""
+        """The JSONL files among the sources, which a deploy has to upload."""
         sources = (self.shared, *self.sources.values())
         return [self._path(source) for source in sources if isinstance(source, (str, Path))]
 
@@ -56,7 +56,7 @@ class TaskSource:
         return self._loaded[split]
 
     def check(self) -> list[Problem]:
-        """Reads every split; the problems found."""
+        """Reads every split and returns the problems found."""
         problems: list[Problem] = []
         for split in self.splits:
             try:
@@ -73,7 +73,7 @@ class TaskSource:
         return problems or self._in_two_splits()
 
     def _in_two_splits(self) -> list[Problem]:
-        """One problem for each pair of splits that share a row: what is trained on would be tested."""
+        """One problem for each pair of splits that share a row: training rows would be tested."""
         problems: dict[tuple[str, str], Problem] = {}
         seen: dict[str, tuple[str, int]] = {}
         for split in self.splits if len(self.splits) > 1 else ():
@@ -90,11 +90,11 @@ class TaskSource:
         return PublicRows(self.app, self.place)
 
     def without_private(self, row: Any) -> Any:
-        """The row without its private fields: of its own class, which raises DeclarationError where one is read."""
+        """The row without its private fields, of its own class; reading one of them raises DeclarationError."""
         return self._public_rows.of(row, self.row)
 
     def _unpublishable(self, split: str, rows: Sequence[Any]) -> list[Problem]:
-        """The problem of the first row whose computed field or serializer reads a private field."""
+        """The problem of the first row with a computed field or serializer that reads a private field."""
         for index, row in enumerate(rows):
             try:
                 if self.without_private(row) is not row:
@@ -156,11 +156,11 @@ class TaskSource:
         try:
             rows = list(source() if callable(source) else source)
         except Exception as error:
-            said = str(error).split("\n", 1)[0]
-            found = f"raised {type(error).__name__}: {said}" if callable(source) else f"are {source!r}"
-            expected = "a list of rows, a JSONL path, or a callable that gives rows"
+            message = str(error).split("\n", 1)[0]
+            found = f"raised {type(error).__name__}: {message}" if callable(source) else f"are {source!r}"
+            expected = "a list of rows, a JSONL path, or a callable that returns rows"
             raise DeclarationError(
-                self.app, [Problem(self.place, f"the rows {found}", expected, "mend them")]
+                self.app, [Problem(self.place, f"the rows {found}", expected, "fix them")]
             ) from error
         return self._validated([(f"{self.place} (row {index}{part})", row) for index, row in enumerate(rows)])
 
@@ -181,18 +181,18 @@ class TaskSource:
             try:
                 read = orjson.loads(line)
             except orjson.JSONDecodeError as error:
-                problems.append(Problem(where, f"is not JSON ({error})", "one JSON object", "mend the line"))
+                problems.append(Problem(where, f"is not JSON ({error})", "one JSON object", "fix the line"))
                 continue
             if isinstance(read, dict):
                 numbered.append((where, read))
             else:
-                problems.append(Problem(where, f"is a {type(read).__name__}", "one JSON object", "mend the line"))
+                problems.append(Problem(where, f"is a {type(read).__name__}", "one JSON object", "fix the line"))
         if problems:
             raise DeclarationError(self.app, problems)
         return self._validated(numbered)
 
     def _validated(self, numbered: list[tuple[str, Any]]) -> list[Any]:
-        """The rows, each validated and sure to be JSON; the problem of each that is not, at its place."""
+        """Validates the rows and checks that each is JSON. Raises DeclarationError with every problem, at its place."""
         import pydantic
 
         validate: Callable[[Any], Any] = lambda row: row  # noqa: E731
@@ -200,9 +200,9 @@ class TaskSource:
             try:
                 validate = pydantic.TypeAdapter(self.row).validate_python
             except Exception as error:  # annotations are the author's code
-                said = str(error).split("\n", 1)[0]
+                message = str(error).split("\n", 1)[0]
                 problem = Problem(
-                    self.place, f"row={self.row!r}: {said}", "a pydantic model or a dataclass", "fix row="
+                    self.place, f"row={self.row!r}: {message}", "a pydantic model or a dataclass", "fix row="
                 )
                 raise DeclarationError(self.app, [problem]) from error
         rows, problems = [], []
@@ -215,8 +215,8 @@ class TaskSource:
                 first = error.errors(include_url=False)[0]
                 where = ".".join(map(str, first["loc"]))
                 found = f"{where}: {first['msg']}" if where else str(first["msg"])
-                wanted = getattr(self.row, "__name__", str(self.row))
-                problems.append(Problem(place, found, f"a {wanted}", "fix the row or the model"))
+                expected = getattr(self.row, "__name__", str(self.row))
+                problems.append(Problem(place, found, f"a {expected}", "fix the row or the model"))
             except Exception as error:  # NotJson, or a computed field's
                 problems.append(Problem(place, str(error), "a row that JSON can carry", "fix the row"))
         if problems:
@@ -231,5 +231,5 @@ def row_json(row: Any) -> dict[str, Json]:
 
 
 def row_hash(row: Any) -> str:
-    """SHA-256 (hex) of the row: what a store keeps in its place."""
+    """SHA-256 (hex) of the row, which a store holds instead of the row."""
     return json_hash(row_json(row))

@@ -1,1 +1,1 @@
-"""The tasting room: many rollouts of one app, kept in a directory that can be taken up again, and what they come to."""
+"""Evaluations: many rollouts of one app, stored in a directory that can be resumed, and their statistics."""

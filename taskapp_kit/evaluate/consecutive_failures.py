@@ -1,4 +1,4 @@
-"""When a model is gone: every further rollout would fail in the same way, so an evaluation stops."""
+"""Stops an evaluation when its model is unavailable: every further rollout would fail in the same way."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from taskapp_kit.evaluate.results import Result
 
 GONE_CODES = frozenset({"model_unreachable", "model_refused", "model_rate_limited", "key_refused", "address_refused"})
-"""Codes of failures that the next rollout of the same model can be expected to share."""
+"""Codes of failures that the next rollout of the same model would probably share."""
 MAX_CONSECUTIVE_FAILURES = 8
 
 
 class ModelFailures:
     """Counts rollouts that failed with one of GONE_CODES, per model and code, since that model's last success.
 
-    limit: so many of one code stop the evaluation; 0 never does.
+    limit: this many of one code stop the evaluation; 0 never does.
     """
 
     def __init__(self, limit: int = MAX_CONSECUTIVE_FAILURES) -> None:
@@ -26,7 +26,7 @@ class ModelFailures:
         self._counts: dict[str, Counter[str]] = {}
 
     def see(self, model: str, result: Result) -> None:
-        """One rollout of `model` that ended. Raises EvaluationStopped at the limit."""
+        """Counts a rollout of `model` that ended. Raises EvaluationStopped at the limit."""
         if not result.failed:
             self._counts.pop(model, None)
             return

@@ -1,11 +1,11 @@
-"""The directory of an evaluation: what was asked, one line for each rollout, what it came to.
+"""The directory of an evaluation: its configuration, one line for each rollout, and the summary.
 
-    config.json     what was asked for, written before the first rollout
-    results.jsonl   one line for each rollout, appended and flushed to the disk; a line is there whole or not at all
-    summary.json    written when every rollout has a line, in one step
+    config.json     the requested rollouts, written before the first one
+    results.jsonl   one line for each rollout, appended and flushed to the disk; a line is written whole or not at all
+    summary.json    written atomically when every rollout has a line
 
-Whoever works in it holds a lock on `results.jsonl`, which the system lets go when the process ends, however it ends.
-A process that was killed leaves at most a torn last line; it is cut off when the directory is taken up again.
+A process that works in it holds a lock on `results.jsonl`, which the system releases when the process ends, however it
+ends. A process that was killed leaves at most a partial last line; resuming cuts it off.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def new_path(app: str, policy: Mapping[str, Any]) -> Path:
 
 
 class Directory:
-    """An evaluation's directory, opened and locked; `close` lets go of it.
+    """An evaluation's directory, opened and locked; `close` releases it.
 
-    plan: gives each rollout its place. For each the offset of its line is held, 8 bytes, and nothing of the line.
+    plan: assigns each rollout its position. Only the offset of each rollout's line is held in memory, 8 bytes.
     """
 
     def __init__(self, path: Path, plan: EvalPlan) -> None:
-        """Makes the directory when it is not there. Raises ConfigError: somebody else works in it, or it is no place."""
+        """Creates the directory if needed. Raises ConfigError if another process uses it, or it cannot be written."""
         self.path = path
         self._plan = plan
         self._offsets = array("q", [NOTHING]) * len(plan)
@@ -73,21 +73,21 @@ class Directory:
         self._size = os.fstat(self._file).st_size
 
     def close(self) -> None:
-        """Lets go of the directory."""
+        """Releases the directory."""
         os.close(self._file)
 
-    # -- what was asked -------------------------------------------------------------------------------------------
+    # -- configuration --------------------------------------------------------------------------------------------
 
     def begin(self, config: Mapping[str, Any], *, resume: bool) -> dict[str, Any]:
-        """Begins, or goes on with what is there; the configuration that holds from now on.
+        """Begins or resumes the evaluation; returns the configuration in effect.
 
-        config: `asked` has to be the same in both; the rest (the time, an id) is that of the first beginning. resume:
-        going on is allowed. Raises ConfigError, StoreError (damaged).
+        config: `asked` must match the stored one; the rest (the time, an id) stays as first stored. resume: whether an
+        existing evaluation may be continued. Raises ConfigError, StoreError (damaged).
         """
         before = read_config(self.path) if (self.path / CONFIG).exists() else None
         if before is None and self._size:
             raise ConfigError(
-                f"{self.path} has a {RESULTS} and no {CONFIG}, so nobody can say what was evaluated there.",
+                f"{self.path} has a {RESULTS} and no {CONFIG}, so it is unknown what was evaluated there.",
                 hint="Give another --out.",
             )
         changed = [] if before is None else differing(before["asked"], config["asked"])
@@ -97,14 +97,14 @@ class Directory:
             return whole
         if not resume:
             raise ConfigError(
-                f"{self.path} holds an evaluation already.",
-                hint="Go on with it by --resume, or give another --out." if not changed else "Give another --out.",
+                f"{self.path} already holds an evaluation.",
+                hint="Continue it with --resume, or give another --out." if not changed else "Give another --out.",
             )
         if changed:
             raise ConfigError(
-                f"{self.path} holds another evaluation, so it cannot be taken up again with this one: "
+                f"{self.path} holds another evaluation, so it cannot be resumed with this one: "
                 + "; ".join(changed) + ".",
-                hint="Give another --out, or ask for the same again.",
+                hint="Give another --out, or request the same again.",
             )  # fmt: skip
         self._scan()
         return before
@@ -112,43 +112,43 @@ class Directory:
     # -- results --------------------------------------------------------------------------------------------------
 
     def _scan(self) -> None:
-        """Finds the line of each rollout, and cuts off a torn last one."""
+        """Finds the line of each rollout, and cuts off a partial last one."""
         offset = 0
         with os.fdopen(os.dup(self._file), "rb") as lines:
             lines.seek(0)
             for number, line in enumerate(lines, start=1):
                 if not line.endswith(b"\n"):
                     break  # the process was killed in the middle of writing it
-                told = self._told(line, number, last=offset + len(line) == self._size)
-                if told is None:
+                entry = self._parsed(line, number, last=offset + len(line) == self._size)
+                if entry is None:
                     break
-                self._take(told, offset, number)
+                self._take(entry, offset, number)
                 offset += len(line)
         if offset < self._size:
             os.ftruncate(self._file, offset)
             os.fsync(self._file)
             self._size = offset
 
-    def _told(self, line: bytes, number: int, *, last: bool) -> dict[str, Any] | None:
+    def _parsed(self, line: bytes, number: int, *, last: bool) -> dict[str, Any] | None:
         try:
-            told = orjson.loads(line)
-            if isinstance(told, dict):
-                return told
+            entry = orjson.loads(line)
+            if isinstance(entry, dict):
+                return entry
         except orjson.JSONDecodeError:
             if last:
                 return None
-        raise self._damaged(number, "is no JSON object")
+        raise self._damaged(number, "is not a JSON object")
 
-    def _take(self, told: dict[str, Any], offset: int, number: int) -> None:
-        position = self._plan.position(told.get("key"))
+    def _take(self, entry: dict[str, Any], offset: int, number: int) -> None:
+        position = self._plan.position(entry.get("key"))
         if position is None:
-            raise self._damaged(number, "names a rollout that was not asked for")
+            raise self._damaged(number, "names a rollout that was not requested")
         try:
-            result = Result.read(told)
+            result = Result.read(entry)
         except (KeyError, TypeError):
-            raise self._damaged(number, "is no result of this release") from None
+            raise self._damaged(number, "is not a result of this release") from None
         if self._offsets[position] != NOTHING and position not in self._failed:
-            raise self._damaged(number, "has a result that another line has, too")
+            raise self._damaged(number, "repeats the result of another line")
         self._note(position, offset, failed=result.failed)
 
     def _note(self, position: int, offset: int, *, failed: bool) -> None:
@@ -162,11 +162,11 @@ class Directory:
 
     def _damaged(self, number: int, what: str) -> StoreError:
         return StoreError(
-            f"{self.path / RESULTS}, line {number}, {what}.", hint="Mend or take out that line, or give another --out."
+            f"{self.path / RESULTS}, line {number}, {what}.", hint="Fix or remove that line, or give another --out."
         )
 
     def missing(self, *, retry_failed: bool) -> Iterator[tuple[int, int]]:
-        """(place, failures until now) of each rollout that is to be played, in the plan's order."""
+        """(position, failures until now) of each rollout still to be played, in the plan's order."""
         for position in range(len(self._offsets)):
             failures = self._failed.get(position, 0)
             if self._offsets[position] == NOTHING or (retry_failed and failures):
@@ -178,9 +178,9 @@ class Directory:
         return len(self._failed)
 
     def append(self, results: list[tuple[int, Result]]) -> None:
-        """Writes their lines and waits until the disk has them; blocks. Raises StoreError, and then has none of them.
+        """Writes their lines and waits until the disk has them; blocks. Raises StoreError; then none is written.
 
-        A rollout whose line is a failure may get another line, which counts from then on.
+        A rollout whose line is a failure may get another line, which then replaces it.
         """
         lines = [result.line(self._plan.key(position).to_json()) for position, result in results]
         data = memoryview(b"".join(lines))
@@ -197,28 +197,28 @@ class Directory:
             self._size += len(line)
 
     def results(self) -> Iterator[Result]:
-        """The result that counts of each rollout that has one, in the plan's order, read one by one."""
+        """The current result of each rollout that has one, in the plan's order, read one by one."""
         with os.fdopen(os.dup(self._file), "rb") as lines:
             for offset in self._offsets:
                 if offset != NOTHING:
                     lines.seek(offset)
                     yield Result.read(orjson.loads(lines.readline()))
 
-    # -- what it came to ------------------------------------------------------------------------------------------
+    # -- summary --------------------------------------------------------------------------------------------------
 
     def write_summary(self, summary: Mapping[str, Json]) -> None:
-        """Puts `summary.json` there in one step. Raises StoreError."""
+        """Writes `summary.json` atomically. Raises StoreError."""
         self._write(SUMMARY, summary)
 
     def drop_summary(self) -> None:
-        """There are results to come: what an earlier end said holds no longer. Raises StoreError."""
+        """Removes the summary of an earlier run, because more results follow. Raises StoreError."""
         try:
             (self.path / SUMMARY).unlink(missing_ok=True)
         except OSError as error:
             raise StoreError(f"{self.path / SUMMARY} cannot be removed: {error.strerror}.") from None
 
-    def _write(self, name: str, told: Mapping[str, Json]) -> None:
-        text = orjson.dumps(told, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    def _write(self, name: str, body: Mapping[str, Json]) -> None:
+        text = orjson.dumps(body, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         waiting = self.path / f".{name}.new"
         try:
             write_private(waiting, text, flush_to_disk=True)
@@ -235,18 +235,18 @@ class Directory:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The `config.json` of an evaluation's directory. Raises ConfigError: there is none, or it is none of ours."""
+    """Reads the `config.json` of an evaluation's directory. Raises ConfigError if it is missing or not an evaluation's."""
     try:
         text = (path / CONFIG).read_bytes()
     except FileNotFoundError:
-        raise ConfigError(f"{path} has no {CONFIG}, so it is no evaluation.", hint="Name its directory.") from None
+        raise ConfigError(f"{path} has no {CONFIG}, so it is not an evaluation.", hint="Name its directory.") from None
     except OSError as error:
         raise ConfigError(f"{path / CONFIG} cannot be read: {error.strerror}.") from None
     try:
-        told = orjson.loads(text)
-        known = told["format"] == FORMAT and told["schema_version"] <= SCHEMA_VERSION
-        if known and isinstance(told["asked"], dict) and isinstance(told["eval_id"], str):
-            return dict(told)
+        config = orjson.loads(text)
+        known = config["format"] == FORMAT and config["schema_version"] <= SCHEMA_VERSION
+        if known and isinstance(config["asked"], dict) and isinstance(config["eval_id"], str):
+            return dict(config)
     except (orjson.JSONDecodeError, KeyError, TypeError):
         pass
     raise ConfigError(
@@ -256,17 +256,17 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> list[str]:
-    """Each member that is not the same, in words: `seeds was 0-9, is 0-19`."""
-    told: list[str] = []
+    """Describes each member that differs: `seeds was 0-9, is 0-19`."""
+    differences: list[str] = []
     for name in dict.fromkeys([*before, *now]):
         old, new = before.get(name), now.get(name)
         if old == new:
             continue
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            told += differing(old, new, f"{above}{name}.")
+            differences += differing(old, new, f"{above}{name}.")
         else:
-            told.append(f"{above}{name} was {_short(old)}, is {_short(new)}")
-    return told
+            differences.append(f"{above}{name} was {_short(old)}, is {_short(new)}")
+    return differences
 
 
 def _short(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What is asked for: one policy, so many seeds, so many samples of each. Every rollout has a place in the plan."""
+"""The plan of an evaluation: one policy, its seeds, the samples of each. Every rollout has a position in the plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taskapp_kit.rollout.policy.select import KEPT_CONFIG
 
 @dataclass(frozen=True, slots=True)
 class RolloutKey:
-    """Which rollout: the policy by name, the split as asked for (None: as the seed has it), seed and sample."""
+    """Identifies a rollout: the policy by name, the requested split (None: the seed's), seed and sample."""
 
     policy: str
     split: str | None
@@ -23,7 +23,7 @@ class RolloutKey:
     sample: int
 
     def to_json(self) -> dict[str, Json]:
-        """As a result names it."""
+        """The key as a result line contains it."""
         return {"policy": self.policy, "split": self.split, "seed": self.seed, "sample": self.sample}
 
 
@@ -31,9 +31,9 @@ class RolloutKey:
 class EvalPlan:
     """The rollouts of one evaluation: for each seed, ascending, the samples 0 to repeats − 1.
 
-    policy: `policy.config` as it is sent, keys included; what is written of it is `told()`. environment, split: None
+    policy: `policy.config` as it is sent, keys included; `to_json()` is the part that is stored. environment, split: None
     leaves them to the app. ops: turns after which an episode is cut, 0 for none. max_time_seconds: each rollout's
-    deadline. skip_judges: no judge is asked. max_refusals, max_rollout_tokens: each rollout's, None without.
+    deadline. skip_judges: no judge is called. max_refusals, max_rollout_tokens: each rollout's, None without.
     """
 
     seeds: Seeds
@@ -58,16 +58,16 @@ class EvalPlan:
         return str(self.policy.get("policy") or self.policy.get("model") or "model")
 
     def key(self, position: int) -> RolloutKey:
-        """The rollout at a place, counted from 0."""
+        """The key of the rollout at a position, counted from 0."""
         return RolloutKey(
             self.policy_name, self.split, self.seeds.at(position // self.repeats), position % self.repeats
         )
 
-    def position(self, told: Any) -> int | None:
-        """The place of a rollout by its key as a result names it; None when it is none of these."""
+    def position(self, key: Any) -> int | None:
+        """The position of a rollout by its key from a result line; None when it is not in the plan."""
         try:
-            seed, sample = told["seed"], told["sample"]
-            if told["policy"] != self.policy_name or told["split"] != self.split:
+            seed, sample = key["seed"], key["sample"]
+            if key["policy"] != self.policy_name or key["split"] != self.split:
                 return None
         except (KeyError, TypeError):
             return None
@@ -77,7 +77,7 @@ class EvalPlan:
         return None if index is None else index * self.repeats + sample
 
     def request(self, position: int, run_id: str) -> RolloutRequest:
-        """What is sent for the rollout at a place. run_id: the label that all of them share."""
+        """The request for the rollout at a position. run_id: the label that all of them share."""
         key = self.key(position)
         config = dict(self.config) if self.split is None else {**self.config, "split": self.split}
         return RolloutRequest.model_validate(
@@ -96,10 +96,10 @@ class EvalPlan:
             }
         )
 
-    def told(self) -> dict[str, Json]:
-        """What is written of the plan, and has to be the same when it is taken up again. No key is in it.
+    def to_json(self) -> dict[str, Json]:
+        """The plan as it is stored, without any key; it must be the same when the evaluation is resumed.
 
-        Of the policy's configuration the members that a store keeps too; of others the names alone.
+        Of the policy's configuration, members that a store may hold are included with values, others by name only.
         """
         policy: dict[str, Json] = {name: self.policy[name] for name in KEPT_CONFIG if name in self.policy}
         url = self.policy.get("inference_url")
@@ -123,6 +123,6 @@ class EvalPlan:
         }
 
     def _limits(self) -> dict[str, int]:
-        """The limits that were given, as `safety` names them."""
+        """The given limits, as members of `safety`."""
         limits = {"max_refusals": self.max_refusals, "max_rollout_tokens": self.max_rollout_tokens}
         return {name: limit for name, limit in limits.items() if limit is not None}

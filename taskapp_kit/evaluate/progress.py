@@ -1,4 +1,4 @@
-"""What the rollouts of one evaluation have used so far, those that have not ended included."""
+"""Counts what the rollouts of one evaluation have used so far, including running ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from taskapp_kit.contract.events import Answered, Event
 
 
 class Progress:
-    """Counts of this run. under_way: rollouts that were begun and have not ended.
+    """The counts of this run. under_way: rollouts that have begun and not ended.
 
     turns: decisions of the policy. tokens: prompt and completion, as the endpoint counted them. cost: US dollars of the
     calls whose price is known, None while none is. Those of a rollout at a server are added when it ends.
@@ -22,14 +22,14 @@ class Progress:
         self.cost: float | None = None
         self._lock = threading.Lock()
 
-    def tell(self, event: Event) -> None:
-        """One event of a rollout under way, in whichever thread plays it."""
+    def count_event(self, event: Event) -> None:
+        """Counts one event of a running rollout; called from any thread."""
         if isinstance(event, Answered) and not event.scripted:
             cost = event.answer.details.get("cost")
             self.add(1, event.answer.usage, cost if isinstance(cost, int | float) else None)
 
     def add(self, turns: int, usage: Mapping[str, float], cost: float | None = None) -> None:
-        """So many more turns, with what they used."""
+        """Adds this many turns, with their usage."""
         with self._lock:
             self.turns += turns
             self.tokens += tokens_of(usage)

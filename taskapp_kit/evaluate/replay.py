@@ -1,4 +1,4 @@
-"""Stored rollouts played again from their recorded answers, and what is not as it was."""
+"""Replays stored rollouts from their recorded answers, and compares them with the originals."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from taskapp_kit.rollout.policy.replay import as_stored, recording_of
 from taskapp_kit.rollout.service import Service
 
 PAGE = 500
-"""Rollouts that are listed at a time."""
+"""Rollouts that are listed in one query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first thing that is not as it was. where: `step 3` (counted from 1), `the first observation`, `the end`."""
+    """The first difference of a replay. where: `step 3` (counted from 1), `the first observation`, `the end`."""
 
     where: str
     what: str
@@ -36,7 +36,7 @@ class Compared:
     """A stored rollout and its replay.
 
     digest, observation_digest: stored; played_digest, played_observation_digest: of the replay, None when it failed.
-    problem: why the replay failed, in a sentence. difference: None when both are the same.
+    problem: why the replay failed, in a sentence. difference: None when both are equal.
     """
 
     rollout_id: str
@@ -52,7 +52,7 @@ class Compared:
 
     @property
     def same(self) -> bool:
-        """Whether the episode happened again as it had."""
+        """Whether the replayed episode equals the stored one."""
         return self.difference is None and self.problem is None
 
 
@@ -73,7 +73,7 @@ async def stored_ids(store: Store, app: str) -> list[str]:
 async def replay_all(
     service: Service, store: Store, rollout_id: str | None, request_of: Callable[[str], RolloutRequest]
 ) -> AsyncIterator[Compared]:
-    """Replay one stored rollout of the service's app, or (without an id) all that did not fail, oldest first.
+    """Replays one stored rollout of the service's app, or (without an id) all that did not fail, oldest first.
 
     request_of: the request for an id, as `replay` takes it. Raises ConfigError: there is no such rollout, or it failed.
     """
@@ -92,22 +92,22 @@ async def replay_all(
         yield await replay(service, store, stored, request_of(name))
 
 
-async def replay(service: Service, store: Store, stored: StoredRollout, asked: RolloutRequest) -> Compared:
-    """Plays a rollout of `store` again in `service`, which may keep it elsewhere, and compares.
+async def replay(service: Service, store: Store, stored: StoredRollout, requested: RolloutRequest) -> Compared:
+    """Plays a rollout of `store` again in `service`, which may store it elsewhere, and compares.
 
-    asked: what the caller gives of the episode, which has to be the same. Raises RequestError `replay_differs`.
+    requested: the caller's description of the episode, which has to match. Raises RequestError `replay_differs`.
     """
     was = await load_trajectory(store, stored)
-    request = as_stored(asked, stored, service.spec).model_copy(update={"ops": _ops(stored, was)})
+    request = as_stored(requested, stored, service.spec).model_copy(update={"ops": _ops(stored, was)})
     policy = ReplayPolicy(recording_of(stored))
-    told: list[Event] = []
+    events: list[Event] = []
     problem = digest = observation_digest = None
     try:
-        played = await service.rollout(request, policy=policy, tell=told.append)
+        played = await service.rollout(request, policy=policy, tell=events.append)
         digest, observation_digest, now = played.digest, played.observation_digest, played.trajectory
     except RolloutFailed as failed:
         problem = f"The replay failed at boundary {failed.boundary} ({failed.failure.code}): {failed.message}"
-        now = fold(told) if told else was
+        now = fold(events) if events else was
     difference = None
     if problem is not None or digest != stored.digest:
         difference = first_difference(was, now)
@@ -132,7 +132,7 @@ async def replay(service: Service, store: Store, stored: StoredRollout, asked: R
 
 
 def _ops(stored: StoredRollout, was: Trajectory) -> list[Any]:
-    """The `ops` that scripted the same actions; empty when there were none, then the policy decides when it ends."""
+    """The `ops` that scripted the same actions; empty without any, then the policy decides when the episode ends."""
     answered = [event for event in stored.events if event.get("kind") == "answered"]
     if not any(event.get("scripted") for event in answered):
         return []
@@ -144,7 +144,7 @@ def _ops(stored: StoredRollout, was: Trajectory) -> list[Any]:
 
 
 def first_difference(was: Trajectory, now: Trajectory, *, pictures: bool = False) -> Difference | None:
-    """The first difference in what a digest holds; with `pictures` in what an observation digest holds. None: there is none."""
+    """The first difference in what a digest covers, with `pictures` an observation digest. None: there is none."""
     for where, what, before, after in _compared(was, now, pictures):
         if before != after:
             return Difference(where, what, before, after)
@@ -153,28 +153,28 @@ def first_difference(was: Trajectory, now: Trajectory, *, pictures: bool = False
 
 def _compared(was: Trajectory, now: Trajectory, pictures: bool) -> Iterator[tuple[str, str, Any, Any]]:
     def shown(observation: Content) -> Json:
-        told = content_to_json(observation if pictures else without_images(observation))
-        if type(told) is list:  # PNG bytes of an array, which `image` is the hash of, depend on the machine's zlib
+        content = content_to_json(observation if pictures else without_images(observation))
+        if type(content) is list:  # `image` hashes an array's PNG bytes, which depend on the machine's zlib
             return [
                 {name: part for name, part in block.items() if name != "image"}
                 if isinstance(block, dict) and "pixels" in block
                 else block
-                for block in told
+                for block in content
             ]
-        return told
+        return content
 
     yield "the episode", "environment version", was.version, now.version
     yield "the first observation", "observation", shown(was.initial), shown(now.initial)
     for one, two in zip(was.turns, now.turns, strict=False):
-        place = _place(one)
-        yield place, "the policy's words", one.answer.output, two.answer.output
+        where = _where(one)
+        yield where, "the policy's words", one.answer.output, two.answer.output
         for before, after in zip(one.steps, two.steps, strict=False):
-            place = f"step {before.index + 1}"
-            yield place, "tool", before.tool, after.tool
-            yield place, "arguments", before.args, after.args
-            yield place, "observation", shown(before.observation), shown(after.observation)
+            where = f"step {before.index + 1}"
+            yield where, "tool", before.tool, after.tool
+            yield where, "arguments", before.args, after.args
+            yield where, "observation", shown(before.observation), shown(after.observation)
             for name in ("reward", "terminated", "truncated", "info", "metrics"):
-                yield place, name, getattr(before, name), getattr(after, name)
+                yield where, name, getattr(before, name), getattr(after, name)
         yield from _rest(one.steps, two.steps, "action")
     yield from _rest(was.turns, now.turns, "answer")
     yield "the end", "status", was.status, now.status
@@ -184,15 +184,15 @@ def _compared(was: Trajectory, now: Trajectory, pictures: bool) -> Iterator[tupl
 
 
 def _rest(was: Sequence[Any], now: Sequence[Any], what: str) -> Iterator[tuple[str, str, Any, Any]]:
-    """What one side has and the other has not: a recorded turn that was not used, or one that was never played."""
+    """What only one side has: a recorded turn that was not used, or one that was never played."""
     shared = min(len(was), len(now))
     if len(was) > shared:
-        yield _place(was[shared]), f"recorded {what}", "played", "not used"
+        yield _where(was[shared]), f"recorded {what}", "played", "not used"
     elif len(now) > shared:
-        yield _place(now[shared]), what, "not played", "played"
+        yield _where(now[shared]), what, "not played", "played"
 
 
-def _place(part: Any) -> str:
+def _where(part: Any) -> str:
     if isinstance(part, Turn):
         return f"step {part.steps[0].index + 1}" if part.steps else f"turn {part.index + 1}"
     return f"step {part.index + 1}"

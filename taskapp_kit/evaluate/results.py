@@ -1,4 +1,4 @@
-"""One rollout's line in `results.jsonl`: its numbers, and nothing of what was seen or said."""
+"""One rollout's line in `results.jsonl`: its numbers, without observations or messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taskapp_kit.errors import Failure, TaskAppError
 
 MESSAGE_LENGTH = 400
 LONGEST_WORD = 1000
-"""Of a server's ids and names: each result has them on its line."""
+"""Longest id or name from a server: each result line contains them."""
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Result:
 
     status: terminated, truncated or failed. reward and the scores are None when undefined, and of a failed one always.
     returned: sum of the step rewards. criteria: score by name. length: steps. boundary, code, message: of a failure;
-    the boundary is None where a foreign server did not tell it. observation_digest: None when no pictures were asked for.
+    the boundary is None where a foreign server did not report it. observation_digest: None when no images were requested.
     usage: tokens. seconds: wall time of the rollout.
     """
 
@@ -52,7 +52,7 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        """Something broke; there is no reward."""
+        """Whether it failed; then there is no reward."""
         return self.status == "failed"
 
     @classmethod
@@ -81,11 +81,11 @@ class Result:
 
     @classmethod
     def of_answer(cls, body: Mapping[str, Any], *, seed: int) -> Result:
-        """Of the answer of `POST /rollout` for that seed. Raises KeyError, TypeError, ValueError where it is no such answer."""
+        """Creates the result from an answer of `POST /rollout`. Raises KeyError, TypeError, ValueError if it is not one."""
         metrics, card = body["metrics"], body["scorecard"]
         details = dict(metrics["details"])
         if details.pop("seed") != seed:
-            raise ValueError("that is another seed")
+            raise ValueError("it is for another seed")
         split = details.pop("split")
         details.pop("rubric", None)
         return cls(
@@ -112,15 +112,21 @@ class Result:
 
     @classmethod
     def of_failure(cls, failure: Failure, *, seed: int, rollout_id: str, seconds: float | None) -> Result:
-        """Of one that broke here."""
-        told = failure.message[:MESSAGE_LENGTH]
+        """Creates the result of a rollout that failed here."""
+        message = failure.message[:MESSAGE_LENGTH]
         return cls(
-            "failed", rollout_id, seed=seed, boundary=failure.boundary, code=failure.code, message=told, seconds=seconds
+            "failed",
+            rollout_id,
+            seed=seed,
+            boundary=failure.boundary,
+            code=failure.code,
+            message=message,
+            seconds=seconds,
         )
 
     @classmethod
     def of_error(cls, error: TaskAppError, *, seed: int, seconds: float) -> Result:
-        """Of one that a server says broke."""
+        """Creates the result of a rollout that a server reported as failed."""
         code = error.code or f"status_{error.status}"
         return cls(
             "failed",
@@ -134,7 +140,7 @@ class Result:
 
     @property
     def summary(self) -> RolloutSummary:
-        """What an aggregate reads, of one that did not fail."""
+        """The input of an aggregate, for a rollout that did not fail."""
         return RolloutSummary(
             environment=self.environment,
             split=self.split,
@@ -149,18 +155,18 @@ class Result:
         )
 
     def line(self, key: Mapping[str, Json]) -> bytes:
-        """The line, its end included. key: names the rollout."""
-        told: dict[str, Any] = {"key": dict(key)}
-        told.update((name, getattr(self, name)) for name in self.__slots__ if name != "seed")
-        told["environment"], told["split"] = self.environment or None, self.split or None
-        return orjson.dumps(told) + b"\n"
+        """The line, with its line end. key: identifies the rollout."""
+        entry: dict[str, Any] = {"key": dict(key)}
+        entry.update((name, getattr(self, name)) for name in self.__slots__ if name != "seed")
+        entry["environment"], entry["split"] = self.environment or None, self.split or None
+        return orjson.dumps(entry) + b"\n"
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> Result:
-        """The inverse of `line`, of the line's JSON. Raises KeyError, TypeError."""
-        known = {name: told[name] for name in cls.__slots__ if name in told}
-        known["environment"], known["split"] = told["environment"] or "", told["split"] or ""
-        return cls(**known, seed=told["key"]["seed"])
+    def read(cls, entry: Mapping[str, Any]) -> Result:
+        """The inverse of `line`, from the line's JSON. Raises KeyError, TypeError."""
+        known = {name: entry[name] for name in cls.__slots__ if name in entry}
+        known["environment"], known["split"] = entry["environment"] or "", entry["split"] or ""
+        return cls(**known, seed=entry["key"]["seed"])
 
 
 def _number(value: Any) -> float | None:
@@ -169,13 +175,13 @@ def _number(value: Any) -> float | None:
 
 def _some_number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError("that is no finite number")
+        raise ValueError("it is not a finite number")
     return float(value)
 
 
 def _word(value: Any) -> str:
     if not isinstance(value, str) or len(value) > LONGEST_WORD:
-        raise ValueError(f"that is no text of at most {LONGEST_WORD} characters")
+        raise ValueError(f"it is not text of at most {LONGEST_WORD} characters")
     return value
 
 
@@ -185,5 +191,5 @@ def _some_word(value: Any) -> str | None:
 
 def _one_of(value: Any, known: tuple[str, ...]) -> str:
     if value not in known:
-        raise ValueError(f"{value!r} is none of {known}")
+        raise ValueError(f"{value!r} is not one of {known}")
     return str(value)

@@ -1,4 +1,4 @@
-"""Plays what a directory lacks, so many rollouts at once, and writes what it all comes to."""
+"""Plays the rollouts that a directory lacks, several at once, and writes the summary."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from taskapp_kit.evaluate.runners import EvaluatedApp, Runner, idempotency_key
 from taskapp_kit.evaluate.statistics import EvalStatistics
 
 TICK_SECONDS = 10.0
-"""So often a watch is shown the progress."""
+"""The interval at which an observer receives the progress."""
 
 
 class EvalObserver(Protocol):
-    """Looks on; must not raise. On the event loop."""
+    """Observes an evaluation, on the event loop; its methods must not raise."""
 
     def begin(self, *, asked: int, done: int) -> None:
-        """So many rollouts were asked for, so many are there already."""
+        """Called first with the number of requested rollouts, and of those that are already done."""
 
     def result(self, result: Result) -> None:
-        """One more is on the disk."""
+        """Called when one more result is on the disk."""
 
     def tick(self, progress: Progress) -> None:
         """Called every TICK_SECONDS, whether or not a rollout has ended."""
 
 
 def configuration(plan: EvalPlan, about: EvaluatedApp, *, app_reference: str | None = None) -> dict[str, Any]:
-    """`config.json`: `asked` has to be the same for whoever goes on, the rest is told for people.
+    """`config.json`: `asked` must be the same to resume the evaluation, the rest is information for readers.
 
-    app_reference: by which `find_app` finds the app again; None where it was only asked at its address.
+    app_reference: the reference by which `find_app` finds the app again; None if only its address is known.
     """
     return {
         "asked": {
@@ -47,7 +47,7 @@ def configuration(plan: EvalPlan, about: EvaluatedApp, *, app_reference: str | N
             "spec_hash": about.spec_hash,
             "kit_version": about.kit_version,
             "judges": dict(about.models),
-            **plan.told(),
+            **plan.to_json(),
             "environment": about.environment,
         },
         "git": about.git,
@@ -69,10 +69,10 @@ async def evaluate(
     watch: EvalObserver | None = None,
     tick_seconds: float = TICK_SECONDS,
 ) -> None:
-    """Plays every rollout that the directory lacks. When this ends in whatever way, all that `watch` saw is on the disk.
+    """Plays every rollout that the directory lacks. However it ends, every result that `watch` received is on the disk.
 
-    max_consecutive_failures: see ModelFailures. Raises EvaluationStopped when the model is gone and rollouts are left,
-    what `Runner.play` raises, and StoreError when results cannot be written; what is under way is then cancelled.
+    max_consecutive_failures: see ModelFailures. Raises EvaluationStopped when the model is unavailable and rollouts are
+    left, any error of `Runner.play`, and StoreError when results cannot be written; running rollouts are then cancelled.
     """
     writer = _Writer(directory)
     waiting = directory.missing(retry_failed=retry_failed)
@@ -129,7 +129,7 @@ def _from(first: tuple[int, int], rest: Iterator[tuple[int, int]]) -> Iterator[t
 
 
 class _Writer:
-    """Writes results in the order in which they come; those that wait meanwhile share one flush of the disk."""
+    """Writes results in the order in which they come; those that arrive during a write share the next flush."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
@@ -154,7 +154,7 @@ class _Writer:
                 fault = error
             for _, _, written in batch:
                 if written.done():
-                    continue  # whoever waited was cancelled
+                    continue  # the waiting task was cancelled
                 if fault is None:
                     written.set_result(None)
                 else:
@@ -162,16 +162,16 @@ class _Writer:
         self._task = None
 
     async def settle(self) -> None:
-        """Waits for what is being written."""
+        """Waits for the current writes."""
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
 
 def summarise(plan: EvalPlan, directory: Directory, about: EvaluatedApp, spec: AppSpec | None) -> dict[str, Any]:
-    """What all results come to, written as `summary.json`; read anew from the disk, in the plan's order.
+    """Computes and writes `summary.json` from all results, read again from the disk, in the plan's order.
 
-    spec: of the app, whose aggregates are computed; without it there are none. Two runs of the same differ in `timing` at
-    most, whether they were broken off or not.
+    spec: of the app, whose aggregates are computed; without it there are none. Two equal evaluations differ only in
+    `timing`, whether they were interrupted or not.
     """
     from taskapp_kit.rollout.score.scoring import ScoringFailed, aggregates
 
@@ -193,20 +193,20 @@ def summarise(plan: EvalPlan, directory: Directory, about: EvaluatedApp, spec: A
         "app_version": about.version,
         "spec_hash": about.spec_hash,
         "reward_formula": about.formula,
-        **plan.told(),
+        **plan.to_json(),
         "environment": about.environment,
         **tally.to_json(len(plan)),
         "aggregates": computed,
         "aggregates_problem": problem,
         "published": published(spec, computed),
     }
-    summary["timing"] = summary.pop("timing")  # the last member
+    summary["timing"] = summary.pop("timing")  # moved to the end
     directory.write_summary(summary)
     return summary
 
 
 def published(spec: AppSpec | None, aggregates: Any) -> dict[str, Json]:
-    """Of each aggregate that was computed what its author gives to hold it against: heading to name to number."""
+    """The published figures for each computed aggregate: heading to name to number."""
     if spec is None or not aggregates:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""Who plays the rollouts: a service in this process, or a task app at its address. Both say the same about themselves."""
+"""Plays the rollouts: a service in this process, or a task app at its address. Both describe themselves alike."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from taskapp_kit.rollout.service import Service
 
 DECLARED = ("task", "environment", "dataset", "rubric", "action_space", "config_schema", "reward", "version")
-"""What a task app tells of its declarations, at `/task_info`."""
+"""The members of `/task_info` that describe a task app's declarations."""
 PATIENCE_SECONDS = 600.0
-"""Beyond a rollout's deadline: so long a server may have no place for it, or its answer be on the way."""
+"""Added to a rollout's deadline: how long a server may be saturated, or its answer in transit."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedApp:
-    """What is evaluated.
+    """The app under evaluation.
 
-    spec_hash: of the declarations; of those that a server tells, when it is asked for. splits: name to its seeds (start,
-    stop, step), the default first; empty where a server does not tell. formula: the reward in words. models: role to
+    spec_hash: of the declarations; for a server, of those in its `/task_info`. splits: name to its seeds (start,
+    stop, step), the default first; empty if a server does not report them. formula: the reward in words. models: role to
     the model that judges, as far as this process knows it. git: commit of the app's checkout.
     """
 
@@ -63,41 +63,41 @@ class Runner(Protocol):
 
     @property
     def spec(self) -> AppSpec | None:
-        """The app's declarations, whose aggregates are computed; None where they are not here."""
+        """The app's declarations, whose aggregates are computed; None if they are not available here."""
         ...
 
     async def about(self, environment: str | None) -> EvaluatedApp:
-        """What is evaluated. Raises RequestError, TaskAppError: there is no such environment, or no such server."""
+        """Describes the app. Raises RequestError, TaskAppError: no such environment, or no such server."""
         ...
 
     async def check(self, plan: EvalPlan) -> None:
-        """Raises what is wrong with the plan and would be wrong with every rollout, as far as it can be told before."""
+        """Raises errors of the plan that every rollout would have, as far as they can be found in advance."""
         ...
 
     async def open(self) -> None:
-        """Makes ready to play. Raises TaskappError."""
+        """Prepares to play. Raises TaskappError."""
         ...
 
     async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> Result:
-        """One rollout; one that failed is a result, too. key: whoever comes again with it gets the same episode.
-        progress: gets its turns and tokens.
+        """Plays one rollout; a failed one is a result, too. key: a repeated call with it gets the same episode.
+        progress: receives its turns and tokens.
 
-        Raises TaskappError when it cannot be played at all: the request is wrong, the server is gone.
+        Raises TaskappError when no rollout can be played: the request is wrong, the server is gone.
         """
         ...
 
     async def close(self) -> None:
-        """Ends what it began."""
+        """Releases its resources."""
         ...
 
 
 class LocalRunner:
     """An app in this process, or in worker processes of it.
 
-    store: opens the place where whole rollouts are kept, None keeps none. concurrency: rollouts at once. workers:
-    processes that play them, 0 for threads. skip_judges: no judge is asked. Raises DeclarationError.
+    store: opens the store for whole rollouts, None stores none. concurrency: rollouts at once. workers:
+    processes that play them, 0 for threads. skip_judges: no judge is called. Raises DeclarationError.
 
-    warnings: environment to a sentence about it that was learnt by playing.
+    warnings: environment to a warning about it that was found by playing.
     """
 
     def __init__(
@@ -128,13 +128,13 @@ class LocalRunner:
         from taskapp_kit.rollout.describe import Description
 
         spec = find_environment(self.spec, environment)
-        told = Description(self.spec, max_time_seconds=1.0, max_concurrent=1, max_body_bytes=1).taskset(spec)
+        described = Description(self.spec, max_time_seconds=1.0, max_concurrent=1, max_body_bytes=1).taskset(spec)
         return EvaluatedApp(
             app=self.spec.name,
             version=self.spec.version,
             spec_hash=self.spec.hash,
             environment=spec.name,
-            splits=_splits(told["dataset"]),
+            splits=_splits(described["dataset"]),
             formula=self.spec.blend_for(spec.name).words(),
             kit_version=__version__,
             models=self._judges(),
@@ -153,9 +153,9 @@ class LocalRunner:
         return found
 
     async def check(self, plan: EvalPlan) -> None:
-        """See Runner: plans the first and the last rollout of each range of seeds, and looks whether judges have models.
+        """See Runner: plans the first and the last rollout of each range of seeds, and checks that judges have models.
 
-        Raises Unavailable, too: a judge with weight > 0 has none.
+        Also raises Unavailable: a judge with weight > 0 has none.
         """
         from taskapp_kit.rollout.models.access import role_endpoint
         from taskapp_kit.rollout.request import RequestPlanner
@@ -190,8 +190,8 @@ class LocalRunner:
         await self._service.start()
 
     async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> Result:
-        """See Runner. Where rollouts are played one at a time in this process, a global random state that one of them
-        changed becomes a warning.
+        """See Runner. If rollouts are played one at a time in this process, a rollout that changes global random state
+        causes a warning.
         """
         assert self._service is not None, "open() comes first"
         environment = find_environment(self.spec, request.env.env_name).name
@@ -199,8 +199,8 @@ class LocalRunner:
         began = time.monotonic()
         try:
             course = await self._service.admit(request)
-            prompt = course.endpoint is not None  # a turn of a model takes long, one of another policy may be too short
-            return Result.of_rollout(await self._service.run(course, tell=progress.tell, prompt=prompt))
+            prompt = course.endpoint is not None  # a model's turn takes long, another policy's may be too short
+            return Result.of_rollout(await self._service.run(course, tell=progress.count_event, prompt=prompt))
         except RolloutFailed as failed:
             return Result.of_failure(
                 failed.failure,
@@ -209,9 +209,9 @@ class LocalRunner:
                 seconds=time.monotonic() - began,
             )
         finally:
-            sentence = None if watch is None else watch.changed(environment)
-            if sentence is not None:
-                self.warnings[environment] = f"{sentence}; {global_random.REMEDY}."
+            warning = None if watch is None else watch.changed(environment)
+            if warning is not None:
+                self.warnings[environment] = f"{warning}; {global_random.REMEDY}."
 
     async def close(self) -> None:
         """See Runner."""
@@ -220,7 +220,7 @@ class LocalRunner:
 
 
 class RemoteRunner:
-    """A task app at its address. spec: of the same app here, whose aggregates are computed; None computes none.
+    """A task app at its address. spec: of the same app here, whose aggregates are computed; None for no aggregates.
 
     warnings: empty; see LocalRunner.
     """
@@ -235,21 +235,21 @@ class RemoteRunner:
         self.warnings: dict[str, str] = {}
 
     async def about(self, environment: str | None) -> EvaluatedApp:
-        """See Runner. Raises ConfigError, too: the app here is another one."""
+        """See Runner. Also raises ConfigError: the local app is another one."""
         query = {} if environment is None else {"environment": environment}
-        told, versions = await self._client.task_info((), **query), (await self._client.info()).get("versions")
-        task = told.get("task") if isinstance(told, Mapping) else None
-        if not isinstance(told, Mapping) or not isinstance(task, Mapping) or "id" not in task:
+        info, versions = await self._client.task_info((), **query), (await self._client.info()).get("versions")
+        task = info.get("task") if isinstance(info, Mapping) else None
+        if not isinstance(info, Mapping) or not isinstance(task, Mapping) or "id" not in task:
             raise TaskAppError(
-                f"{stored_url(self._url)} does not say what it serves.", hint="Is that the address of a task app?"
+                f"{stored_url(self._url)} does not describe a task app.", hint="Is that the address of a task app?"
             )
-        reward = told.get("reward")
+        reward = info.get("reward")
         about = EvaluatedApp(
             app=self._name(task["id"]) or "untold",
             version=self._name(task.get("version")) or None,
-            spec_hash=json_hash({name: told[name] for name in DECLARED if name in told}),
-            environment=self._name(told.get("environment")) or environment or self._name(task["id"]),
-            splits=_splits(told.get("dataset")),
+            spec_hash=json_hash({name: info[name] for name in DECLARED if name in info}),
+            environment=self._name(info.get("environment")) or environment or self._name(task["id"]),
+            splits=_splits(info.get("dataset")),
             formula=self._name(reward.get("formula")) if isinstance(reward, Mapping) else "",
             kit_version=(self._name(versions.get("kit")) or None) if isinstance(versions, Mapping) else None,
         )
@@ -260,28 +260,28 @@ class RemoteRunner:
             )
         return about
 
-    def _name(self, told: Any) -> str:
-        """What the server says, fit for files and terminals: a line without control characters and the key; "" for no text."""
-        return sentence(told, self._key)
+    def _name(self, value: Any) -> str:
+        """A server's text, safe for files and terminals: one line without control characters and the key; "" if not text."""
+        return sentence(value, self._key)
 
     async def check(self, plan: EvalPlan) -> None:
-        """See Runner: asks for the tasks of the first and the last seed of each range."""
+        """See Runner: requests the tasks of the first and the last seed of each range."""
         query = {} if plan.environment is None else {"environment": plan.environment}
         query |= {} if plan.split is None else {"split": plan.split}
         await self._client.task_info([plan.seeds.at(index) for index in _ends(plan)][:100], **query)
 
     async def open(self) -> None:
-        """See Runner: the server is open."""
+        """See Runner: nothing to do, the server is running."""
 
     async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> Result:
-        """See Runner. The client waits where the server has no place, and asks again where nothing can be doubled."""
+        """See Runner. The client waits while the server is saturated, and retries where no rollout can be duplicated."""
         began = time.monotonic()
         seed = request.env.seed or 0
         try:
             answer = await self._client.rollout(request, idempotency_key=key)
         except TaskAppError as error:
             if error.boundary is None and error.status != 500:
-                raise  # no rollout broke: the server is gone, or refuses
+                raise  # not a failed rollout: the server is gone, or refuses
             return Result.of_error(error, seed=seed, seconds=time.monotonic() - began)
         except JobTimeout as error:
             failure = Failure("timeout", "no_answer", error.message)
@@ -290,7 +290,7 @@ class RemoteRunner:
             result = Result.of_answer(answer, seed=seed)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise TaskAppError(
-                f"{stored_url(self._url)} answered with something that is no rollout as taskapp-kit gives it.",
+                f"{stored_url(self._url)} answered with something that is not a rollout of taskapp-kit.",
                 hint="Is that the address of a task app served by taskapp-kit?",
             ) from None
         progress.add(int(result.metrics.get("turns", 0)), result.usage)
@@ -302,12 +302,12 @@ class RemoteRunner:
 
 
 def idempotency_key(eval_id: str, position: int, failures: int) -> str:
-    """The same for a rollout that is asked for again; another one after a failure, which the server would repeat."""
+    """The same key for a repeated request of a rollout; a new one after a failure, which the server would repeat."""
     return hashlib.sha256(f"{eval_id}/{position}/{failures}".encode()).hexdigest()
 
 
 def _ends(plan: EvalPlan) -> list[int]:
-    """The places among the seeds of the first and the last of each range."""
+    """The indexes of the first and the last seed of each range."""
     found = {plan.seeds.index(seed) for one in plan.seeds.ranges for seed in (one[0], one[-1])}
     return sorted(index for index in found if index is not None)
 
@@ -317,7 +317,7 @@ def _is_seed(value: Any) -> bool:
 
 
 def _splits(dataset: Any) -> dict[str, range]:
-    """The seeds of each split, as `/task_info` tells them; what is told otherwise is left out."""
+    """The seeds of each split, from `/task_info`; entries in another form are left out."""
     if not isinstance(dataset, Mapping) or not isinstance(dataset.get("seeds"), Mapping):
         return {}
     found = {}

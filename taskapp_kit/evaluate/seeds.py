@@ -1,4 +1,4 @@
-"""Which seeds: `1000-1299`, `0,5,9`, `0-9,20`. Kept as ranges, for there may be very many."""
+"""Parses seeds: `1000-1299`, `0,5,9`, `0-9,20`. Stored as ranges, for there may be very many."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Seeds:
 
     @classmethod
     def read(cls, text: str) -> Seeds:
-        """The seeds that a person wrote. Raises ConfigError."""
+        """Parses the text of an option. Raises ConfigError."""
         ranges = []
         for part in text.split(","):
             low, dash, high = (word.strip() for word in part.partition("-"))
@@ -49,7 +49,7 @@ class Seeds:
 
     @property
     def ranges(self) -> tuple[range, ...]:
-        """Ascending, with a gap between any two."""
+        """The ranges, ascending, with a gap between any two."""
         return self._ranges
 
     def __len__(self) -> int:
@@ -69,14 +69,14 @@ class Seeds:
         return ",".join(str(one.start) if len(one) == 1 else f"{one.start}-{one.stop - 1}" for one in self._ranges)
 
     def at(self, index: int) -> int:
-        """The seed at a place, counted from 0. Raises IndexError."""
+        """The seed at an index, counted from 0. Raises IndexError."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         which = bisect.bisect_right(self._before, index) - 1
         return self._ranges[which].start + index - self._before[which]
 
     def index(self, seed: int) -> int | None:
-        """The place of a seed; None when it is not among these."""
+        """The index of a seed; None when it is not among these."""
         which = bisect.bisect_right([one.start for one in self._ranges], seed) - 1
         if which < 0 or seed not in self._ranges[which]:
             return None

@@ -1,4 +1,4 @@
-"""What many rollouts come to. Sums are exact (`math.fsum`), so nothing depends on who finished first."""
+"""Statistics of many rollouts. Sums are exact (`math.fsum`), so nothing depends on the order in which they finished."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUMBERS = ("reward", "outcome_score", "events_score", "returned", "length")
 
 
 class Column:
-    """A number of each rollout that has one: 16 bytes a rollout."""
+    """One number of each rollout that has it: 16 bytes a rollout."""
 
     __slots__ = ("_seeds", "_values")
 
@@ -26,7 +26,7 @@ class Column:
         self._values, self._seeds = array("d"), array("q")
 
     def add(self, value: float | None, seed: int) -> None:
-        """The number of one rollout; None is left out."""
+        """Adds the number of one rollout; None is left out."""
         if value is not None:
             self._values.append(value)
             self._seeds.append(seed)
@@ -36,7 +36,7 @@ class Column:
 
     @property
     def mean(self) -> float | None:
-        """None without any."""
+        """Their mean; None without any."""
         return math.fsum(self._values) / len(self._values) if self._values else None
 
     @property
@@ -46,11 +46,11 @@ class Column:
 
     @property
     def standard_error(self) -> float | None:
-        """Of the mean. Samples of one seed are not independent, so seeds are what is counted; None with fewer than two."""
+        """Of the mean. Samples of one seed are not independent, so seeds are counted; None with fewer than two."""
         return clustered_standard_error(self._values, self._seeds)
 
     def to_json(self) -> dict[str, Json]:
-        """As a summary tells it."""
+        """The column as a summary contains it."""
         return {"mean": self.mean, "standard_error": self.standard_error, "n": len(self)}
 
 
@@ -71,7 +71,7 @@ class EvalStatistics:
         self._observation_digest: hashlib._Hash | None = hashlib.sha256()
 
     def add(self, result: Result) -> None:
-        """One more. A failed one is counted by its boundary and touches no mean."""
+        """Adds a result. A failed one is counted by its boundary and enters no mean."""
         self._ends[result.status] += 1
         self._seconds.add(result.seconds, result.seed)
         if result.failed:
@@ -101,11 +101,11 @@ class EvalStatistics:
 
     @property
     def finished(self) -> int:
-        """Those that did not fail."""
+        """The number of rollouts that did not fail."""
         return self._ends.total() - self._ends["failed"]
 
     def to_json(self, asked: int) -> dict[str, Json]:
-        """The summary's numbers; whatever differs between two runs of the same stands under `timing`.
+        """The summary's numbers; those that differ between two runs of the same evaluation are under `timing`.
 
         observation_digest: None when a rollout that did not fail has none.
         """

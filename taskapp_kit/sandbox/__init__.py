@@ -1,4 +1,4 @@
-"""Untrusted code, confined as much as this machine can: `async with Sandbox() as box: await box.run(code)`."""
+"""Runs untrusted code, confined as far as this machine allows: `async with Sandbox() as box: await box.run(code)`."""
 
 from taskapp_kit.errors import SandboxError, SandboxTooWeak
 from taskapp_kit.sandbox.box import Sandbox

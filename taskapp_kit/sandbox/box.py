@@ -1,4 +1,4 @@
-"""A sandbox that is open: a folder, a user id, and one program at a time."""
+"""An open sandbox: a folder, a user id, and one program at a time."""
 
 from __future__ import annotations
 
@@ -28,15 +28,14 @@ _swept = threading.Event()
 class Sandbox:
     """A box in which untrusted code runs; `async with` or `with` opens and removes it.
 
-    limits: of each run, unless `run` is given others. files: what lies in its working directory at first. level: which
-    wall to stand behind, None for the strongest that holds here. allow_weak: whether it may be one below level 2, None
-    for the setting `allow_weak_sandbox` (TASKAPP_ALLOW_WEAK_SANDBOX). user_ids: one of them becomes the box's own, when
-    we are root.
+    limits: of each run, unless `run` is given others. files: the initial contents of its working directory. level: the
+    sandbox level, None for the strongest that works here. allow_weak: whether the level may be below 2, None for the
+    setting `allow_weak_sandbox` (TASKAPP_ALLOW_WEAK_SANDBOX). user_ids: as root, the box takes one of them for itself.
 
-    Boxes share nothing. Of one run the next finds the files only. A box runs one program at a time; its methods may be
-    called from any thread and from any event loop. Every method has a `_sync` twin that blocks.
+    Boxes share nothing, and a run leaves only its files to the next one. A box runs one program at a time; its methods
+    may be called from any thread and from any event loop. Every method has a `_sync` twin that blocks.
 
-    Opening raises SandboxTooWeak when this machine cannot do what is asked for, else SandboxError.
+    Opening raises SandboxTooWeak when this machine cannot provide the level, else SandboxError.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class Sandbox:
     ) -> None:
         self.limits = limits or SandboxLimits()
         self._files = dict(files or {})
-        self._asked = level
+        self._requested_level = level
         self._allow_weak = allow_weak
         self._user_ids = user_ids
         self._level = -1
@@ -62,7 +61,7 @@ class Sandbox:
 
     @property
     def level(self) -> int:
-        """The level that the open box has."""
+        """The level of the open box."""
         self._opened()
         return self._level
 
@@ -76,7 +75,7 @@ class Sandbox:
         try:
             await _in_thread(self.__enter__)
         except asyncio.CancelledError:
-            self.close()  # it may have been opened before the caller left
+            self.close()  # it may have been opened before the caller was cancelled
             raise
         return self
 
@@ -88,9 +87,9 @@ class Sandbox:
     def __enter__(self) -> Self:
         if self._folder is not None:
             raise SandboxError("This box is open already.", hint="Make another Sandbox.")
-        self._level = settle(self._asked, self._allow_weak)
+        self._level = settle(self._requested_level, self._allow_weak)
         try:
-            self._folder = self._made()
+            self._folder = self._new_folder()
             for name, data in self._files.items():
                 self.write_sync(name, data)
         except BaseException:
@@ -98,11 +97,11 @@ class Sandbox:
             raise
         return self
 
-    def _made(self) -> Folder | remote.RemoteBox:
+    def _new_folder(self) -> Folder | remote.RemoteBox:
         if self._level == remote.LEVEL:
             machines = remote.in_use()
             if machines is None:
-                raise SandboxError("There is no machine for a remote box any more.", hint="Open it again.")
+                raise SandboxError("There is no longer a machine for a remote box.", hint="Open it again.")
             return remote.RemoteBox(machines, self.limits)
         if not _swept.is_set():
             _swept.set()
@@ -118,12 +117,12 @@ class Sandbox:
     async def run(
         self, program: str | Sequence[str], *, stdin: bytes = b"", limits: SandboxLimits | None = None
     ) -> RunResult:
-        """Runs a program and waits for its end, or ends it when a limit is reached. When cancelled, it ends at once.
+        """Runs a program and waits for its end, or kills it when a limit is reached. Cancelling kills it at once.
 
-        program: Python source, or a command as a sequence of words, of which a first `python` is the box's own. It runs
-        in the box's working directory, where Python also finds modules.
+        program: Python source, or a command as a sequence of words; a first word `python` is the box's own interpreter.
+        It runs in the box's working directory, where Python also finds modules.
 
-        Raises SandboxError when the program could not be started behind its walls, and while another one runs.
+        Raises SandboxError when the program could not be started confined, and while another one runs.
         """
         stop = Stop()
         try:
@@ -134,7 +133,7 @@ class Sandbox:
     def run_sync(
         self, program: str | Sequence[str], *, stdin: bytes = b"", limits: SandboxLimits | None = None
     ) -> RunResult:
-        """`run` for plain code. The calling thread must not be an event loop's."""
+        """`run` for synchronous code. The calling thread must not be an event loop's."""
         stop = Stop()
         try:
             return self._run(program, stdin, limits, stop)
@@ -142,32 +141,32 @@ class Sandbox:
             stop.close()
 
     async def write(self, name: str, data: bytes | str) -> None:
-        """Makes or replaces a file. name: a path inside the box's working directory. Raises SandboxError."""
+        """Creates or replaces a file. name: a path inside the box's working directory. Raises SandboxError."""
         await _in_thread(lambda: self.write_sync(name, data))
 
     def write_sync(self, name: str, data: bytes | str) -> None:
-        """`write` for plain code."""
+        """`write` for synchronous code."""
         data = data.encode() if isinstance(data, str) else data
         self._opened().write(name, data, most_bytes=self.limits.file_bytes)
 
     async def read(self, name: str, *, max_bytes: int = 2**20) -> bytes:
-        """A file's bytes. Raises FileNotFoundError, and SandboxError for a link, a longer file, or a path outside."""
+        """Returns a file's bytes. Raises FileNotFoundError; SandboxError for a link, a longer file, or a path outside."""
         return await _in_thread(lambda: self.read_sync(name, max_bytes=max_bytes))
 
     def read_sync(self, name: str, *, max_bytes: int = 2**20) -> bytes:
-        """`read` for plain code."""
+        """`read` for synchronous code."""
         return self._opened().read(name, most_bytes=max_bytes)
 
     async def list(self) -> Names:
-        """The plain files in the working directory and below, by path, sorted. Raises SandboxError if too many."""
+        """Returns the regular files in the working directory and below, as sorted paths. Raises SandboxError if too many."""
         return await _in_thread(self.list_sync)
 
     def list_sync(self) -> Names:
-        """`list` for plain code."""
+        """`list` for synchronous code."""
         return self._opened().names(most=self.limits.files)
 
     def close(self) -> None:
-        """Ends what runs and removes the box. May be called more than once, and from another thread than the run's."""
+        """Kills what runs and removes the box. May be called more than once, and from another thread than the run's."""
         with self._state:
             folder, self._folder = self._folder, None
             lease, self._lease = self._lease, None
@@ -178,7 +177,7 @@ class Sandbox:
                 if folder is not None:
                     folder.remove()
             except OSError as error:
-                log.warning("a box's folder could not be removed wholly: %s", error.strerror)
+                log.warning("a box's folder could not be removed completely: %s", error.strerror)
             finally:
                 if lease is not None:
                     lease.release()
@@ -218,7 +217,7 @@ class Sandbox:
 
 
 async def _in_thread(work: Callable[[], T], cancel: Callable[[], None] | None = None) -> T:
-    """Runs work in a thread of its own, so that no full pool holds it up. When cancelled, waits until it has ended."""
+    """Runs work in a new thread, so that no full pool delays it. When cancelled, waits until it has ended."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -234,13 +233,13 @@ async def _in_thread(work: Callable[[], T], cancel: Callable[[], None] | None = 
         try:
             value = work()
         except BaseException as error:
-            tell(settle_error, error)
+            report(settle_error, error)
         else:
-            tell(settle_result, value)
+            report(settle_result, value)
 
-    def tell(settle: Callable[..., None], what: object) -> None:
+    def report(settle: Callable[..., None], outcome: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(settle, what)
+            loop.call_soon_threadsafe(settle, outcome)
 
     threading.Thread(target=body, name="taskapp-sandbox", daemon=True).start()
     try:
@@ -251,5 +250,5 @@ async def _in_thread(work: Callable[[], T], cancel: Callable[[], None] | None = 
         while not done.done():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([done])
-        done.exception()  # told to nobody: the caller left
+        done.exception()  # marks it as retrieved: the caller was cancelled and cannot get it
         raise

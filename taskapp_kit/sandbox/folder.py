@@ -1,13 +1,13 @@
-"""A box's folder on the host, and how to touch it while what lies in it was made by somebody hostile.
+"""A box's folder on the host, and safe access to it although its contents come from hostile programs.
 
-    taskapp-box-XXXX/   ours: nobody else may change it
-        files/          the box's own: its working directory, kept between runs
+    taskapp-box-XXXX/   ours: no other user may change it
+        files/          the box's own: its working directory, preserved between runs
         tmp/  shm/      the box's own: /tmp and /dev/shm of one run, emptied after it
         code/           ours: the program of the run, and what Python reads before it; read-only in the box
-        empty/          ours: what the box sees where something is hidden
+        empty/          ours: shown in the box in place of hidden folders
 
 Every path is walked part by part, each part opened relative to the one before and never through a symbolic link, so
-nothing that the box makes, even while we walk, leads outside.
+nothing that the box creates, even during the walk, leads outside.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PREFIX = "taskapp-box-"
 BEFORE_CODE = b"""import sys
 sys.path[:] = [p for p in sys.path if not p.endswith(("/site-packages", "/dist-packages")) and p != __file__[:-17]]
 """
-"""`sitecustomize.py` of every box: the packages of the host are out of reach, so imports do not look for them there."""
+"""`sitecustomize.py` of every box: the host's packages are out of reach, so imports do not look for them there."""
 DEEPEST = 64
 _OURS_FOR_SECONDS = 60.0
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -38,7 +38,7 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Folder:
-    """The folder of one box. uid: who owns what the box owns, None for ourselves. Raises SandboxError and OSError."""
+    """The folder of one box. uid: the owner of the box's files, None for our own. Raises SandboxError and OSError."""
 
     def __init__(self, uid: int | None) -> None:
         self.uid = uid
@@ -52,7 +52,7 @@ class Folder:
             if name not in ("code", "empty"):
                 self._give(inner)
             else:
-                inner.chmod(0o755)  # whatever the umask says
+                inner.chmod(0o755)  # independent of the umask
         self._put("sitecustomize.py", BEFORE_CODE)
 
     @property
@@ -61,7 +61,7 @@ class Folder:
         return self.path / "files"
 
     def write(self, name: str, data: bytes, *, most_bytes: int) -> None:
-        """Makes or replaces a file of the box, its folders with it."""
+        """Creates or replaces a file of the box, and its folders."""
         if len(data) > most_bytes:
             raise SandboxError(
                 f"The file {name!r} of {len(data)} bytes is more than the {most_bytes} that the box may hold.",
@@ -78,14 +78,14 @@ class Folder:
                 file.write(data)
 
     def read(self, name: str, *, most_bytes: int) -> bytes:
-        """The bytes of a plain file of the box. Links, pipes, devices and what is longer than most_bytes are refused."""
+        """The bytes of a regular file of the box. Links, pipes, devices and files above most_bytes are refused."""
         *folders, last = _parts(name)
         with _refused(name), self._walk(folders) as inside:
             opened = os.open(last, _READ, dir_fd=inside)
             with open(opened, "rb") as file:  # noqa: PTH123
                 found = os.fstat(opened)
                 if not stat.S_ISREG(found.st_mode) or (self.uid is not None and found.st_uid != self.uid):
-                    raise SandboxError(f"{name!r} in the box is not a plain file of the box's own.")
+                    raise SandboxError(f"{name!r} in the box is not a regular file of the box's own.")
                 data = file.read(most_bytes + 1)
         if len(data) > most_bytes:
             raise SandboxError(
@@ -94,12 +94,12 @@ class Folder:
         return data
 
     def names(self, *, most: int) -> list[str]:
-        """The plain files of the box by their paths from its working directory, sorted. Links are not among them."""
+        """The regular files of the box as paths relative to its working directory, sorted. Links are left out."""
         found = [name for name, entry in self._entries("files", most) if stat.S_ISREG(entry.st_mode)]
         return sorted(found)
 
     def used(self, *, most_files: int) -> tuple[int, int]:
-        """(bytes, entries) that the box holds on disk. Entries are infinitely many when they lie too deep to count."""
+        """(bytes, entries) that the box holds on disk. Entries count as infinite when they lie too deep to count."""
         total = count = 0
         try:
             for part in ("files", "tmp", "shm"):
@@ -111,7 +111,7 @@ class Folder:
         return total, count
 
     def put_code(self, code: bytes) -> None:
-        """Where the box reads the program of its next run."""
+        """Stores the program of the box's next run."""
         self._put("main.py", code)
 
     def _put(self, name: str, data: bytes) -> None:
@@ -120,20 +120,20 @@ class Folder:
         path.chmod(0o644)
 
     def clear_temporary(self) -> None:
-        """Empties /tmp and /dev/shm of the box. Nothing may run in it."""
+        """Empties /tmp and /dev/shm of the box. No program may be running in it."""
         for name in ("tmp", "shm"):
             if next(os.scandir(self.path / name), None) is not None:
                 _empty(self.path / name)
 
     def remove(self) -> None:
-        """Removes all of it. Nothing may run in the box."""
+        """Removes the folder. No program may be running in the box."""
         try:
             remove_tree(self.path)
         finally:
             os.close(self._held)
 
     def _give(self, path: Path) -> None:
-        """To the box; our group may pass, for that is how process 1 of the box, root without rights, gets in."""
+        """Gives a folder to the box's user; our group may enter, because process 1 of the box, root without rights, must."""
         if self.uid is not None:
             os.chown(path, self.uid, os.getegid())
             path.chmod(0o710)
@@ -160,9 +160,9 @@ class Folder:
         waiting = [(part, 0)]
         seen = 0
         while waiting:
-            place, depth = waiting.pop()
+            path, depth = waiting.pop()
             try:
-                opened = self._open_below(place)
+                opened = self._open_below(path)
             except OSError:
                 continue  # gone, or replaced by something else, meanwhile
             try:
@@ -173,16 +173,16 @@ class Folder:
                             raise SandboxError(f"The box holds more than {most} files, or folders {DEEPEST} deep.")
                         with contextlib.suppress(OSError):
                             found = entry.stat(follow_symlinks=False)
-                            below = f"{place}/{entry.name}"
+                            below = f"{path}/{entry.name}"
                             if stat.S_ISDIR(found.st_mode):
                                 waiting.append((below, depth + 1))
                             yield below.partition("/")[2], found
             finally:
                 os.close(opened)
 
-    def _open_below(self, place: str) -> int:
+    def _open_below(self, path: str) -> int:
         inside = os.open(self.path, _FOLDER)
-        for name in place.split("/"):
+        for name in path.split("/"):
             try:
                 deeper = os.open(name, _FOLDER, dir_fd=inside)
             finally:
@@ -202,25 +202,25 @@ def _parts(name: str) -> list[str]:
 
 @contextlib.contextmanager
 def _refused(name: str) -> Iterator[None]:
-    """Turns the kernel's answers about a file of the box into ours; a file that is not there stays FileNotFoundError."""
+    """Converts OSErrors about a file of the box to SandboxError; a missing file stays FileNotFoundError."""
     try:
         yield
     except FileNotFoundError:
         raise FileNotFoundError(errno.ENOENT, "The box has no such file", name) from None
     except OSError as error:
         raise SandboxError(
-            f"{name!r} in the box cannot be opened: {error.strerror}.", hint="It must be a plain file, without links."
+            f"{name!r} in the box cannot be opened: {error.strerror}.", hint="It must be a regular file, without links."
         ) from None
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a folder, whatever is in it: folders of any depth, names that are no text, folders without permissions."""
+    """Removes a folder, whatever is in it: any depth, names that are not valid text, folders without permissions."""
     _empty(path)
     path.rmdir()
 
 
 def _empty(path: Path) -> None:
-    """Folders in folders are moved up before they are emptied, so no depth is too deep to remove."""
+    """Empties a folder. Nested folders are moved up before they are emptied, so any depth can be removed."""
     top = os.open(path, _FOLDER)
     try:
         count = 0
@@ -253,14 +253,14 @@ def _empty(path: Path) -> None:
 
 
 def _own(name: str, inside: int) -> int:
-    """Opens a folder, with the right to change it."""
+    """Opens a folder and makes it writable."""
     if os.geteuid() != 0:
-        os.chmod(name, 0o700, dir_fd=inside)  # nothing runs any more, so nobody swaps it for a link
+        os.chmod(name, 0o700, dir_fd=inside)  # nothing runs any more, so it cannot be swapped for a link
     return os.open(name, _FOLDER, dir_fd=inside)
 
 
 def sweep() -> int:
-    """Removes the folders of boxes whose process was killed; how many. A living box holds a lock on its own."""
+    """Removes the folders of boxes whose process was killed; returns how many. An open box holds a lock on its own."""
     swept = 0
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
@@ -278,5 +278,5 @@ def sweep() -> int:
 
 
 def tool(name: str) -> str | None:
-    """Where a program of the system is; our own PATH is not asked, since nothing else can be shown inside a box."""
+    """The path of a system program, without our own PATH: nothing else can be shown inside a box."""
     return shutil.which(name, path="/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin")

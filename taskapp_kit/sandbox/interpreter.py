@@ -1,4 +1,4 @@
-"""Which Python runs inside a box, and what of the host's files it sees: the system's programs, not our packages."""
+"""The Python that runs inside a box, and the part of the host's files that it sees: system programs, not our packages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A Python for boxes. prefix: the folder that it needs besides the system's, None when it lies in them."""
+    """A Python for boxes. prefix: the folder that it needs in addition to the system's, None when it is inside them."""
 
     program: str
     prefix: str | None
@@ -27,7 +27,7 @@ class Interpreter:
 
 @functools.cache
 def own() -> Interpreter:
-    """The Python that runs us, without its virtual environment."""
+    """The Python of this process, without its virtual environment."""
     program = os.path.realpath(sys.executable)
     prefix = os.path.realpath(sys.base_prefix)
     if not Path(program).is_relative_to(prefix):
@@ -37,7 +37,7 @@ def own() -> Interpreter:
 
 @functools.cache
 def reachable() -> Interpreter | None:
-    """A Python that any user id can start: our own, or the system's when ours lies where only we may go."""
+    """A Python that any user id can start: our own, or the system's when ours is in a folder that only we may enter."""
     if _open_to_all(own().program):
         return own()
     for program in ("/usr/bin/python3", "/usr/local/bin/python3"):
@@ -47,47 +47,47 @@ def reachable() -> Interpreter | None:
 
 
 def _open_to_all(program: str) -> bool:
-    """Whether every folder on the way, and the program, are open to others."""
+    """Whether the program and every folder above it are accessible to other users."""
     path = Path(program)
     return all(part.stat().st_mode & stat.S_IXOTH for part in (path, *path.parents))
 
 
 @functools.cache
 def hidden() -> tuple[str, ...]:
-    """Folders below the shown ones that boxes do not see: installed packages, the kit, where we were started."""
+    """Folders below the shown ones that boxes do not see: installed packages, the kit, our working directory."""
     base = {"base": sys.base_prefix, "platbase": sys.base_prefix}
     found = {sysconfig.get_path(name, vars=base) for name in ("purelib", "platlib")}
     for root in ("/usr/lib", "/usr/local/lib", f"{sys.base_prefix}/lib"):
         for pattern in ("python3*/dist-packages", "python3*/site-packages"):
             found |= {str(path) for path in Path(root).glob(pattern)}
     found |= {str(PACKAGE.parent), "/usr/src"}
-    with contextlib.suppress(FileNotFoundError):  # it was removed
+    with contextlib.suppress(FileNotFoundError):  # the working directory was removed
         found.add(str(Path.cwd()))
     if sys.prefix != sys.base_prefix:
         found.add(sys.prefix)
     shown = [Path(root).resolve() for root in shown_roots()]
     needed = [Path(own().program), Path(os.path.realpath(os.__file__))]
-    places = {
+    folders = {
         path
         for path in map(Path, map(os.path.realpath, found))
         if path.is_dir()
         and any(path.is_relative_to(root) for root in shown)
         and not any(file.is_relative_to(path) for file in needed)
     }
-    return tuple(sorted(str(path) for path in places if not any(other in path.parents for other in places)))
+    return tuple(sorted(str(path) for path in folders if not any(other in path.parents for other in folders)))
 
 
 def shown_roots() -> list[str]:
-    """Folders of the host that a box reads."""
+    """Folders of the host that a box can read."""
     prefix = own().prefix
     return [root for root in SYSTEM if Path(root).exists()] + ([prefix] if prefix else [])
 
 
 @functools.cache
 def readable(program: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(trees to read, folders to list only) for a wall that can only allow: the shown roots without the hidden ones.
+    """(trees to read, folders to list only), for Landlock, which can only allow: the shown roots without the hidden ones.
 
-    A root with something hidden inside is split into its entries, and may itself be listed but not read.
+    A root with a hidden folder inside is split into its entries, and may itself be listed but not read.
     """
     trees: list[str] = []
     listed: list[str] = []
@@ -97,7 +97,7 @@ def readable(program: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     while waiting:
         path = waiting.pop()
         real = os.path.realpath(path)
-        inside = [place for place in hidden() if Path(place).is_relative_to(real)]
+        inside = [folder for folder in hidden() if Path(folder).is_relative_to(real)]
         if not inside:
             trees.append(path)
         elif real not in inside:
@@ -107,5 +107,5 @@ def readable(program: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def command(argv: Sequence[str], program: str) -> list[str]:
-    """The argv with `python` and `python3` made into the box's own interpreter."""
+    """The argv with `python` and `python3` replaced by the box's own interpreter."""
     return [program, *argv[1:]] if argv[0] in ("python", "python3") else list(argv)

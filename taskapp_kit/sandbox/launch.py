@@ -1,17 +1,17 @@
-"""The program that confines itself and then becomes the box's: levels 1 and 2.
+"""A program that confines itself and then becomes the box's program: levels 1 and 2.
 
 Run as `python -I -S launch.py STATUS_FD PARENT UID FOLDER LIMITS FILTER READ LIST WRITE DEVICES COMMAND…`; "-" is nothing:
 
-    STATUS_FD           where to say why it failed; the command never has it
-    PARENT              the process that started it: when that ends, this does
+    STATUS_FD           where to report why it failed; the command does not inherit it
+    PARENT              the process that started it: when that ends, this one ends
     UID                 the user and group id of the box
     FOLDER              working directory
     LIMITS              NAME=value, with commas, names as in RLIMIT_NAME
     FILTER              seccomp program in hex
-    READ … DEVICES      Landlock: paths, with the character 0x1f between them; READ "-" is no Landlock
+    READ … DEVICES      Landlock: paths, separated by the character 0x1f; READ "-" is no Landlock
 
-The environment is handed on as it is. Whatever cannot be done ends this program before the command runs. Nothing here
-imports the kit, json, re or typing: their import takes longer than everything that is done here.
+The environment is passed on unchanged. If any step fails, this program ends before the command runs. It does not import
+the kit, json, re or typing: importing them takes longer than all its work.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SECCOMP_MODE_FILTER = 2
 # Landlock: the calls have the same numbers on every machine.
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 VERSION_FLAG, PATH_BENEATH = 1, 1
-# access to files, as bits; a kernel's ABI says how many of them it knows
+# access to files, as bits; a kernel's ABI version says how many of them it knows
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE, IOCTL_DEV = 1, 2, 4, 8, 1 << 14, 1 << 15
 KNOWN_BITS = {1: 13, 2: 14, 3: 15, 4: 15}  # from 5 on 16
 OF_A_FILE = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
@@ -58,14 +58,14 @@ def prctl(option: int, *values: int) -> None:
 
 
 def landlock_abi() -> int:
-    """The kernel's Landlock version; 0 when it has none."""
+    """The kernel's Landlock version; 0 if it has none."""
     return max(
         0, int(_libc.syscall(ctypes.c_long(CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint(VERSION_FLAG)))
     )
 
 
 def confine_files(rules: dict[str, list[str]]) -> None:
-    """Landlock: from now on only these paths, no TCP (from ABI 4), no abstract sockets or signals outside (6)."""
+    """Applies Landlock: only these paths, no TCP (from ABI 4), no abstract sockets or signals outside (6)."""
     abi = landlock_abi()
     if abi < NEEDED_ABI:
         raise OSError(0, "this kernel has no Landlock")
@@ -120,10 +120,10 @@ def filter_calls(program: bytes) -> None:
 
 
 def confine(parent: str, uid: str, folder: str, limits: str, program: str, paths: list[str]) -> None:
-    """Puts up every wall around this process, the one that needs most rights first."""
+    """Applies every restriction to this process, the one that needs most rights first."""
     for limit in limits.split(","):
         name, value = limit.split("=")
-        hard = int(value) + (name == "CPU")  # SIGXCPU at first, a second later the end
+        hard = int(value) + (name == "CPU")  # SIGXCPU at the soft limit, SIGKILL a second later
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (int(value), hard))
     if uid != NOTHING:
         os.setgroups([])
@@ -134,7 +134,7 @@ def confine(parent: str, uid: str, folder: str, limits: str, program: str, paths
         prctl(PR_SET_PDEATHSIG, SIGKILL)  # after the ids, which clear it
         prctl(PR_SET_NO_NEW_PRIVS, 1)
     if os.getppid() != int(parent):
-        raise OSError(0, "who started it is gone")
+        raise OSError(0, "the process that started it is gone")
     if paths[0] != NOTHING:
         confine_files(dict(zip(KINDS, (kind.split(BETWEEN) for kind in paths), strict=True)))
     if program != NOTHING:
@@ -156,7 +156,7 @@ def main() -> None:
 
 
 def become(command: list[str]) -> None:
-    """`os.execvp` without what that imports: behind the walls our own library may be out of sight."""
+    """`os.execvp` without its imports: once confined, our own library may be out of reach."""
     why = "No such file or directory"
     for folder in [""] if "/" in command[0] else PATH.split(":"):
         try:

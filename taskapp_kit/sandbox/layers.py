@@ -1,4 +1,4 @@
-"""How a program is started at each level: the command, its environment, the descriptors that it is given.
+"""Builds the start of a program at each level: the command, its environment, the descriptors that it inherits.
 
 4  remote       another machine: see remote.py
 3  bubblewrap   namespaces, seccomp, rlimits; as root also a user id of the box's own
@@ -31,20 +31,20 @@ SAFE_LEVEL = 2
 
 TEMPORARY, SHARED = "/tmp", "/dev/shm"  # noqa: S108 (in the box)
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-# Process 1 of the box: waits for the program, so that what it used is accounted and nobody else is process 1. Started by
-# root it stays root's, without rights: only so may a dying bubblewrap kill it, and the program may not. Its own words
-# ("Killed") go nowhere.
+# Process 1 of the box: waits for the program, so that its usage is accounted and the program itself is not process 1.
+# When started by root it stays root's, without rights: only then may a dying bubblewrap kill it, and the program may not.
+# Its own messages ("Killed") are discarded.
 #
-# It says that it is there (one line on stdout) and waits for a line on stdin. Before it was there nothing tied it to our
-# life; if we ended meanwhile, nobody answers, and it goes.
+# It reports that it is running (one line on stdout) and waits for a line on stdin. Before that nothing ties it to our
+# process; if ours ended meanwhile, no line comes, and it exits.
 _FIRST_PROCESS = 'echo; read -r _ || exit 1; cd /box; exec 3>&2 2>/dev/null; (exec "$@" 2>&3 3>&-); exit $?'
 
 
 @dataclass(slots=True)
 class Launch:
-    """A command to start. pass_fds: given to it, then to be closed by us. status_fd: where the launcher tells
-    what the program cannot forge: bubblewrap JSON lines, launch.py why it failed. asks: it waits for an answer to its first
-    line before it begins.
+    """A command to start. pass_fds: inherited by it, then closed by us. status_fd: where the launcher reports
+    what the program cannot forge: bubblewrap JSON lines, launch.py why it failed. handshake: it prints a line and waits
+    for an answer before it begins.
     """
 
     argv: list[str]
@@ -52,7 +52,7 @@ class Launch:
     folder: str
     pass_fds: list[int] = field(default_factory=list)
     status_fd: int | None = None
-    asks: bool = False
+    handshake: bool = False
 
 
 def inner_root(level: int, folder: Folder) -> str:
@@ -66,9 +66,9 @@ def own_uid(level: int) -> bool:
 
 
 def prepare(level: int, folder: Folder, argv: Sequence[str] | None, limits: SandboxLimits) -> Launch:
-    """The command of one run. argv None: the Python program that lies in the box's code folder.
+    """The command of one run. argv None: the Python program in the box's code folder.
 
-    Raises Unavailable in one sentence when this machine lacks what the level needs.
+    Raises Unavailable when this machine lacks what the level needs.
     """
     python = _interpreter(level)
     if argv is None:
@@ -102,28 +102,28 @@ def _interpreter(level: int) -> interpreter.Interpreter:
     found = interpreter.reachable()
     if found is None:
         raise Unavailable(
-            f"No Python can be started by another user: {interpreter.own().program} lies in a closed folder.",
+            f"No Python can be started by another user: {interpreter.own().program} is in a closed folder.",
             hint="Install the system's Python (apt-get install python3).",
         )
     return found
 
 
 def _environment(home: str, temporary: str, code: str) -> dict[str, str]:
-    """All variables of a box. Nothing of ours is among them."""
+    """All variables of a box. None of ours are passed on."""
     return {
         "PATH": PATH,
         "HOME": home,
         "TMPDIR": temporary,
         "LANG": "C.UTF-8",
-        "PYTHONPATH": f"{code}:{home}",  # sitecustomize.py takes the first away again
-        "PYTHONHASHSEED": "0",  # the same program prints the same
+        "PYTHONPATH": f"{code}:{home}",  # sitecustomize.py removes the first
+        "PYTHONHASHSEED": "0",  # the same program prints the same output
         "PYTHONUTF8": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
 
 
 def _rlimits(limits: SandboxLimits, own: bool) -> dict[str, int]:
-    """Limit names of `setrlimit`, without their RLIMIT_, to values."""
+    """Limit names of `setrlimit`, without RLIMIT_, to values."""
     found = {
         "AS": limits.memory_bytes,
         "CPU": max(1, math.ceil(limits.cpu_seconds)),
@@ -145,7 +145,7 @@ def _filter(sockets: bool) -> bytes:
 
 def _landlock(folder: Folder, python: interpreter.Interpreter) -> dict[str, list[str]]:
     if folder.uid is None:
-        raise Unavailable("It gives each box a user id of its own, which only root can.")
+        raise Unavailable("This level needs a user id for each box, which only root can assign.")
     read, listed = interpreter.readable(python.program)
     return {
         "read": [*read, str(folder.path / "code")],
@@ -156,7 +156,7 @@ def _landlock(folder: Folder, python: interpreter.Interpreter) -> dict[str, list
 
 
 def _bubblewrap(folder: Folder, argv: Sequence[str], limits: SandboxLimits) -> Launch:
-    """As root: root's own mounts, then the box's user id inside. Otherwise: a user namespace, in which ids mean nothing."""
+    """As root: root's own mounts, then the box's user id inside. Otherwise: a user namespace, where ids have no rights."""
     found = {name: tool(name) for name in ("bwrap", "prlimit", "setpriv", "sh")}
     for name, package in (("bwrap", "bubblewrap"), ("prlimit", "util-linux"), ("setpriv", "util-linux")):
         if found[name] is None:
@@ -178,13 +178,13 @@ def _bubblewrap(folder: Folder, argv: Sequence[str], limits: SandboxLimits) -> L
             command += ["--ro-bind", root, root]
     prefix = interpreter.own().prefix
     if prefix is not None:
-        for parent in list(Path(prefix).parents)[-2::-1]:  # left to itself, bubblewrap closes /root to others
+        for parent in list(Path(prefix).parents)[-2::-1]:  # by default bubblewrap makes /root inaccessible to others
             command += ["--dir", str(parent)]
         command += ["--ro-bind", prefix, prefix]
     for path in map(Path, interpreter.EXTRA):
         command += ["--ro-bind-try", str(path), str(path)]
-    for place in interpreter.hidden():
-        command += ["--ro-bind", str(folder.path / "empty"), place]
+    for hidden in interpreter.hidden():
+        command += ["--ro-bind", str(folder.path / "empty"), hidden]
     command += ["--proc", "/proc", "--dev", "/dev", "--bind", str(folder.path / "shm"), SHARED]
     command += [
         "--remount-ro",
@@ -206,7 +206,7 @@ def _bubblewrap(folder: Folder, argv: Sequence[str], limits: SandboxLimits) -> L
     soft.append(f"--cpu={bounds['CPU']}:{bounds['CPU'] + 1}")
     command += [str(found["sh"]), "-c", _FIRST_PROCESS, "sh", *enter, str(found["prlimit"]), *soft, "--", *argv]
     return Launch(
-        command, _environment("/box", TEMPORARY, "/code"), "/", [filter_fd, status_write], status_read, asks=True
+        command, _environment("/box", TEMPORARY, "/code"), "/", [filter_fd, status_write], status_read, handshake=True
     )
 
 

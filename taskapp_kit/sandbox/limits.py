@@ -1,4 +1,4 @@
-"""What a run in a sandbox may use, and what came of it."""
+"""The limits of a run in a sandbox, and its result."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ KilledFor = Literal["wall", "cpu", "memory", "disk", "output", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """What one run may use. `dataclasses.replace(limits, wall_seconds=1)` makes a changed copy.
+    """The limits of one run. `dataclasses.replace(limits, wall_seconds=1)` makes a changed copy.
 
     wall_seconds: from start to end, sleep included. cpu_seconds: of all its processes together. memory_bytes: of
     address space for each process, and of resident memory for all together. processes: at once, threads included.
     file_bytes: of one file, and of all that the box holds on disk, between runs too. files: how many of them.
-    output_bytes: kept of stdout, and again of stderr; the rest is read and forgotten. flood_bytes: of output in all,
+    output_bytes: stored of stdout, and again of stderr; the rest is read and discarded. flood_bytes: of output in all,
     after which the run is killed. open_files: for each process.
 
     Raises SandboxError for a limit that is not a positive number.
@@ -50,12 +50,12 @@ class SandboxLimits:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What came of one run.
+    """The result of one run.
 
     exit_code: None when a signal ended it; then `signal` is that signal's number. Under bubblewrap a program that
-    exits with 129 to 192 cannot be told from one that a signal ended, and counts as that. killed_for: which limit
-    we ended it for, None when it ended by itself. wall_seconds, cpu_seconds: used. level: that it ran under.
-    stdout_bytes, stderr_bytes: the first `output_bytes` of each; the flags tell whether there was more.
+    exits with 129 to 192 cannot be distinguished from one that a signal ended, and counts as that. killed_for: the limit
+    for which we killed it, None when it ended by itself. wall_seconds, cpu_seconds: used. level: that it ran under.
+    stdout_bytes, stderr_bytes: the first `output_bytes` of each; the flags say whether there was more.
     """
 
     exit_code: int | None
@@ -71,20 +71,20 @@ class RunResult:
 
     @property
     def ok(self) -> bool:
-        """It ended by itself, with exit code 0."""
+        """Whether it ended by itself, with exit code 0."""
         return self.exit_code == 0 and self.killed_for is None
 
     @property
     def timed_out(self) -> bool:
-        """It was killed because its time was over, by the clock or by the processor."""
+        """Whether it was killed because its wall or processor time was used up."""
         return self.killed_for in ("wall", "cpu")
 
     @property
     def stdout(self) -> str:
-        """What it printed, as text; bytes that are no UTF-8 become U+FFFD."""
+        """Its standard output as text; bytes that are not UTF-8 become U+FFFD."""
         return self.stdout_bytes.decode("utf-8", "replace")
 
     @property
     def stderr(self) -> str:
-        """What it printed to standard error, as text; bytes that are no UTF-8 become U+FFFD."""
+        """Its standard error as text; bytes that are not UTF-8 become U+FFFD."""
         return self.stderr_bytes.decode("utf-8", "replace")

@@ -1,7 +1,7 @@
-"""Which level holds on this machine, found out by breaking out of it: never by a version number.
+"""Determines which level works on this machine by trying to break out of it, never from a version number.
 
-`probe_inside.py` runs in a box of a level and tries what its walls should deny, against targets that we hold ready. A
-level counts when everything that it promises was denied. Asked once in a process.
+`probe_inside.py` runs in a box of a level and attempts what the level should deny, against targets that we provide. A
+level counts when everything that it promises was denied. Probed once in a process.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CLOSED = {
     "forks": "processes limited",
     "daemon": "nothing outlives a run",
 }
-"""Attempt of the probe to what its denial means."""
+"""Attempt of the probe to the meaning of its denial."""
 
 PROMISED = {
     4: frozenset({"tcp_out", "udp_out", "read_outside", "write_outside", "others_environment", "daemon"}),
@@ -52,7 +52,7 @@ PROMISED = {
     1: frozenset({"memory", "big_file"}),
     0: frozenset[str](),
 }
-"""Of another machine it is enough that nothing of ours can be reached from there; the rest is reported as it is found."""
+"""A remote machine only has to keep our own resources out of reach; the rest is reported as found."""
 
 HOW = {
     4: {
@@ -85,7 +85,7 @@ _LIMITS = SandboxLimits(wall_seconds=20, cpu_seconds=10, memory_bytes=256 * MB, 
 
 @dataclass(frozen=True, slots=True)
 class ProbedCapability:
-    """One capability. denied: what the probe tried was denied. detail: by what, or what came of the attempt."""
+    """One capability. denied: the probe's attempt was denied. detail: by which mechanism, or the attempt's result."""
 
     name: str
     meaning: str
@@ -98,7 +98,7 @@ class ProbedCapability:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What sandboxes are able to do here. refused: the stronger levels that do not hold, and why, a sentence each."""
+    """What sandboxes can do here. refused: the stronger levels that do not work, with the reason, a sentence each."""
 
     level: int
     name: str
@@ -107,15 +107,15 @@ class Capabilities:
 
     @property
     def safe(self) -> bool:
-        """Whether untrusted code may run without anybody allowing a weak sandbox."""
+        """Whether untrusted code may run without the permission for a weak sandbox."""
         return self.level >= layers.SAFE_LEVEL
 
     def lines(self) -> list[str]:
-        """For people: one line for the level, one for each capability, one for each level that does not hold."""
+        """A readable report: one line for the level, one for each capability, one for each level that does not work."""
         return [f"sandbox level {self.level} ({self.name})", *map(str, self.walls), *self.refused]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: the same, `walls` as a mapping of name to whether it holds."""
+        """The same as JSON, `walls` as a mapping of name to whether it was denied."""
         found = asdict(self)
         found["walls"] = {wall.name: wall.denied for wall in self.walls}
         found["refused"] = list(self.refused)
@@ -128,7 +128,7 @@ _known_remote: dict[int, tuple[remote.Machines, Capabilities]] = {}
 
 
 def at_level(level: int) -> Capabilities:
-    """The probe's report for one level. Raises SandboxTooWeak when it does not hold here. Cached."""
+    """The probe's report for one level. Raises SandboxTooWeak when it does not work here. Cached."""
     machines = remote.in_use()
     if level == remote.LEVEL and machines is not None:
         return _at_remote(machines)
@@ -144,7 +144,7 @@ def at_level(level: int) -> Capabilities:
             try:
                 _known[level] = _probe(level)
             except (TaskappError, OSError) as error:
-                _known[level] = SandboxTooWeak(f"Sandbox level {level} ({layers.NAMES[level]}) does not hold: {error}")
+                _known[level] = SandboxTooWeak(f"Sandbox level {level} ({layers.NAMES[level]}) does not work: {error}")
         found = _known[level]
     if isinstance(found, SandboxError):
         raise SandboxTooWeak(found.message)
@@ -152,20 +152,20 @@ def at_level(level: int) -> Capabilities:
 
 
 def _at_remote(machines: remote.Machines) -> Capabilities:
-    """The report of boxes on these machines. One that failed is asked anew: a machine that did not come is no verdict."""
+    """The report of boxes on these machines. A failure is not cached: a machine that did not start proves nothing."""
     with _lock:
         found = _known_remote.get(id(machines))
         if found is None or found[0] is not machines:
             try:
                 found = machines, _probe_remote(machines)
             except TaskappError as error:
-                raise SandboxTooWeak(f"Sandbox level 4 (remote) does not hold: {error}") from error
+                raise SandboxTooWeak(f"Sandbox level 4 (remote) does not work: {error}") from error
             _known_remote[id(machines)] = found
     return found[1]
 
 
 def capabilities() -> Capabilities:
-    """The strongest level that holds here, and what it denies. The first call in a process takes part of a second."""
+    """The strongest level that works here, and what it denies. The first call in a process takes part of a second."""
     refused: list[str] = []
     for level in layers.LOCAL_LEVELS if remote.in_use() is None else (remote.LEVEL, *layers.LOCAL_LEVELS):
         try:
@@ -185,7 +185,7 @@ def settle(level: int | None, allow_weak: bool | None) -> int:
     why = f"Level {found.level} ({found.name}) does not confine files, network and processes."
     raise SandboxTooWeak(
         f"Untrusted code does not run here: {why} {' '.join(found.refused)}",
-        hint="Mend one of these; or, if the code can be trusted with this machine, set TASKAPP_ALLOW_WEAK_SANDBOX=1.",
+        hint="Fix one of these; or, if the code can be trusted with this machine, set TASKAPP_ALLOW_WEAK_SANDBOX=1.",
     )
 
 
@@ -205,17 +205,17 @@ def _probe(level: int) -> Capabilities:
 
 
 def _probe_remote(machines: remote.Machines) -> Capabilities:
-    """The same attempts, on a machine that is made for them, and TCP to something that we ourselves can reach."""
+    """Makes the same attempts on a new remote machine, and TCP to an address that we can reach ourselves."""
     stop = Stop()
     box = remote.RemoteBox(machines, _LIMITS)
     try:
         with _targets() as targets:
-            told = dict(targets.told)
+            names = dict(targets.names)
             if (reachable := machines.reachable()) is not None:
-                told["tcp_host"], told["tcp_port"] = reachable
+                names["tcp_host"], names["tcp_port"] = reachable
             program = Path(__file__).with_name("probe_inside.py").read_text("utf-8")
-            outcomes = _told(box.run(program, None, _LIMITS, json.dumps(told).encode(), stop))
-            _heard(outcomes, targets)
+            outcomes = _outcomes(box.run(program, None, _LIMITS, json.dumps(names).encode(), stop))
+            _check_datagram(outcomes, targets)
         left = box.run(_COUNT_OWN, None, _LIMITS, b"", stop)
         outcomes["daemon"] = "denied: gone" if left.stdout.strip() == "1" else "open"
     finally:
@@ -244,23 +244,23 @@ def _report(level: int, title: str, outcomes: Mapping[str, str]) -> Capabilities
 
 def _attempts(level: int, folder: Folder, targets: _Targets) -> dict[str, str]:
     folder.put_code(Path(__file__).with_name("probe_inside.py").read_bytes())
-    limits = _LIMITS if level else replace(_LIMITS, memory_bytes=2**40)  # nothing is to stop it but walls
+    limits = _LIMITS if level else replace(_LIMITS, memory_bytes=2**40)  # the probe itself must not hit a limit
     launch = layers.prepare(level, folder, None, limits)
     stop = Stop()
-    run = Run(launch, folder, limits, level, json.dumps(targets.told).encode())
+    run = Run(launch, folder, limits, level, json.dumps(targets.names).encode())
     try:
         result = run.result(stop)
     finally:
         stop.close()
-    outcomes = _told(result)
-    _heard(outcomes, targets)
+    outcomes = _outcomes(result)
+    _check_datagram(outcomes, targets)
     outcomes["daemon"] = "open" if run.left_behind else "denied: gone"
     return outcomes
 
 
-def _told(result: RunResult) -> dict[str, str]:
+def _outcomes(result: RunResult) -> dict[str, str]:
     if not result.ok:
-        last = result.stderr.strip().splitlines()[-1:] or ["it said nothing"]
+        last = result.stderr.strip().splitlines()[-1:] or ["it printed nothing"]
         raise SandboxError(f"the probe could not run (exit {result.exit_code}, signal {result.signal}): {last[0]}")
     outcomes: dict[str, str] = json.loads(result.stdout)
     if set(outcomes) != set(CLOSED):
@@ -268,23 +268,23 @@ def _told(result: RunResult) -> dict[str, str]:
     return outcomes
 
 
-def _heard(outcomes: dict[str, str], targets: _Targets) -> None:
-    """Whether a datagram arrived is seen here."""
-    if targets.heard():
+def _check_datagram(outcomes: dict[str, str], targets: _Targets) -> None:
+    """Sets the outcome of `udp_out`: only the host sees whether a datagram arrived."""
+    if targets.datagram_arrived():
         outcomes["udp_out"] = "open"
     elif outcomes["udp_out"] == "open":
         outcomes["udp_out"] = "denied: it never arrived"
 
 
 class _Targets:
-    """What the probe tries to reach: sockets, files and a process of the host, all of them harmless."""
+    """The targets of the probe: sockets, files and a process of the host, all of them harmless."""
 
-    def __init__(self, udp: socket.socket, told: Mapping[str, Any]) -> None:
+    def __init__(self, udp: socket.socket, names: Mapping[str, Any]) -> None:
         self._udp = udp
-        self.told = told
+        self.names = names
 
-    def heard(self) -> bool:
-        """Whether a datagram came."""
+    def datagram_arrived(self) -> bool:
+        """Whether a datagram arrived."""
         self._udp.setblocking(False)
         try:
             return bool(self._udp.recv(16))
@@ -305,7 +305,7 @@ def _targets() -> Iterator[_Targets]:
         folder = Path(tempfile.mkdtemp(prefix="taskapp-probe-"))
         opened.callback(shutil.rmtree, folder, ignore_errors=True)
         folder.chmod(0o777)
-        (folder / "readable").write_text("anybody may read this")
+        (folder / "readable").write_text("any user may read this")
         (folder / "readable").chmod(0o644)
         abstract_name = f"taskapp-probe-{secrets.token_hex(8)}"
         tcp.bind(("127.0.0.1", 0))
@@ -321,9 +321,9 @@ def _targets() -> Iterator[_Targets]:
         )  # fmt: skip
         opened.callback(victim.wait)
         opened.callback(processes.kill, [victim.pid])
-        told = {
+        names = {
             "tcp_port": tcp.getsockname()[1], "udp_port": udp.getsockname()[1], "pid": victim.pid,
             "readable": str(folder / "readable"), "writable": str(folder), "socket_path": str(folder / "socket"),
             "abstract_name": abstract_name,
         }  # fmt: skip
-        yield _Targets(udp, told)
+        yield _Targets(udp, names)

@@ -1,7 +1,7 @@
-"""What runs inside a box to find out what its walls hold: each attempt is made for real, none does harm if it succeeds.
+"""Runs inside a box to test what its confinement denies: each attempt is real, none does harm if it succeeds.
 
 Run as `python probe_inside.py` with a JSON object on stdin that names the targets; prints a JSON object of attempt to
-"open" or "denied: why". Nothing here imports the kit.
+"open" or "denied: why". It does not import the kit.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class AccessDenied(Exception):
-    """The wall held; the text says how."""
+    """The attempt was denied; the text says how."""
 
 
 def tcp_out() -> None:
-    """Connects to a listener of the host, or to what the host can reach where that is elsewhere."""
+    """Connects to a listener of the host, or from a remote machine to an address that the host can reach."""
     host = targets.get("tcp_host", "127.0.0.1")
     socket.create_connection((host, targets["tcp_port"]), timeout=3 if "tcp_host" in targets else 1).close()
 
 
 def udp_out() -> None:
-    """Sends a datagram to the host; whether it arrives is seen there."""
+    """Sends a datagram to the host, which checks whether it arrives."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.sendto(b"probe", ("127.0.0.1", targets["udp_port"]))
 
 
 def other_sockets() -> None:
-    """Reaches a socket of the host that no network namespace holds: a file, an abstract name, a virtual machine's host."""
+    """Connects to host sockets outside any network namespace: a file, an abstract name, a virtual machine's host."""
     reached = []
     for name in (targets["socket_path"], "\0" + targets["abstract_name"]):
         try:
@@ -62,12 +62,12 @@ def other_sockets() -> None:
 
 
 def read_outside() -> None:
-    """Reads a file of the host that anybody may read."""
+    """Reads a file of the host that any user may read."""
     Path(targets["readable"]).read_bytes()
 
 
 def write_outside() -> None:
-    """Makes a file in a folder of the host that anybody may write to."""
+    """Creates a file in a folder of the host that any user may write to."""
     (Path(targets["writable"]) / "probe").write_bytes(b"x")
 
 
@@ -100,7 +100,7 @@ def trace_others() -> None:
 
 
 def namespaces() -> None:
-    """Makes a user namespace, in a child, since it cannot be left."""
+    """Creates a user namespace, in a child, since it cannot be left."""
     child = os.fork()
     if child == 0:
         os._exit(0 if _libc.unshare(CLONE_NEWUSER) == 0 else 1)
@@ -109,19 +109,19 @@ def namespaces() -> None:
 
 
 def memory() -> None:
-    """Takes a gigabyte."""
+    """Allocates a gigabyte."""
     bytearray(BIG_BYTES)
 
 
 def big_file() -> None:
-    """Makes a file of 200 MB."""
+    """Creates a file of 200 MB."""
     with open("big", "wb") as file:  # noqa: PTH123
         file.truncate(BIG_FILE_BYTES)
     Path("big").unlink()
 
 
 def forks() -> None:
-    """Has 200 processes at once."""
+    """Starts 200 processes at once."""
     children: list[int] = []
     try:
         for _ in range(FORKS):
@@ -140,7 +140,7 @@ def forks() -> None:
 
 
 def daemon() -> None:
-    """Leaves a process behind, in a session of its own; whether it lives on is seen by the host."""
+    """Leaves a process behind, in a session of its own; the host checks whether it survives."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -175,7 +175,7 @@ def attempt(work: Callable[[], None]) -> str:
 
 
 def main() -> None:
-    """Makes every attempt and prints what came of it."""
+    """Makes every attempt and prints the outcomes."""
     targets.update(json.load(sys.stdin))
     json.dump({name: attempt(work) for name, work in ATTEMPTS.items()}, sys.stdout)
 

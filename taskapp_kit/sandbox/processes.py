@@ -1,4 +1,4 @@
-"""The processes of a box, seen from outside through /proc: which they are, what they use, and ending them."""
+"""The processes of a box, seen from outside through /proc: finds, measures and kills them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _SET_DUMPABLE, _SET_PDEATHSIG, _GET_PDEATHSIG = 4, 1, 2
 _libc = ctypes.CDLL(None)
 
 GUARD_UID = 60_599
-"""No box and nobody else has this id; see `acting_as`."""
+"""No box and no account has this id; see `acting_as`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a box's processes use together: resident bytes, processor seconds, bytes of files that have no name."""
+    """The usage of a box's processes together: resident bytes, processor seconds, bytes of files without a name."""
 
     memory_bytes: int
     cpu_seconds: float
@@ -52,7 +52,7 @@ def of_uid(uid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """A process and all that descend from it, as long as nobody between them has ended."""
+    """A process and all its descendants, as long as no process between them has ended."""
     found, waiting = [], [pid]
     while waiting:
         pid = waiting.pop()
@@ -64,9 +64,9 @@ def descendants(pid: int) -> list[int]:
 
 
 def usage(pids: Iterable[int], *, memory_above: int, uid: int | None) -> Usage:
-    """What these processes use. Shared pages count once, but that is only looked up past `memory_above` bytes.
+    """The usage of these processes. Shared pages count once, but that is only looked up past `memory_above` bytes.
 
-    uid: whose processes they are, None for our own.
+    uid: the user of the processes, None for our own.
     """
     return _usage(pids, memory_above) if uid is None else _acting_as(uid, lambda: _usage(pids, memory_above))
 
@@ -78,7 +78,7 @@ def _usage(pids: Iterable[int], memory_above: int) -> Usage:
         with contextlib.suppress(OSError, ValueError, IndexError):
             resident[pid] = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
             after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            cpu += sum(map(int, after_name[11:15]))  # utime, stime, and both of its reaped children
+            cpu += sum(map(int, after_name[11:15]))  # utime, stime, and both for its reaped children
         nameless += _nameless(pid)
     memory = sum(resident.values())
     if memory > memory_above:
@@ -87,9 +87,9 @@ def _usage(pids: Iterable[int], memory_above: int) -> Usage:
 
 
 def kill_uid(uid: int) -> None:
-    """Ends every process of a user id, as root. Raises SandboxError if some do not go."""
+    """Kills every process of a user id, as root. Raises SandboxError if some do not end."""
     with contextlib.suppress(OSError):
-        # one call reaches all of them, those that fork meanwhile too, and nobody else
+        # one call reaches all of them, including those that fork meanwhile, and no other process
         _acting_as(uid, lambda: os.kill(-1, signal.SIGKILL))
     deadline = time.monotonic() + _KILL_SECONDS
     while left := of_uid(uid):
@@ -99,7 +99,7 @@ def kill_uid(uid: int) -> None:
 
 
 def kill(pids: Iterable[int]) -> None:
-    """Sends SIGKILL; who is gone already is no concern."""
+    """Sends SIGKILL; a process that has already ended is skipped."""
     for pid in pids:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
@@ -107,14 +107,14 @@ def kill(pids: Iterable[int]) -> None:
 
 @contextlib.contextmanager
 def acting_as(uid: int) -> Iterator[None]:
-    """This thread alone has the rights of that user for a while: to signal its processes, and to look into them.
+    """Gives this thread alone the rights of that user for a while: to signal its processes, and to inspect them.
 
-    The process's first thread had better not: see `_acting_as`.
+    Do not use it on the process's first thread: see `_acting_as`.
 
-    Root without CAP_SYS_PTRACE, as in most containers, may not look; and a root's kill(-1) would end the machine, so
-    this makes sure that nothing of root is left. Only the effective id is the user's: the real one is nobody's, so that
-    its processes cannot signal us. The kernel's call is made directly, because the C library's changes every thread.
-    Raises SandboxError.
+    Root without CAP_SYS_PTRACE, as in most containers, may not inspect them; and kill(-1) as root would end the machine,
+    so this checks that no right of root is left. Only the effective id is the user's: the real one is an unused id, so
+    that the user's processes cannot signal us. The system call is made directly, because the C library's version changes
+    every thread. Raises SandboxError.
     """
     number = _SETRESUID.get(platform.machine())
     if number is None or os.geteuid() != 0:
@@ -127,22 +127,22 @@ def acting_as(uid: int) -> Iterator[None]:
         _libc.setfsgid(uid)
         _libc.syscall(number, GUARD_UID, uid, effective)
         if os.getresuid() != (GUARD_UID, uid, effective) or _capable():
-            raise SandboxError("The rights of root could not be laid down for a moment.")
+            raise SandboxError("The rights of root could not be dropped temporarily.")
         yield
     finally:
         restored = _libc.syscall(number, real, effective, saved)
         _libc.setfsgid(group)
-        _libc.prctl(_SET_DUMPABLE, 0)  # a change of ids sets both anew; see `child_python.hide_memory`
+        _libc.prctl(_SET_DUMPABLE, 0)  # a change of ids resets both; see `child_python.hide_memory`
         _libc.prctl(_SET_PDEATHSIG, parent_signal.value)
         if restored != 0:
-            raise SandboxError("The rights of root could not be taken up again.")
+            raise SandboxError("The rights of root could not be restored.")
 
 
 def _acting_as(uid: int, work: Callable[[], T]) -> T:
     """Does the work with that user's rights, and never on the process's first thread.
 
-    Everybody who acts as somebody has the same real id meanwhile, and `kill(-1)` reaches who has the sender's real id. Of
-    a process it looks at the first thread alone: did that one act, another process's end of a box would end this process.
+    All threads that act as another user share one real id meanwhile, and `kill(-1)` reaches processes with the sender's
+    real id. Of a process it checks the first thread alone: if that one acted, another process's kill would end this one.
     """
 
     def act() -> T:
@@ -181,7 +181,7 @@ def _alive(pid: int) -> bool:
 
 
 def _proportional(pid: int, else_bytes: int) -> int:
-    """Resident bytes, where a page that n processes share counts 1/n for each; else_bytes where we may not look."""
+    """Resident bytes, where a page that n processes share counts 1/n for each; else_bytes if we may not read them."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -190,7 +190,7 @@ def _proportional(pid: int, else_bytes: int) -> int:
 
 
 def _nameless(pid: int) -> int:
-    """Bytes on disk of the files that a process holds open after their last name was removed."""
+    """Bytes on disk of files that a process holds open after their last name was removed."""
     total = 0
     with contextlib.suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/fd"):
@@ -202,7 +202,7 @@ def _nameless(pid: int) -> int:
 
 
 def threads_of(uid: int) -> int:
-    """How many threads run under a user id, which is what RLIMIT_NPROC counts."""
+    """How many threads run under a user id; RLIMIT_NPROC counts them."""
     total = 0
     for entry in os.scandir(_PROC) if _PROC.is_dir() else ():
         if entry.name.isdigit():
@@ -213,7 +213,7 @@ def threads_of(uid: int) -> int:
 
 
 def _real_uid(pid: str) -> int | None:
-    """Of a process whose memory is hidden: the folder of such a one belongs to root."""
+    """The real user id of a process whose memory is hidden: its folder in /proc belongs to root."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("Uid:"):
             return int(line.split()[1])

@@ -1,8 +1,8 @@
-"""Level 4: boxes on machines of others, each its own, reached through two protocols that somebody above us implements.
+"""Level 4: each box on its own remote machine, reached through two protocols that a provider implements.
 
-The machine is the outer wall: it has no network, none of our files, no secret, and is gone when the box is closed. Inside
-it `remote_inside.py` runs each program under a user id of its own and measures it, so that what a program does is a result
-here, too, and only what happens to the machine is our failure.
+The machine is the outer boundary: it has no network, none of our files, no secret, and is removed when the box is closed.
+Inside it `remote_inside.py` runs each program under a user id of its own and measures it, so that what a program does is
+a result here, too, and only failures of the machine are our errors.
 """
 
 from __future__ import annotations
@@ -24,58 +24,58 @@ from taskapp_kit.sandbox.limits import RunResult, SandboxLimits
 from taskapp_kit.sandbox.stop import Stop
 
 LEVEL = 4
-PLACE = "/taskapp-box"
-"""Where a box lies on its machine."""
-ROOT = f"{PLACE}/files"
+FOLDER = "/taskapp-box"
+"""The box's folder on its machine."""
+ROOT = f"{FOLDER}/files"
 UID = 61_200
-"""Of the programs; a machine holds one box, so every box may have the same. None of the ids that boxes of this machine take."""
+"""The user id of the programs; a machine holds one box, so all boxes share it. No local box uses it."""
 GRACE_SECONDS = 30.0
-"""What a call may take beyond the program's own time."""
+"""How much longer a call may take than the program."""
 _HEADER_BYTES = 65_536
 _UNPACK = f"""
 import os, pathlib, sys
-place = pathlib.Path({PLACE!r})
-place.mkdir(mode=0o711, parents=True, exist_ok=True)
-place.chmod(0o711)
+folder = pathlib.Path({FOLDER!r})
+folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+folder.chmod(0o711)
 os.umask(0o077)
-(place / "agent.zip").write_bytes(sys.stdin.buffer.read())
+(folder / "agent.zip").write_bytes(sys.stdin.buffer.read())
 """
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """A command of ours that ended on the machine. stdout: at most as much as was asked for."""
+    """The result of a command of ours on the machine. stdout: at most as much as requested."""
 
     exit_code: int
     stdout: bytes
 
 
 class Machine(Protocol):
-    """A machine that is one box's own. Calls block, one at a time; `close` may come from another thread meanwhile."""
+    """A machine that belongs to one box. Calls block, one at a time; `close` may come from another thread meanwhile."""
 
     def call(self, argv: Sequence[str], stdin: bytes, *, seconds: float, most_bytes: int) -> CommandResult:
         """Runs a command as root and waits for it. Raises SandboxError: unreachable, gone, too slow, too much output."""
         ...
 
     def close(self) -> None:
-        """Ends the machine and all that runs on it. A second call does nothing; never raises."""
+        """Stops the machine and everything on it. A second call does nothing; never raises."""
         ...
 
 
 class Machines(Protocol):
-    """Where machines come from. name: of the provider, for `/health`."""
+    """A provider of machines. name: of the provider, for `/health`."""
 
     @property
     def name(self) -> str:
-        """Of the provider."""
+        """The provider's name."""
         ...
 
     def open(self, limits: SandboxLimits) -> Machine:
-        """A new machine without network, large enough for programs of these limits. Raises SandboxError."""
+        """Starts a machine without network, large enough for programs of these limits. Raises SandboxError."""
         ...
 
     def reachable(self) -> tuple[str, int] | None:
-        """(host, TCP port) that this process can connect to and a box must not; None when there is nothing to try."""
+        """(host, TCP port) that this process can reach and a box must not; None if there is nothing to test."""
         ...
 
 
@@ -84,14 +84,14 @@ _in_use: Machines | None = None
 
 
 def use(machines: Machines | None) -> None:
-    """From now on boxes of this process are on these machines; None: on this one. Boxes that are open stay where they are."""
+    """Sets where new boxes of this process are: on these machines, or with None on this one. Open boxes stay."""
     global _in_use
     with _lock:
         _in_use = machines
 
 
 def in_use() -> Machines | None:
-    """Where this process's boxes are, None for this machine."""
+    """Where this process's boxes are; None for this machine."""
     return _in_use
 
 
@@ -111,29 +111,29 @@ class RemoteBox:
 
     def write(self, name: str, data: bytes, *, most_bytes: int) -> None:
         """See `Folder.write`."""
-        self._asked({"do": "write", "name": name, "most_bytes": most_bytes}, data)
+        self._request({"do": "write", "name": name, "most_bytes": most_bytes}, data)
 
     def read(self, name: str, *, most_bytes: int) -> bytes:
         """See `Folder.read`."""
-        _, data = self._asked({"do": "read", "name": name, "most_bytes": most_bytes}, most_bytes=most_bytes)
+        _, data = self._request({"do": "read", "name": name, "most_bytes": most_bytes}, most_bytes=most_bytes)
         return data
 
     def names(self, *, most: int) -> list[str]:
         """See `Folder.names`."""
-        _, data = self._asked({"do": "names", "most": most}, most_bytes=4096 * most)
+        _, data = self._request({"do": "names", "most": most}, most_bytes=4096 * most)
         found: list[str] = json.loads(data)
         return found
 
     def remove(self) -> None:
-        """Ends the machine."""
+        """Stops the machine."""
         self._machine.close()
 
     def run(
         self, program: str | None, argv: Sequence[str] | None, limits: SandboxLimits, stdin: bytes, stop: Stop
     ) -> RunResult:
-        """Runs Python source, or a command. When it is stopped the whole machine goes, and the box is of no more use."""
+        """Runs Python source, or a command. Stopping a run stops the whole machine: the box cannot be used again."""
         code = b"" if program is None else program.encode("utf-8", "surrogatepass")
-        asked = {
+        request = {
             "do": "run",
             "argv": None if argv is None else list(argv),
             "code_bytes": len(code),
@@ -144,14 +144,14 @@ class RemoteBox:
         watcher = threading.Thread(target=self._watch, args=(stop, over), name="taskapp-remote-stop", daemon=True)
         watcher.start()
         try:
-            told, data = self._asked(
-                asked, code + stdin, seconds=limits.wall_seconds, most_bytes=2 * limits.output_bytes
+            reply, data = self._request(
+                request, code + stdin, seconds=limits.wall_seconds, most_bytes=2 * limits.output_bytes
             )
         except SandboxError:
             if not stop.stopped:
                 raise
             nothing: dict[str, Any] = {"signal": 9, "killed_for": "cancelled", "kept": [0, 0], "seen": [0, 0]}
-            told, data = (
+            reply, data = (
                 {"exit_code": None, "cpu_seconds": 0.0, "wall_seconds": time.monotonic() - began} | nothing,
                 b"",
             )
@@ -159,50 +159,50 @@ class RemoteBox:
             over.stop()
             watcher.join()
             over.close()
-        out, err = told["kept"]
+        out, err = reply["kept"]
         if len(data) != out + err:
-            raise SandboxError("A remote box told less of a run than it promised.")
+            raise SandboxError("A remote box returned less output than it announced.")
         return RunResult(
-            exit_code=told["exit_code"],
-            signal=told["signal"],
+            exit_code=reply["exit_code"],
+            signal=reply["signal"],
             stdout_bytes=data[:out],
             stderr_bytes=data[out:],
-            stdout_truncated=told["seen"][0] > out,
-            stderr_truncated=told["seen"][1] > err,
-            wall_seconds=told["wall_seconds"],
-            cpu_seconds=told["cpu_seconds"],
-            killed_for=told["killed_for"],
+            stdout_truncated=reply["seen"][0] > out,
+            stderr_truncated=reply["seen"][1] > err,
+            wall_seconds=reply["wall_seconds"],
+            cpu_seconds=reply["cpu_seconds"],
+            killed_for=reply["killed_for"],
             level=LEVEL,
         )
 
     def _watch(self, stop: Stop, over: Stop) -> None:
-        """Ends the machine when the run is to end before it is over."""
+        """Stops the machine when the run is to be stopped before it is over."""
         readable, _, _ = select.select([stop, over], [], [])
         if over not in readable:
             self._machine.close()
 
-    def _asked(
-        self, asked: dict[str, Any], data: bytes = b"", *, seconds: float = 0.0, most_bytes: int = 0
+    def _request(
+        self, request: dict[str, Any], data: bytes = b"", *, seconds: float = 0.0, most_bytes: int = 0
     ) -> tuple[dict[str, Any], bytes]:
-        """(what our program on the machine told, the bytes after it). Its words are ours: no box's program can write there."""
-        argv = ["python3", "-I", f"{PLACE}/agent.zip"]
-        sent = json.dumps(asked | {"place": PLACE, "uid": UID}).encode() + b"\n" + data
+        """(our agent's JSON reply, the bytes after it). Only our agent writes there, never a program of the box."""
+        argv = ["python3", "-I", f"{FOLDER}/agent.zip"]
+        sent = json.dumps(request | {"folder": FOLDER, "uid": UID}).encode() + b"\n" + data
         ended = self._machine.call(argv, sent, seconds=seconds + GRACE_SECONDS, most_bytes=most_bytes + _HEADER_BYTES)
         line, _, rest = ended.stdout.partition(b"\n")
         try:
-            told = json.loads(line)
+            reply = json.loads(line)
         except ValueError:
             raise SandboxError(f"A remote box did not answer (its program ended with {ended.exit_code}).") from None
-        if told.get("missing"):
-            raise FileNotFoundError(2, "The box has no such file", asked.get("name", ""))
-        if "error" in told:
-            raise SandboxError(told["error"], hint=told.get("hint", ""))
-        return told, rest
+        if reply.get("missing"):
+            raise FileNotFoundError(2, "The box has no such file", request.get("name", ""))
+        if "error" in reply:
+            raise SandboxError(reply["error"], hint=reply.get("hint", ""))
+        return reply, rest
 
 
 @functools.cache
 def agent() -> bytes:
-    """What runs on the machine: `remote_inside.py` and the two modules that it needs, as a program in a zip file."""
+    """The program for the machine: `remote_inside.py` and the two modules that it needs, in a zip file."""
     here = Path(__file__).parent
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:

@@ -1,10 +1,10 @@
-"""The program on a remote box's machine: does one thing that `remote.py` asks, as root, and tells what came of it.
+"""The agent on a remote box's machine: handles one request from `remote.py`, as root, and writes the reply.
 
 Standard input is a JSON line, then bytes; standard output a JSON line, then bytes. Programs of the box run under a user id
-of their own and hold none of our descriptors, so they can neither end this program nor write where it writes.
+of their own and hold none of our descriptors, so they can neither kill this program nor write to its output.
 
-Only the standard library, and `folder.py` and `errors.py` beside it in the zip file. What the usual Linux has and a
-sandboxed kernel may lack (pidfd, cgroups, Landlock, namespaces) is not used; the machine itself is the outer wall.
+Uses only the standard library, and `folder.py` and `errors.py` beside it in the zip file. Features of Linux that a
+sandboxed kernel may lack (pidfd, cgroups, Landlock, namespaces) are not used; the machine itself is the outer boundary.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RemoteFolder(Folder):
 
 
 class Output:
-    """What a program prints on one of its two outputs: the first bytes kept, the rest counted."""
+    """One of a program's two outputs: the first bytes are stored, the rest is counted."""
 
     def __init__(self, pipe: IO[bytes], most: int) -> None:
         self.kept = bytearray()
@@ -70,25 +70,25 @@ class Output:
             self.kept += data[: max(0, self._most - len(self.kept))]
 
 
-def run(asked: dict[str, Any], place: RemoteFolder, data: bytes) -> tuple[dict[str, Any], bytes]:
-    """One program, from its start to the end of everything that it left behind."""
-    limits, uid = asked["limits"], place.uid
+def run(request: dict[str, Any], folder: RemoteFolder, data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Runs one program, from its start to the end of every process that it left behind."""
+    limits, uid = request["limits"], folder.uid
     assert uid is not None
-    code, stdin = data[: asked["code_bytes"]], data[asked["code_bytes"] :]
-    argv = asked["argv"]
+    code, stdin = data[: request["code_bytes"]], data[request["code_bytes"] :]
+    argv = request["argv"]
     if argv is None:
-        place.put_code(code)
-        argv = [sys.executable, "-s", "-P", str(place.path / "code" / "main.py")]
+        folder.put_code(code)
+        argv = [sys.executable, "-s", "-P", str(folder.path / "code" / "main.py")]
     elif argv[0] in ("python", "python3"):
         argv = [sys.executable, *argv[1:]]
     began = time.monotonic()
     try:
         process = subprocess.Popen(  # noqa: S603 (what it is for)
-            argv, cwd=place.files, env=variables(place), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            argv, cwd=folder.files, env=variables(folder), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, bufsize=0, start_new_session=True,
             preexec_fn=lambda: confine(limits, uid),  # noqa: PLW1509 (no thread was started yet)
         )  # fmt: skip
-    except OSError as error:  # as a shell would tell it
+    except OSError as error:  # reported as a shell would
         text = f"{argv[0]}: {error.strerror}\n".encode()
         counts = [0, len(text)]
         return {
@@ -96,7 +96,7 @@ def run(asked: dict[str, Any], place: RemoteFolder, data: bytes) -> tuple[dict[s
             "wall_seconds": 0.0, "cpu_seconds": 0.0,
         }, text  # fmt: skip
     except subprocess.SubprocessError:
-        raise SandboxError("The walls of a remote box could not be put up: its machine does not let us.") from None
+        raise SandboxError("A remote box could not be confined: its machine does not allow it.") from None
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -111,7 +111,7 @@ def run(asked: dict[str, Any], place: RemoteFolder, data: bytes) -> tuple[dict[s
         elif out.seen + err.seen > limits["flood_bytes"]:
             killed_for = "output"
         elif now >= look_at:
-            killed_for, cpu_seconds = look(place, limits, cpu_seconds)
+            killed_for, cpu_seconds = look(folder, limits, cpu_seconds)
             look_at = now + max(LOOK_SECONDS, 10 * (time.monotonic() - now))
         if killed_for is not None:
             end(uid)
@@ -128,8 +128,8 @@ def run(asked: dict[str, Any], place: RemoteFolder, data: bytes) -> tuple[dict[s
         -status == signal.SIGXCPU or (-status == signal.SIGKILL and cpu_seconds >= limits["cpu_seconds"])
     ):
         killed_for = "cpu"
-    place.clear_temporary()
-    told = {
+    folder.clear_temporary()
+    reply = {
         "exit_code": status if status >= 0 else None,
         "signal": -status if status < 0 else None,
         "killed_for": killed_for,
@@ -138,17 +138,17 @@ def run(asked: dict[str, Any], place: RemoteFolder, data: bytes) -> tuple[dict[s
         "wall_seconds": time.monotonic() - began,
         "cpu_seconds": cpu_seconds,
     }
-    return told, bytes(out.kept + err.kept)
+    return reply, bytes(out.kept + err.kept)
 
 
-def variables(place: RemoteFolder) -> dict[str, str]:
+def variables(folder: RemoteFolder) -> dict[str, str]:
     """All variables of a program: as in boxes of the other levels."""
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "HOME": str(place.files),
-        "TMPDIR": str(place.path / "tmp"),
+        "HOME": str(folder.files),
+        "TMPDIR": str(folder.path / "tmp"),
         "LANG": "C.UTF-8",
-        "PYTHONPATH": f"{place.path / 'code'}:{place.files}",
+        "PYTHONPATH": f"{folder.path / 'code'}:{folder.files}",
         "PYTHONHASHSEED": "0",
         "PYTHONUTF8": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -156,7 +156,7 @@ def variables(place: RemoteFolder) -> dict[str, str]:
 
 
 def confine(limits: dict[str, Any], uid: int) -> None:
-    """In the new process, before the program: its limits, then its user id."""
+    """Sets the limits and the user id, in the new process before the program."""
     cpu = max(1, math.ceil(limits["cpu_seconds"]))
     bounds = {
         "AS": limits["memory_bytes"], "FSIZE": limits["file_bytes"], "NOFILE": limits["open_files"],
@@ -174,7 +174,7 @@ def confine(limits: dict[str, Any], uid: int) -> None:
 
 
 def feed(pipe: IO[bytes], data: bytes) -> None:
-    """Gives the program its standard input; it may close it early."""
+    """Writes the program's standard input; the program may close it early."""
     with contextlib.suppress(OSError):
         view = memoryview(data)
         while view:
@@ -183,17 +183,17 @@ def feed(pipe: IO[bytes], data: bytes) -> None:
         pipe.close()
 
 
-def look(place: RemoteFolder, limits: dict[str, Any], before: float) -> tuple[str | None, float]:
+def look(folder: RemoteFolder, limits: dict[str, Any], before: float) -> tuple[str | None, float]:
     """(the limit that all processes together have reached, None if none; processor seconds so far)."""
     memory, cpu, count = 0, 0.0, 0
-    for pid in of_uid(place.uid or 0):
+    for pid in of_uid(folder.uid or 0):
         with contextlib.suppress(OSError, ValueError, IndexError):
             memory += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
             after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             cpu += sum(map(int, after_name[11:15])) / TICKS
             count += 1
     cpu = max(before, cpu)
-    stored, files = place.used(most_files=limits["files"])
+    stored, files = folder.used(most_files=limits["files"])
     if memory > limits["memory_bytes"]:
         return "memory", cpu
     if stored > limits["file_bytes"] or files > limits["files"]:
@@ -214,7 +214,7 @@ def of_uid(uid: int) -> list[int]:
 
 
 def end(uid: int) -> None:
-    """Ends every process of the box: one that has its user id signals all that it may signal."""
+    """Kills every process of the box, from a child with the box's user id, which signals all that it may."""
     deadline = time.monotonic() + KILL_SECONDS
     while of_uid(uid):
         if time.monotonic() > deadline:
@@ -232,23 +232,23 @@ def end(uid: int) -> None:
         time.sleep(0.002)
 
 
-def write(asked: dict[str, Any], place: RemoteFolder, data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Makes or replaces a file."""
-    place.write(asked["name"], data, most_bytes=asked["most_bytes"])
+def write(request: dict[str, Any], folder: RemoteFolder, data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Creates or replaces a file."""
+    folder.write(request["name"], data, most_bytes=request["most_bytes"])
     return {}, b""
 
 
-def read(asked: dict[str, Any], place: RemoteFolder, _: bytes) -> tuple[dict[str, Any], bytes]:
-    """A file's bytes."""
-    return {}, place.read(asked["name"], most_bytes=asked["most_bytes"])
+def read(request: dict[str, Any], folder: RemoteFolder, _: bytes) -> tuple[dict[str, Any], bytes]:
+    """Returns a file's bytes."""
+    return {}, folder.read(request["name"], most_bytes=request["most_bytes"])
 
 
-def names(asked: dict[str, Any], place: RemoteFolder, _: bytes) -> tuple[dict[str, Any], bytes]:
-    """The plain files."""
-    return {}, json.dumps(place.names(most=asked["most"])).encode()
+def names(request: dict[str, Any], folder: RemoteFolder, _: bytes) -> tuple[dict[str, Any], bytes]:
+    """Lists the regular files."""
+    return {}, json.dumps(folder.names(most=request["most"])).encode()
 
 
-ORDERS: dict[str, Callable[[dict[str, Any], RemoteFolder, bytes], tuple[dict[str, Any], bytes]]] = {
+HANDLERS: dict[str, Callable[[dict[str, Any], RemoteFolder, bytes], tuple[dict[str, Any], bytes]]] = {
     "run": run,
     "write": write,
     "read": read,
@@ -257,21 +257,21 @@ ORDERS: dict[str, Callable[[dict[str, Any], RemoteFolder, bytes], tuple[dict[str
 
 
 def main() -> None:
-    """Does what is asked."""
-    asked = json.loads(sys.stdin.buffer.readline())
+    """Handles one request."""
+    request = json.loads(sys.stdin.buffer.readline())
     data = sys.stdin.buffer.read()
     try:
-        place = RemoteFolder(Path(asked["place"]), asked["uid"])
-        told, after = ORDERS[asked["do"]](asked, place, data)
+        folder = RemoteFolder(Path(request["folder"]), request["uid"])
+        reply, after = HANDLERS[request["do"]](request, folder, data)
     except FileNotFoundError:
-        told, after = {"missing": True}, b""
+        reply, after = {"missing": True}, b""
     except SandboxError as error:
-        told, after = {"error": error.message, "hint": error.hint}, b""
+        reply, after = {"error": error.message, "hint": error.hint}, b""
     except OSError as error:
-        told, after = {"error": f"A remote box could not do it: {error.strerror}."}, b""
-    sys.stdout.buffer.write(json.dumps(told).encode() + b"\n" + after)
+        reply, after = {"error": f"A remote box could not do it: {error.strerror}."}, b""
+    sys.stdout.buffer.write(json.dumps(reply).encode() + b"\n" + after)
     sys.stdout.buffer.flush()
-    os._exit(0)  # a thread that still feeds is no reason to wait
+    os._exit(0)  # does not wait for a thread that still writes standard input
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Ending a run from another thread than the one that watches it."""
+"""Stops a run from another thread than the one that watches it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import os
 
 
 class Stop:
-    """Ends a run from another thread. `stop()` may be called at any time, before the run begins or after it ended."""
+    """Stops a run from another thread. `stop()` may be called at any time, before the run begins or after it ended."""
 
     def __init__(self) -> None:
         self.stopped = False
         self._read, self._write = os.pipe()
 
     def fileno(self) -> int:
-        """Readable once the run is to end."""
+        """A descriptor that is readable once the run is to be stopped."""
         return self._read
 
     def stop(self) -> None:
-        """Asks the run to end now."""
+        """Requests that the run ends now."""
         if not self.stopped:
             self.stopped = True
             with contextlib.suppress(OSError):
                 os.write(self._write, b"x")
 
     def close(self) -> None:
-        """Called by the run's own thread when nobody will ask any more."""
+        """Releases it; called by the run's own thread when `stop()` is no longer needed."""
         self.stopped = True
         os.close(self._read)
         os.close(self._write)

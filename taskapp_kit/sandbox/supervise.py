@@ -1,6 +1,6 @@
-"""One run, watched from outside: fed, read, measured, and ended when its time or its share is over.
+"""Supervises one run from outside: feeds, reads and measures it, and kills it when a limit is reached.
 
-All of it happens in one thread, which must live as long as the run: the kernel kills a box whose parent thread ends.
+All of it runs in one thread, which must live as long as the run: the kernel kills a box whose parent thread ends.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class _Output:
 
 
 class Run:
-    """One started program. `result()` watches it to its end.
+    """One started program. `result()` watches it until it ends.
 
-    left_behind: afterwards, whether somebody still held its output open, which only levels 0 and 1 let happen.
+    left_behind: afterwards, whether a process still held its output open, which only levels 0 and 1 allow.
     """
 
     def __init__(self, launch: Launch, folder: Folder, limits: SandboxLimits, level: int, stdin: bytes) -> None:
@@ -56,8 +56,8 @@ class Run:
         self.left_behind = False
         self._killed_for: KilledFor | None = None
         self._cpu_seconds = 0.0
-        self._asked = not launch.asks
-        self._unsent = memoryview(b"\n" + stdin if launch.asks else stdin)
+        self._begun = not launch.handshake
+        self._unsent = memoryview(b"\n" + stdin if launch.handshake else stdin)
         hide_memory()
         try:
             self._process = subprocess.Popen(  # noqa: S603 (what it is for)
@@ -74,7 +74,7 @@ class Run:
                 os.close(number)
 
     def result(self, stop: Stop) -> RunResult:
-        """Waits for the end of the run, or brings it about. Raises SandboxError when the walls could not be put up."""
+        """Waits until the run ends or a limit ends it. Raises SandboxError when it could not be confined."""
         outputs = {"stdout": _Output(self._limits.output_bytes), "stderr": _Output(self._limits.output_bytes)}
         try:
             with selectors.DefaultSelector() as selector:
@@ -87,7 +87,7 @@ class Run:
         code = os.waitstatus_to_exitcode(status)
         if self._level == 3 and 128 < code <= 192:
             code = 128 - code
-        if not self._asked and self._killed_for is not None:  # before it began
+        if not self._begun and self._killed_for is not None:  # before it began
             code = -signal.SIGKILL
         used_up = self._cpu_seconds >= self._limits.cpu_seconds
         if self._killed_for is None and (-code == signal.SIGXCPU or (-code == signal.SIGKILL and used_up)):
@@ -108,7 +108,7 @@ class Run:
         )
 
     def _check_walls(self, error: _Output) -> None:
-        """Walls that could not be put up are no result. The program never has the descriptor on which this is told."""
+        """Raises SandboxError if the program could not be confined. The program cannot write to the status descriptor."""
         self._read_status()
         why = ""
         if self._level == 3 and b'"exit-code"' not in self._status and self._killed_for is None:
@@ -117,7 +117,7 @@ class Run:
             why = self._status.decode("utf-8", "replace").strip()
         if why:
             needs = "bubblewrap needs user namespaces, or in a container CAP_SYS_ADMIN." if self._level == 3 else ""
-            raise SandboxError(f"The walls of a box (level {self._level}) could not be put up: {why}.", hint=needs)
+            raise SandboxError(f"A box (level {self._level}) could not be confined: {why}.", hint=needs)
 
     def _watch(self, selector: selectors.BaseSelector, outputs: dict[str, _Output], stop: Stop) -> None:
         process = self._process
@@ -131,7 +131,7 @@ class Run:
                 selector.register(number, selectors.EVENT_READ, self._reader(selector, number, output))
             if process.stdin is not None:
                 os.set_blocking(process.stdin.fileno(), False)
-                if self._asked:
+                if self._begun:
                     self._begin_to_feed(selector)
             if self._status_fd is not None:
                 os.set_blocking(self._status_fd, False)
@@ -139,7 +139,7 @@ class Run:
             look_at = self._started + _LOOK_SECONDS
             ended = ending = False
             while not ended:
-                if self._killed_for is not None and not ending:  # by a limit, or by something that was just read
+                if self._killed_for is not None and not ending:  # by a limit, or by output that was just read
                     ending, deadline = True, time.monotonic() + _GOING_SECONDS
                 now = time.monotonic()
                 if ending and now >= deadline:
@@ -163,7 +163,7 @@ class Run:
         self._end("cancelled")
 
     def _nothing(self) -> None:
-        """The program ended; the loop sees that."""
+        """Handles the program's end: nothing to do, the loop checks for it."""
 
     def _reader(self, selector: selectors.BaseSelector, number: int, output: _Output) -> Callable[[], None]:
         assert self._process.stdout is not None
@@ -176,7 +176,7 @@ class Run:
                 return
             if not data:
                 selector.unregister(number)
-            if data and not self._asked and number == stdout:
+            if data and not self._begun and number == stdout:
                 data = data[1:]
                 if self._killed_for is None:
                     self._begin_to_feed(selector)
@@ -188,7 +188,7 @@ class Run:
 
     def _begin_to_feed(self, selector: selectors.BaseSelector) -> None:
         assert self._process.stdin is not None
-        self._asked = True
+        self._begun = True
         selector.register(self._process.stdin, selectors.EVENT_WRITE, lambda: self._feed(selector))
 
     def _feed(self, selector: selectors.BaseSelector) -> None:
@@ -198,21 +198,21 @@ class Run:
             self._unsent = self._unsent[os.write(pipe.fileno(), self._unsent[:_CHUNK]) :]
         except BlockingIOError:
             return
-        except OSError:  # it closed its stdin
+        except OSError:  # the program closed its stdin
             self._unsent = memoryview(b"")
         if not self._unsent:
             selector.unregister(pipe)
             pipe.close()
 
     def _read_status(self) -> None:
-        """What the launcher told so far: bubblewrap its JSON lines, ours why it failed."""
+        """Reads the launcher's status so far: bubblewrap's JSON lines, or why launch.py failed."""
         if self._status_fd is not None:
             with contextlib.suppress(BlockingIOError):
                 while data := os.read(self._status_fd, _CHUNK):
                     self._status += data
 
     def _root_pid(self) -> int:
-        """Process 1 of the box by its number outside, once bubblewrap told it; else the program that we started."""
+        """Process 1 of the box by its number outside, once bubblewrap reported it; else the program that we started."""
         if self._level == 3:
             self._read_status()
             with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -220,7 +220,7 @@ class Run:
         return self._process.pid
 
     def _look(self, outputs: dict[str, _Output]) -> None:
-        """Measures what one process alone cannot exceed, but many together can."""
+        """Measures limits that one process alone cannot exceed, but many together can."""
         limits = self._limits
         used = processes.usage(self._family(), memory_above=limits.memory_bytes, uid=self._folder.uid)
         self._cpu_seconds = max(self._cpu_seconds, used.cpu_seconds)
@@ -240,14 +240,14 @@ class Run:
         return processes.descendants(self._root_pid())
 
     def _end(self, cause: KilledFor) -> None:
-        """Kills it. At level 3 process 1 goes, and the kernel takes everybody else of its namespace along.
+        """Kills the run. At level 3 process 1 is killed, and the kernel kills every other process of its namespace.
 
-        Before process 1 is there bubblewrap may be about to start it: killed now, it would leave one that dies a moment
-        later. So nobody is killed, and process 1 finds that nobody answers.
+        Before process 1 exists bubblewrap may be about to start it: killed now, it would leave one that dies a moment
+        later. So its stdin is closed instead, and process 1 exits when it gets no answer.
         """
         self._killed_for = self._killed_for or cause
         if self._level == 3:
-            if self._asked:
+            if self._begun:
                 processes.kill([self._root_pid()])
             elif self._process.stdin is not None:
                 self._process.stdin.close()
@@ -259,7 +259,7 @@ class Run:
             processes.kill(reversed(processes.descendants(self._process.pid)))
 
     def _reap(self) -> tuple[int, float]:
-        """(wait status, processor seconds of all that were waited for); ends what the program left behind."""
+        """(wait status, processor seconds of all reaped processes); kills what the program left behind."""
         self._read_status()
         if self._folder.uid is not None and (self._level != 3 or b'"exit-code"' not in self._status):
             processes.kill_uid(self._folder.uid)
@@ -271,7 +271,7 @@ class Run:
         return status, used.ru_utime + used.ru_stime
 
     def _drain(self, outputs: dict[str, _Output]) -> None:
-        """What still lay in the pipes; a daemon that no level could end may hold them open, so nobody waits."""
+        """Reads what is left in the pipes, without waiting: a daemon that no level could kill may hold them open."""
         for name, output in outputs.items():
             number = getattr(self._process, name).fileno()
             while output.seen <= self._limits.flood_bytes:
@@ -282,11 +282,11 @@ class Run:
                     break
                 if not data:
                     break
-                if self._asked or name != "stdout":  # else it is the line of process 1, which nobody answered
+                if self._begun or name != "stdout":  # else it is the line of process 1, which was never answered
                     output.take(data)
 
     def _close(self) -> None:
-        if self._process.returncode is None:  # we could not watch it to its end: Ctrl-C, or it does not go
+        if self._process.returncode is None:  # it was not watched to its end: Ctrl-C, or it does not die
             with contextlib.suppress(SandboxError, subprocess.TimeoutExpired):
                 self._end("cancelled")
                 self._process.wait(_GOING_SECONDS)

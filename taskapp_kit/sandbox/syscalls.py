@@ -1,9 +1,9 @@
-"""The seccomp filter: which system calls untrusted code may not make, as the BPF program that the kernel runs.
+"""The seccomp filter: the system calls that untrusted code may not make, as a BPF program for the kernel.
 
 Our own eighty lines instead of libseccomp: its Python bindings need the shared library, which a slim container lacks.
-What is here is a list of what is forbidden, not of what is allowed: an ordinary program keeps working, and what could
-reach around the other walls (new namespaces, mounts, tracing, keyrings, io_uring, BPF, memory that no limit counts,
-kernel settings) is answered with an error. Calls that are newer than this table do not exist for the program.
+The table lists what is forbidden, not what is allowed: an ordinary program keeps working, and what could get around the
+other restrictions (new namespaces, mounts, tracing, keyrings, io_uring, BPF, memory that no limit counts, kernel
+settings) fails with an error. Calls that are newer than this table do not exist for the program.
 
 Numbers: the kernel's `asm/unistd_64.h` (x86_64) and `asm-generic/unistd.h` (aarch64).
 """
@@ -20,13 +20,13 @@ EPERM, ENOSYS = errno.EPERM, errno.ENOSYS
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""Machine to the kernel's AUDIT_ARCH number. The filter kills what calls with another one (32-bit calls)."""
+"""Machine to the kernel's AUDIT_ARCH number. The filter kills a program that uses another one (32-bit calls)."""
 
 NEWEST = 450
-"""The last call that this table has judged (Linux 6.0: set_mempolicy_home_node); later ones answer ENOSYS."""
+"""The last call that this table covers (Linux 6.0: set_mempolicy_home_node); later ones fail with ENOSYS."""
 
 FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
-    # looking into other processes, or taking what they hold
+    # inspecting other processes, or taking their resources
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
     "process_madvise": (440, 440), "pidfd_getfd": (438, 438),
     # other namespaces and other roots
@@ -41,7 +41,7 @@ FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
     "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "keyctl": (250, 219), "add_key": (248, 217),
     "request_key": (249, 218), "vmsplice": (278, 75), "move_pages": (279, 239), "migrate_pages": (256, 238),
-    # memory and messages that stay after the program, or that its limits do not count
+    # memory and messages that outlive the program, or that its limits do not count
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "shmat": (30, 196),
     "shmctl": (31, 195), "shmdt": (67, 197), "semget": (64, 190), "semop": (65, 193), "semctl": (66, 191),
     "semtimedop": (220, 192), "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187),
@@ -55,7 +55,7 @@ FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
     "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None), "uselib": (134, None),
     "_sysctl": (156, None), "sysfs": (139, None), "ustat": (136, None),
 }  # fmt: skip
-"""Call to its number on (x86_64, aarch64); each answers EPERM."""
+"""Call to its number on (x86_64, aarch64); each fails with EPERM."""
 
 CLONE, CLONE3 = (56, 220), (435, 435)
 IOCTL, SOCKET, SOCKETPAIR = (16, 29), (41, 198), (53, 199)
@@ -85,7 +85,7 @@ def _when(number: int, then: list[Instruction]) -> list[Instruction]:
 
 
 def instructions(machine: str, families: tuple[int, ...]) -> list[Instruction]:
-    """The filter for a machine (`x86_64`, `aarch64`). families: the kinds of sockets that may be made."""
+    """The filter for a machine (`x86_64`, `aarch64`). families: the kinds of sockets that may be created."""
     if machine not in ARCHITECTURES:
         raise Unavailable(
             f"There is no system call filter for {machine} processors.", hint="Expected x86_64 or aarch64."
@@ -96,7 +96,7 @@ def instructions(machine: str, families: tuple[int, ...]) -> list[Instruction]:
         return pair[mine]
 
     program: list[Instruction] = [
-        # 1. A call by another architecture's table has other numbers: no filter for it, so no such calls.
+        # 1. A call by another architecture's table has other numbers: it is not filtered, so it must not happen.
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, ARCHITECTURES[machine]),
         (_RETURN, 0, 0, KILL),
@@ -109,19 +109,19 @@ def instructions(machine: str, families: tuple[int, ...]) -> list[Instruction]:
     program += _when(of(CLONE3), [_fail(ENOSYS)])
     # 4. clone makes threads and processes, but no namespaces.
     program += _when(of(CLONE), [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_ANY_BIT, 0, 1, NEW_NAMESPACES), _fail(EPERM)])
-    # 5. Nothing is typed into a terminal.
+    # 5. Nothing may be typed into a terminal.
     typed: list[Instruction] = [(_LOAD, 0, 0, _SECOND_ARGUMENT)]
     for request in TERMINAL_REQUESTS:
         typed += [(_EQUAL, 0, 1, request), _fail(EPERM)]
     program += _when(of(IOCTL), typed)
-    # 6. Sockets only of the kinds that are allowed here: a network namespace does not hold VSOCK, ALG or others.
+    # 6. Sockets only of the allowed kinds: a network namespace does not confine VSOCK, ALG or others.
     kinds: list[Instruction] = [(_LOAD, 0, 0, _FIRST_ARGUMENT)]
     for family in families:
         kinds += [(_EQUAL, 0, 1, family), (_RETURN, 0, 0, ALLOW)]
     program += _when(of(SOCKET), [*kinds, _fail(EPERM)])
-    # 7. A pair of connected sockets reaches nobody else (asyncio needs one).
+    # 7. A pair of connected sockets reaches no other process (asyncio needs one).
     program += _when(of(SOCKETPAIR), [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_EQUAL, 1, 0, AF_UNIX), _fail(EPERM)])
-    # 8. The list; whatever is left is allowed.
+    # 8. The list; everything else is allowed.
     for pair in FORBIDDEN.values():
         number = pair[mine]
         if number is not None:
@@ -133,7 +133,7 @@ def instructions(machine: str, families: tuple[int, ...]) -> list[Instruction]:
 def seccomp_program(*, sockets: bool, machine: str | None = None) -> bytes:
     """The filter as the kernel and bubblewrap read it: `struct sock_filter` (8 bytes) one after another.
 
-    sockets: whether unix and internet sockets may be made; only right inside a network namespace. Raises Unavailable.
+    sockets: whether unix and internet sockets may be created; only safe inside a network namespace. Raises Unavailable.
     """
     families = (AF_UNIX, AF_INET, AF_INET6) if sockets else ()
     found = instructions(machine or platform.machine(), families)

@@ -1,7 +1,7 @@
-"""A user id for each box, lent by nobody twice at a time on one machine.
+"""Leases of user ids for boxes; on one machine an id is leased to one box at a time.
 
 RLIMIT_NPROC counts the processes of a real user id, and one id may signal and read its own processes: boxes that share
-an id share both. Only root can change ids; everybody else runs boxes under the own one, inside a user namespace.
+an id share both. Only root can change ids; other users run boxes under their own one, inside a user namespace.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from taskapp_kit.errors import SandboxError
 from taskapp_kit.sandbox import processes
 
 DEFAULT_UIDS = range(60_600, 61_100)
-"""Between the ids that distributions and systemd give out, and below 65536, which a container may not pass."""
+"""Between the ids that distributions and systemd assign, and below 65536, the end of a container's range."""
 
 _lock = threading.Lock()
 _next = 0
 
 
 class Lease:
-    """One user id, taken until `release()`. The lock is a name that only one socket on the machine can have."""
+    """One user id, held until `release()`. The lock is an abstract socket name, which can be bound only once."""
 
     def __init__(self, uid: int, held: socket.socket) -> None:
         self.uid = uid
         self._held = held
 
     def release(self) -> None:
-        """Gives the id back. Nothing of it may run any more."""
+        """Gives the id back. No process may still run under it."""
         self._held.close()
 
 
@@ -41,9 +41,9 @@ def lease(uids: Sequence[int]) -> Lease:
     with _lock:
         for turn in range(len(uids)):
             uid = uids[(_next + turn) % len(uids)]
-            if uid <= 0 or uid == processes.GUARD_UID or _belongs_to_somebody(uid):
+            if uid <= 0 or uid == processes.GUARD_UID or _has_account(uid):
                 raise SandboxError(
-                    f"User id {uid} cannot be a box's: it is somebody's, and all its processes would be ended.",
+                    f"User id {uid} cannot be a box's: it belongs to an account, and all its processes would be killed.",
                     hint="Give user_ids that no account has.",
                 )
             held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -67,7 +67,7 @@ def lease(uids: Sequence[int]) -> Lease:
 
 
 @functools.cache
-def _belongs_to_somebody(uid: int) -> bool:
+def _has_account(uid: int) -> bool:
     try:
         pwd.getpwuid(uid)
     except KeyError:

@@ -19,7 +19,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from taskapp_kit.config import tell_children
+from taskapp_kit.config import set_child_logging
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.logs import LogFormat, configure
 from taskapp_kit.serve.connections import ConnectionLimits, Connections
@@ -135,7 +135,7 @@ def log_to_stderr(log_level: str, log_format: LogFormat = "text") -> None:
     Called by commands; a library never configures logging.
     """
     configure(log_level, log_format)
-    tell_children(log_format=log_format, log_level=log_level)
+    set_child_logging(log_format=log_format, log_level=log_level)
 
 
 def _options(grace_seconds: int, limits: ConnectionLimits | None) -> dict[str, Any]:

@@ -79,10 +79,10 @@ def test_several_apps_in_one_file_need_a_name(tmp_path: Path) -> None:
     ("text", "message", "hint"),
     [
         ("x = 1\n", "makes no TaskApp", "Write: app = TaskApp"),
-        ("def f(:\n", "failed while it was imported, at {file}:1: SyntaxError", "Mend the file"),
-        ("\n\n1 / 0\n", "failed while it was imported, at {file}:3: ZeroDivisionError", "Mend the file"),
+        ("def f(:\n", "failed while it was imported, at {file}:1: SyntaxError", "Fix the file"),
+        ("\n\n1 / 0\n", "failed while it was imported, at {file}:3: ZeroDivisionError", "Fix the file"),
         ("import no_such_package_at_all\n", "at {file}:1: ModuleNotFoundError", "pip install no_such_package_at_all"),
-        ("raise SystemExit(3)\n", "at {file}:1: SystemExit", "Mend the file"),
+        ("raise SystemExit(3)\n", "at {file}:1: SystemExit", "Fix the file"),
     ],
 )
 def test_a_file_that_makes_no_app_says_why(text: str, message: str, hint: str, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
             marked=True,
         ),
         "2 actions with text=True (a, b)",
-        "plain words can go to one action only",
+        "plain text can go to one action only",
     ),
     "text action without its str": (
         env(RESET, '@action(text=True)  # !\n    def a(self, n: int) -> Step:\n        """G."""'),
@@ -132,12 +132,12 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "noop that does not fit": (
         env(RESET, '@action(noop={"n": 9})  # !\n    def go(self, n: Literal[1, 2]) -> Step:\n        """G."""'),
         "does not fit it",
-        "mend noop=",
+        "fix noop=",
     ),
     "noop that is no object": (
         env(RESET, '@action(noop=7)  # !\n    def go(self, n: Literal[1, 2]) -> Step:\n        """G."""'),
         "does not fit it",
-        "mend noop=",
+        "fix noop=",
     ),
     "sample that is no function": (
         env(RESET, '@action(sample=3)  # !\n    def go(self, n: int) -> Step:\n        """G."""'),
@@ -209,11 +209,11 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         "has both splits= and tasks=",
         "the keys of tasks=",
     ),
-    "max_steps of zero": (env(RESET, GO, options=", max_steps=0", marked=True), "max_steps=0", "mend max_steps"),
+    "max_steps of zero": (env(RESET, GO, options=", max_steps=0", marked=True), "max_steps=0", "fix max_steps"),
     "max_turns that is a bool": (
         env(RESET, GO, options=", max_turns=True", marked=True),
         "max_turns=True",
-        "mend max_turns",
+        "fix max_turns",
     ),
     "max_refusals of zero": (env(RESET, GO, options=", max_refusals=0", marked=True), "max_refusals=0", "max_refusals"),
     "max_turns of tasks": (
@@ -229,7 +229,7 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "step timeout that is NaN": (
         env(RESET, GO, options=", step_timeout_seconds=math.nan", marked=True),
         "step_timeout_seconds=nan",
-        "mend it",
+        "fix it",
     ),
     "unknown isolation": (
         env(RESET, GO, options=', isolation="proces"', marked=True),
@@ -239,7 +239,7 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "reward range upside down": (
         env(RESET, GO, options=", reward_range=(1, 0)", marked=True),
         "reward_range=(1, 0)",
-        "mend reward_range",
+        "fix reward_range",
     ),
     "baselines that are no numbers": (
         env(RESET, GO, options=', baselines={"random": "low"}', marked=True),
@@ -304,7 +304,7 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "scale upside down": (
         GOOD + "@app.rubric(scale=(1, 0))  # !\ndef r(trajectory): return 1.0",
         "scale=(1, 0)",
-        "mend scale",
+        "fix scale",
     ),
     "duplicate rubric": (
         GOOD + "@app.rubric\ndef r(trajectory): return 1.0\n@app.rubric(name='r')  # !\ndef s(trajectory): return 1.0",
@@ -325,7 +325,7 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "judge with no samples": (
         GOOD + "@app.judge(weight=0, samples=0)  # !\ndef j(trajectory):\n    'Good?'",
         "samples=0",
-        "mend samples",
+        "fix samples",
     ),
     "gold that takes the seed": (
         GOOD + "@app.policy('gold')  # !\ndef p(observation, seed): return {}",
@@ -345,7 +345,7 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "published is no number": (
         GOOD + '@app.aggregate(published={"a paper": {"score": float("nan")}})  # !\ndef g(rollouts): return 1',
         "has published=",
-        "mend published",
+        "fix published",
     ),
     "aggregate of two": (
         GOOD + "@app.aggregate  # !\ndef g(rollouts, more): return 1",
@@ -393,7 +393,7 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     ),
     "prompt with single braces": (
         'app = TaskApp("a")\napp.tasks("t", prompt="Say } now", train=[{"q": 1}])  # !',
-        "is no format string",
+        "is not a format string",
         "double the braces",
     ),
     "prompt that does not fit the rows": (
@@ -415,7 +415,7 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "rows that raise": (
         'app = TaskApp("a")\napp.tasks("t", prompt="x", train=lambda: 1 / 0)  # !',
         "the rows raised ZeroDivisionError",
-        "mend them",
+        "fix them",
     ),
     "a row file that is not there": (
         'app = TaskApp("a")\napp.tasks("t", prompt="x", train="no.jsonl")  # !',

@@ -126,7 +126,7 @@ def test_a_file_of_somebody_else_is_not_read(tmp_path: Path) -> None:
         secret = folder.path / "secret"
         secret.write_text("of the host")
         os.link(secret, folder.files / "hard")
-        with pytest.raises(SandboxError, match="not a plain file of the box's own"):
+        with pytest.raises(SandboxError, match="not a regular file of the box's own"):
             folder.read("hard", most_bytes=100)
     finally:
         folder.remove()

@@ -62,11 +62,11 @@ class Worker:
         """Imports the app and prepares its environments. Raises DiscoveryError, DeclarationError."""
         import gc
 
-        from taskapp_kit.config import told_by_parent
+        from taskapp_kit.config import take_parent_logging
         from taskapp_kit.logs import configure
         from taskapp_kit.system.child_python import add_import_folder
 
-        log_format, log_level = told_by_parent()
+        log_format, log_level = take_parent_logging()
         configure(log_level, log_format, worker=os.getpid())
         for folder in reversed(self.folders):
             add_import_folder(folder)
