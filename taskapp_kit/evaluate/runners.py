@@ -198,9 +198,9 @@ class LocalRunner:
         watch = global_random.GlobalRandomWatch() if self._alone and environment not in self.warnings else None
         began = time.monotonic()
         try:
-            course = await self._service.admit(request)
-            prompt = course.endpoint is not None  # a model's turn takes long, another policy's may be too short
-            return Result.of_rollout(await self._service.run(course, tell=progress.count_event, prompt=prompt))
+            admitted = await self._service.admit(request)
+            prompt = admitted.endpoint is not None  # a model's turn takes long, another policy's may be too short
+            return Result.of_rollout(await self._service.run(admitted, tell=progress.count_event, prompt=prompt))
         except RolloutFailed as failed:
             return Result.of_failure(
                 failed.failure,

@@ -23,7 +23,7 @@ def plan(seeds: str = "0-9") -> EvalPlan:
 
 
 def config(asked: EvalPlan, eval_id: str = "e1") -> dict[str, Any]:
-    return {"asked": asked.told(), "eval_id": eval_id}
+    return {"asked": asked.to_json(), "eval_id": eval_id}
 
 
 def result(seed: int, *, failed: bool = False) -> Result:

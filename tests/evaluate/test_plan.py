@@ -39,7 +39,7 @@ def test_what_is_told_holds_no_key() -> None:
         "extra_headers": {"Authorization": "CANARY"}, "temperature": 0.5,
     }  # fmt: skip
     plan = EvalPlan(Seeds.read("0-9"), policy)
-    told = plan.told()
+    told = plan.to_json()
     assert "CANARY" not in json.dumps(told)
     assert told["policy"] == {
         "model": "m", "temperature": 0.5, "inference_url": "https://h/v1?cid=c1", "others": ["extra_headers"],

@@ -70,11 +70,11 @@ def test_a_rollout_that_has_not_ended_is_seen(evaluations: Any, tmp_path: Path, 
 def test_costs_are_summed_where_prices_are_known() -> None:
     progress = Progress()
     usage = {"prompt_tokens": 10.0, "completion_tokens": 2.0, "total_tokens": 12.0}
-    progress.tell(Answered(0, Decision(usage=usage)))
-    progress.tell(Answered(1, Decision(), scripted=True))
+    progress.count_event(Answered(0, Decision(usage=usage)))
+    progress.count_event(Answered(1, Decision(), scripted=True))
     assert (progress.turns, progress.tokens, progress.cost) == (1, 12.0, None)
-    progress.tell(Answered(1, Decision(usage=usage, details={"cost": 0.25})))
-    progress.tell(Answered(2, Decision(usage=usage, details={"cost": 0.5})))
+    progress.count_event(Answered(1, Decision(usage=usage, details={"cost": 0.25})))
+    progress.count_event(Answered(2, Decision(usage=usage, details={"cost": 0.5})))
     assert (progress.turns, progress.tokens, progress.cost) == (3, 36.0, 0.75)
 
 
