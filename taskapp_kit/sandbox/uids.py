@@ -43,7 +43,7 @@ def lease(uids: Sequence[int]) -> Lease:
             uid = uids[(_next + turn) % len(uids)]
             if uid <= 0 or uid == processes.GUARD_UID or _has_account(uid):
                 raise SandboxError(
-                    f"User id {uid} cannot be a box's: it belongs to an account, and all its processes would be killed.",
+                    f"User id {uid} cannot be a box's: it is reserved or an account's, and all its processes would be killed.",
                     hint="Give user_ids that no account has.",
                 )
             held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -88,10 +88,10 @@ def test_a_line_that_is_wrong_in_the_middle_is_told_not_dropped(tmp_path: Path) 
     directory.close()
     lines = (tmp_path / RESULTS).read_bytes().splitlines(keepends=True)
     for spoiled, said in (
-        ([lines[0], b"}{\n", lines[2]], "line 2, is no JSON object"),
-        ([lines[0], lines[1], lines[0]], "line 3, has a result that another line has"),
-        ([lines[0].replace(b'"seed":0', b'"seed":77')], "line 1, names a rollout that was not asked for"),
-        ([lines[0].replace(b'"status"', b'"state"')], "line 1, is no result"),
+        ([lines[0], b"}{\n", lines[2]], "line 2, is not a JSON object"),
+        ([lines[0], lines[1], lines[0]], "line 3, repeats the result of another line"),
+        ([lines[0].replace(b'"seed":0', b'"seed":77')], "line 1, names a rollout that was not requested"),
+        ([lines[0].replace(b'"status"', b'"state"')], "line 1, is not a result"),
     ):
         (tmp_path / RESULTS).write_bytes(b"".join(spoiled))
         with pytest.raises(StoreError, match=said):
@@ -126,7 +126,7 @@ def test_without_resume_what_is_there_is_left_alone(tmp_path: Path) -> None:
     directory.append([(0, result(0))])
     directory.close()
     before = (tmp_path / RESULTS).read_bytes(), (tmp_path / CONFIG).read_bytes()
-    with pytest.raises(ConfigError, match="holds an evaluation already") as refused:
+    with pytest.raises(ConfigError, match="already holds an evaluation") as refused:
         opened(tmp_path, resume=False)
     assert "--resume" in refused.value.hint
     with pytest.raises(ConfigError, match="seeds was 0-9, is 0-8"):
@@ -154,7 +154,7 @@ def test_files_of_somebody_else_are_not_touched(tmp_path: Path) -> None:
     assert (tmp_path / CONFIG).read_text() == '{"mine": true}'
     (tmp_path / CONFIG).unlink()
     (tmp_path / RESULTS).write_text("1\n")
-    with pytest.raises(ConfigError, match="nobody can say what was evaluated"):
+    with pytest.raises(ConfigError, match="unknown what was evaluated"):
         opened(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot hold results"):

@@ -403,8 +403,13 @@ def style(answer_text):
         ('combine = "median"', 'combine = "max"', "", "has combine 'max'"),
         ('combine = "median"', 'combin = "max"', "", "has 'combin', which nothing reads"),
         ("[judge]\n", "[[judge]]\n", "", "a table"),
-        ("", "", "@app.rubric\ndef style(answer_text): return 1.0\n", "and an @app.rubric of its name answers by code"),
-        ("", "", "@app.judge\ndef style(answer_text):\n  '''?'''\n  return 'x'\n", "which is asked by itself"),
+        (
+            "",
+            "",
+            "@app.rubric\ndef style(answer_text): return 1.0\n",
+            "and an @app.rubric of its name scores it in code",
+        ),
+        ("", "", "@app.judge\ndef style(answer_text):\n  '''?'''\n  return 'x'\n", "which has its own call"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_told(tmp_path: Path, old: str, new: str, more: str, found: str) -> None:
