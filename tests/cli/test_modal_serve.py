@@ -32,7 +32,12 @@ def _takes_ctrl_c() -> None:
 
 
 @pytest.mark.parametrize(
-    ("edits", "stop"), [(True, signal.SIGINT), pytest.param(False, signal.SIGHUP, marks=pytest.mark.exhaustive)]
+    ("edits", "stop"),
+    [
+        (False, signal.SIGINT),
+        pytest.param(True, signal.SIGINT, marks=pytest.mark.exhaustive),
+        pytest.param(False, signal.SIGHUP, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_it_serves_follows_an_edit_and_goes(tmp_path: Path, edits: bool, stop: signal.Signals) -> None:
     """At Ctrl-C, and when its terminal is closed."""

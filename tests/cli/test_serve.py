@@ -7,7 +7,6 @@ import signal
 import socket
 import sqlite3
 import subprocess
-import sys
 from pathlib import Path
 
 import httpx
@@ -15,7 +14,7 @@ import pytest
 
 from tests.waiting import until
 
-from .conftest import ADDER, CAPITALS, ROOT, Run, Served, clean_environ, serving
+from .conftest import ADDER, ROOT, Run, Served, serving
 
 BODY = {"run_id": "r1", "env": {"seed": 3}, "policy": {"config": {"policy": "gold"}}, "ops": [], "mode": "eval"}
 ROUTES = [("GET", "/health"), ("GET", "/info"), ("GET", "/task_info?seed=0"), ("POST", "/rollout")]
@@ -69,16 +68,7 @@ def test_what_is_answered_is_kept_and_docs_are_open_on_loopback(adder_server: Se
     assert httpx.get(adder_server.url + "/docs").status_code == 200
 
 
-def test_ctrl_c_ends_it_with_status_0(tmp_path: Path) -> None:
-    with serving(tmp_path, CAPITALS, "--store", "none") as served:
-        assert ask(served, "GET", "/health", served.key).status_code == 200
-        served.process.send_signal(signal.SIGINT)
-        assert served.process.wait(20) == 0
-        assert served.err.strip() == "Stopped."
-    assert not (tmp_path / ".taskapp").exists()
-
-
-def test_a_key_of_ones_own_is_used_and_never_shown(tmp_path: Path) -> None:
+def test_a_key_of_ones_own_is_used_and_never_shown_and_ctrl_c_ends_it_with_status_0(tmp_path: Path) -> None:
     (tmp_path / "my.env").write_text("ENVIRONMENT_API_KEY=my-own-key-4711\n")
     with serving(tmp_path, ADDER, "--env-file", "my.env", "--store", "none") as served:
         assert served.key is None
@@ -86,7 +76,11 @@ def test_a_key_of_ones_own_is_used_and_never_shown(tmp_path: Path) -> None:
         assert ask(served, "GET", "/health", "other").status_code == 401
         assert "ENVIRONMENT_API_KEY (--env-file my.env" in served.out
         assert "none: rollouts are answered and not kept" in served.out
+        served.process.send_signal(signal.SIGINT)
+        assert served.process.wait(20) == 0
+        assert served.err.strip() == "Stopped."
         assert "my-own-key-4711" not in served.out + served.err
+    assert not (tmp_path / ".taskapp").exists()
 
 
 def test_elsewhere_than_on_loopback_it_serves_with_a_key_and_closes_its_docs(tmp_path: Path) -> None:
@@ -149,7 +143,7 @@ def test_reload_serves_the_changed_file_under_the_same_key(tmp_path: Path) -> No
     app = tmp_path / "adder.py"
     app.write_text(Path(ADDER).read_text())
     with serving(tmp_path, "adder.py", "--reload", "--store", "none") as served:
-        assert _version(served) == "1.0.0"
+        until(lambda: _version(served) == "1.0.0")
         app.write_text(app.read_text().replace("max_steps=20", "max_steps=-20"))
         until(lambda: "max_steps=-20" in served.err)
         app.write_text(app.read_text().replace("max_steps=-20", "max_steps=20").replace("1.0.0", "2.0.0"))
@@ -167,17 +161,14 @@ def _version(served: Served) -> str | None:
         return None
 
 
-def test_a_heavy_judge_is_refused_with_the_variable(tmp_path: Path) -> None:
+def test_a_heavy_judge_is_refused_with_the_variable(run: Run, tmp_path: Path) -> None:
     text = (
         Path(ADDER).read_text()
         + '\n\n@app.judge(weight=1)\ndef kind(trajectory: Trajectory) -> str:\n    """Kind?"""\n    return ""\n'
     )
     (tmp_path / "judged.py").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "-m", "taskapp_kit", "serve", "judged.py", "--port", "0"],
-        check=False, cwd=tmp_path, env=clean_environ(), capture_output=True, text=True, timeout=30,
-    )  # fmt: skip
-    assert done.returncode == 1
+    done = run("serve", "judged.py", "--port", "0")
+    assert done.exit_code == 1
     assert re.search(r"Error: judge 'kind'.*TASKAPP_JUDGE_URL", done.stderr)
     assert "Traceback" not in done.stderr
     assert not [name for name in os.environ if name.startswith("TASKAPP_SERVED")]
