@@ -8,6 +8,8 @@ import pytest
 
 from taskapp_kit.backend.engine import JobDocument
 from taskapp_kit.backend.rollout_plan import JobPlan, read_plan
+from taskapp_kit.client.config.rl_config import rl_config_of
+from taskapp_kit.errors import JobConfigError
 
 
 def plan(config: dict[str, Any], **more: Any) -> JobPlan:
@@ -70,6 +72,40 @@ def test_every_problem_is_reported() -> None:
     for name in ("num_epochs", "batch_size", "iterations_per_epoch", "ops", "env_name", "policy_config", "[data] seeds",
                  "[evaluation] seeds", "instances", "reward_blend"):  # fmt: skip
         assert any(name in problem for problem in problems), name
+
+
+def test_a_wrong_value_has_the_sentence_of_the_configs_own_check() -> None:
+    """So that a backend, which runs both checks, reports it once."""
+    config = {"job": {"model": "m"}, "training": {"batch_size": 0}, "data": {"seeds": [1, -1]}, "rollout": {"ops": [7]}}
+    with pytest.raises(JobConfigError) as caught:
+        rl_config_of(config)
+    assert read_plan(JobDocument("rl_1", "http://h", config)) == (None, list(caught.value.problems))
+    assert len(caught.value.problems) == 3
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("training", "num_epochs", 100_001),
+        ("training", "iterations_per_epoch", 1_000_001),
+        ("training", "batch_size", 10_001),
+        ("training", "group_size", 1_001),
+        ("training", "async_semaphore_max", 1_000_001),
+        ("rollout", "max_concurrent_rollouts", 1_000_001),
+        ("rollout", "max_turns", 100_001),
+        ("rollout", "env_name", "x" * 513),
+        ("rollout", "policy_name", "a\nb"),
+        ("rollout", "ops", ["agent"] * 200_001),
+        ("policy", "inference_url", "http://h/" + "x" * 512),
+        ("data", "seeds", []),
+        ("evaluation", "instances", 1_000_001),
+    ],
+)
+def test_what_the_engine_cannot_do_is_a_problem_though_the_config_is_valid(section: str, key: str, value: Any) -> None:
+    config = {"job": {"model": "m"}, section: {key: value}}
+    rl_config_of(config)
+    made, (problem,) = read_plan(JobDocument("rl_1", "http://h", config))
+    assert made is None and f"[{section}] {key}" in problem and len(problem) < 300
 
 
 def test_a_job_of_too_many_rollouts_is_refused() -> None:

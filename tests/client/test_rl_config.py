@@ -495,6 +495,8 @@ def test_overrides_that_are_none(tmp_path: Path) -> None:
     for wrong in (endless, {3: 4}, [1], {"training": {1: 2}}):
         with pytest.raises(JobConfigError):
             config.with_overrides(wrong)  # type: ignore[arg-type]
+    with pytest.raises(JobConfigError, match=r"overrides: \[tags\]: found a name that is not Unicode"):
+        config.with_overrides({"tags": {"\ud800": 1}})
     for odd in (object(), {1, 2}, b"x", float("nan"), 2**70):
         with pytest.raises(JobConfigError, match=r"overrides: \[tags\] odd"):
             config.with_overrides({"tags": {"odd": odd}})
