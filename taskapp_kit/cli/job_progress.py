@@ -14,6 +14,7 @@ import click
 
 from taskapp_kit.cli.terminal import clean, console, number, one_line, table
 from taskapp_kit.cli.text_chart import curve
+from taskapp_kit.errors import JobTimeout
 from taskapp_kit.net.redact import without_keys
 
 if TYPE_CHECKING:
@@ -273,8 +274,20 @@ def cause_of(last: Mapping[str, Any]) -> str:
     return f"The job ended as {word_of(last)}" + (f": {ended(bounded(str(cause)))}" if cause else ".")
 
 
-def left(job: RLJob, backend: str) -> None:
-    """Print that the job is no longer followed."""
+@contextlib.contextmanager
+def leaving_says_so(ctx: click.Context, job: RLJob, backend: str) -> Iterator[None]:
+    """Print, for Ctrl-C and a JobTimeout inside, that the job goes on; Ctrl-C ends the command with status 1."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _print_left(job, backend)
+        ctx.exit(1)
+    except JobTimeout:
+        _print_left(job, backend)
+        raise
+
+
+def _print_left(job: RLJob, backend: str) -> None:
     if job.job_id is None:
         click.echo("\nStopped before the backend had named a job.", err=True)
     else:

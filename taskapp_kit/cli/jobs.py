@@ -11,7 +11,7 @@ import click
 from taskapp_kit.cli.job_options import job_settings
 from taskapp_kit.cli.options import BACKEND, ENV_FILES, POLLING, json_option, options
 from taskapp_kit.cli.terminal import clean, console, example, number, one_line, print_json, table
-from taskapp_kit.errors import JobError, JobTimeout
+from taskapp_kit.errors import JobError
 
 if TYPE_CHECKING:
     from taskapp_kit.cli.job_options import JobSettings
@@ -82,14 +82,8 @@ def follow(
                 job, display, timeout_seconds=poll_timeout, interval_seconds=poll_interval, keys=settings.keys
             )
 
-    try:
+    with following.leaving_says_so(ctx, job, settings.needed_backend()):
         last = asyncio.run(to_its_end())
-    except KeyboardInterrupt:
-        following.left(job, settings.needed_backend())
-        ctx.exit(1)
-    except JobTimeout:
-        following.left(job, settings.needed_backend())
-        raise
     shown = without_keys(last, settings.keys)
     if as_json:
         print_json(shown)

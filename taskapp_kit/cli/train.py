@@ -12,7 +12,7 @@ import click
 from taskapp_kit.cli.job_options import TASK_APP_VARIABLES, job_settings_or_ask
 from taskapp_kit.cli.options import BACKEND, ENV_FILES, POLLING, json_option
 from taskapp_kit.cli.terminal import clean, console, example, print_json
-from taskapp_kit.errors import BackendError, ConfigError, JobError, JobTimeout
+from taskapp_kit.errors import BackendError, ConfigError, JobError
 
 if TYPE_CHECKING:
     from taskapp_kit.cli.job_options import JobSettings
@@ -73,7 +73,7 @@ def command(
     --no-poll, which prints the job's id: one that was taken), 1 one that did not, 2 a config or a setting that is
     wrong. Ctrl-C stops following; the job goes on.
     """
-    from taskapp_kit.cli.job_progress import cause_of, left, report
+    from taskapp_kit.cli.job_progress import cause_of, leaving_says_so, report
     from taskapp_kit.client import RLJob
     from taskapp_kit.client.job_status import succeeded
     from taskapp_kit.net.redact import without_keys
@@ -103,14 +103,8 @@ def command(
         trainer_id=trainer_id,
         model=model,
     )
-    try:
+    with leaving_says_so(ctx, job, backend):
         last = asyncio.run(_run(job, settings, app_url, poll, poll_timeout, poll_interval, quiet=as_json))
-    except KeyboardInterrupt:
-        left(job, backend)
-        ctx.exit(1)
-    except JobTimeout:
-        left(job, backend)
-        raise
     shown = without_keys(last, settings.keys)
     if as_json:
         print_json(shown)

@@ -204,7 +204,7 @@ def test_a_secret_that_another_makes_meanwhile_is_not_called_ours(deploy: Callab
     with Raced({}).running() as plane:
         done = deploy(plane, "--create-secret", "--env-file", "keys.env", "--no-wait")
     assert (done.exit_code, plane.published) == (1, [])
-    assert "The Secret 'capitals-env' was made by somebody else meanwhile" in done.stderr
+    assert "The Secret 'capitals-env' was made by another process meanwhile" in done.stderr
     assert "made ENVIRONMENT_API_KEY" not in done.stderr
 
 
