@@ -163,7 +163,7 @@ def test_a_task_app_without_a_key_of_its_own() -> None:
     with adder(None) as url:
         finding = only(look(url), "key")
     assert (
-        finding.found == "The task app has no key of its own, so it opens to nobody."
+        finding.found == "The task app has no key of its own, so it refuses every request."
         and "ENVIRONMENT_API_KEY" in finding.do
     )
 
@@ -292,7 +292,7 @@ def test_a_server_that_says_nothing() -> None:
         ({"root": None, "health": None}, "task app", "not as a task app: GET / gives 404"),
         ({"health": HTML}, "contract", "GET /health answers 200 with a web page"),
         ({"health": answer(500, body={})}, "contract", "GET /health answers 500; expected 200"),
-        ({"health": answer(body={"healthy": False, "status": "draining"})}, "task app", "says of itself that it is draining"),
+        ({"health": answer(body={"healthy": False, "status": "draining"})}, "task app", "reports that it is draining"),
         ({"health": answer(400, body={"detail": {"error": {"code": "unauthorised", "message": f"try {KEY}"}}})}, "key", "(400)"),
         ({"health": answer(403, text=f"no {KEY}")}, "key", "refuses the key (403)"),
         ({"health": answer(503, body={"detail": {"error": {"code": "missing_environment_api_key", "message": ""}}})}, "key", "no key of its own"),
