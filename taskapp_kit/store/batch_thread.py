@@ -125,15 +125,8 @@ class BatchThread:
             raise
 
     def _written(self, connection: Driver, jobs: Sequence[Job[Any]]) -> list[Any]:
-        with self._database.writing:
-            connection.execute(self._database.begin)
-            try:
-                outcomes = _made(connection, jobs)
-                connection.execute("COMMIT")
-                return outcomes
-            finally:
-                if self._database.in_transaction(connection):
-                    connection.execute("ROLLBACK")
+        with self._database.transaction(connection):
+            return _made(connection, jobs)
 
     def _explained(self, fault: Exception, writes: bool) -> StoreError:
         return self._database.explain(fault, "write" if writes else "read")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -24,13 +24,25 @@ class Cursor(Protocol):
         """Rows that were written."""
         ...
 
+    def executemany(self, statement: str, parameters: Sequence[Sequence[Any]], /) -> object:
+        """Runs one statement for each of these parameters."""
+        ...
+
     def fetchone(self) -> Sequence[Any] | None:
         """The next row; None when there is none."""
         ...
 
+    def fetchall(self) -> Sequence[Sequence[Any]]:
+        """The rows that are left."""
+        ...
+
 
 class Driver(Protocol):
-    """A connection of a driver's own, without SQLAlchemy: which saves some 50 µs for each small job."""
+    """A connection of a driver's own, without SQLAlchemy: a commit takes 0.1 to 0.2 ms less of CPU by it."""
+
+    def cursor(self) -> Cursor:
+        """A cursor on it."""
+        ...
 
     def execute(self, statement: str, parameters: Sequence[Any] = ..., /) -> Cursor:
         """Runs one statement."""
@@ -78,6 +90,18 @@ class SqlDatabase(ABC):
     @abstractmethod
     def in_transaction(self, connection: Driver) -> bool:
         """Whether a transaction was begun on it that can still be rolled back."""
+
+    @contextmanager
+    def transaction(self, connection: Driver) -> Iterator[None]:
+        """A transaction that writes: committed at the end of the block, rolled back when the block raises."""
+        with self.writing:
+            connection.execute(self.begin)
+            try:
+                yield
+                connection.execute("COMMIT")
+            finally:
+                if self.in_transaction(connection):
+                    connection.execute("ROLLBACK")
 
     @abstractmethod
     def explain(self, fault: Exception, doing: str) -> StoreError:

@@ -7,8 +7,8 @@ connection for each transaction, as PgBouncer and the poolers of serverless Post
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, cast
 
 import psycopg
@@ -114,6 +114,13 @@ class PostgresDatabase(SqlDatabase):
         if held.closed:
             return False
         return held.info.transaction_status in (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
+
+    @contextmanager
+    def transaction(self, connection: Driver) -> Iterator[None]:
+        """A transaction that writes: committed at the end of the block, rolled back when the block raises."""
+        cast(BoundedConnection, connection).patience_seconds = self._patience_seconds  # `findings` may have raised it
+        with super().transaction(connection):
+            yield
 
     def explain(self, fault: Exception, doing: str) -> StoreError:
         """A sentence for what was raised while `doing` (open, read, write); the cause stays untold."""

@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Delete,
+    PoolProxiedConnection,
     Select,
     Table,
     bindparam,
@@ -28,11 +29,10 @@ from sqlalchemy import (
     true,
     tuple_,
 )
-from sqlalchemy.exc import SQLAlchemyError
 
 from taskapp_kit.contract.protocols import Clock, RolloutQuery, RolloutSummaryRow, StoredRollout
 from taskapp_kit.errors import StoreError, StoreRefusal
-from taskapp_kit.store.database import SqlDatabase
+from taskapp_kit.store.database import Driver, SqlDatabase
 from taskapp_kit.store.group_commit import GroupCommit, Outcome
 from taskapp_kit.store.idempotency_sql import SqlIdempotencyStore
 from taskapp_kit.store.rows import Row, differing, from_row, to_row
@@ -48,7 +48,6 @@ SAVE_SECONDS = 60.0
 
 _ROLLOUT = select(*ROLLOUTS.columns).where(ROLLOUTS.c.rollout_id == bindparam("rollout_id"))
 _BLOB = select(BLOBS.c.bytes).where(BLOBS.c.sha256 == bindparam("sha256"))
-_BLOBS_THERE = select(BLOBS.c.sha256).where(BLOBS.c.sha256.in_(bindparam("names", expanding=True)))
 _COLUMN_OF = {"policy": "policy_name", "boundary": "failure_boundary"}
 _EQUAL = ("app", "environment", "policy", "status", "boundary", "run_id", "group_id", "key_label")
 _LISTED = [column for column in ROLLOUTS.columns if column.name != "events"]
@@ -115,7 +114,8 @@ class SqlStore:
         self.place = database.place
         self._insert_rollout = _inserting(ROLLOUTS, database.spelling.mark)
         self._insert_blob = _inserting(BLOBS, database.spelling.mark)
-        self._connection: Connection | None = None
+        self._select_rollout = _selecting(ROLLOUTS, "rollout_id", database.spelling.mark)
+        self._connection: PoolProxiedConnection | None = None
         self._closed = False
         self._readers = ThreadPoolExecutor(2, thread_name_prefix="taskapp-store-reader")
         self._writer = GroupCommit(self._commit, self.place)
@@ -331,29 +331,33 @@ class SqlStore:
     def _transaction(self, rows: Sequence[tuple[int, Row]]) -> list[tuple[int, Outcome]]:
         self._database.same_file()
         if self._connection is None:
-            self._connection = self._database.writer.connect()
-        connection = self._connection
+            self._connection = self._database.writer.raw_connection()
+        connection = cast(Driver, self._connection.dbapi_connection)
         refused: dict[int, StoreError] = {}
-        with self._database.turn, self._database.writing, connection.begin():
-            if asked := {name for _, row in rows for name in row.lacking}:
-                there = set(connection.execute(_BLOBS_THERE, {"names": sorted(asked)}).scalars())
+        with self._database.turn, self._database.transaction(connection):
+            if lacking := {name for _, row in rows for name in row.lacking}:
+                marks = ", ".join(self._database.spelling.mark for _ in lacking)
+                found = connection.execute(f"SELECT sha256 FROM blobs WHERE sha256 IN ({marks})", sorted(lacking))  # noqa: S608 - marks
+                there = {name for (name,) in found.fetchall()}
                 for index, row in rows:
-                    lacking = [name for name in row.lacking if name not in there]
-                    if lacking:
-                        refused[index] = _lacks(row, lacking)
+                    missing = [name for name in row.lacking if name not in there]
+                    if missing:
+                        refused[index] = _lacks(row, missing)
             wanted = [(index, row) for index, row in rows if index not in refused]
             if wanted:
-                result = connection.exec_driver_sql(self._insert_rollout, [row.values for _, row in wanted])
-                if result.rowcount != len(wanted):  # some id was there already: with the same content?
+                cursor = connection.cursor()
+                cursor.executemany(self._insert_rollout, [row.values for _, row in wanted])
+                if cursor.rowcount != len(wanted):  # some id was there already: with the same content?
                     for index, row in wanted:
-                        stored = connection.execute(_ROLLOUT, {"rollout_id": row.rollout_id}).one()
+                        stored = connection.execute(self._select_rollout, (row.rollout_id,)).fetchone()
+                        assert stored is not None, "it was inserted or there before"
                         columns = differing(stored, row.values)
                         if columns:
                             refused[index] = _other(row, columns)
             # In one order everywhere: two servers that keep the same pictures wait for each other, and never in a ring.
             blobs = sorted(blob for index, row in wanted if index not in refused for blob in row.blobs)
             if blobs:
-                connection.exec_driver_sql(self._insert_blob, blobs)
+                connection.cursor().executemany(self._insert_blob, blobs)
         return [(index, refused.get(index)) for index, _ in rows]
 
     def _forget_connection(self) -> None:
@@ -362,10 +366,10 @@ class SqlStore:
         if connection is None:
             return
         with self._database.turn:
-            try:
-                connection.close()
-            except SQLAlchemyError:
+            if getattr(connection.dbapi_connection, "closed", False):  # of Postgres: the server is gone
                 connection.invalidate()
+            else:
+                connection.close()
 
     def _checked(self, connection: Connection) -> StoreCheck:
         findings = self._database.findings(connection)
@@ -393,9 +397,17 @@ class SqlStore:
 
 def _inserting(table: Table, mark: str) -> str:
     """A statement of the driver's own: SQLAlchemy's would look at each value of each row once more."""
-    names = ", ".join(column.name for column in table.columns)
+    names = _names(table)
     marks = ", ".join(mark for _ in table.columns)
     return f"INSERT INTO {table.name} ({names}) VALUES ({marks}) ON CONFLICT DO NOTHING"  # noqa: S608 - our own names
+
+
+def _selecting(table: Table, key: str, mark: str) -> str:
+    return f"SELECT {_names(table)} FROM {table.name} WHERE {key} = {mark}"  # noqa: S608 - our own names
+
+
+def _names(table: Table) -> str:
+    return ", ".join(column.name for column in table.columns)
 
 
 def _lacks(row: Row, lacking: Sequence[str]) -> StoreRefusal:
