@@ -126,7 +126,6 @@ FOREIGN = {
         "contract.wire",
         "declare.signature",
         "declare.tasks",
-        "rollout.response",
         "serve",
     },
     "pytest": {"testing.pytest_plugin"},

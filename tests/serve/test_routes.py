@@ -337,15 +337,15 @@ def test_what_cannot_be_kept_is_not_answered() -> None:
 
 
 class Forgetful(Service):
-    """A service whose answers do not fit."""
+    """A service whose answers are not JSON."""
 
     async def rollout(self, request: RolloutRequest, **more: Any) -> Rollout:
         played = await super().rollout(request, **more)
-        played.digest = 7  # type: ignore[assignment]
+        played.digest = object()  # type: ignore[assignment]
         return played
 
 
-def test_an_answer_that_does_not_fit_its_model_is_500(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_answer_that_cannot_be_written_is_500(caplog: pytest.LogCaptureFixture) -> None:
     with opened(make=Forgetful) as odd:
         response = odd.client.post("/rollout", json=request_body())
     error = error_of(response)
