@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import inspect
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -127,6 +128,14 @@ Content = Any
 """A recorded observation: None, str, JSON dict, or a list of str (text blocks) and Image."""
 
 
+_DATA = frozenset({type(None), bool, int, float, str, dict, list, tuple})
+
+
+def is_awaitable(value: Any) -> bool:
+    """As `inspect.isawaitable`, which asks an abstract class; mere data is known without that."""
+    return type(value) not in _DATA and inspect.isawaitable(value)
+
+
 def plain(value: Any, path: str, depth: int = 0) -> Json:
     """Copies an author's value into plain JSON: numpy and pydantic values become lists, numbers and dicts.
 
@@ -149,7 +158,7 @@ def plain(value: Any, path: str, depth: int = 0) -> Json:
         return value
     if depth >= MAX_DEPTH:
         raise NotJson(path, f"is nested more than {MAX_DEPTH} deep (does it hold itself?)")
-    if isinstance(value, Mapping):
+    if kind is dict or isinstance(value, Mapping):  # a dict without asking an abstract class
         return _members(value, path, depth)
     if isinstance(value, (list, tuple)):
         result: list[Json] = []
@@ -254,7 +263,7 @@ def as_object(value: Any) -> dict[str, Any]:
 def content(value: Any) -> Content:
     """Converts an author's observation to recorded content. Raises NotJson."""
     kind = type(value)
-    if kind is str or value is None:
+    if kind is str or kind is dict or value is None:
         return plain(value, "observation")
     if isinstance(value, Text):
         return plain(value.text, "observation")

@@ -156,6 +156,9 @@ def fold(events: Iterable[Event]) -> Trajectory:
     trajectory = Trajectory(first.environment, first.version, first.split, first.seed, first.config)
     turns, steps = trajectory.turns, trajectory.steps
     for event in remaining:
+        kind = type(event)
+        if kind is Called or kind is Acted:
+            continue
         if isinstance(event, Stepped):
             steps.append(event.step)
             turns[-1].steps.append(event.step)

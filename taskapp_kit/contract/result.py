@@ -212,7 +212,7 @@ class Rollout(RolloutResult):
 
 def failure_of(events: list[Event]) -> Failure | None:
     """The failure of the last `failed` event; None without one."""
-    return next((event.failure() for event in reversed(events) if isinstance(event, Failed)), None)
+    return next((event.failure() for event in reversed(events) if type(event) is Failed), None)
 
 
 def _usage_of(trajectory: Trajectory) -> dict[str, float]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from taskapp_kit.contract.chat import ModelPort
-from taskapp_kit.contract.content import Content, Image, Json, NotJson, content, plain, without_surrogates
+from taskapp_kit.contract.content import Content, Image, Json, NotJson, content, is_awaitable, plain, without_surrogates
 from taskapp_kit.contract.identity import derived_rng
 from taskapp_kit.contract.protocols import Tool
 from taskapp_kit.contract.trajectory import Step
@@ -236,7 +236,7 @@ class EnvironmentHost:
 
     def _finish(self, value: Any) -> Any:
         """The value itself, or what an async method's coroutine comes to."""
-        if type(value) is Step or type(value) is str or not inspect.isawaitable(value):
+        if type(value) is Step or not is_awaitable(value):
             return value
         if self._runner is None:
             self._runner = asyncio.Runner()

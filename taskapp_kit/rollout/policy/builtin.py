@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from taskapp_kit.contract.content import Json, NotJson, plain, without_images
+from taskapp_kit.contract.content import Json, NotJson, is_awaitable, plain, without_images
 from taskapp_kit.contract.identity import derived_rng
 from taskapp_kit.contract.protocols import PolicyStops, Tool, View
 from taskapp_kit.contract.trajectory import Decision, Recording, ToolCall
@@ -199,7 +199,7 @@ class AuthorPolicy:
         given["observation"] = observation if isinstance(observation, str) else plain(observation, "")
         given["task"] = view.task
         returned = self._function(**{name: given[name] for name in self._wants})
-        if inspect.isawaitable(returned):
+        if is_awaitable(returned):
             if inspect.iscoroutine(returned):
                 returned.close()
             raise PolicyError(
@@ -216,7 +216,7 @@ def answer_from(value: Any, who: str) -> Decision:
     """
     if isinstance(value, str):
         return Decision(output=value)
-    if isinstance(value, Mapping) and value:
+    if (type(value) is dict or isinstance(value, Mapping)) and value:
         if set(value) == {"tool", "args"} and isinstance(value["tool"], str):
             return Decision([ToolCall(value["tool"], _plain(value["args"], who))])
         return Decision([ToolCall(str(tool), _plain(args, who)) for tool, args in value.items()])

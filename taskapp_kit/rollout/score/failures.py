@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import uuid
 from typing import Any
 
+from taskapp_kit.contract.content import is_awaitable
 from taskapp_kit.contract.scorecard import JudgeRecord
 from taskapp_kit.errors import Failure
 
@@ -45,7 +45,7 @@ def failed(what: str, error: BaseException) -> ScoringFailed:
 
 def finished(value: Any) -> Any:
     """The value, or what an async criterion's coroutine comes to (on a loop of this thread's own)."""
-    if inspect.isawaitable(value):
+    if is_awaitable(value):
 
         async def awaited() -> Any:
             return await value
