@@ -21,6 +21,8 @@ pytest.register_assert_rewrite("tests.idempotency_contract")
 # How long an example takes says how busy the machine is.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+# Where exhaustive repetitions are left out, a test of a law draws fewer examples.
+settings.register_profile("fewer", settings.get_profile("untimed"), max_examples=30)
 
 _new_context = ssl.create_default_context
 _shared_context = cache(lambda cafile: _new_context(cafile=cafile))
@@ -44,6 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background has it, and the children with it
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "not exhaustive" in config.option.markexpr:
+        settings.load_profile("fewer")
     if config.option.sentinels is not None:
         from tests.sentinel_run import SentinelRun
 

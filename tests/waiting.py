@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    """Returns once the condition holds; fails after `seconds`."""
+def until(condition: Callable[[], T], seconds: float = 60.0, what: str = "the condition") -> T:
+    """Returns what the condition returns once that is true, asking every 10 ms; fails after `seconds`, naming `what`."""
     end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come true in time"
+    while not (found := condition()):
+        assert time.monotonic() < end, f"not true within {seconds:g} s: {what}"
         time.sleep(0.01)
+    return found

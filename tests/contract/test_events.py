@@ -58,7 +58,6 @@ def contents(events: list[Event]) -> list[Any]:
 
 
 @given(episodes())
-@settings(max_examples=150)
 def test_events_come_back_from_json_as_they_were(events: list[Event]) -> None:
     blobs = {picture.hash: picture.png for item in contents(events) for picture in images(item)}
     stored = orjson.loads(orjson.dumps([to_json(seq, event) for seq, event in enumerate(events)]))
@@ -73,7 +72,6 @@ def test_events_come_back_from_json_as_they_were(events: list[Event]) -> None:
 
 
 @given(episodes())
-@settings(max_examples=100)
 def test_without_their_blobs_pictures_stay_out_and_the_digest_stays(events: list[Event]) -> None:
     back = [from_json(to_json(seq, event)) for seq, event in enumerate(events)]
     assert not any(True for item in contents(back) for _ in images(item))
@@ -81,7 +79,6 @@ def test_without_their_blobs_pictures_stay_out_and_the_digest_stays(events: list
 
 
 @given(episodes())
-@settings(max_examples=100)
 def test_a_trajectory_is_the_fold_of_its_events(events: list[Event]) -> None:
     trajectory = fold(events)
     first, ended = events[0], next(event for event in events if isinstance(event, EpisodeEnded))
@@ -169,7 +166,6 @@ def without_end_state(events: list[Event]) -> list[Event]:
 
 
 @given(episodes())
-@settings(max_examples=150)
 def test_events_that_were_read_are_encoded_again_byte_for_byte(events: list[Event]) -> None:
     blobs = {image.hash: image.png for image in pictures(events)}
     encoded = encode(events)
@@ -181,7 +177,6 @@ def test_events_that_were_read_are_encoded_again_byte_for_byte(events: list[Even
 
 
 @given(episodes(), st.data())
-@settings(max_examples=100)
 def test_what_was_encoded_folds_to_the_same_trajectory_in_whatever_pieces_it_came(
     events: list[Event], data: st.DataObject
 ) -> None:
@@ -198,7 +193,6 @@ def test_what_was_encoded_folds_to_the_same_trajectory_in_whatever_pieces_it_cam
 
 
 @given(episodes(), st.data())
-@settings(max_examples=100)
 def test_the_events_until_any_moment_fold_to_the_beginning_of_the_whole(
     events: list[Event], data: st.DataObject
 ) -> None:
@@ -244,7 +238,6 @@ def otherwise(event: Event, data: st.DataObject) -> Event:
 
 
 @given(episodes(), st.data())
-@settings(max_examples=100)
 def test_ids_times_tokens_config_and_the_order_of_keys_leave_the_digest(
     events: list[Event], data: st.DataObject
 ) -> None:
@@ -284,7 +277,6 @@ def another_process() -> Iterator[Callable[[bytes], str]]:
 
 
 @given(episodes())
-@settings(max_examples=100)
 def test_another_process_finds_the_same_digest(another_process: Callable[[bytes], str], events: list[Event]) -> None:
     told = without_end_state(events)
     assert another_process(encode(told).text) == fold(told).digest()

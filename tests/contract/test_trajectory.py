@@ -8,7 +8,7 @@ import zlib
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 
 from taskapp_kit.contract.content import Image, without_images
 from taskapp_kit.contract.events import Event, Observed, Stepped, fold
@@ -177,7 +177,6 @@ def test_the_digest_does_not_depend_on_the_order_of_keys() -> None:
 
 
 @given(episodes())
-@settings(max_examples=100)
 def test_the_digest_sees_no_pictures(events: list[Event]) -> None:
     bare: list[Event] = []
     for event in events:

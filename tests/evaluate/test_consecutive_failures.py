@@ -57,7 +57,7 @@ def test_another_failure_and_another_models_success_hide_nothing() -> None:
     assert stops_after(("a", gone), ("b", GOOD), ("a", broken("deadline")), ("a", gone), ("b", GOOD), ("a", gone)) == 6
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_it_stops_and_completes_when_the_model_is_back(evaluations: Any, tmp_path: Path, workers: int) -> None:
     def player() -> LocalRunner:
         return LocalRunner(find_app(ADDER), Settings(), workers=workers)

@@ -46,7 +46,7 @@ class Waiting:
             self.go_on.set()
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_a_rollout_that_has_not_ended_is_seen(evaluations: Any, tmp_path: Path, workers: int) -> None:
     watch = Waiting()
 

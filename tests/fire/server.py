@@ -9,7 +9,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +22,7 @@ from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sqlite import SqliteStore, StoreCheck
 from tests import recording
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 FIRE = ROOT / "tests" / "fire" / "app.py"
@@ -31,15 +31,6 @@ START_SECONDS = 60.0
 STORE = "kept.db"
 
 T = TypeVar("T")
-
-
-def until(condition: Callable[[], T], seconds: float, words: str) -> T:
-    """What the condition gives once it is true; asked every 10 ms. AssertionError with `words` after `seconds`."""
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, f"not within {seconds:g} s: {words}"
-        time.sleep(0.01)
-    return found
 
 
 class Server:

@@ -11,21 +11,45 @@ import pytest
 
 from tests.fire.app import note
 from tests.fire.load import Cut, ask_all, cut, send
-from tests.fire.server import Server, body, recent, until
+from tests.fire.server import Server, body, recent
+from tests.waiting import until
 
 CALLERS = 8
 THREADS = 64
 """So many rollouts play at once in the server's threads."""
 
 
-@pytest.fixture(scope="module", params=["0", "2"], ids=["threads", "workers"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("gone"), "--workers", request.param) as running:
+FIRST = {("threads", "shared", "close"), ("threads", "alone", "reset"), ("workers", "shared", "reset")}
+CASES = [
+    pytest.param(
+        place, environment, playing, how, marks=() if (place, environment, how) in FIRST else pytest.mark.exhaustive
+    )
+    for place in ("threads", "workers")
+    for environment, playing in (("shared", CALLERS), ("alone", 4))
+    for how in ("close", "reset")
+]
+
+
+@pytest.fixture(scope="module")
+def threads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("threads")) as running:
         yield running
 
 
-@pytest.mark.parametrize("how", ["close", "reset"])
-@pytest.mark.parametrize(("environment", "playing"), [("shared", CALLERS), ("alone", 4)])
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("workers"), "--workers", "2") as running:
+        yield running
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest) -> Server:
+    """The one that the parameter names."""
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.mark.parametrize(("server", "environment", "playing", "how"), CASES, indirect=["server"])
 def test_eight_of_eight_are_cancelled_within_a_second(
     server: Server, environment: str, playing: int, how: Cut, tmp_path: Path
 ) -> None:
@@ -38,7 +62,7 @@ def test_eight_of_eight_are_cancelled_within_a_second(
 
     async def hang_up() -> float:
         requests = [
-            body(environment, seed=3, slow=0.25, journal=str(journal), run_id=f"gone-{number}")
+            body(environment, seed=3, slow=0.5, journal=str(journal), run_id=f"gone-{number}")
             for number in range(CALLERS)
         ]
         callers = [await send(server, request) for request in requests]
@@ -66,6 +90,7 @@ def test_eight_of_eight_are_cancelled_within_a_second(
     assert server.rollout(environment=environment, seed=3).json()["digest"] == digest
 
 
+@pytest.mark.parametrize("server", ["threads", pytest.param("workers", marks=pytest.mark.exhaustive)], indirect=True)
 def test_those_who_hang_up_in_line_are_kept_as_cancelled_too(server: Server, tmp_path: Path) -> None:
     callers = THREADS + 16
     journal = tmp_path / "journal"

@@ -21,7 +21,8 @@ import httpx
 import pytest
 
 from tests import recording
-from tests.fire.server import Server, body, until
+from tests.fire.server import Server, body
+from tests.waiting import until
 
 DESCRIPTORS = 1024
 STRANGERS = 1010
@@ -89,14 +90,20 @@ def besieged(where: Listener, path: bytes, honest: Callable[[], int]) -> None:
         assert honest() == 200
 
 
-def test_a_thousand_sockets_without_a_key_shut_nobody_out(tmp_path: Path) -> None:
-    with Server(tmp_path, descriptors=DESCRIPTORS) as server:
-        besieged(
-            listener(server.url),
-            b"/rollout",
-            lambda: httpx.get(server.url + "/health", headers=server.headers, timeout=5).status_code,
-        )
-        assert server.fds() < 200
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with few descriptors."""
+    with Server(tmp_path_factory.mktemp("few"), descriptors=DESCRIPTORS) as server:
+        yield server
+
+
+def test_a_thousand_sockets_without_a_key_shut_nobody_out(few: Server) -> None:
+    besieged(
+        listener(few.url),
+        b"/rollout",
+        lambda: httpx.get(few.url + "/health", headers=few.headers, timeout=5).status_code,
+    )
+    assert few.fds() < 200
 
 
 @contextmanager
@@ -134,15 +141,14 @@ def test_nor_at_a_backend(tmp_path: Path) -> None:
         )
 
 
-def test_a_flood_of_queued_requests_is_cut(tmp_path: Path) -> None:
+def test_a_flood_of_queued_requests_is_cut(few: Server) -> None:
     """25 MB of requests without a key on 100 connections, no answer read: they take neither memory nor time."""
-    with Server(tmp_path) as server, ExitStack() as held:
-        server.health()
-        before = server.rss_bytes()
-        strangers = [held.enter_context(opened(listener(server.url), QUEUED * 12_800)) for _ in range(100)]
+    with ExitStack() as held:
+        before = few.rss_bytes()
+        strangers = [held.enter_context(opened(listener(few.url), QUEUED * 12_800)) for _ in range(100)]
         until(lambda: sum(map(over, strangers)) == len(strangers), 30, "all are ended")
-        assert server.rss_bytes() - before < 30_000_000
-        assert ended(server, "queued_requests") == len(strangers)
+        assert few.rss_bytes() - before < 30_000_000
+        assert ended(few, "queued_requests") == len(strangers)
 
 
 def test_a_process_without_descriptors_says_so(tmp_path: Path) -> None:
@@ -169,6 +175,8 @@ class Large:
         "Go."
         return Step("x" * 1000 * self.kilobytes, 1.0, terminated=True)
 """
+TRAINER = secrets.token_urlsafe(24)
+"""A key with a quota of one rollout in flight."""
 NARROW = 16_384
 """What the kernel of a reader that does not read takes of an answer."""
 
@@ -228,29 +236,39 @@ def ended(server: Server, cause: str) -> int:
     return int(found[1])
 
 
-def test_unread_answers_of_one_rollout_share_their_memory(tmp_path: Path) -> None:
-    with large(tmp_path) as server, ExitStack() as readers:
-        rollout_id, _ = played(server)
-        readers.enter_context(unread(server, rollout_id, "Accept: text/event-stream"))
-        readers.enter_context(unread(server, rollout_id))
-        before = server.rss_bytes()
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that waits long for its readers; TRAINER's key may have one rollout in flight."""
+    folder = tmp_path_factory.mktemp("patient")
+    recording.keys.add(TRAINER)
+    (folder / "keys").write_text(f"trainer {TRAINER} max_in_flight=1\n")
+    with large(folder, "--keys-file", "keys", TASKAPP_STALLED_SECONDS="30") as server:
+        yield server
+
+
+def test_unread_answers_of_one_rollout_share_their_memory(patient: Server) -> None:
+    with ExitStack() as readers:
+        rollout_id, _ = played(patient)
+        readers.enter_context(unread(patient, rollout_id, "Accept: text/event-stream"))
+        readers.enter_context(unread(patient, rollout_id))
+        before = patient.rss_bytes()
         for _ in range(UNREAD):
-            readers.enter_context(unread(server, rollout_id, "Accept: text/event-stream"))
+            readers.enter_context(unread(patient, rollout_id, "Accept: text/event-stream"))
         for _ in range(UNREAD):
-            readers.enter_context(unread(server, rollout_id))
-        grown = server.rss_bytes() - before
+            readers.enter_context(unread(patient, rollout_id))
+        grown = patient.rss_bytes() - before
         assert grown < 2 * UNREAD * 500_000, f"{grown} bytes for {2 * UNREAD} readers"
-        assert server.health()["healthy"] is True
+        assert patient.health()["healthy"] is True
 
 
-def test_a_reader_that_pauses_gets_its_whole_answer(tmp_path: Path) -> None:
+def test_a_reader_that_pauses_gets_its_whole_answer(patient: Server) -> None:
     """Longer than the server looks for progress, shorter than it waits: a trainer's step blocks its reader for long."""
-    with large(tmp_path, TASKAPP_STALLED_SECONDS="30") as server:
-        rollout_id, size = played(server)
-        with unread(server, rollout_id) as reader:
-            time.sleep(4)
-            assert len(rest_of(reader)) == size
-        assert ended(server, "stalled_reader") == 0
+    before = ended(patient, "stalled_reader")
+    rollout_id, size = played(patient, seed=2)
+    with unread(patient, rollout_id) as reader:
+        time.sleep(4)
+        assert len(rest_of(reader)) == size
+    assert ended(patient, "stalled_reader") == before
 
 
 def test_a_reader_that_takes_nothing_for_long_is_ended(tmp_path: Path) -> None:
@@ -288,31 +306,28 @@ def cut(reader: socket.socket) -> bool:
     return False
 
 
-def test_a_rollout_counts_for_its_key_until_its_answer_is_read(tmp_path: Path) -> None:
-    keys, one = tmp_path / "keys", secrets.token_urlsafe(24)
-    recording.keys.add(one)
-    keys.write_text(f"trainer {one} max_in_flight=1\n")
-    with large(tmp_path, "--keys-file", str(keys)) as server:
+def test_a_rollout_counts_for_its_key_until_its_answer_is_read(patient: Server) -> None:
+    server, one = patient, TRAINER
 
-        def ask() -> httpx.Response:
-            headers = {"X-API-Key": one}
-            return httpx.post(server.url + "/rollout", json=body("large", kilobytes=1), headers=headers, timeout=60)
+    def ask() -> httpx.Response:
+        headers = {"X-API-Key": one}
+        return httpx.post(server.url + "/rollout", json=body("large", kilobytes=1), headers=headers, timeout=60)
 
-        request = json.dumps(body("large")).encode()
-        head = f"POST /rollout HTTP/1.1\r\nHost: x\r\nX-API-Key: {one}\r\nContent-Length: {len(request)}\r\n\r\n"
-        with opened(listener(server.url), head.encode() + request, window=NARROW) as reader:
-            assert reader.recv(12) == b"HTTP/1.1 200"
-            refused = ask()
-            assert refused.status_code == 429
-            assert refused.json()["detail"]["error"]["code"] == "key_quota_reached"
-            assert server.health()["in_flight"] == 0, "the server itself has room"
-            rest_of(reader)
-            assert ask().status_code == 200
-        rollout_id, _ = played(server, key=one)
-        with unread(server, rollout_id, "Accept: text/event-stream", key=one):
-            assert ask().status_code == 429
-            httpx.get(f"{server.url}/rollouts/{rollout_id}", headers={"X-API-Key": one}, timeout=60)
-            assert ask().status_code == 200, "who comes back and reads it all has it, whatever hangs still"
-        with unread(server, rollout_id, key=one):
-            assert ask().status_code == 429
-        until(lambda: ask().status_code == 200, 10, "a reader that hung up counts no more")
+    request = json.dumps(body("large")).encode()
+    head = f"POST /rollout HTTP/1.1\r\nHost: x\r\nX-API-Key: {one}\r\nContent-Length: {len(request)}\r\n\r\n"
+    with opened(listener(server.url), head.encode() + request, window=NARROW) as reader:
+        assert reader.recv(12) == b"HTTP/1.1 200"
+        refused = ask()
+        assert refused.status_code == 429
+        assert refused.json()["detail"]["error"]["code"] == "key_quota_reached"
+        assert server.health()["in_flight"] == 0, "the server itself has room"
+        rest_of(reader)
+        assert ask().status_code == 200
+    rollout_id, _ = played(server, seed=3, key=one)
+    with unread(server, rollout_id, "Accept: text/event-stream", key=one):
+        assert ask().status_code == 429
+        httpx.get(f"{server.url}/rollouts/{rollout_id}", headers={"X-API-Key": one}, timeout=60)
+        assert ask().status_code == 200, "who comes back and reads it all has it, whatever hangs still"
+    with unread(server, rollout_id, key=one):
+        assert ask().status_code == 429
+    until(lambda: ask().status_code == 200, 10, "a reader that hung up counts no more")

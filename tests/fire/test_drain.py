@@ -10,7 +10,8 @@ import pytest
 
 from tests.fire.app import note
 from tests.fire.load import Told, ask, ask_all, session
-from tests.fire.server import Server, alive, body, error_of, missing, recent, stored, until
+from tests.fire.server import Server, alive, body, error_of, missing, recent, stored
+from tests.waiting import until
 
 RUNNING = 16
 
@@ -41,7 +42,7 @@ async def _with_sigterm(
         return answers, time.monotonic() - began
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", [pytest.param("0", marks=pytest.mark.exhaustive), "2"])
 def test_sixteen_of_sixteen_are_answered(tmp_path: Path, workers: str) -> None:
     journal = tmp_path / "journal"
     with Server(tmp_path / "server", "--workers", workers) as server:
@@ -60,7 +61,14 @@ def test_sixteen_of_sixteen_are_answered(tmp_path: Path, workers: str) -> None:
     assert sum(line[0] == "close" for line in note(journal)) == RUNNING
 
 
-@pytest.mark.parametrize(("workers", "environment"), [("0", "shared"), ("2", "shared"), ("0", "alone")])
+@pytest.mark.parametrize(
+    ("workers", "environment"),
+    [
+        ("2", "shared"),
+        pytest.param("0", "shared", marks=pytest.mark.exhaustive),
+        pytest.param("0", "alone", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_what_outlasts_the_grace_is_told_and_kept_as_cancelled(tmp_path: Path, workers: str, environment: str) -> None:
     journal = tmp_path / "journal"
     with Server(tmp_path / "server", "--workers", workers, "--grace-seconds", "1") as server:
@@ -97,9 +105,9 @@ def test_a_thread_that_hangs_does_not_hold_the_server(tmp_path: Path) -> None:
 
 
 def test_an_idle_server_ends_at_once(tmp_path: Path) -> None:
-    with Server(tmp_path / "server", "--workers", "2") as server:
+    with Server(tmp_path / "server", "--workers", "1") as server:
         processes = server.worker_pids()
-        assert len(processes) >= 2
+        assert processes
         began = time.monotonic()
         assert server.stop() == 0
         assert time.monotonic() - began < 5

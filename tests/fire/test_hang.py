@@ -11,7 +11,8 @@ import pytest
 
 from tests.fire.app import note
 from tests.fire.load import ask, ask_all, session, until_shared_by
-from tests.fire.server import Server, alive, body, error_of, stored, until
+from tests.fire.server import Server, alive, body, error_of, stored
+from tests.waiting import until
 
 LONG = 3
 
@@ -62,8 +63,19 @@ def test_eight_hung_threads_ask_for_another_server(threads: Server) -> None:
     assert threads.rollout(seed=LONG).json()["digest"] == digest
 
 
-@pytest.mark.parametrize("environment", ["shared", "alone"])
-@pytest.mark.parametrize("breaks", ["hang", "hang in C", "spin"])
+@pytest.mark.parametrize(
+    ("environment", "breaks"),
+    [
+        ("shared", "hang in C"),
+        ("alone", "hang"),
+        *(
+            pytest.param(environment, breaks, marks=pytest.mark.exhaustive)
+            for environment, breaks in (
+                ("shared", "hang"), ("shared", "spin"), ("alone", "hang in C"), ("alone", "spin"),
+            )
+        ),
+    ],
+)  # fmt: skip
 def test_a_process_that_hangs_is_replaced(workers: Server, environment: str, breaks: str, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     digest = workers.rollout(environment=environment, seed=LONG).json()["digest"]
@@ -89,7 +101,7 @@ def test_a_process_that_hangs_is_replaced(workers: Server, environment: str, bre
         assert kept.length == 1, "what was told until the hang is kept"
 
 
-@pytest.mark.parametrize("breaks", ["hang", "hang in C"])
+@pytest.mark.parametrize("breaks", [pytest.param("hang", marks=pytest.mark.exhaustive), "hang in C"])
 def test_a_hang_in_a_shared_process_leaves_those_in_the_other_alone(
     workers: Server, breaks: str, tmp_path: Path
 ) -> None:

@@ -1,6 +1,6 @@
 """kill -9 in the middle of everything: what was answered 200 is in the store, whole, and no worker is left behind.
 
-TASKAPP_FIRE_ROUNDS sets the number of rounds (the acceptance has 20).
+TASKAPP_FIRE_ROUNDS sets the number of rounds of the longer test (the acceptance has 20).
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ import aiohttp
 import pytest
 
 from tests.fire.load import ask, session
-from tests.fire.server import Server, alive, all_stored, body, missing, stored, until
+from tests.fire.server import Server, alive, all_stored, body, missing, stored
+from tests.waiting import until
 
 ROUNDS = int(os.environ.get("TASKAPP_FIRE_ROUNDS", "5"))
 CALLERS = 16
 
 
 @pytest.mark.slow
-def test_what_was_answered_survives_kill_9(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [2, pytest.param(ROUNDS, marks=pytest.mark.exhaustive)])
+def test_what_was_answered_survives_kill_9(tmp_path: Path, rounds: int) -> None:
     """One store through all rounds; the server starts on what the last kill left. Odd rounds have two workers."""
     chance = random.Random(20)
     answered: dict[str, str] = {}
     folder = tmp_path / "server"
-    for turn in range(ROUNDS):
+    for turn in range(rounds):
         workers = "2" if turn % 2 else "0"
         with Server(folder, "--workers", workers) as server:
             if answered:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.fire.app import LARGE_BYTES, SECRET
-from tests.fire.server import Server, body, error_of, recent, stored, until
+from tests.fire.server import Server, body, error_of, recent, stored
+from tests.waiting import until
 
 WHERE = ["threads", "workers", "alone"]
 """Played in threads of the server, in workers that rollouts share, or in a process of the rollout's own."""
@@ -90,7 +92,33 @@ RAISES = {
 """What breaks -> steps that were played until then, boundary, code, words of the message."""
 
 
-@pytest.mark.parametrize("breaks", RAISES)
+NEIGHBOURS = [
+    "print",
+    "change directory",
+    "leave threads",
+    "raise in a thread",
+    "leave a process",
+    "clear the environment",
+]
+FIRST = {
+    "threads": {*RAISES, *NEIGHBOURS},
+    "workers": {"step", "close", "unspeakable", "sys exit", "interrupt", "cancelled", "not json", "surrogate", "rubric",
+                "change directory", "leave a process"},
+    "alone": {"reset", "sys exit", "rubric exits", "clear the environment"},
+}  # fmt: skip
+"""What `make test` tries of each place."""
+
+
+def each(misdeeds: Iterable[str]) -> list[Any]:
+    """(place, misdeed) for each place."""
+    return [
+        pytest.param(where, breaks, marks=() if breaks in FIRST[where] else pytest.mark.exhaustive)
+        for where in WHERE
+        for breaks in misdeeds
+    ]
+
+
+@pytest.mark.parametrize(("place", "breaks"), each(RAISES), indirect=["place"])
 def test_what_raises_is_a_typed_failure_and_what_was_played_is_kept(place: Place, breaks: str) -> None:
     steps, boundary, code, words = RAISES[breaks]
     answer = place.server.rollout(environment=place.environment, seed=LONG, breaks=breaks)
@@ -119,17 +147,7 @@ def _traceback(server: Server, error_id: str) -> str:
     return "\n".join(lines[place : place + 60])
 
 
-NEIGHBOURS = [
-    "print",
-    "change directory",
-    "leave threads",
-    "raise in a thread",
-    "leave a process",
-    "clear the environment",
-]
-
-
-@pytest.mark.parametrize("breaks", NEIGHBOURS)
+@pytest.mark.parametrize(("place", "breaks"), each(NEIGHBOURS), indirect=["place"])
 def test_a_bad_neighbour_spoils_nobody_elses_rollout(place: Place, breaks: str) -> None:
     answer = place.server.rollout(environment=place.environment, seed=LONG, breaks=breaks)
     assert (answer.status_code, answer.json().get("digest")) == (200, place.digests[LONG]), answer.text
@@ -155,6 +173,9 @@ def test_an_environment_that_changes_directory_takes_no_key_along(tmp_path: Path
         assert opens("the-first-key-of-the-file")
 
 
+@pytest.mark.parametrize(
+    "place", ["threads", "workers", pytest.param("alone", marks=pytest.mark.exhaustive)], indirect=True
+)
 def test_an_observation_of_fifty_megabytes_is_answered_and_forgotten(place: Place) -> None:
     seen = [place.server.rss_bytes()]
     for _ in range(3):

@@ -15,7 +15,8 @@ import pytest
 from taskapp_kit.testing import Faults, MockModel
 from tests.fire.app import note
 from tests.fire.load import Told, ask, ask_all, cut, send, session
-from tests.fire.server import Server, body, error_of, recent, stored, until
+from tests.fire.server import Server, body, error_of, recent, stored
+from tests.waiting import until
 
 IN_FLIGHT = 64
 ROUNDS = 5
@@ -39,7 +40,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-@pytest.fixture(params=["threads", "workers"])
+@pytest.fixture(params=["threads", pytest.param("workers", marks=pytest.mark.exhaustive)])
 def server(request: pytest.FixtureRequest) -> Server:
     found: Server = request.getfixturevalue(request.param)
     return found
@@ -211,7 +212,7 @@ def test_no_key_to_the_door_reaches_a_model(server: Server) -> None:
     assert VENDOR_KEY not in server.log()
 
 
-@pytest.mark.parametrize("processes", ["0", "2"])
+@pytest.mark.parametrize("processes", [pytest.param("0", marks=pytest.mark.exhaustive), "2"])
 def test_sigterm_while_models_are_awaited(tmp_path: Path, processes: str) -> None:
     """What can end in the grace is answered right; what cannot is told as stopped, and its environment closed."""
     journal = tmp_path / "journal"

@@ -27,8 +27,9 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from tests.fire.server import FIRE, Server, body, until
+from tests.fire.server import FIRE, Server, body
 from tests.sentinels import Key, Search
+from tests.waiting import until
 
 KEYS_APP = FIRE.with_name("app_keys.py")
 LETTERS = "".join(set(string.ascii_letters) - set("abcdefABCDEF"))
@@ -445,7 +446,9 @@ def the_end(caller: Caller) -> None:
 # -- the runs ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("workers", "log_format"), [("0", "text"), ("2", "json")])
+@pytest.mark.parametrize(
+    ("workers", "log_format"), [pytest.param("0", "text", marks=pytest.mark.exhaustive), ("2", "json")]
+)
 def test_no_key_comes_out_of_anything(tmp_path: Path, workers: str, log_format: str) -> None:
     server, ring = a_server(tmp_path / "s", "--workers", workers, "--log-format", log_format, "--grace-seconds", "1")
     keys = list(ring.keys.values())
@@ -471,7 +474,7 @@ def test_no_key_comes_out_of_anything(tmp_path: Path, workers: str, log_format: 
     print(processes.places, "places of", workers, "workers")
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", [pytest.param("0", marks=pytest.mark.exhaustive), "2"])
 def test_the_environment_that_authors_code_sees_has_none_of_the_servers_keys(tmp_path: Path, workers: str) -> None:
     server, ring = a_server(tmp_path / "s", "--workers", workers, app=KEYS_APP)
     with server:
@@ -491,7 +494,7 @@ def test_the_environment_that_authors_code_sees_has_none_of_the_servers_keys(tmp
     assert not Search([ring.keys["openai"]]).look(told.encode(), "spans")
 
 
-@pytest.mark.parametrize("workers", ["0", "1"])
+@pytest.mark.parametrize("workers", ["0", pytest.param("1", marks=pytest.mark.exhaustive)])
 def test_a_key_in_a_models_address_is_nowhere(tmp_path: Path, workers: str) -> None:
     server, ring = a_server(tmp_path / "s", "--workers", workers)
     with server:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import pytest
 from tests.fire.load import ask_all, session
 from tests.fire.server import ADDER, FIRE, Server, all_stored, body
 
-WORKERS = ["0", "1", "2", "4"]
+WORKERS = ["2", *(pytest.param(count, marks=pytest.mark.exhaustive) for count in ("1", "4"))]
 OWN = {"rollout_id", "timing", "seconds"}
 """What is a rollout's own: its id, and how long things took."""
 
@@ -32,33 +35,51 @@ ADDERS = [
 ]  # fmt: skip
 
 
+Servers = Callable[[Path, str], Server]
+"""An app's file and a number of workers -> its server."""
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """Each server is started when it is first asked for, and serves all tests."""
+    with ExitStack() as stack:
+
+        @cache
+        def server(app: Path, workers: str) -> Server:
+            return stack.enter_context(Server(tmp_path_factory.mktemp("server"), "--workers", workers, app=app))
+
+        yield server
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("app", "requests"), [(FIRE, FIRES), (ADDER, ADDERS)], ids=["fire", "adder"])
-def test_the_same_rollouts_whoever_plays(tmp_path: Path, app: Path, requests: list[dict[str, Any]]) -> None:
-    played = {workers: _played(tmp_path / workers, workers, app, requests) for workers in WORKERS}
-    threads = played["0"]
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize(
+    ("app", "requests"),
+    [pytest.param(FIRE, FIRES, id="fire"), pytest.param(ADDER, ADDERS, id="adder", marks=pytest.mark.exhaustive)],
+)
+def test_the_same_rollouts_whoever_plays(
+    servers: Servers, app: Path, requests: list[dict[str, Any]], workers: str
+) -> None:
+    threads = _played(servers(app, "0"), requests)
     assert len({answer["digest"] for answer, _ in threads}) > len(requests) / 2, "they are different episodes"
-    for workers in WORKERS[1:]:
-        for request, (answer, row), (expected, expected_row) in zip(requests, played[workers], threads, strict=True):
-            assert answer["digest"] == expected["digest"], (workers, request)
-            assert answer == expected, (workers, request)
-            assert len(row["events"]) == len(expected_row["events"])
-            for event, other in zip(row["events"], expected_row["events"], strict=True):
-                assert event == other, (workers, request)
-            assert row == expected_row, (workers, request)
+    played = _played(servers(app, workers), requests)
+    for request, (answer, row), (expected, expected_row) in zip(requests, played, threads, strict=True):
+        assert answer["digest"] == expected["digest"], request
+        assert answer == expected, request
+        assert len(row["events"]) == len(expected_row["events"])
+        for event, other in zip(row["events"], expected_row["events"], strict=True):
+            assert event == other, request
+        assert row == expected_row, request
 
 
-def _played(
-    folder: Path, workers: str, app: Path, requests: list[dict[str, Any]]
-) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def _played(server: Server, requests: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """The answer and the stored row of each, asked for all at once; without what is a rollout's own."""
-    with Server(folder, "--workers", workers, app=app) as server:
-        told = asyncio.run(ask_all(server, requests))
-    assert {answer.status for answer in told} == {200}
-    rows = all_stored(server.store, [answer.body["rollout_id"] for answer in told])
+    answers = asyncio.run(ask_all(server, requests))
+    assert {answer.status for answer in answers} == {200}
+    rows = all_stored(server.store, [answer.body["rollout_id"] for answer in answers])
     return [
         (_lasting(answer.body), _lasting({name: getattr(row, name) for name in ROW}))
-        for answer, row in zip(told, rows, strict=True)
+        for answer, row in zip(answers, rows, strict=True)
     ]
 
 
@@ -76,15 +97,14 @@ def _lasting(value: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", WORKERS)
-def test_streams_repeated_requests_and_later_answers_are_the_same_whoever_plays(tmp_path: Path, workers: str) -> None:
-    requests = ADDERS[:8]
-    with Server(tmp_path / workers, "--workers", workers, app=ADDER) as server:
-        plain = asyncio.run(ask_all(server, requests))
-        streamed = [asyncio.run(_streamed(server, request)) for request in requests]
-        together = asyncio.run(_together(server, requests[0], 100))
-        later = [asyncio.run(_later(server, request)) for request in requests]
-        rows = all_stored(server.store, [result["rollout_id"] for _, result in streamed])
+@pytest.mark.parametrize("workers", ["0", *WORKERS])
+def test_streams_repeated_requests_and_later_answers_are_the_same_whoever_plays(servers: Servers, workers: str) -> None:
+    requests, server = FIRES[:8], servers(FIRE, workers)
+    plain = asyncio.run(ask_all(server, requests))
+    streamed = [asyncio.run(_streamed(server, request)) for request in requests]
+    together = asyncio.run(_together(server, requests[0], 100))
+    later = [asyncio.run(_later(server, request)) for request in requests]
+    rows = all_stored(server.store, [result["rollout_id"] for _, result in streamed])
     for told, (events, result), row, answer in zip(plain, streamed, rows, later, strict=True):
         assert events == list(row.events), "the stream is what was stored"
         assert result["digest"] == answer["digest"] == told.body["digest"]

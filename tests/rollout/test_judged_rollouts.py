@@ -116,7 +116,7 @@ def test_without_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         asyncio.run(run(1.0))
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_every_call_is_stored_and_no_private_value_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:

@@ -308,7 +308,7 @@ def test_saturation_is_not_remembered(tmp_path: Path) -> None:
     party(work, max_concurrent=1)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_who_repeats_a_cancelled_one_at_once_has_it_played_anew(tmp_path: Path, workers: int) -> None:
     async def work(here: Party) -> None:
         body = a_body(gate=tmp_path / "gate", mark=tmp_path / "mark")

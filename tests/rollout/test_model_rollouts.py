@@ -167,7 +167,7 @@ def test_a_model_plays_the_same_in_threads_and_in_workers(which: str, request: p
     assert near.digest == far.digest
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_a_model_that_cannot_be_asked_is_a_failure_of_the_policy(plain: TaskApp, looped: TaskApp, workers: int) -> None:
     for app in (plain, looped):
         with MockModel(ADDS, faults=Faults(sequence=["401"])) as model, pytest.raises(RolloutFailed) as caught:
@@ -175,7 +175,7 @@ def test_a_model_that_cannot_be_asked_is_a_failure_of_the_policy(plain: TaskApp,
         assert (caught.value.boundary, caught.value.failure.code) == ("policy", "model_refused")
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_a_conversation_that_is_too_long_truncates_and_is_scored(plain: TaskApp, looped: TaskApp, workers: int) -> None:
     for app in (plain, looped):
         with MockModel([ADDS[0], {"fault": "context"}]) as model:
@@ -350,7 +350,9 @@ def deaf() -> Iterator[str]:
         yield url
 
 
-@pytest.mark.parametrize(("which", "workers"), [("plain", 0), ("plain", 1), ("looped", 0)])
+@pytest.mark.parametrize(
+    ("which", "workers"), [("plain", 0), pytest.param("plain", 1, marks=pytest.mark.exhaustive), ("looped", 0)]
+)
 def test_tokens_that_were_asked_for_and_did_not_come_are_a_warning(
     which: str, workers: int, deaf: str, request: pytest.FixtureRequest
 ) -> None:
@@ -477,7 +479,7 @@ def answered(app: TaskApp, answer: object, **more: Any) -> Rollout:
     return serving(app, work)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("which", ["plain", "looped"])
 def test_a_bound_of_tokens_truncates_before_the_next_call(
     which: str, workers: int, request: pytest.FixtureRequest
@@ -539,7 +541,7 @@ async def play(env, model):
         await env.step("go", {})"""
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     "code",
     [{"STATE": ASKS}, {"CLOSE": ASKS}, {"ACT": f"try: {ASKS}\n        except Exception: pass"},
@@ -573,7 +575,7 @@ LIMITS: dict[str, tuple[Any, dict[str, int]]] = {
 }
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_a_replay_ends_where_a_limit_of_the_request_ended_the_rollout(
     plain: TaskApp, tmp_path: Path, workers: int
 ) -> None:

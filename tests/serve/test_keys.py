@@ -8,8 +8,6 @@ import json
 import logging
 import secrets
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +24,7 @@ from taskapp_kit.serve.auth import LABEL, QUOTA, authenticator, open_paths
 from taskapp_kit.serve.errors import ERRORS
 from taskapp_kit.serve.keys import KeyHolder, Keys
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
-
-
-def until(condition: Callable[[], bool], seconds: float = 6.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "did not happen in time"
-        time.sleep(0.05)
+from tests.waiting import until
 
 
 def labels(keys: Keys, *candidates: bytes) -> list[str | None]:
@@ -167,17 +159,17 @@ def test_a_running_server_takes_a_minted_key_and_refuses_a_revoked_one(
 
         assert (status(first), status(second)) == (200, 401)
         key_file.add(file, "second", second, max_in_flight=3)
-        until(lambda: status(second) == 200)
+        until(lambda: status(second) == 200, 6)
         assert status(first) == 200
         key_file.remove(file, "first")
-        until(lambda: status(first) == 401)
+        until(lambda: status(first) == 401, 6)
         assert status(second) == 200
         file.write_text(file.read_text() + f"oops {first} max_in_flight=many\n")
-        until(lambda: status(second) == 503)
+        until(lambda: status(second) == 503, 6)
         file.write_text("\n".join(file.read_text().splitlines()[:1]))
-        until(lambda: status(second) == 200)
+        until(lambda: status(second) == 200, 6)
         file.unlink()
-        until(lambda: status(second) == 503)
+        until(lambda: status(second) == 503, 6)
     told = [record.getMessage() for record in caplog.records if record.name == "taskapp_kit.serve"]
     error, gone = [line for line in told if "unusable" in line]
     assert f"{file}:2 is no key" in error and "Expected" in error

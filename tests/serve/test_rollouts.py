@@ -31,6 +31,7 @@ from taskapp_kit.errors import StoreError
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sqlite import SqliteStore
 from tests.live_app import SECRET, a_body, marks
+from tests.waiting import until
 
 FILE = Path(__file__).parent.parent / "live_app.py"
 APP = find_app(str(FILE))
@@ -130,13 +131,6 @@ def here(request: pytest.FixtureRequest, houses: Houses) -> House:
 def there(request: pytest.FixtureRequest, houses: Houses) -> House:
     """For what does not depend on both, threads and store."""
     return houses.get(*request.param)
-
-
-def until(true: Any, seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.005)
 
 
 # -- frames --------------------------------------------------------------------------------------------------------
@@ -644,7 +638,7 @@ def test_what_cannot_begin_is_refused_and_no_stream(there: House) -> None:
 # -- servers of their own ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_after_a_restart_everything_is_still_there(tmp_path: Path, workers: int) -> None:
     good, bad = a_body(image=True, mark=tmp_path / "mark"), a_body(breaks="step")
     with house(tmp_path / "kept.db", workers) as before:

@@ -10,8 +10,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -23,16 +21,7 @@ from taskapp_kit.errors import StoreError
 from taskapp_kit.store.postgres import PostgresStore
 from taskapp_kit.store.sqlite import SqliteStore
 from tests.store.postgres_server import new_server
-
-WAIT_SECONDS = 60.0
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Waits for `condition`."""
-    end = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+from tests.waiting import until
 
 
 def status_of(door: Door) -> str:

@@ -198,7 +198,7 @@ def test_a_rollout_is_a_tree(app: TaskApp, workers: int) -> None:
     assert (named(spans, "turn")[-1].end_time or 0) <= (scoring.start_time or 0)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     ("breaks", "boundary", "code", "expected", "broke_in"),
     [

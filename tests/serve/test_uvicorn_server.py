@@ -28,6 +28,7 @@ from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.app import create
 from taskapp_kit.serve.uvicorn_server import BackgroundServer, bind
 from tests.live_app import a_body, marks
+from tests.waiting import until
 
 
 def test_it_answers_as_soon_as_it_is_entered_and_leaves_nothing() -> None:
@@ -284,13 +285,6 @@ def _answers(client: httpx.Client) -> bool:
         return False
 
 
-def until(true: Any, seconds: float = 5.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.01)
-
-
 class Asking(threading.Thread):
     """One request in the background."""
 
@@ -333,7 +327,7 @@ def test_while_it_drains_it_answers_and_then_it_ends_well(tmp_path: Path) -> Non
         assert process.wait(5) == 0
 
 
-@pytest.mark.parametrize("how", ["the grace is over", "a second signal"])
+@pytest.mark.parametrize("how", [pytest.param("the grace is over", marks=pytest.mark.exhaustive), "a second signal"])
 def test_what_does_not_end_in_time_is_answered_as_cancelled(tmp_path: Path, how: str) -> None:
     with drained(tmp_path, 1 if how == "the grace is over" else 60) as (process, client):
         asked = [

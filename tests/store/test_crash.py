@@ -62,7 +62,9 @@ def found_in(path: Path, names: list[str]) -> tuple[StoreCheck, list[str]]:
     return asyncio.run(look())
 
 
-@pytest.mark.parametrize("after_saves", [1, 40, 400])
+@pytest.mark.parametrize(
+    "after_saves", [40, *(pytest.param(count, marks=pytest.mark.exhaustive) for count in (1, 400))]
+)
 def test_every_acknowledged_rollout_survives_kill_9(tmp_path: Path, after_saves: int) -> None:
     path = tmp_path / "rollouts.db"
     process = child(SAVER, str(path), "r", "100000")

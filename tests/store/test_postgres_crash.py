@@ -92,7 +92,9 @@ def read(process: subprocess.Popen[str], count: int) -> list[str]:
     return [process.stdout.readline().strip() for _ in range(count)]
 
 
-@pytest.mark.parametrize("after_saves", [1, 40, 200])
+@pytest.mark.parametrize(
+    "after_saves", [40, *(pytest.param(count, marks=pytest.mark.exhaustive) for count in (1, 200))]
+)
 def test_every_acknowledged_rollout_survives_kill_9_of_ours(postgres: PostgresServer, after_saves: int) -> None:
     address = postgres.database()
     process = saver(address, "r", 100_000)
@@ -108,7 +110,7 @@ def test_every_acknowledged_rollout_survives_kill_9_of_ours(postgres: PostgresSe
     assert found.rollouts >= len(acknowledged)
 
 
-@pytest.mark.parametrize("what", ["a backend", "the server"])
+@pytest.mark.parametrize("what", [pytest.param("a backend", marks=pytest.mark.exhaustive), "the server"])
 def test_every_acknowledged_rollout_survives_kill_9_of_theirs(postgres: PostgresServer, what: str) -> None:
     """One killed backend makes Postgres end all others and replay its log; a killed server has to be started anew."""
     address = postgres.database()
@@ -135,6 +137,7 @@ def test_every_acknowledged_rollout_survives_kill_9_of_theirs(postgres: Postgres
     assert found.ok, found
 
 
+@pytest.mark.exhaustive
 def test_three_processes_write_into_one_new_database(postgres: PostgresServer) -> None:
     address = postgres.database()
     processes = [saver(address, f"p{number}", 100) for number in range(3)]

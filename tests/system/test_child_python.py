@@ -95,7 +95,14 @@ def rollout(served: Served, environment: str) -> httpx.Response:
     return httpx.post(f"{served.url}/rollout", headers={"X-API-Key": str(served.key)}, json=body, timeout=30)
 
 
-@pytest.mark.parametrize("flags", [("--workers", "1"), ("--reload",), ("--reload", "--workers", "1")])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--reload", "--workers", "1"),
+        pytest.param(("--workers", "1"), marks=pytest.mark.exhaustive),
+        pytest.param(("--reload",), marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_server_and_its_workers_import_nothing_by_the_name_of_a_standard_module(
     folder: Path, flags: tuple[str, ...]
 ) -> None:
@@ -107,11 +114,11 @@ def test_a_server_and_its_workers_import_nothing_by_the_name_of_a_standard_modul
     assert imported(folder) == []
 
 
-def test_a_bundled_app_and_a_module_import_none_either(folder: Path) -> None:
-    with serving(folder, "crafter", "--store", "none", "--workers", "1") as served:
-        assert rollout(served, "crafter").status_code == 200
-    with serving(folder, "app:app", "--store", "none", "--workers", "1") as served:
-        assert rollout(served, "shared").status_code == 200
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("app", "environment"), [("app:app", "shared"), ("crafter", "crafter")])
+def test_a_module_and_a_bundled_app_import_none_either(folder: Path, app: str, environment: str) -> None:
+    with serving(folder, app, "--store", "none", "--workers", "1") as served:
+        assert rollout(served, environment).status_code == 200
     assert imported(folder) == []
 
 
@@ -136,6 +143,7 @@ def test_the_import_check_of_a_deploy_imports_none(folder: Path) -> None:
     assert imported(folder) == []
 
 
+@pytest.mark.exhaustive
 def test_modals_account_is_asked_without_importing_one(folder: Path) -> None:
     code = (
         "from taskapp_kit.deploy.modal.account import ModalRefused, address\n"
@@ -146,6 +154,7 @@ def test_modals_account_is_asked_without_importing_one(folder: Path) -> None:
     assert imported(folder) == []
 
 
+@pytest.mark.exhaustive
 def test_modals_command_line_imports_none(folder: Path) -> None:
     code = (
         "from taskapp_kit.deploy.modal.run import _modal\n"
@@ -156,12 +165,14 @@ def test_modals_command_line_imports_none(folder: Path) -> None:
 
 
 def test_a_box_of_any_level_imports_none_of_the_host(folder: Path) -> None:
+    levels = (0, *holding())
     code = (
         "from taskapp_kit.sandbox import Sandbox\n"
-        "with Sandbox(level={level}, allow_weak=True) as box: print(box.run_sync('import random, json; print(json.dumps(random.Random(1).random() < 2))').stdout)"
+        f"for level in {levels}:\n"
+        "    with Sandbox(level=level, allow_weak=True) as box:\n"
+        "        print(box.run_sync('import random, json; print(json.dumps(random.Random(1).random() < 2))').stdout)"
     )
-    for level in (0, *holding()):
-        assert "true" in python(folder, code.format(level=level)), level
+    assert python(folder, code).split() == ["true"] * len(levels)
     assert imported(folder) == []
 
 
@@ -173,7 +184,8 @@ def test_python_is_started_in_one_place() -> None:
         path.relative_to(package.parent).as_posix()
         for folder in folders
         for path in folder.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        if "executable" in (text := path.read_text())
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Attribute) and node.attr == "executable"
     }
     assert named == {
@@ -193,7 +205,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc shows environments on Linux only")
-@pytest.mark.parametrize("reload", [(), ("--reload",)])
+@pytest.mark.parametrize("reload", [("--reload",), pytest.param((), marks=pytest.mark.exhaustive)])
 def test_no_process_of_a_server_shows_its_key_to_an_environment_in_a_worker(
     folder: Path, reload: tuple[str, ...]
 ) -> None:

@@ -20,7 +20,9 @@ def modes(folder: Path) -> dict[str, int]:
 @pytest.mark.parametrize(
     "args",
     [
-        ("eval", ADDER, "--policy", "gold", "--seeds", "0-1", "--out", "runs/first"),
+        pytest.param(
+            ("eval", ADDER, "--policy", "gold", "--seeds", "0-1", "--out", "runs/first"), marks=pytest.mark.exhaustive
+        ),
         ("rollout", ADDER, "--policy", "gold", "--out", "answer.json", "--store", "sqlite:///kept/here/rollouts.db"),
     ],
 )

@@ -13,6 +13,7 @@ from bench.crafter_server import crafter_server, played, request
 from taskapp_kit.contract.wire import RolloutResponse
 
 
+@pytest.mark.exhaustive
 def test_two_processes_with_and_without_pictures_tell_the_same_episodes(tmp_path: Path) -> None:
     found = compare(1_000_500, seeds=3, in_flight=6, image_size=64, scratch=tmp_path)
     assert [(item.policy, item.episodes, item.equal_digests) for item in found] == [

@@ -14,7 +14,7 @@ from environments.crafter.rules import CrafterGame
 from environments.crafter.scripted import scripted
 
 sizes, junk = [int(size) for size in sys.argv[1].split(",") if size], [object() for _ in range(int(sys.argv[2]))]
-for seed in range(4):
+for seed in range(2):
     for policy in ("random", "scripted"):
         game, rng, digest = CrafterGame(seed), random.Random(seed), hashlib.sha256()
         while not game.over:
@@ -42,5 +42,5 @@ def run(hash_seed: str, sizes: str, junk: int) -> str:
 
 def test_whole_episodes_are_equal_between_processes() -> None:
     plain = run("1", "", 0)
-    assert len(plain.splitlines()) == 8
+    assert len(plain.splitlines()) == 4
     assert run("2", "64,90", 12_345) == plain

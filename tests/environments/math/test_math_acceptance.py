@@ -144,6 +144,7 @@ asyncio.run(main(("gold", "random", "noop"), range(count) if sys.argv[2] == "up"
 """
 
 
+@pytest.mark.exhaustive
 def test_digests_and_rewards_are_equal_in_two_processes() -> None:
     def printed(hash_seed: str, order: str) -> list[str]:
         done = subprocess.run(

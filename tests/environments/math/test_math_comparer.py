@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from environments.math.comparer import Comparer, ComparisonFailed
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(
     find_spec("math_verify") is None,
@@ -26,7 +27,6 @@ pytestmark = pytest.mark.skipif(
 
 SAME = {"kind": "equal", "reference": r"2\sqrt{2}", "answer": r"\sqrt{8}"}
 TOWER = {"kind": "equal", "reference": "1", "answer": r"9^{9^{9^{9}}}"}  # past the checks that would refuse it
-SECONDS = 60
 
 
 @contextmanager
@@ -46,14 +46,10 @@ def children() -> dict[int, psutil.Process]:
     }
 
 
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-def test_one_process_serves_many_comparisons() -> None:
+def test_one_process_serves_many_comparisons_and_has_neither_keys_nor_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVIRONMENT_API_KEY", "canary-of-the-server")
+    monkeypatch.setenv("TASKAPP_STORE", "sqlite:///canary.db")
+    before = set(children())
     with comparing() as comparer:
         assert comparer.started == 0
         assert comparer.ask(SAME) == "equal"
@@ -61,6 +57,10 @@ def test_one_process_serves_many_comparisons() -> None:
         assert comparer.ask({**SAME, "answer": r"\frac{"}) == "unreadable"
         assert comparer.ask({"nothing": "of use"}) == "unreadable"
         assert comparer.started == 1
+        (child,) = (process for pid, process in children().items() if pid not in before)
+        environ = child.environ()
+        assert not [name for name in environ if "KEY" in name or name.startswith("TASKAPP")]
+        assert "canary" not in str(environ) + str(child.cmdline())
 
 
 def test_what_takes_too_long_is_ended_and_replaced() -> None:
@@ -76,12 +76,13 @@ def test_what_takes_too_long_is_ended_and_replaced() -> None:
 
 
 def test_a_costly_comparison_holds_up_no_other() -> None:
-    with comparing(cpu_seconds=3.0) as comparer:
-        comparer.ask(SAME)
+    with comparing(cpu_seconds=1.0) as comparer:
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(comparer.ask, [SAME, SAME])) == ["equal", "equal"]
+        assert comparer.started == 2, "two processes have loaded"
         replies: list[str] = []
         costly = threading.Thread(target=lambda: replies.append(comparer.ask(TOWER)))
         costly.start()
-        comparer.ask(SAME)  # the second process loads
         done = 0
         while costly.is_alive():
             assert comparer.ask(SAME) == "equal"
@@ -123,18 +124,6 @@ def test_processes_are_replaced_after_many_uses() -> None:
     with comparing(uses=2) as comparer:
         assert [comparer.ask(SAME) for _ in range(4)] == ["equal"] * 4
         assert comparer.started == 3
-
-
-def test_it_is_told_neither_keys_nor_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ENVIRONMENT_API_KEY", "canary-of-the-server")
-    monkeypatch.setenv("TASKAPP_STORE", "sqlite:///canary.db")
-    with comparing() as comparer:
-        before = set(children())
-        comparer.ask(SAME)
-        (child,) = (process for pid, process in children().items() if pid not in before)
-        environ = child.environ()
-        assert not [name for name in environ if "KEY" in name or name.startswith("TASKAPP")]
-        assert "canary" not in str(environ) + str(child.cmdline())
 
 
 def test_it_ends_with_the_server() -> None:

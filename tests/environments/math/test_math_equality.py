@@ -41,7 +41,7 @@ def comparer() -> Iterator[Comparer]:
 
 @pytest.fixture(scope="module")
 def short_of_time() -> Iterator[Comparer]:
-    comparer = Comparer(cpu_seconds=0.5)
+    comparer = Comparer(cpu_seconds=0.2)
     yield comparer
     comparer.close()
 
@@ -162,7 +162,14 @@ HOSTILE = [
 @needs_math
 @pytest.mark.parametrize(
     "reference",
-    [NUMBER, ROOTS, INTEGRAL, Expression("x^{2}+2x+1"), Expression(r"\{1,2\}"), Words("paris")],
+    [
+        NUMBER,
+        ROOTS,
+        pytest.param(INTEGRAL, marks=pytest.mark.exhaustive),
+        pytest.param(Expression("x^{2}+2x+1"), marks=pytest.mark.exhaustive),
+        Expression(r"\{1,2\}"),
+        Words("paris"),
+    ],
     ids=lambda reference: type(reference).__name__,
 )  # fmt: skip
 def test_nothing_of_the_hostile_list_pays(reference: Reference, short_of_time: Comparer) -> None:
@@ -183,8 +190,9 @@ def test_of_the_hostile_list_almost_nothing_gets_as_far_as_a_process() -> None:
         for answer in HOSTILE:
             compare(reference, answer, nobody)
     began = time.process_time()
-    for answer in HOSTILE:
-        compare(Expression("x^{2}+2x+1"), answer, counted)
-    assert time.process_time() - began < 1.0
-    assert len(asked) < 20
+    for reference in (Expression("x^{2}+2x+1"), INTEGRAL):
+        for answer in HOSTILE:
+            assert not compare(reference, answer, counted).correct
+    assert time.process_time() - began < 2.0
+    assert len(asked) < 40
     assert not [job for job in asked if "import" in job or "9^{9" in job or "'" in job]

@@ -25,7 +25,7 @@ from environments.math.generators import GENERATORS, OPTIONS, Problem, problem
 
 ROOT = Path(__file__).parents[3]
 EVERY = [(generator, difficulty) for generator in GENERATORS for difficulty in OPTIONS[generator]]
-SEEDS = [0, 3, 999, 1000, 1_000_000, 1_019_999]
+SEEDS = [0, 1000, 1_019_999]
 PROGRAM = """
 from environments.math.generators import GENERATORS, OPTIONS, problem
 for generator in reversed(GENERATORS):

@@ -201,6 +201,7 @@ def test_an_unknown_generator_and_a_difficulty_that_is_not_there_are_the_callers
         assert told in answer.text
 
 
+@pytest.mark.exhaustive
 def test_costly_answers_neither_pay_nor_hold_up_honest_rollouts(client: httpx.Client) -> None:
     """8 honest rollouts in flight, alone and beside answers of which each takes its process to the limit."""
     answers = [problem("chain_sum", "medium", seed).answer for seed in range(100)]

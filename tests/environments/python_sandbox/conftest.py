@@ -9,7 +9,10 @@ from tests.environments.python_sandbox.episodes import LEVELS
 NONE = pytest.param(0, marks=pytest.mark.skip("needs bubblewrap (Debian: apt-get install bubblewrap), or root"))
 
 
-@pytest.fixture(params=LEVELS or [NONE], ids=lambda level: f"level{level}")
+WEAKER = [pytest.param(level, marks=pytest.mark.exhaustive) for level in LEVELS if level < max(LEVELS)]
+
+
+@pytest.fixture(params=[max(LEVELS), *WEAKER] if LEVELS else [NONE], ids=lambda level: f"level{level}")
 def level(request: pytest.FixtureRequest) -> int:
-    """Each level that confines untrusted code on this machine."""
+    """Each level that confines untrusted code on this machine, the strongest first."""
     return int(request.param)

@@ -14,7 +14,7 @@ from environments.python_sandbox.checkers import CHECKERS
 from environments.python_sandbox.judge_inside import called
 from environments.python_sandbox.rows import CodeTask
 from environments.python_sandbox.verdict import RIGHT, judge, read_answers, same
-from tests.environments.python_sandbox.episodes import LEVELS, SPLITS, TASKS, app_at, body, play, shares
+from tests.environments.python_sandbox.episodes import SPLITS, TASKS, app_at, body, play, shares
 
 EMPTY = ("", "pass\n")
 IDS = [task.id for _, _, task in TASKS]
@@ -63,10 +63,10 @@ def test_the_shown_examples_are_true_and_are_no_hidden_test(task: CodeTask) -> N
     assert len({json.dumps(case.args) for case in task.hidden_tests}) == len(task.hidden_tests)
 
 
-def test_every_reference_pays_one_and_nothing_pays_nothing(level: int) -> None:
-    """At the strongest level all of them; below, every fourth."""
-    chosen = TASKS if level == max(LEVELS) else TASKS[::4]
-    for rollout in play(app_at(level), *(body(seed=seed, split=split) for split, seed, _ in chosen)):
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_every_reference_pays_one_and_nothing_pays_nothing(level: int, every: int) -> None:
+    """Every fourth task, or all of them."""
+    for rollout in play(app_at(level), *(body(seed=seed, split=split) for split, seed, _ in TASKS[::every])):
         assert rollout.scorecard.reward == 1.0
         assert shares(rollout) == 1.0
         assert rollout.trajectory.metrics["steps"] == 1

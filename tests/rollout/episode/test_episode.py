@@ -457,7 +457,7 @@ def test_of_a_thousand_calls_in_one_answer_64_are_done_and_the_rest_is_one_refus
     assert (len(answer.tool_calls), answer.details["left_out_calls"]) == (65, 935)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_how_many_calls_are_done_is_a_setting(limited: TaskApp, workers: int) -> None:
     request = a_request("floods", ops=["agent"] * 2)
     assert ended(served(limited, request, max_calls=3, workers=workers)) == ("truncated", "ops", 8, 10)

@@ -74,7 +74,7 @@ REDIRECTED = [
 ]
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("loop", ["asyncio", pytest.param("uvloop", marks=pytest.mark.exhaustive)])
 def test_no_hostile_address_is_connected_to(loop: str) -> None:
     hosts = [f"http://{host}/v1/chat/completions" for host in HOSTS] + [
         f"http://{host}:8000/v1" for host in HOSTS if host[-1] != "."

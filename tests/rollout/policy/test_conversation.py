@@ -411,7 +411,6 @@ def sendable(message: dict[str, Any]) -> bool:
     return True
 
 
-@settings(max_examples=150)
 @given(said=st.lists(MESSAGES, min_size=1, max_size=6), mode=MODES, words=st.booleans())
 def test_messages_only_grow_and_every_answer_comes_back_from_its_json(
     said: list[dict[str, Any]], mode: Any, words: bool
@@ -457,7 +456,6 @@ ANY_MESSAGE = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=200)
 @given(message=ANY_MESSAGE, mode=MODES, words=st.booleans())
 def test_whatever_an_endpoint_gives_it_is_an_answer_or_a_problem(
     message: dict[str, Any], mode: Any, words: bool

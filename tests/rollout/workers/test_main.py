@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +28,29 @@ def pool(reference: str) -> ProcessPool:
     return ProcessPool(argv, environment=dict(os.environ), shared=1)
 
 
-def played(job: dict[str, Any]) -> tuple[dict[str, Any], bytes, WorkerReport]:
-    """One job in a real worker: its last frame, what of its blob is neither events nor pictures, and what was told."""
-    told = WorkerReport()
+Play = Callable[[dict[str, Any]], tuple[dict[str, Any], bytes, WorkerReport]]
 
-    def tell(frame: dict[str, Any], blob: bytes) -> None:
-        assert told.take(frame, blob) == len(blob)
 
-    async def main() -> tuple[dict[str, Any], bytes]:
+@pytest.fixture(scope="module")
+def played() -> Iterator[Play]:
+    """Runs one job in a real worker: its last frame, what of its blob is neither events nor pictures, and the report."""
+    with asyncio.Runner() as runner:
         made = pool(f"{HOSTILE}:app")
-        await made.start()
-        try:
-            return await made.run(job, exclusive=False, seconds=20, tell=tell)
-        finally:
-            await made.close(0)
+        runner.run(made.start())
 
-    frame, blob = asyncio.run(main())
-    return frame, blob[told.take(frame, blob) :] if "text" in frame else blob, told
+        def play(job: dict[str, Any]) -> tuple[dict[str, Any], bytes, WorkerReport]:
+            report = WorkerReport()
+
+            def tell(frame: dict[str, Any], blob: bytes) -> None:
+                assert report.take(frame, blob) == len(blob)
+
+            frame, blob = runner.run(made.run(job, exclusive=False, seconds=20, tell=tell))
+            return frame, blob[report.take(frame, blob) :] if "text" in frame else blob, report
+
+        try:
+            yield play
+        finally:
+            runner.run(made.close(0))
 
 
 def a_job(config: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -58,7 +65,7 @@ def a_job(config: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {**job, "written": False, "live": False, "skip_judges": False, "max_calls": 64, **more}
 
 
-def test_a_quick_rollout_is_told_in_one_frame() -> None:
+def test_a_quick_rollout_is_told_in_one_frame(played: Play) -> None:
     frame, body, told = played(a_job({"image": True}))
     assert frame["outcome"]["length"] == 5
     assert frame["outcome"]["final_state"] == {"db": "sentinel-private"}
@@ -69,20 +76,20 @@ def test_a_quick_rollout_is_told_in_one_frame() -> None:
     assert len(told._pieces) == 1
 
 
-def test_a_slow_rollout_is_told_before_each_slow_step() -> None:
+def test_a_slow_rollout_is_told_before_each_slow_step(played: Play) -> None:
     _, _, told = played(a_job({"slow": 0.06}))
     assert len(told._pieces) >= 5
     assert [event["seq"] for event in told.encoded()] == list(range(len(told.encoded())))
 
 
-def test_the_answer_is_written_where_the_rollout_was_played() -> None:
+def test_the_answer_is_written_where_the_rollout_was_played(played: Play) -> None:
     _, body, _ = played(a_job({}, written=True))
     answer = json.loads(body)
     assert (answer["rollout_id"], answer["versions"]) == ("id", {"kit": "k", "environment": "7"})
     assert "timing" not in answer
 
 
-def test_a_refused_config_comes_back_as_such() -> None:
+def test_a_refused_config_comes_back_as_such(played: Play) -> None:
     frame, blob, _ = played(a_job({"breaks": "config"}))
     assert frame["refused"]["code"] == "bad_config"
     assert frame["refused"]["fields"][0][0] == ["body", "env", "config"]
@@ -98,8 +105,14 @@ def test_a_refusal_is_json() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("import no_such_module_at_all", "No module named 'no_such_module_at_all'"),
-        ("from taskapp_kit import TaskApp\napp = TaskApp('empty')", "task app 'empty' has 1 problem"),
+        pytest.param(
+            "import no_such_module_at_all", "No module named 'no_such_module_at_all'", marks=pytest.mark.exhaustive
+        ),
+        pytest.param(
+            "from taskapp_kit import TaskApp\napp = TaskApp('empty')",
+            "task app 'empty' has 1 problem",
+            marks=pytest.mark.exhaustive,
+        ),
         ("raise SystemExit(3)", "failed while it was imported"),
     ],
 )

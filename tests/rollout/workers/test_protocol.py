@@ -5,7 +5,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from taskapp_kit.rollout.workers.protocol import FRAME_BYTES, BadFrame, PipeReader, encode
@@ -15,7 +15,6 @@ values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(s
 messages = st.dictionaries(st.text(), values, max_size=4)
 
 
-@settings(max_examples=80)
 @given(frames=st.lists(st.tuples(messages, st.binary(max_size=300)), max_size=6), data=st.data())
 def test_what_goes_in_comes_out_however_it_is_cut(
     frames: list[tuple[dict[str, Any], bytes]], data: st.DataObject

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,6 +46,20 @@ def serving(app: TaskApp, work: Callable[[Service], Awaitable[T]], **options: An
     return asyncio.run(main())
 
 
+Serve = Callable[[Callable[[Service], Coroutine[Any, Any, Any]]], Any]
+
+
+@pytest.fixture(scope="module")
+def with_worker(hostile: TaskApp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    """Runs a coroutine on a service with one worker and a store, which tests share that leave it as they found it."""
+    with asyncio.Runner() as runner:
+        service = a_service(hostile, workers=1, store=open_store(f"sqlite:///{tmp_path_factory.mktemp('shared')}/w.db"))
+        try:
+            yield lambda work: runner.run(work(service))
+        finally:
+            runner.run(service.close())
+
+
 async def failing(service: Service, **given: Any) -> RolloutFailed:
     with pytest.raises(RolloutFailed) as caught:
         await service.rollout(a_request("noop", **given))
@@ -67,15 +81,14 @@ async def stored(service: Service, rollout_id: str) -> StoredRollout:
 # -- the same episodes ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_worker_plays_what_a_thread_plays(hostile: TaskApp, workers: int, tmp_path: Path) -> None:
+def test_a_worker_plays_what_a_thread_plays(hostile: TaskApp, with_worker: Serve) -> None:
     async def work(service: Service) -> list[Rollout]:
         return [
             await service.rollout(a_request("random", env_name=name, seed=seed, config={"image": image}))
             for name, seed, image in (("shared", 3, False), ("shared", 12, True), ("alone", 4, True))
         ]
 
-    one = serving(hostile, work, workers=workers, store=open_store(f"sqlite:///{tmp_path}/w.db"))
+    one = with_worker(work)
     two = serving(hostile, work)
     for far, near in zip(one, two, strict=True):
         assert far.digest == near.digest == far.trajectory.digest()
@@ -91,6 +104,7 @@ def test_a_worker_plays_what_a_thread_plays(hostile: TaskApp, workers: int, tmp_
         assert far.timing["total"] == pytest.approx(sum(far.timing.values()) / 2)
 
 
+@pytest.mark.exhaustive
 def test_whole_crafter_episodes_with_pictures_are_the_same_everywhere() -> None:
     pytest.importorskip("crafter", reason="needs taskapp-kit[crafter]")
 
@@ -121,14 +135,14 @@ def _timeless(value: Any) -> Any:
     return value if not dataclasses.is_dataclass(value) else _timeless(dataclasses.asdict(value))  # type: ignore[arg-type]
 
 
-def test_the_written_answer_is_the_one_that_the_front_would_write(hostile: TaskApp) -> None:
+def test_the_written_answer_is_the_one_that_the_front_would_write(with_worker: Serve) -> None:
     async def work(service: Service) -> Rollout:
         request = a_request(
             "random", seed=3, config={"image": True}, record={"return_trace": True}, group_id="g", run_id="ü"
         )
         return await service.rollout(request, written=True)
 
-    rollout = serving(hostile, work, workers=1)
+    rollout = with_worker(work)
     assert rollout.body is not None
     told = json.loads(rollout.body)
     RolloutResponse.model_validate(told)
@@ -137,7 +151,7 @@ def test_the_written_answer_is_the_one_that_the_front_would_write(hostile: TaskA
     assert SECRET not in rollout.body.decode()
 
 
-def test_the_front_draws_seeds_and_reads_splits(hostile: TaskApp) -> None:
+def test_the_front_draws_seeds_and_reads_splits(with_worker: Serve) -> None:
     async def work(service: Service) -> None:
         rollouts = await asyncio.gather(
             *(service.rollout(a_request("noop", config={"split": "test"})) for _ in range(20))
@@ -147,10 +161,10 @@ def test_the_front_draws_seeds_and_reads_splits(hostile: TaskApp) -> None:
         assert all("split" not in rollout.trajectory.config for rollout in rollouts)
         assert (await service.rollout(a_request("noop", config={"index": 3}))).trajectory.seed == 3
 
-    serving(hostile, work, workers=1)
+    with_worker(work)
 
 
-def test_a_stored_rollout_is_replayed_in_a_worker(hostile: TaskApp, tmp_path: Path) -> None:
+def test_a_stored_rollout_is_replayed_in_a_worker(with_worker: Serve) -> None:
     async def work(service: Service) -> None:
         first = await service.rollout(a_request("random", seed=3))
         config = {"rollout_id": first.rollout_id}
@@ -161,16 +175,17 @@ def test_a_stored_rollout_is_replayed_in_a_worker(hostile: TaskApp, tmp_path: Pa
         assert SECRET not in json.dumps(list(kept.events))
         assert fold(map(from_json, kept.events)).steps == again.trajectory.steps
 
-    serving(hostile, work, workers=1, store=open_store(f"sqlite:///{tmp_path}/r.db"))
+    with_worker(work)
 
 
 @pytest.mark.parametrize("environment", ["shared", "alone"])
-def test_events_are_told_as_they_happen(hostile: TaskApp, environment: str) -> None:
+def test_events_are_told_as_they_happen(with_worker: Serve, environment: str) -> None:
     async def work(service: Service) -> None:
         told: list[Any] = []
         request = a_request("noop", env_name=environment, config={"slow": 0.1, "image": True})
         task = asyncio.create_task(service.rollout(request, tell=told.append))
         while sum(event.kind == "stepped" for event in told) < 2:
+            assert not task.done()
             await asyncio.sleep(0.01)
         assert not task.done()
         rollout = await task
@@ -178,7 +193,7 @@ def test_events_are_told_as_they_happen(hostile: TaskApp, environment: str) -> N
         assert SECRET not in repr(told)
         assert timeless(told[:-2]) == timeless(rollout.events[:-2])
 
-    serving(hostile, work, workers=1)
+    with_worker(work)
 
 
 # -- misdeeds ------------------------------------------------------------------------------------------------------
@@ -195,8 +210,10 @@ MISDEEDS = {
 
 
 @pytest.mark.parametrize("environment", ["shared", "alone"])
-def test_each_misdeed_costs_one_rollout_and_says_where(hostile: TaskApp, environment: str, tmp_path: Path) -> None:
+def test_each_misdeed_costs_one_rollout_and_says_where(with_worker: Serve, environment: str) -> None:
     async def work(service: Service) -> None:
+        await fine(service, environment)
+        before = service.health()["workers"]
         for breaks, (boundary, code, words) in MISDEEDS.items():
             began = time.monotonic()
             error = await failing(service, env_name=environment, config={"breaks": breaks})
@@ -215,28 +232,29 @@ def test_each_misdeed_costs_one_rollout_and_says_where(hostile: TaskApp, environ
             await fine(service, environment)
             assert time.monotonic() - began < 8
         counted = service.health()["workers"]
-        assert counted["replaced"] >= 4
-        assert counted["hung"] >= 2
-        assert counted["killed"] >= 1
+        assert counted["replaced"] - before["replaced"] >= 4
+        assert counted["hung"] - before["hung"] >= 2
+        assert counted["killed"] - before["killed"] >= 1
         assert service.health()["healthy"] is True
 
-    workers = 1 if environment == "shared" else 0
-    serving(hostile, work, workers=workers, store=open_store(f"sqlite:///{tmp_path}/m.db"))
+    with_worker(work)
 
 
-def test_a_refused_config_is_the_callers_mistake(hostile: TaskApp, tmp_path: Path) -> None:
+def test_a_refused_config_is_the_callers_mistake(with_worker: Serve) -> None:
     async def work(service: Service) -> None:
+        assert service.store is not None
+        before = await service.store.recent()
         for environment in ("shared", "alone"):
             with pytest.raises(RequestError, match="this colour does not exist") as caught:
                 await service.rollout(a_request("noop", env_name=environment, config={"breaks": "config"}))
             assert caught.value.code == "bad_config"
             assert caught.value.fields[0].loc == ("body", "env", "config")
-        assert service.store is not None
-        assert not await service.store.recent()
+        assert await service.store.recent() == before
 
-    serving(hostile, work, workers=1, store=open_store(f"sqlite:///{tmp_path}/c.db"))
+    with_worker(work)
 
 
+@pytest.mark.exhaustive
 def test_observations_of_fifty_megabytes(hostile: TaskApp) -> None:
     async def work(service: Service) -> None:
         for environment in ("shared", "alone"):
@@ -251,9 +269,7 @@ def test_observations_of_fifty_megabytes(hostile: TaskApp) -> None:
 
 
 @pytest.mark.parametrize("environment", ["shared", "untimed"])
-def test_the_deadline_stops_a_slow_episode_and_kills_a_hung_one(
-    hostile: TaskApp, environment: str, tmp_path: Path
-) -> None:
+def test_the_deadline_stops_a_slow_episode_and_kills_a_hung_one(with_worker: Serve, environment: str) -> None:
     async def work(service: Service) -> None:
         await service.rollout(a_request("noop", env_name=environment))
         slow = await failing(service, env_name=environment, config={"slow": 0.15}, safety={"max_time_s": 0.4})
@@ -267,16 +283,18 @@ def test_the_deadline_stops_a_slow_episode_and_kills_a_hung_one(
             assert (await stored(service, hung.rollout_id)).length == 1
         await fine(service, environment)
 
-    serving(hostile, work, workers=1, store=open_store(f"sqlite:///{tmp_path}/d.db"))
+    with_worker(work)
 
 
 @pytest.mark.parametrize("environment", ["shared", "untimed"])
 def test_a_cancelled_rollout_ends_within_a_second_and_is_kept(
-    hostile: TaskApp, environment: str, tmp_path: Path
+    with_worker: Serve, environment: str, tmp_path: Path
 ) -> None:
     mark = tmp_path / "mark"
 
     async def work(service: Service) -> None:
+        assert service.store is not None
+        before = {row.rollout_id for row in await service.store.recent()}
         request = a_request("noop", env_name=environment, config={"slow": 0.2, "mark": str(mark)})
         task = asyncio.create_task(service.rollout(request))
         while not mark.exists():
@@ -291,13 +309,12 @@ def test_a_cancelled_rollout_ends_within_a_second_and_is_kept(
             while service.worker_pool._pool.counters()["in_flight"]:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.01)
-        assert service.store is not None
-        (kept,) = await service.store.recent()
+        (kept,) = (row for row in await service.store.recent() if row.rollout_id not in before)
         assert kept.failure is not None
         assert (kept.status, kept.failure["boundary"], kept.reward) == ("failed", "cancelled", None)
         await fine(service, environment)
 
-    serving(hostile, work, workers=1, store=open_store(f"sqlite:///{tmp_path}/k.db"))
+    with_worker(work)
 
 
 # -- the processes -------------------------------------------------------------------------------------------------
