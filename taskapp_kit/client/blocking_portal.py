@@ -41,7 +41,7 @@ def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
 
     caller = _CallingTask()
     try:
-        with start_blocking_portal(name="taskapp-client") as portal:
+        with start_blocking_portal() as portal:
             return caller.wait(portal.start_task_soon(awaited))
     finally:
         coroutine.close()  # where the thread could not start it
@@ -66,7 +66,7 @@ def iterate(open_stream: Callable[[], AsyncIterator[Item]]) -> Iterator[Item]:
             items.put(None)
 
     caller = _CallingTask()
-    with start_blocking_portal(name="taskapp-client") as portal:
+    with start_blocking_portal() as portal:
         feeding = portal.start_task_soon(feed)
         while True:
             try:

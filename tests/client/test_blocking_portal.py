@@ -37,11 +37,12 @@ def test_a_result_and_an_error_outside_and_inside_a_loop() -> None:
             with pytest.raises(type(error), match="mine"):
                 run(raised(error))
 
+    threads = threading.active_count()
     assert run(told(3)) == 3
     with pytest.raises(TimeoutError, match="mine"):
         run(raised(TimeoutError("mine")))
     asyncio.run(inside())
-    assert not [thread for thread in threading.enumerate() if thread.name == "taskapp-client"]
+    assert threading.active_count() == threads
 
 
 def test_the_callers_context_goes_along() -> None:
