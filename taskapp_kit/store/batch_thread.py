@@ -57,12 +57,12 @@ class BatchThread:
 
     def do(self, job: Job[T], *, writes: bool = True, order: str | None = None) -> asyncio.Future[T]:
         """The result of `job`, which is done even when its caller is cancelled. Raises StoreError."""
-        return self.do_prepared(lambda: job, writes=writes, order=order)
+        return asyncio.shield(self.do_prepared(lambda: job, writes=writes, order=order))
 
     def do_prepared(
         self, prepare: Callable[[], Job[T]], *, writes: bool = True, order: str | None = None
     ) -> asyncio.Future[T]:
-        """The same, where making the job is work too, for which the write lock is not held."""
+        """The same, where making the job is work too, for which the write lock is not held. The caller shields the future."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_retrieve)
         with self._lock:
@@ -70,7 +70,7 @@ class BatchThread:
             idle, self._busy = not self._busy, True
         if idle:
             self._thread.submit(self._run)
-        return asyncio.shield(future)
+        return future
 
     async def stop(self) -> None:
         """Does what waits, then closes the connection and ends the thread."""
