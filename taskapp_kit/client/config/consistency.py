@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from taskapp_kit.client.config.review import (
-    Document,
-    Review,
-    check_names,
-    check_schema,
-    check_values,
-    is_smoke_test,
-)
+from taskapp_kit.client.config.review import Document, Review
 from taskapp_kit.client.config.values import Place, place_shown
 
 FINETUNED = ("ft:", "rl:")
@@ -28,13 +21,8 @@ SAME_MEANING = (
 )
 
 
-def review_document(document: Document) -> Review:
-    """All problems and warnings of a document."""
-    review = Review(document)
-    short = is_smoke_test(document)
-    unneeded = {("model",)} if any(place[0] == "policy" for place, _, _ in models_named(document)) else set()
-    check_schema(review, required_in=lambda section: not short and section not in unneeded)
-    check_names(review)
+def check_consistency(review: Review, *, short: bool) -> None:
+    """Add what does not fit together. short: it is the smoke-test form."""
     _check_model(review, short=short)
     _check_topology(review, short=short)
     _check_judge(review)
@@ -44,8 +32,6 @@ def review_document(document: Document) -> Review:
         if one is not None and other is not None and one != other:
             same = f"{place_shown(second)} = {other}, which means the same"
             review.mismatch(first, one, same, "Take one of the two out.")
-    check_values(review)
-    return review
 
 
 def models_named(document: Document) -> list[tuple[Place, str, str]]:

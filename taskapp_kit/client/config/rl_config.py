@@ -16,8 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from taskapp_kit.client.config.consistency import MODEL_KEYS, kind_of_model, models_named, review_document
-from taskapp_kit.client.config.review import MAX_LEVELS, Document, is_smoke_test
+from taskapp_kit.client.config.consistency import MODEL_KEYS, check_consistency, kind_of_model, models_named
+from taskapp_kit.client.config.review import (
+    MAX_LEVELS,
+    Document,
+    Review,
+    check_names,
+    check_schema,
+    check_values,
+    is_smoke_test,
+)
 from taskapp_kit.client.config.toml_lines import deepest_key, lines_of
 from taskapp_kit.client.config.values import KEY_TEXT, Place, in_one_line
 from taskapp_kit.errors import JobConfigError
@@ -159,7 +167,7 @@ def _toml_problem(message: str, text: str) -> str:
 
 
 def _checked(document: Document, path: Path, lines: Mapping[Place, int], changed: frozenset[Place]) -> RlConfig:
-    review = review_document(document)
+    review = _reviewed(document)
     problems = _sentences(review.problems, lines, changed)
     if problems:
         count = "1 problem" if len(review.problems) == 1 else f"{len(review.problems)} problems"
@@ -168,6 +176,18 @@ def _checked(document: Document, path: Path, lines: Mapping[Place, int], changed
             problems=problems,
         )
     return RlConfig(document, path, _sentences(review.warnings, lines, changed), lines)
+
+
+def _reviewed(document: Document) -> Review:
+    """All problems and warnings of a document."""
+    review = Review(document)
+    short = is_smoke_test(document)
+    unneeded = {("model",)} if any(place[0] == "policy" for place, _, _ in models_named(document)) else set()
+    check_schema(review, required_in=lambda section: not short and section not in unneeded)
+    check_names(review)
+    check_consistency(review, short=short)
+    check_values(review)
+    return review
 
 
 def _sentences(remarks: Mapping[Place, str], lines: Mapping[Place, int], changed: frozenset[Place]) -> tuple[str, ...]:
