@@ -37,7 +37,7 @@ Machine: {cores} cores, {architecture}, {system}, Python {python}; load average 
 
 
 def machine(load_average: float) -> str:
-    """The page's beginning; no name of the machine."""
+    """The page's introduction, without the machine's name."""
     return INTRODUCTION.format(
         cores=os.cpu_count(),
         architecture=platform.machine(),
@@ -48,7 +48,7 @@ def machine(load_average: float) -> str:
 
 
 def main() -> int:
-    """Exit status 1 when a part could not be measured; the page is then left as it was."""
+    """Returns exit status 1 when a part could not be measured; the page is then left unchanged."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the budgets, beside peers.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"only these, printed: {', '.join(PARTS)}")
     parser.add_argument("--repetitions", type=int, help="instead of each part's own number")

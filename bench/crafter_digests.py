@@ -1,7 +1,7 @@
 """The same episodes from two server processes: `python -m bench.crafter_digests` exits with 1 when any of them differ.
 
-One process has PYTHONHASHSEED 1 and shows text, the other has 2, is sent the requests in the opposite order and draws
-a picture at every step. Compared are digests and, step by step, what was seen in words, done, paid and told.
+One process has PYTHONHASHSEED 1 and returns text, the other has 2, receives the requests in the opposite order and
+renders an image at every step. Compared are digests and, step by step, observations, actions, rewards and info.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ class Comparison:
 
 
 def difference(plain: dict[str, Any], pictured: dict[str, Any]) -> str | None:
-    """Where two answers first tell different episodes; None when they tell the same."""
-    for place, (ours, theirs) in enumerate(itertools.zip_longest(_told(plain), _told(pictured))):
+    """The first difference between two answers' episodes; None when they are equal."""
+    for call, (ours, theirs) in enumerate(itertools.zip_longest(_compared(plain), _compared(pictured))):
         if ours != theirs:
-            return f"differs at {f'call {place}' if place else 'the first observation'}: {ours!r} and {theirs!r}"
+            return f"differs at {f'call {call}' if call else 'the first observation'}: {ours!r} and {theirs!r}"
     for name in ("digest", "status", "stop_reason", "reward"):
         if plain[name] != pictured[name]:
             return f"{name} is {plain[name]!r} and {pictured[name]!r}"
     return None
 
 
-def _told(answer: dict[str, Any]) -> list[Any]:
-    """The first observation, then of each call: words, action, reward, end, info."""
+def _compared(answer: dict[str, Any]) -> list[Any]:
+    """The first observation, then for each call: text, action, reward, end, info."""
     trajectory = answer["trajectories"][0]
     return [
         _words(trajectory["trace"]["initial_observation"]),
@@ -104,7 +104,7 @@ def compare(first_seed: int, seeds: int, in_flight: int, image_size: int, scratc
 
 
 def table(comparisons: list[Comparison], note: str) -> Table:
-    """One row for each policy."""
+    """The table, one row for each policy."""
     return Table(
         title="Crafter from two server processes",
         header=["policy", "episodes", "calls", "game steps", "pictures", "equal digests", "equal step by step"],
@@ -125,7 +125,7 @@ def table(comparisons: list[Comparison], note: str) -> Table:
 
 
 def main() -> int:
-    """Exit status: 0 all equal, 1 a difference or no answer."""
+    """Returns the exit status: 0 all equal, 1 a difference or no answer."""
     parser = argparse.ArgumentParser(prog="python -m bench.crafter_digests", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)

@@ -1,4 +1,4 @@
-"""Random Crafter episodes through POST /rollout, beside the same episodes without a server and in stock Crafter."""
+"""Random Crafter episodes over POST /rollout, beside the same episodes without a server and in stock Crafter."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOOPS = {
 
 
 def bodies(first_seed: int, count: int) -> list[dict[str, Any]]:
-    """Whole random episodes on seeds that nobody has played, so that no cached world flatters us."""
+    """Requests for whole random episodes on seeds not played before, so that no cached world distorts the result."""
     return [
         {
             "run_id": f"crafter-{seed}",
@@ -41,13 +41,13 @@ def bodies(first_seed: int, count: int) -> list[dict[str, Any]]:
 
 
 def episode(body: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
-    """Seed and game actions of an answered rollout."""
+    """Seed and game actions of a finished rollout."""
     calls = [call for step in answer["trajectories"][0]["steps"] for call in step["tool_calls"]]
     return {"seed": body["env"]["seed"], "actions": [name for call in calls for name in call["args"]["actions"]]}
 
 
 def looped(name: str, episodes: list[dict[str, Any]], home: Path) -> float:
-    """Game steps per CPU second of one of LOOPS over `episodes`."""
+    """Replays `episodes` in one of LOOPS; returns game steps per CPU second."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.crafter_loops", name],
         input=json.dumps(episodes),
@@ -59,21 +59,21 @@ def looped(name: str, episodes: list[dict[str, Any]], home: Path) -> float:
     )
     if done.returncode != 0:
         raise BenchFailed(f"The Crafter loop {name!r} failed: {done.stderr[-1000:]}")
-    seen = json.loads(done.stdout)
-    return float(seen["steps"]) / float(seen["cpu_seconds"])
+    result = json.loads(done.stdout)
+    return float(result["steps"]) / float(result["cpu_seconds"])
 
 
 def rolled_out(server: Server, first_seed: int) -> tuple[float, list[dict[str, Any]]]:
-    """(game steps per CPU second of the server, the episodes that it played)."""
-    asked = bodies(first_seed, EPISODES)
-    run = load.run(server, asked, IN_FLIGHT, b'"num_steps":', keep=True)
+    """Plays episodes on the server; returns (game steps per CPU second of the server, the episodes)."""
+    requests = bodies(first_seed, EPISODES)
+    run = load.run(server, requests, IN_FLIGHT, b'"num_steps":', keep=True)
     by_name = {answer["run_id"]: answer for answer in run.answers}
-    episodes = [episode(body, by_name[body["run_id"]]) for body in asked]
+    episodes = [episode(body, by_name[body["run_id"]]) for body in requests]
     return sum(len(one["actions"]) for one in episodes) / run.server_cpu_seconds, episodes
 
 
 def measure(repetitions: int, scratch: Path) -> Table:
-    """In turns: the server plays fresh episodes, then each loop replays them."""
+    """Measures in turns: the server plays new episodes, then each loop replays them."""
     home = scratch / "home"
     speeds: dict[str, list[float]] = {SERVED: [], **{name: [] for name in LOOPS}}
     steps = 0

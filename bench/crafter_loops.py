@@ -1,9 +1,9 @@
-"""Crafter without a server, for comparison: replays given episodes and prints what they cost, as one JSON object.
+"""Crafter without a server, for comparison: replays given episodes and prints their cost as one JSON object.
 
     echo '[{"seed": 1, "actions": ["noop", "do"]}]' | python -m bench.crafter_loops environment
 
-`environment`: our declared environment, with the text that an agent reads; `rules`: our game alone; `stock`: the
-`crafter` package as pip installs it (noise in pure Python, a picture at every step); `stock-numba`: that with numba.
+`environment`: our declared environment, with the text observations; `rules`: our game alone; `stock`: the `crafter`
+package as pip installs it (noise in pure Python, an image at every step); `stock-numba`: that with numba.
 Printed: `{"steps": game steps, "cpu_seconds": of resets and steps}`; imports, compiling and textures are not counted.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 Loop = tuple[Callable[[], Any], Callable[[str], bool]]
-"""`reset()`, and `step(action) -> is the episode over`, of one episode."""
+"""`reset()`, and `step(action) -> whether the episode is over`, of one episode."""
 
 
 def environment(seed: int) -> Loop:
@@ -33,7 +33,7 @@ def environment(seed: int) -> Loop:
 
 
 def rules(seed: int) -> Loop:
-    """Our game, with nothing said about it; making the object is its reset."""
+    """Our game, without observations; creating the object is its reset."""
     from environments.crafter.rules import CrafterGame
 
     games: list[CrafterGame] = []
@@ -63,7 +63,7 @@ LOOPS: dict[str, Callable[[int], Loop]] = {
 
 
 def play(make: Callable[[int], Loop], episodes: list[dict[str, Any]]) -> tuple[int, float]:
-    """(game steps, CPU seconds) of replaying `episodes`, each until its actions run out or the game ends."""
+    """Replays `episodes`, each until its actions run out or the game ends; returns (game steps, CPU seconds)."""
     steps, cpu_seconds = 0, 0.0
     for episode in episodes:
         reset, step = make(episode["seed"])
@@ -78,7 +78,7 @@ def play(make: Callable[[int], Loop], episodes: list[dict[str, Any]]) -> tuple[i
 
 
 def main() -> None:
-    """Reads episodes from stdin; the first is played once beforehand, on another seed, to compile."""
+    """Reads episodes from stdin; the first is played once in advance, on another seed, to compile."""
     name, episodes = sys.argv[1], json.load(sys.stdin)
     if name == "stock":
         sys.modules["numba"] = None  # type: ignore[assignment]  # as if it were not installed

@@ -1,4 +1,4 @@
-"""A Crafter server process and the requests that the Crafter scripts send it."""
+"""A Crafter server process, and the requests that the Crafter scripts send to it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ ANSWERED = b'"num_steps":'
 
 @contextmanager
 def crafter_server(name: str, home: Path, hash_seed: str = "random") -> Iterator[Server]:
-    """`taskapp serve crafter` in a process with this PYTHONHASHSEED; no store."""
+    """Runs `taskapp serve crafter` in a process with this PYTHONHASHSEED; no store."""
     command = ["env", f"PYTHONHASHSEED={hash_seed}", *our_command("crafter")]
     with served(name, command, ROOT, home) as server:
         yield server
 
 
 def request(seed: int, policy: str, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """One whole episode. `run_id` is POLICY-SEED."""
+    """The request for one whole episode. `run_id` is POLICY-SEED."""
     return {
         "run_id": f"{policy}-{seed}",
         "env": {"env_name": "crafter", "seed": seed, "config": dict(config or {})},
@@ -33,5 +33,5 @@ def request(seed: int, policy: str, config: Mapping[str, Any] | None = None) -> 
 
 
 def played(server: Server, requests: Sequence[dict[str, Any]], in_flight: int) -> dict[str, dict[str, Any]]:
-    """The answers by `run_id`. Raises BenchFailed at the first that is not a scored rollout."""
+    """Sends the requests; returns the answers by `run_id`. Raises BenchFailed at the first that is not a scored rollout."""
     return {answer["run_id"]: answer for answer in load.run(server, requests, in_flight, ANSWERED, keep=True).answers}

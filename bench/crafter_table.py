@@ -1,7 +1,7 @@
-"""The random agent through `POST /rollout`, beside the published one: `python -m bench.crafter_table` prints a table.
+"""Compares the random agent over `POST /rollout` with the published one: `python -m bench.crafter_table`.
 
 Exit status 1 when score, mean reward or mean length lies outside its band. A set of seeds has one result: the same
-command prints the same table anywhere.
+command prints the same table everywhere.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from environments.crafter.names import ACHIEVEMENTS
 from environments.crafter.score import crafter_score, success_rates
 
 SCORE_BAND, REWARD_BAND, LENGTH_BAND = (1.37, 1.72), (1.17, 1.60), (161.0, 175.0)
-"""Where 300 episodes of the published agent are expected: percent, reward, game steps."""
+"""The expected range for 300 episodes of the published agent: percent, reward, game steps."""
 RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
 class Episode:
-    """One rollout: the sum of its rewards, its game steps, what it unlocked."""
+    """One rollout: the sum of its rewards, its game steps, the unlocked achievements."""
 
     returned: float
     game_steps: float
@@ -38,7 +38,7 @@ class Episode:
 
 
 def episodes(first_seed: int, count: int, in_flight: int, scratch: Path) -> list[Episode]:
-    """Plays them on a server of their own. Raises BenchFailed."""
+    """Plays them on a new server. Raises BenchFailed."""
     with crafter_server("crafter", scratch) as server:
         wanted = [request(seed, "random") for seed in range(first_seed, first_seed + count)]
         answers = played(server, wanted, in_flight)
@@ -64,7 +64,7 @@ def score_interval(sample: Sequence[Episode]) -> tuple[float, float]:
 
 
 def table(sample: Sequence[Episode], first_seed: int) -> tuple[Table, bool]:
-    """The table, and whether all three bands are kept."""
+    """The table, and whether all three values are inside their bands."""
     count = len(sample)
     rates = success_rates(one.unlocked for one in sample)
     returns = [one.returned for one in sample]
@@ -88,7 +88,7 @@ def table(sample: Sequence[Episode], first_seed: int) -> tuple[Table, bool]:
         ("mean reward", fmean(returns), REWARD_BAND, 3),
         ("mean length", fmean(lengths), LENGTH_BAND, 1),
     ]
-    kept = [lowest <= value <= highest for _, value, (lowest, highest), _ in bands]
+    inside_all = [lowest <= value <= highest for _, value, (lowest, highest), _ in bands]
     return Table(
         title="The random agent",
         header=["", f"POST /rollout, {count} episodes", f"published, {published.EPISODES} episodes", "z"],
@@ -101,10 +101,10 @@ def table(sample: Sequence[Episode], first_seed: int) -> tuple[Table, bool]:
             ),
             *(
                 f"{'Inside' if inside else '**Outside**'}: {name} {value:.{digits}f}, band {band[0]:g} to {band[1]:g}."
-                for (name, value, band, digits), inside in zip(bands, kept, strict=True)
+                for (name, value, band, digits), inside in zip(bands, inside_all, strict=True)
             ),
         ],
-    ), all(kept)
+    ), all(inside_all)
 
 
 def _mean(values: Sequence[float], digits: int) -> str:
@@ -127,7 +127,7 @@ def _rate_row(name: str, rate: float, count: int) -> list[str]:
 
 
 def main() -> int:
-    """Exit status: 0 inside the bands, 1 outside one, or no answer."""
+    """Returns the exit status: 0 inside the bands, 1 outside one, or no answer."""
     parser = argparse.ArgumentParser(prog="python -m bench.crafter_table", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--episodes", type=int, default=300)
     parser.add_argument("--first-seed", type=int, default=1_000_000)
@@ -139,9 +139,9 @@ def main() -> int:
     except BenchFailed as error:
         print(error, file=sys.stderr)
         return 1
-    result, kept = table(sample, given.first_seed)
+    result, inside = table(sample, given.first_seed)
     print(result.markdown())
-    return 0 if kept else 1
+    return 0 if inside else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""512 rollouts in flight with a model that fails: what is right, wrong, declared and lost, and how the server bears it."""
+"""512 rollouts in flight with a failing model: right, wrong, declared and lost rollouts, and the server's latency."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHARE = 0.05
 KINDS = ("429", "500", "503", "reset", "truncated", "hang")
 SEEDS = 1000
 WARM_SHARE = 1 / 3
-"""Of the time, before memory is looked at: by then calls hang and are given up as they do ever after."""
+"""Share of the time before memory is measured: by then calls hang and are given up at a steady rate."""
 DEADLINE_SECONDS = 60.0
 LOST_AFTER_SECONDS = DEADLINE_SECONDS + 30
 DECLARED_AT = ("policy", "timeout")
@@ -37,7 +37,7 @@ DECLARED_AT = ("policy", "timeout")
 
 @dataclass
 class Seen:
-    """What became of the rollouts. `right`, `wrong` and `lost` in all; `in_time`: right ones within the run's seconds."""
+    """The outcomes of the rollouts. `right`, `wrong` and `lost` in all; `in_time`: right ones within the run's seconds."""
 
     right: int = 0
     in_time: int = 0
@@ -65,7 +65,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def measure(repetitions: int, scratch: Path, seconds: float = SECONDS) -> Table:
-    """Each repetition: a fresh server, the answers without faults, then `seconds` with them. Raises BenchFailed."""
+    """For each repetition: a new server, the answers without faults, then `seconds` with them. Raises BenchFailed."""
     runs = []
     for _ in range(repetitions):
         with served("faults", our_command(APP), ROOT, scratch / "home") as server:
@@ -79,12 +79,12 @@ def measure(repetitions: int, scratch: Path, seconds: float = SECONDS) -> Table:
 def answers_without_faults(server: Server) -> dict[int, tuple[str, float]]:
     """Seed to (digest, reward), with a model that never fails."""
     with MockModel.process() as model:
-        asked = [body(model.url, seed) for seed in range(SEEDS)]
-        run = load.run(server, asked, 64, ANSWERED, keep=True)
-    return {int(answer["run_id"].removeprefix("seed-")): _what_counts(answer) for answer in run.answers}
+        requests = [body(model.url, seed) for seed in range(SEEDS)]
+        run = load.run(server, requests, 64, ANSWERED, keep=True)
+    return {int(answer["run_id"].removeprefix("seed-")): _compared(answer) for answer in run.answers}
 
 
-def _what_counts(answer: Mapping[str, Any]) -> tuple[str, float]:
+def _compared(answer: Mapping[str, Any]) -> tuple[str, float]:
     return answer["digest"], answer["reward"]
 
 
@@ -113,8 +113,8 @@ async def under_faults(
             await asyncio.sleep(1.0)
         seen.cpu_seconds = server.cpu_seconds() - cpu
         seen.growth_megabytes, seen.resident_megabytes = resident[-1] - resident[0], resident[-1]
-        told = await asyncio.to_thread(model.stats)
-        seen.calls, seen.faults = int(told["requests"]), told["faults"]
+        stats = await asyncio.to_thread(model.stats)
+        seen.calls, seen.faults = int(stats["requests"]), stats["faults"]
         await asyncio.gather(*callers)
     seen.health_ms = probe.latencies_ms
     return seen
@@ -145,20 +145,20 @@ async def _caller(
 
 
 def judge(status: int, answer: bytes, expected: tuple[str, float], seen: Seen, *, in_time: bool) -> None:
-    """Counts one answer. Right is what came without faults; declared is a typed failure of the model's; else it is lost."""
+    """Counts one answer. Right: equal to the one without faults; declared: a typed failure at the model; else lost."""
     try:
-        told = json.loads(answer)
+        body = json.loads(answer)
     except json.JSONDecodeError:
-        told = {}
-    if status == 200 and "digest" in told:
-        if _what_counts(told) == expected and not told["aborted"]:
+        body = {}
+    if status == 200 and "digest" in body:
+        if _compared(body) == expected and not body["aborted"]:
             seen.right += 1
             seen.in_time += in_time
         else:
             seen.wrong += 1
             seen.examples.append(f"wrong: {answer[:300]!r}")
         return
-    detail = told.get("detail")
+    detail = body.get("detail")
     error = detail.get("error", {}) if isinstance(detail, dict) else {}
     if error.get("boundary") in DECLARED_AT and error.get("code"):
         seen.declared[f"{status} {error['code']}"] += 1

@@ -1,4 +1,4 @@
-"""A client of its own that asks /health again and again: the program, and how it is run beside a load."""
+"""Probes /health repeatedly from a process of its own: the program, and how it runs beside a load."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PAUSE_SECONDS = 0.05
 
 
 class HealthProbe:
-    """Asks from `with` to the end of the block, in a process of its own: another's load would be taken for the server's.
+    """Sends requests for the duration of the `with` block, from a process of its own, unaffected by the load generator.
 
-    latencies_ms: of all answers, once the block has ended. Raises BenchFailed at an answer other than 200.
+    latencies_ms: of all answers, after the block has ended. Raises BenchFailed at an answer other than 200.
     """
 
     def __init__(self, server: Server) -> None:
@@ -35,33 +35,33 @@ class HealthProbe:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        told, complaint = await self._process.communicate(b"\n")
+        output, errors = await self._process.communicate(b"\n")
         if self._process.returncode != 0:
-            raise BenchFailed(f"/health was not answered well: {complaint.decode(errors='replace')[-500:]}")
-        self.latencies_ms = json.loads(told)
+            raise BenchFailed(f"/health failed: {errors.decode(errors='replace')[-500:]}")
+        self.latencies_ms = json.loads(output)
 
 
 def main() -> None:
-    """Asks until its standard input says something or ends; then the latencies in ms, as JSON."""
+    """Sends requests until its standard input has data or ends; then prints the latencies in ms, as JSON."""
     address = urlsplit(sys.argv[1])
     headers = {"X-API-Key": os.environ["PROBED_KEY"]}
     assert address.hostname is not None
     connection = http.client.HTTPConnection(address.hostname, address.port, timeout=30)
     latencies = []
     os.set_blocking(sys.stdin.fileno(), False)
-    while not _told_to_stop():
-        asked = time.perf_counter()
+    while not _stopped():
+        sent = time.perf_counter()
         connection.request("GET", "/health", headers=headers)
         answer = connection.getresponse()
-        said = answer.read()
-        latencies.append((time.perf_counter() - asked) * 1000)
+        body = answer.read()
+        latencies.append((time.perf_counter() - sent) * 1000)
         if answer.status != 200:
-            sys.exit(f"{answer.status}: {said[:300]!r}")
+            sys.exit(f"{answer.status}: {body[:300]!r}")
         time.sleep(PAUSE_SECONDS)
     print(json.dumps(latencies))
 
 
-def _told_to_stop() -> bool:
+def _stopped() -> bool:
     try:
         os.read(sys.stdin.fileno(), 1)
     except BlockingIOError:

@@ -1,7 +1,7 @@
-"""The bench's peer: the counter of `turns_app.py` on inspect-ai 0.3.285, run in that release's own environment.
+"""A peer for the bench: the counter of `turns_app.py` on inspect-ai 0.3.285, run in that release's own environment.
 
-What its authors write: a task with a solver that generates until the game is over, one tool, a scorer. Its display is
-off, everything else is as it comes: each round is one eval, its log included.
+Written as its authors would: a task with a solver that generates until the game is over, one tool, a scorer. Its display
+is off, everything else is the default: each round is one eval, its log included.
 
     python inspect_counter.py ADDRESS ROUNDS    # ROUNDS: [[in flight, rollouts], …]; a line of JSON for each
 """
@@ -18,7 +18,7 @@ from inspect_ai.model import ChatMessageSystem, ChatMessageUser, get_model
 from inspect_ai.scorer import Score, Target, mean, scorer
 from inspect_ai.solver import Generate, TaskState, solver
 from inspect_ai.tool import Tool, tool
-from peer_rounds import Played, tell_rounds
+from peer_rounds import Played, print_rounds
 
 TURNS = 5
 
@@ -68,10 +68,10 @@ def reached():
 
 
 def samples(seeds: range) -> list[Sample]:
-    told = "Add 1, 2 or 3 in each turn; after the last turn the count must be the target."
+    system = "Add 1, 2 or 3 in each turn; after the last turn the count must be the target."
     return [
         Sample(
-            input=[ChatMessageSystem(content=told), ChatMessageUser(content=shown(fresh(seed)))],
+            input=[ChatMessageSystem(content=system), ChatMessageUser(content=shown(fresh(seed)))],
             metadata={"seed": seed},
         )
         for seed in seeds
@@ -97,7 +97,7 @@ def main() -> None:
                 for sample in log.samples
             ]
 
-        asyncio.run(tell_rounds(a_round, sys.argv[2]))
+        asyncio.run(print_rounds(a_round, sys.argv[2]))
 
 
 if __name__ == "__main__":

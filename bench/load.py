@@ -1,4 +1,4 @@
-"""The load: so many rollouts, so many of them in flight, from this process, whose CPU is nobody's figure."""
+"""The load generator: sends rollouts with a fixed number in flight from this process, whose own CPU is not measured."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ REQUEST_TIMEOUT_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Run:
-    """What a run of rollouts cost the server and its callers. Latencies in ms, in order of completion.
+    """The costs of a run of rollouts. Latencies in ms, in order of completion.
 
-    server_cpu_seconds: of all its processes; front_cpu_seconds: of the one that listens.
+    server_cpu_seconds: of all its processes; parent_cpu_seconds: of the one that listens.
     """
 
     rollouts: int
     server_cpu_seconds: float
-    front_cpu_seconds: float
+    parent_cpu_seconds: float
     wall_seconds: float
     latencies_ms: list[float]
     answers: list[dict[str, Any]]
@@ -36,9 +36,9 @@ class Run:
         return self.server_cpu_seconds / self.rollouts * 1000
 
     @property
-    def front_share(self) -> float:
-        """How much of one core the listening process took, 0 to 1."""
-        return self.front_cpu_seconds / self.wall_seconds
+    def parent_share(self) -> float:
+        """The listening process's share of one core, 0 to 1."""
+        return self.parent_cpu_seconds / self.wall_seconds
 
     @property
     def p50_ms(self) -> float:
@@ -60,11 +60,11 @@ class Run:
 
 Bodies = Sequence[dict[str, Any]]
 Ask = Callable[[aiohttp.ClientSession, bytes], Awaitable[tuple[int, bytes]]]
-"""Sends one body; (HTTP status, what was answered)."""
+"""Sends one body; returns (HTTP status, answer)."""
 
 
 async def posted(session: aiohttp.ClientSession, body: bytes) -> tuple[int, bytes]:
-    """The plain way: POST /rollout, and wait."""
+    """Sends a plain POST /rollout, and waits."""
     async with session.post("/rollout", data=body) as response:
         return response.status, await response.read()
 
@@ -72,16 +72,16 @@ async def posted(session: aiohttp.ClientSession, body: bytes) -> tuple[int, byte
 def run(
     server: Server, bodies: Bodies, in_flight: int, must_contain: bytes, keep: bool = False, ask: Ask = posted
 ) -> Run:
-    """Sends each body to /rollout. Every answer must be a 200 with `must_contain` in it; `keep` parses and keeps them.
+    """Sends each body to /rollout. Every answer must be a 200 that contains `must_contain`; `keep` returns them parsed.
 
-    Raises BenchFailed at the first wrong answer: a fast server that answers wrongly has no figure.
+    Raises BenchFailed at the first wrong answer: speed means nothing if answers are wrong.
     """
     return asyncio.run(_run(server, bodies, in_flight, must_contain, keep, ask))
 
 
 async def _run(server: Server, bodies: Bodies, in_flight: int, must_contain: bytes, keep: bool, ask: Ask) -> Run:
     latencies: list[float] = []
-    kept: list[bytes] = []
+    stored: list[bytes] = []
     waiting = iter([json.dumps(body).encode() for body in bodies])
     headers = {"X-API-Key": server.key, "Content-Type": "application/json"}
     timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS)
@@ -94,14 +94,14 @@ async def _run(server: Server, bodies: Bodies, in_flight: int, must_contain: byt
                 status, answer = await ask(session, body)
                 latencies.append((time.perf_counter() - sent) * 1000)
                 if status != 200 or must_contain not in answer:
-                    said = answer[:500].decode(errors="replace")
-                    raise BenchFailed(f"{server.name} answered {status}: {said}")
+                    text = answer[:500].decode(errors="replace")
+                    raise BenchFailed(f"{server.name} answered {status}: {text}")
                 if keep:
-                    kept.append(answer)
+                    stored.append(answer)
 
-        cpu_before, front_before = server.cpu_seconds(), server.front_cpu_seconds()
+        cpu_before, parent_before = server.cpu_seconds(), server.parent_cpu_seconds()
         begun = time.perf_counter()
         await asyncio.gather(*(caller(waiting) for _ in range(in_flight)))
         wall = time.perf_counter() - begun
-        cpu, front = server.cpu_seconds() - cpu_before, server.front_cpu_seconds() - front_before
-    return Run(len(bodies), cpu, front, wall, latencies, [json.loads(answer) for answer in kept])
+        cpu, parent = server.cpu_seconds() - cpu_before, server.parent_cpu_seconds() - parent_before
+    return Run(len(bodies), cpu, parent, wall, latencies, [json.loads(answer) for answer in stored])

@@ -1,4 +1,4 @@
-"""What a turn of a language model costs: five tool calls a rollout, 1 to 512 rollouts in flight, beside two peers."""
+"""The cost of a language model's turn: five tool calls a rollout, 1 to 512 rollouts in flight, beside two peers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PROGRAMS = {"verifiers-0.3.1": "verifiers_counter.py", "inspect-ai-0.3.285": "in
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: who, with which model, how many in flight. Times in ms; `beyond` is a rollout's without the model's own."""
+    """One run: one program, one model, one number in flight. Times in ms; `beyond` is a rollout's without the model's."""
 
     cpu_ms: float
     turns_per_second: float
@@ -56,7 +56,7 @@ Cells = dict[tuple[float, int], list[Cell]]
 
 
 def body(address: str, seed: int, environment: str = "counter") -> dict[str, Any]:
-    """A rollout of the model at `address`."""
+    """The request for a rollout of the model at `address`."""
     return {
         "run_id": f"seed-{seed}",
         "env": {"env_name": environment, "seed": seed},
@@ -67,7 +67,7 @@ def body(address: str, seed: int, environment: str = "counter") -> dict[str, Any
 
 
 def measure(repetitions: int, scratch: Path) -> Table:
-    """Our server first, then each peer once. A peer whose environment cannot be built is left out with a sentence."""
+    """Measures our server first, then each peer once. A peer whose environment cannot be built is noted and left out."""
     measured = {OURS: ours(repetitions, scratch)}
     notes = []
     for name, peer in PEERS.items():
@@ -85,7 +85,7 @@ def measure(repetitions: int, scratch: Path) -> Table:
 
 
 def ours(repetitions: int, scratch: Path) -> Cells:
-    """`taskapp serve` in threads, store off; the models and the numbers in flight take turns."""
+    """Measures `taskapp serve` in threads, store off; the models and the numbers in flight take turns."""
     cells: Cells = {}
     with served("turns", our_command(APP), ROOT, scratch / "home") as server:
         for repetition in range(repetitions):
@@ -94,8 +94,8 @@ def ours(repetitions: int, scratch: Path) -> Cells:
                     load.run(server, [body(model.url, seed) for seed in range(WARM_UP)], WARM_UP, ANSWERED)
                     for in_flight, rollouts in ROLLOUTS[latency].items():
                         first = 1000 + 10_000 * repetition
-                        asked = [body(model.url, seed) for seed in range(first, first + rollouts)]
-                        run = load.run(server, asked, in_flight, ANSWERED)
+                        requests = [body(model.url, seed) for seed in range(first, first + rollouts)]
+                        run = load.run(server, requests, in_flight, ANSWERED)
                         cell = Cell.of(
                             rollouts * TURNS, run.server_cpu_seconds, run.wall_seconds, run.latencies_ms, latency
                         )
@@ -104,7 +104,7 @@ def ours(repetitions: int, scratch: Path) -> Cells:
 
 
 def of_peer(python: str, program: str, latency: float, scratch: Path) -> dict[int, Cell]:
-    """In flight to what it cost, in one process of the peer's. Raises BenchFailed."""
+    """Measures a peer in one process of its own; returns in flight to cell. Raises BenchFailed."""
     with MockModel.process(latency_seconds=latency) as model:
         command = [python, str(ROOT / "bench" / program), model.url, json.dumps(list(PEER_ROLLOUTS.items()))]
         environment = bare_environment(scratch / "home", {"PEER_KEY": "none", "INSPECT_DISPLAY": "none"})
@@ -118,17 +118,17 @@ def of_peer(python: str, program: str, latency: float, scratch: Path) -> dict[in
         raise BenchFailed(f"{program} ended with {done.returncode}: {done.stderr[-1000:]}")
     cells = {}
     for line in done.stdout.splitlines():
-        if not line.startswith('{"in_flight"'):  # inspect-ai has words of its own, whatever its display
+        if not line.startswith('{"in_flight"'):  # inspect-ai prints other lines, whatever its display setting
             continue
-        told = json.loads(line)
-        in_flight = told["in_flight"]
-        if told["turns"] != TURNS * PEER_ROLLOUTS[in_flight]:
-            raise BenchFailed(f"{program} played {told['turns']} turns with {in_flight} in flight: another game.")
+        result = json.loads(line)
+        in_flight = result["in_flight"]
+        if result["turns"] != TURNS * PEER_ROLLOUTS[in_flight]:
+            raise BenchFailed(f"{program} played {result['turns']} turns with {in_flight} in flight: another game.")
         cells[in_flight] = Cell.of(
-            told["turns"], told["cpu_seconds"], told["wall_seconds"], told["latencies_ms"], latency
+            result["turns"], result["cpu_seconds"], result["wall_seconds"], result["latencies_ms"], latency
         )
     if set(cells) != set(PEER_ROLLOUTS):
-        raise BenchFailed(f"{program} told of {sorted(cells)} in flight only: {done.stdout[-500:]}")
+        raise BenchFailed(f"{program} reported {sorted(cells)} in flight only: {done.stdout[-500:]}")
     return cells
 
 

@@ -1,4 +1,4 @@
-"""What peers' programs share: rounds of rollouts, so many in flight, each told as a line of JSON. Standard library only."""
+"""Shared by the peers' programs: rounds of rollouts, each reported as a line of JSON. Standard library only."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ class Played(NamedTuple):
 
 
 ARound = Callable[[int, range], Awaitable[list[Played]]]
-"""Plays the seeds, so many in flight."""
+"""Plays the seeds with this many in flight."""
 
 
-async def tell_rounds(a_round: ARound, rounds: str) -> None:
-    """rounds: JSON, [[in flight, rollouts], …]. CPU is of this process and what it started, in seconds."""
+async def print_rounds(a_round: ARound, rounds: str) -> None:
+    """Plays the rounds and prints a line of JSON for each, with CPU seconds of this process and its children.
+
+    rounds: JSON, [[in flight, rollouts], …].
+    """
     await a_round(4, WARM_UP_SEEDS)
     for in_flight, count in json.loads(rounds):
         cpu, begun = _cpu_seconds(), time.perf_counter()
         played = await a_round(in_flight, range(FIRST_SEED, FIRST_SEED + count))
         wall, cpu = time.perf_counter() - begun, _cpu_seconds() - cpu
-        told = {
+        result = {
             "in_flight": in_flight,
             "turns": sum(one.turns for one in played),
             "cpu_seconds": cpu,
@@ -40,13 +43,13 @@ async def tell_rounds(a_round: ARound, rounds: str) -> None:
             "latencies_ms": [one.latency_ms for one in played],
             "rewards": sum(one.reward for one in played),
         }
-        print(json.dumps(told), flush=True)
+        print(json.dumps(result), flush=True)
 
 
 async def by_callers(
     rollout: Callable[[int], Awaitable[tuple[int, float]]], in_flight: int, seeds: range
 ) -> list[Played]:
-    """A round of so many callers, each asking for one rollout after the other. rollout(seed): turns and reward."""
+    """Plays a round with this many callers, each running one rollout after the other. rollout(seed): turns and reward."""
     played: list[Played] = []
 
     async def caller(todo: Iterator[int]) -> None:

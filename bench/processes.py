@@ -1,4 +1,4 @@
-"""Server processes under measurement: started bare, asked over HTTP, their CPU and memory read from /proc (Linux)."""
+"""Server processes under measurement: started with a bare environment, CPU and memory read from /proc (Linux)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 START_TIMEOUT_SECONDS = 120.0
-STOP_TIMEOUT_SECONDS = 3.0  # the Synth SDK takes over SIGTERM and does not end: killed
+STOP_TIMEOUT_SECONDS = 3.0  # the Synth SDK handles SIGTERM without ending: it is killed
 PEER_BUILDER = ROOT / "tests" / "interop" / "peers.py"
 
 
 class BenchFailed(RuntimeError):
-    """A measurement could not be made. The sentence says which process did what instead."""
+    """A measurement could not be made. The message says which process did what instead."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A running server: `key` opens it, `healthy_seconds` is from its start to its first healthy answer."""
+    """A running server: `key` grants access, `healthy_seconds` is from its start to its first healthy answer."""
 
     name: str
     address: str
@@ -37,20 +37,20 @@ class Server:
     healthy_seconds: float
 
     def cpu_seconds(self) -> float:
-        """User and system seconds of the process and all it started, the finished ones included (10 ms steps)."""
+        """User and system seconds of the process and its descendants, finished ones included (10 ms steps)."""
         return sum(_cpu_ticks(pid) for pid in _family(self.pid)) / TICKS_PER_SECOND
 
-    def front_cpu_seconds(self) -> float:
-        """User and system seconds of the process that was started and listens, without those it started (10 ms steps)."""
+    def parent_cpu_seconds(self) -> float:
+        """User and system seconds of the process that was started and listens, without its children's (10 ms steps)."""
         return sum(int(field) for field in _stat(self.pid)[11:13]) / TICKS_PER_SECOND
 
     def resident_megabytes(self) -> float:
-        """Resident memory of the process and all it started, in MB (10^6 bytes); what they share counts in each."""
+        """Resident memory of the process and its descendants, in MB (10^6 bytes); shared memory counts in each."""
         return sum(_resident_kibibytes(pid) for pid in _family(self.pid)) * 1024 / 1e6
 
 
 def bare_environment(home: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Path, a scratch home and `more`: no key of the developer's, no telemetry of a peer's."""
+    """Path, a scratch home and `more`: none of the developer's keys, no peer's telemetry."""
     return {"PATH": os.environ["PATH"], "HOME": str(home), "SYNTH_DISABLE_LOGGING": "1", **(more or {})}
 
 
@@ -86,14 +86,14 @@ def served(name: str, command: Sequence[str], directory: Path, home: Path) -> It
 
 
 def our_command(app: str, store: str = "none", workers: int = 0) -> list[str]:
-    """`taskapp serve APP`, from this checkout. workers: processes that play; 0 for threads of the server's own."""
+    """`taskapp serve APP`, from this checkout. workers: processes that play; 0 for threads of the server itself."""
     address = ["--host", "127.0.0.1", "--port", "{port}"]
     options = ["--store", store, "--workers", str(workers)]
     return [sys.executable, "-m", "taskapp_kit", "serve", app, *address, *options]
 
 
 def peer_python(name: str) -> str:
-    """The Python of a peer's environment, built now if nobody has. Raises BenchFailed with the builder's sentence."""
+    """The Python of a peer's environment, built now if needed. Raises BenchFailed with the builder's message."""
     command = [sys.executable, str(PEER_BUILDER), name]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     if built.returncode != 0:
@@ -120,12 +120,12 @@ def _wait_until_healthy(name: str, process: subprocess.Popen[bytes], address: st
             raise BenchFailed(f"{name} answers /health with {error.code} for its own key.") from error
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             time.sleep(0.005)
-    said = log_path.read_text()[-2000:]
-    raise BenchFailed(f"{name} gave no healthy answer (exit status {process.poll()}). It said:\n{said}")
+    output = log_path.read_text()[-2000:]
+    raise BenchFailed(f"{name} gave no healthy answer (exit status {process.poll()}). Its output:\n{output}")
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat after the command's name (which may hold spaces); [] when the process is gone."""
+    """The fields of /proc/PID/stat after the command's name (which may contain spaces); [] if the process is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -138,7 +138,7 @@ def _family(root: int) -> list[int]:
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     parents = {pid: _stat(pid)[1:2] for pid in pids}
     family = [root]
-    for member in family:  # grows while it is walked
+    for member in family:  # grows during the iteration
         family += [pid for pid, parent in parents.items() if parent == [str(member)]]
     return family
 

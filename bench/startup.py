@@ -1,4 +1,4 @@
-"""What it costs to begin: import, first healthy answer, memory."""
+"""The costs of starting: import, first healthy answer, memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def import_cpu_ms(python: str, module: str, home: Path) -> float:
 
 
 def measure(repetitions: int, scratch: Path) -> Table:
-    """Ours and the Synth server's in turns, after one start of each that is not counted (it compiles)."""
+    """Measures ours and the Synth server in turns, after one uncounted start of each (it compiles)."""
     home = scratch / "home"
     synth = synth_command()
     modules = {"taskapp-kit": (sys.executable, "taskapp_kit"), "synth-ai 0.3.9": (synth[0], "synth_ai.sdk.task.server")}

@@ -1,6 +1,6 @@
-"""The bench's peer: a counter on the Synth SDK's own `create_task_app`, run in the environment of synth-ai 0.3.9.
+"""A peer for the bench: a counter on the Synth SDK's own `create_task_app`, run in the environment of synth-ai 0.3.9.
 
-What its authors write: an async executor, the SDK's pydantic models for everything, its rubric scoring, its dataset
+Written as its authors would: an async executor, the SDK's pydantic models for everything, its rubric scoring, its dataset
 spec. `counter_app.py` is the same environment, policy and rubrics on taskapp-kit.
 
     ENVIRONMENT_API_KEY=... SYNTH_DISABLE_LOGGING=1 python -m uvicorn --factory synth_reference_app:build_app
@@ -78,7 +78,7 @@ def scripted(_: dict[str, Any]) -> dict[str, Any]:
 
 
 def task_info(seed: int | None = None) -> TaskInfo:
-    """What `/task_info` answers for a seed."""
+    """The answer of `/task_info` for a seed."""
     return TaskInfo(
         task=TaskDescriptor(id="counter", name="Counter", description="Count to the target", version="1.0.0"),
         environment="counter",
@@ -155,12 +155,12 @@ async def rollout(request: RolloutRequest, _: Request) -> RolloutResponse:
 
 
 def instances(seeds: Sequence[int]) -> list[TaskInfo]:
-    """One TaskInfo for each seed asked for."""
+    """One TaskInfo for each requested seed."""
     return [task_info(seed) for seed in seeds]
 
 
 def build_config() -> TaskAppConfig:
-    """The app as its SDK wants it described."""
+    """The app's description for its SDK."""
     return TaskAppConfig(
         app_id="counter",
         name="Counter",
@@ -175,6 +175,6 @@ def build_config() -> TaskAppConfig:
 
 
 def build_app() -> FastAPI:
-    """The factory that uvicorn is given."""
+    """The factory for uvicorn."""
     app: FastAPI = create_task_app(build_config())
     return app

@@ -9,7 +9,7 @@ from statistics import median
 
 @dataclass(frozen=True)
 class Table:
-    """One part of the page. `notes` are sentences below it: how it was measured, and each budget: kept or not."""
+    """One section of the page. `notes` are sentences below it: how it was measured, and each budget: kept or not."""
 
     title: str
     header: Sequence[str]
@@ -26,7 +26,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Budget:
-    """A promise and what was seen of it."""
+    """A budget and the measured value."""
 
     words: str
     seen: str

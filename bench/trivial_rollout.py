@@ -20,7 +20,7 @@ OFF, ON, SYNTH = "taskapp-kit, store off", "taskapp-kit, store on (SQLite)", "sy
 
 
 def bodies(count: int) -> list[dict[str, Any]]:
-    """Requests as a trainer sends them, with a correlation id; both servers get the same."""
+    """Requests like a trainer's, with a correlation id; both servers get the same."""
     url = "http://127.0.0.1:9/v1/chat/completions?cid=trace_{}"
     return [
         {
@@ -38,7 +38,7 @@ def bodies(count: int) -> list[dict[str, Any]]:
 
 
 def compare(servers: Iterable[Server]) -> None:
-    """Raises BenchFailed unless all servers answer the same: observations, actions, rewards and outcome score."""
+    """Raises BenchFailed unless all servers return the same observations, actions, rewards and outcome score."""
     answers: dict[str, list[Any]] = {}
     for server in servers:
         run = load.run(server, bodies(12), 1, ANSWERED, keep=True)
@@ -57,7 +57,7 @@ def compare(servers: Iterable[Server]) -> None:
 
 
 def measure(repetitions: int, scratch: Path) -> Table:
-    """The three servers take turns, `repetitions` times; the others idle meanwhile."""
+    """Measures the three servers in turns, `repetitions` times; the others idle meanwhile."""
     app = str(ROOT / "bench" / "counter_app.py")
     commands = {
         OFF: our_command(app),
@@ -93,7 +93,7 @@ def measure(repetitions: int, scratch: Path) -> Table:
         ]
         for name in commands
     ]
-    store_ms = [kept.cpu_ms - bare.cpu_ms for kept, bare in zip(runs[ON], runs[OFF], strict=True)]
+    store_ms = [on.cpu_ms - off.cpu_ms for on, off in zip(runs[ON], runs[OFF], strict=True)]
     p99, off, on = median([run.p99_ms for run in runs[OFF]]), median(ratios[OFF]), median(ratios[ON])
     budgets = [
         Budget("store off, the Synth server takes at least 2 × our CPU", f"{off:.2f} ×", off >= 2),
@@ -120,7 +120,7 @@ def measure(repetitions: int, scratch: Path) -> Table:
                 "The Synth server runs as its pins install it (uvicorn with h11 and asyncio), its access log off; ours "
                 "as `taskapp serve` starts it."
             ),
-            f"Keeping a rollout costs {middle(store_ms, 3)} ms of server CPU.",
+            f"Storing a rollout costs {middle(store_ms, 3)} ms of server CPU.",
             *[budget.sentence() for budget in budgets],
         ],
     )

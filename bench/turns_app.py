@@ -1,6 +1,6 @@
 """A counter that a language model plays by tool calls, five turns an episode: `counter_of_turns` and its text, for peers too.
 
-Every seed has a text of its own, so the mock model, which draws by conversation, plays each seed in its own way.
+Every seed has a text of its own, so the mock model, which samples by conversation, plays each seed differently.
 """
 
 import random

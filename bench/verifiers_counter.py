@@ -1,6 +1,6 @@
-"""The bench's peer: the counter of `turns_app.py` on verifiers 0.3.1, run in that release's own environment.
+"""A peer for the bench: the counter of `turns_app.py` on verifiers 0.3.1, run in that release's own environment.
 
-What its authors write: a StatefulToolEnv with one tool, a rubric of one function, the client that the package makes.
+Written as its authors would: a StatefulToolEnv with one tool, a rubric of one function, the package's own client.
 
     python verifiers_counter.py ADDRESS ROUNDS    # ROUNDS: [[in flight, rollouts], …]; a line of JSON for each
 
@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import verifiers as vf
 from datasets import Dataset
-from peer_rounds import Played, by_callers, tell_rounds
+from peer_rounds import Played, by_callers, print_rounds
 from verifiers.legacy.clients import resolve_client
 
 TURNS = 5
@@ -51,10 +51,10 @@ class Counter(vf.StatefulToolEnv):
         return {**tool_args, "game": state["game"]}
 
     async def env_response(self, messages: vf.Messages, state: vf.State, **kwargs: Any) -> vf.Messages:
-        told = await super().env_response(messages, state, **kwargs)
+        messages = await super().env_response(messages, state, **kwargs)
         if state["game"]["turn"] >= TURNS:
-            state["final_env_response"] = told
-        return told
+            state["final_env_response"] = messages
+        return messages
 
 
 def reached(state: vf.State) -> float:
@@ -76,8 +76,8 @@ def main() -> None:
         client = resolve_client(config)
 
         async def rollout(seed: int) -> tuple[int, float]:
-            asked = [*prompt[:-1], {"role": "user", "content": shown(fresh(seed))}]
-            given = {"prompt": asked, "info": {"seed": seed}, "example_id": seed}
+            prompted = [*prompt[:-1], {"role": "user", "content": shown(fresh(seed))}]
+            given = {"prompt": prompted, "info": {"seed": seed}, "example_id": seed}
             done = await environment.run_rollout(given, client, "mock", {"tool_choice": "required"})
             if done["error"] is not None:
                 raise RuntimeError(str(done["error"])[:500])
@@ -86,7 +86,7 @@ def main() -> None:
         async def a_round(in_flight: int, seeds: range) -> list[Played]:
             return await by_callers(rollout, in_flight, seeds)
 
-        await tell_rounds(a_round, sys.argv[2])
+        await print_rounds(a_round, sys.argv[2])
 
     asyncio.run(rounds())
 

@@ -1,4 +1,4 @@
-"""What an event stream, an Idempotency-Key and respond-async cost beside a plain POST: the trivial rollout again."""
+"""The cost of an event stream, an Idempotency-Key and respond-async beside a plain POST, on the trivial rollout."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ ROLLOUTS = 1000
 STORES = ("store off", "store on (SQLite)")
 _numbers = itertools.count()
 _fetches = [0]
-"""How often respond-async asked for its result."""
+"""How many GET requests respond-async needed for its results."""
 
 
 async def streamed(session: aiohttp.ClientSession, body: bytes) -> tuple[int, bytes]:
-    """`Accept: text/event-stream`: reads every event; the answer is the last one's data."""
+    """Sends `Accept: text/event-stream` and reads every event; the answer is the last one's data."""
     async with session.post("/rollout", data=body, headers={"Accept": "text/event-stream"}) as response:
-        told = await response.read()
+        stream = await response.read()
     if response.status != 200:
-        return response.status, told
-    *events, last = told.rstrip(b"\n").split(b"\n\n")
+        return response.status, stream
+    *events, last = stream.rstrip(b"\n").split(b"\n\n")
     if not events or b"\nevent: result\n" not in b"\n" + last:
         raise BenchFailed(f"The event stream has {len(events)} events and ends with {last[:200]!r}.")
     return 200, last.partition(b"data: ")[2]
 
 
 async def keyed(session: aiohttp.ClientSession, body: bytes) -> tuple[int, bytes]:
-    """`Idempotency-Key`, another for each rollout."""
+    """Sends an `Idempotency-Key`, a new one for each rollout."""
     async with session.post("/rollout", data=body, headers={"Idempotency-Key": f"bench-{next(_numbers)}"}) as response:
         return response.status, await response.read()
 
 
 async def fetched(session: aiohttp.ClientSession, body: bytes) -> tuple[int, bytes]:
-    """`Prefer: respond-async`, then GET until it is there, waiting on the server's side."""
+    """Sends `Prefer: respond-async`, then GET until the result is there, waiting on the server's side."""
     async with session.post("/rollout", data=body, headers={"Prefer": "respond-async"}) as response:
         answer = await response.read()
-        status, place = response.status, response.headers.get("Location", "")
+        status, location = response.status, response.headers.get("Location", "")
     while status == 202:
         _fetches[0] += 1
-        async with session.get(place, headers={"Prefer": "wait=20"}) as response:
+        async with session.get(location, headers={"Prefer": "wait=20"}) as response:
             status, answer = response.status, await response.read()
         if status == 202:
             await asyncio.sleep(0.01)
@@ -63,7 +63,7 @@ PLAIN = next(iter(WAYS))
 
 
 def measure(repetitions: int, scratch: Path) -> Table:
-    """Both servers take turns, and on each the ways."""
+    """Measures both servers in turns, and on each server the ways."""
     app = str(ROOT / "bench" / "counter_app.py")
     commands = dict(
         zip(STORES, (our_command(app), our_command(app, f"sqlite:///{scratch / 'ways.sqlite'}")), strict=True)

@@ -21,12 +21,12 @@ NAMES = {0: "threads of the server's own", 1: "1 worker", 2: "2 workers", 4: "4 
 
 
 def digests(run: load.Run) -> dict[str, str]:
-    """Of each rollout by its label."""
+    """The digest of each rollout by its label."""
     return {answer["run_id"]: answer["digest"] for answer in run.answers}
 
 
 def measure(repetitions: int, scratch: Path) -> Table:
-    """The servers take turns with the same episodes; the others idle meanwhile. Raises BenchFailed if they differ."""
+    """The servers play the same episodes in turns; the others idle meanwhile. Raises BenchFailed if they differ."""
     runs: dict[int, list[load.Run]] = {workers: [] for workers in NAMES}
     with ExitStack() as stack:
         servers = {
@@ -38,9 +38,9 @@ def measure(repetitions: int, scratch: Path) -> Table:
         for server in servers.values():
             load.run(server, bodies(FIRST_SEED - WARM_UP, WARM_UP), IN_FLIGHT, ANSWERED)
         for repetition in range(repetitions):
-            asked = bodies(FIRST_SEED + repetition * EPISODES, EPISODES)
+            requests = bodies(FIRST_SEED + repetition * EPISODES, EPISODES)
             for workers, server in servers.items():
-                runs[workers].append(load.run(server, asked, IN_FLIGHT, ANSWERED, keep=True))
+                runs[workers].append(load.run(server, requests, IN_FLIGHT, ANSWERED, keep=True))
             found = {workers: digests(runs[workers][-1]) for workers in NAMES}
             if different := [NAMES[workers] for workers in NAMES if found[workers] != found[1]]:
                 raise BenchFailed(f"{different[0]} and {NAMES[1]} play different episodes for the same seeds.")
@@ -67,7 +67,7 @@ def measure(repetitions: int, scratch: Path) -> Table:
                 name,
                 middle(speeds[workers], 1),
                 middle(ratios[workers]),
-                middle([100 * run.front_share for run in runs[workers]], 1),
+                middle([100 * run.parent_share for run in runs[workers]], 1),
                 middle([run.cpu_ms for run in runs[workers]], 1),
                 middle([run.p50_ms for run in runs[workers]], 0),
                 middle([run.p99_ms for run in runs[workers]], 0),

@@ -41,7 +41,7 @@ console = Console(highlight=False)
 
 
 def main() -> int:
-    """Runs the demo; 0 when every rollout was played and scored."""
+    """Runs the demo; returns 0 when every rollout was played and scored."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out/demo"))
     parser.add_argument("--episodes", type=int, default=6, help="episodes for each policy")
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def rollout(client: httpx.Client, policy: str, seed: int, *, image: bool = False) -> dict[str, Any]:
-    """One `POST /rollout`. Raises httpx.HTTPStatusError when it was not played or not scored."""
+    """Sends one `POST /rollout`. Raises httpx.HTTPStatusError when it was not played or not scored."""
     answer = client.post(
         "/rollout",
         json={
@@ -88,23 +88,23 @@ def rollout(client: httpx.Client, policy: str, seed: int, *, image: bool = False
 
 
 def play_all(client: httpx.Client, episodes: int) -> dict[str, list[dict[str, Any]]]:
-    """All episodes of both policies, a few at a time; answers by policy."""
+    """Plays all episodes of both policies, a few at a time; returns the answers by policy."""
     answers: dict[str, list[dict[str, Any]]] = {"scripted": [], "random": []}
     bar = Progress(
         TextColumn("{task.description:<9}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
     )
     with bar, ThreadPoolExecutor(IN_FLIGHT) as pool:
-        for policy, kept in answers.items():
+        for policy, finished in answers.items():
             task = bar.add_task(policy, total=episodes)
             waiting = [pool.submit(rollout, client, policy, FIRST_SEED + index) for index in range(episodes)]
             for done in as_completed(waiting):
-                kept.append(done.result())
+                finished.append(done.result())
                 bar.advance(task)
     return answers
 
 
 def show_policies(answers: dict[str, list[dict[str, Any]]]) -> None:
-    """One line for each policy: means over its episodes."""
+    """Prints one line for each policy: means over its episodes."""
     table = Table(title="means over episodes", title_justify="left", box=SIMPLE_HEAD)
     for name in ("policy", "episodes", "steps", "reward", "achievements", "outcome", "ended"):
         table.add_column(name, justify="left" if name in ("policy", "ended") else "right")
@@ -123,7 +123,7 @@ def show_policies(answers: dict[str, list[dict[str, Any]]]) -> None:
 
 
 def show_scorecard(answer: dict[str, Any]) -> None:
-    """The scorecard and the achievements of one episode."""
+    """Prints the scorecard and the achievements of one episode."""
     details = answer["metrics"]["details"]
     names = [name.split("/", 1)[1] for name, value in details.items() if name.startswith("achievement/") and value]
     console.print(
@@ -142,7 +142,7 @@ def show_scorecard(answer: dict[str, Any]) -> None:
 
 
 def frames_of(client: httpx.Client, answer: dict[str, Any]) -> list[Frame]:
-    """What was seen at each step: the first observation, then one frame for each call."""
+    """The frames of an episode: the first observation, then one for each call."""
     steps = answer["trajectories"][0]["steps"]
     first = steps[0]["info"]["initial_observation"]
     frames = [frame(client, first, "reset", [], 0.0, [])]
@@ -157,7 +157,7 @@ def frames_of(client: httpx.Client, answer: dict[str, Any]) -> list[Frame]:
 def frame(
     client: httpx.Client, observation: dict[str, Any], tool: str, actions: list[str], reward: float, unlocked: list[str]
 ) -> Frame:
-    """One frame; a picture that the answer only names is fetched from `/blobs`."""
+    """One frame; an image that the answer only names is fetched from `/blobs`."""
     text, png = "", b""
     for block in observation["content"]:
         if block["type"] == "text":
@@ -169,7 +169,7 @@ def frame(
 
 
 def write(folder: Path, answer: dict[str, Any], frames: list[Frame]) -> tuple[Path, Path]:
-    """The GIF and the page; their paths."""
+    """Writes the GIF and the page; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     gif, html = folder / "crafter.gif", folder / "crafter.html"
     pictures = [Image.open(io.BytesIO(item.png)).convert("P", palette=Image.Palette.ADAPTIVE) for item in frames]

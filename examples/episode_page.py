@@ -1,6 +1,6 @@
-"""One episode as a self-contained HTML page: a slider over its steps, pictures, words, rewards, the scorecard.
+"""One episode as a self-contained HTML page: a slider over its steps, images, texts, rewards, the scorecard.
 
-What was observed is data, never markup: it reaches the page as JSON and is shown with `textContent`.
+Observations are data, never markup: they reach the page as JSON and are shown with `textContent`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One moment: what was done, what it brought, what was seen then. `png` may be empty."""
+    """One step: the action, its result, and the observation after it. `png` may be empty."""
 
     tool: str
     actions: list[str]
@@ -25,7 +25,7 @@ class Frame:
 
 
 def page(answer: dict[str, Any], frames: list[Frame]) -> str:
-    """The page of a rollout's answer and its frames."""
+    """Renders the page of a rollout's answer and its frames."""
     details = answer["metrics"]["details"]
     trajectory = answer["trajectories"][0]
     rows = "".join(
@@ -44,7 +44,7 @@ def page(answer: dict[str, Any], frames: list[Frame]) -> str:
         "digest": answer["digest"][:16] + "…",
     }
     listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>" for name, value in facts.items())
-    told = [
+    steps = [
         {
             "tool": frame.tool,
             "actions": frame.actions,
@@ -55,7 +55,7 @@ def page(answer: dict[str, Any], frames: list[Frame]) -> str:
         }
         for frame in frames
     ]
-    data = json.dumps(told).replace("<", "\\u003c")
+    data = json.dumps(steps).replace("<", "\\u003c")
     return (
         TEMPLATE.replace("@@TITLE@@", escape(f"{facts['environment']}, seed {details['seed']}"))
         .replace("@@FACTS@@", listed)

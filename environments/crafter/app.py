@@ -59,11 +59,11 @@ class Crafter:
 
     @classmethod
     def setup_worker(cls) -> None:
-        """Loads the game once for each process, and compiles its world generation."""
+        """Loads the game once per process, and compiles its world generation."""
         _rules().warm_up()
 
     def reset(self, seed: int, context: Any = None) -> str | list[Text | Image]:
-        """A world of its own for each seed. Without a context (plain Python, no server) pictures are wanted."""
+        """Creates the world of the seed. Without a context (plain Python, no server) images are rendered."""
         self.draw = self.image and (context is None or context.wants_images)
         self.game = _rules().CrafterGame(seed, length=self.length)
         return self._see()
@@ -91,7 +91,7 @@ class Crafter:
 
 
 def _rules() -> Any:
-    """The game itself, loaded when it is first played: what it needs is an extra."""
+    """The game itself, loaded at first use, because its packages are an extra."""
     try:
         from . import rules
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""The words of Crafter: actions, achievements, vitals, items, materials, and what things cost.
+"""The names of Crafter: actions, achievements, vitals, items, materials, and costs.
 
-Source: the data file of the `crafter` package 1.8.3; a test holds every table here against it. They are
-written out because task information must be readable where the game itself is not installed.
+Source: the data file of the `crafter` package 1.8.3; a test compares every table here with it. They are
+copied because task information must be readable where the game itself is not installed.
 """
 
 from typing import Final, Literal, get_args
@@ -74,7 +74,7 @@ ITEMS: Final = (
     "iron_sword",
 )
 MAX_AMOUNT: Final = 9
-"""Every vital and every item is held between 0 and this."""
+"""Every vital and every item is between 0 and this."""
 
 MATERIALS: Final = (
     "water",
@@ -90,7 +90,7 @@ MATERIALS: Final = (
     "table",
     "furnace",
 )
-"""Ground, in the package's order: the id of a material is its place here plus one."""
+"""Ground, in the package's order: the id of a material is its index here plus one."""
 
 DIRECTIONS: Final = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 """Direction to (dx, dy); y grows downwards."""
@@ -133,4 +133,4 @@ PREREQUISITES: Final[dict[str, tuple[str, ...]]] = {
     "make_iron_sword": ("place_table", "place_furnace", "collect_wood", "collect_coal", "collect_iron"),
     "collect_diamond": ("make_iron_pickaxe",),
 }
-"""What the rules ask for before each achievement (a skeleton asks for nothing, though tunnels hide it)."""
+"""The rules' preconditions of each achievement (a skeleton has none, though only tunnels contain one)."""

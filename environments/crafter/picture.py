@@ -1,7 +1,7 @@
-"""The published picture of the game, painted without touching the game.
+"""Paints the published picture of the game without changing the game.
 
 Pixel for pixel what `crafter.Env.render` paints at 64 x 64. At other sizes the night's noise is the same,
-stretched, where stock Crafter would draw another amount of random numbers and so change the episode.
+stretched; stock Crafter would draw another amount of random numbers and so change the episode.
 """
 
 import threading
@@ -44,7 +44,7 @@ def textures() -> dict[str, Any]:
     return _read
 
 
-@lru_cache(maxsize=1024)  # bounded, since sizes are the caller's
+@lru_cache(maxsize=1024)  # bounded, because the caller chooses sizes
 def _texture(name: str, width: int, height: int) -> Any:
     image = textures()[name]
     if image.shape[:2] == (width, height):

@@ -1,7 +1,7 @@
-"""The random agent of the Crafter paper, as it was published: 29 784 episodes.
+"""The published figures of the Crafter paper's random agent: 29 784 episodes.
 
 Source: danijar/crafter, scores/crafter_noreward-random.json (five runs of one million steps), counted from the file.
-The reward of 2.1 ± 1.3 that its table prints is of one episode for each seed, not the mean.
+The reward of 2.1 ± 1.3 in its table is of one episode for each seed, not the mean.
 """
 
 from typing import Final
@@ -26,7 +26,7 @@ COUNTS: Final = {
     "place_table": 1299,
     "wake_up": 27878,
 }
-"""Episodes with each achievement; the other eight never."""
+"""Episodes with each achievement; the other eight were never unlocked."""
 RATES: Final = {name: 100 * COUNTS.get(name, 0) / EPISODES for name in ACHIEVEMENTS}
 """Percent of the episodes."""
 REWARD: Final = 1.377
@@ -43,4 +43,4 @@ RANDOM_AGENT: Final = {
     "mean_achievements": sum(RATES.values()) / 100,
     **{f"success_percent/{name}": rate for name, rate in RATES.items()},
 }
-"""The same under the names of the aggregate."""
+"""The figures under the names of the aggregate."""

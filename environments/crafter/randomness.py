@@ -1,4 +1,4 @@
-"""The game's random numbers: numpy's Mersenne Twister, as stock Crafter draws from it, but cheaper."""
+"""The game's random numbers: numpy's Mersenne Twister, drawn as in stock Crafter, but cheaper."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 class RandomStream:
     """Draws the numbers that `numpy.random.RandomState` would draw, in the same order.
 
-    Offers only what the rules of Crafter ask for. `RandomState.uniform()` and `.randint()` spend over a
-    microsecond a call on their arguments; the two below go to the same generator directly (three to six times
+    Offers only what the rules of Crafter use. `RandomState.uniform()` and `.randint()` spend over a
+    microsecond a call on their arguments; the two below call the same generator directly (three to six times
     faster).
     """
 

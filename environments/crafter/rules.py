@@ -1,10 +1,10 @@
-"""One episode of Crafter: reproducible, fast, and drawn only when somebody looks.
+"""One episode of Crafter: reproducible, fast, and rendered only on request.
 
-The rules are those of the `crafter` package 1.8.3 (Danijar Hafner, MIT), which stays untouched in the
-process. Two things differ from its `Env`, neither of which changes the game: what stock Crafter iterates in
-the order of memory addresses has a fixed order here, and the noise of the night, which stock Crafter draws
-from the world's stream while painting, is drawn whether or not somebody looks, and once per step however
-often somebody does.
+The rules are those of the `crafter` package 1.8.3 (Danijar Hafner, MIT), which is not modified in the
+process. Two things differ from its `Env`, neither of which changes the game: collections that stock Crafter
+iterates in the order of memory addresses have a fixed order here, and the noise of the night, which stock
+Crafter draws from the world's stream while painting, is drawn once per step, whether or not and however
+often the step is rendered.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from .world import Cow, Player, Skeleton, World, Zombie, balance
 from .worlds import WORLDS, WorldCache
 
 UPDATE_DISTANCE = 18
-"""Things nearer than this to the player (city blocks) act; the rest of the world stands still."""
+"""Things nearer than this to the player (city blocks) act; the rest of the world is paused."""
 
 _ACTIONS = frozenset(ACTIONS)
 
@@ -38,7 +38,7 @@ class EpisodeOverError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one game step brought.
+    """The result of one game step.
 
     `reward`: 1.0 if anything was unlocked for the first time, plus a tenth of the change in health.
     `unlocked`: the achievements unlocked for the first time. `terminated`: the player died. `truncated`:
@@ -54,7 +54,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Interaction:
-    """What one call with several actions brought; `rewards` and `actions` list only what was done."""
+    """The result of one call with several actions; `rewards` and `actions` list only what was done."""
 
     reward: float
     rewards: tuple[float, ...]
@@ -80,7 +80,7 @@ class CrafterGame:
         """Starts the episode that `crafter.Env(seed=seed)` starts at its `initial_episode`-th reset.
 
         `length`: steps until truncation, at least 1. `area`: width and height of the world in cells, 9 to
-        256 each. `worlds`: where worlds are kept; default the cache of this process. Raises ValueError.
+        256 each. `worlds`: the cache of worlds; default the one of this process. Raises ValueError.
         """
         self.seed = _whole("seed", seed, 0, 2**63 - 1)
         self.length = _whole("length", length, 1, 10**9)
@@ -95,8 +95,8 @@ class CrafterGame:
             if kind == "cow":
                 self._world.add(Cow(self._world, (x, y)))
             else:
-                born = Zombie if kind == "zombie" else Skeleton
-                self._world.add(born(self._world, (x, y), self._player))
+                creature = Zombie if kind == "zombie" else Skeleton
+                self._world.add(creature(self._world, (x, y), self._player))
         self._step = 0
         self._last_health = 9
         self._unlocked: dict[str, None] = {}
@@ -105,14 +105,14 @@ class CrafterGame:
 
     def step(self, action: str) -> Outcome:
         """Does one of the 17 actions. Raises UnknownActionError or EpisodeOverError, changing nothing."""
-        self._must_run()
-        self._must_know(action)
+        self._check_running()
+        self._check_action(action)
         world, player = self._world, self._player
         self._step += 1
         world.daylight = light = daylight(self._step)
         player.action = action
         for thing in world.objects:
-            x, y = player.pos  # read anew each time: the player, who acts first, moves
+            x, y = player.pos  # read each time: the player, who acts first, moves
             pos = thing.pos
             if abs(x - pos[0]) + abs(y - pos[1]) < UPDATE_DISTANCE:
                 thing.update()
@@ -136,14 +136,14 @@ class CrafterGame:
     def interact(self, actions: Sequence[str]) -> Interaction:
         """Does 1 to 8 actions in order, stopping at the end of the episode.
 
-        Every name is looked at before anything is done. Raises ValueError for another number of actions,
+        Every name is checked before anything is done. Raises ValueError for another number of actions,
         UnknownActionError or EpisodeOverError; then nothing has changed.
         """
-        self._must_run()
+        self._check_running()
         if isinstance(actions, str) or not 1 <= len(actions) <= MAX_ACTIONS_PER_CALL:
             raise ValueError(f"interact takes a list of 1 to {MAX_ACTIONS_PER_CALL} action names, not {actions!r}")
         for action in actions:
-            self._must_know(action)
+            self._check_action(action)
         outcomes = []
         for action in actions:
             outcomes.append(self.step(action))
@@ -187,7 +187,7 @@ class CrafterGame:
 
     @property
     def position(self) -> tuple[int, int]:
-        """Where the player stands, (x, y) in cells from the upper left corner. Not for an agent to see."""
+        """The player's position, (x, y) in cells from the upper left corner. Never shown to an agent."""
         x, y = self._player.pos
         return x, y
 
@@ -201,7 +201,7 @@ class CrafterGame:
         return view.describe(self._world, self._player, self._step, self.length, self._unlocked)
 
     def render(self, size: int | tuple[int, int] = 64) -> NDArray[np.uint8]:
-        """The picture that stock Crafter paints: height x width x 3, uint8; `size` is a side or (w, h).
+        """The picture of stock Crafter: height x width x 3, uint8; `size` is a side or (w, h).
 
         The 9 x 9 grid of the paper: 9 x 7 cells of the world, below it the inventory. Painting never
         changes the episode, at any size, however often. Raises ValueError unless each side is 18 to 2048
@@ -209,19 +209,19 @@ class CrafterGame:
         """
         return picture.paint(self._world, self._player, self._night, size)
 
-    def _must_run(self) -> None:
+    def _check_running(self) -> None:
         if self.over:
             how = "the player died" if self._terminated else f"the limit of {self.length} steps was reached"
             raise EpisodeOverError(f"the episode ended at step {self._step}: {how}; start a new one to go on")
 
     @staticmethod
-    def _must_know(action: object) -> None:
+    def _check_action(action: object) -> None:
         if not isinstance(action, str) or action not in _ACTIONS:
             raise UnknownActionError(f"{action!r} is not an action of Crafter; the 17 names are: {', '.join(ACTIONS)}")
 
 
 def warm_up(*, images: bool = False) -> None:
-    """Pays the one-time costs of a process now: compiles world generation; textures if `images`."""
+    """Does a process's one-time work now: compiles world generation; loads textures if `images`."""
     generate(0, 1, (64, 64))
     if images:
         picture.textures()
@@ -229,7 +229,7 @@ def warm_up(*, images: bool = False) -> None:
 
 @lru_cache(maxsize=65_536)
 def daylight(step: int) -> float:
-    """Light of the day at a step, 0 (midnight) to 1; a day has 300 steps. Below 0.5 it is night."""
+    """Daylight at a step, 0 (midnight) to 1; a day has 300 steps. Below 0.5 it is night."""
     progress = (step / 300) % 1 + 0.3
     return float(1 - np.abs(np.cos(np.pi * progress)) ** 3)
 

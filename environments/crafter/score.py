@@ -9,9 +9,9 @@ from .names import ACHIEVEMENTS, PREREQUISITES
 
 @cache
 def depth(achievement: str) -> int:
-    """Rung of an achievement on the ladder: 1 + the longest chain that the rules put before it.
+    """The rung of an achievement: 1 + the length of the longest chain of its preconditions.
 
-    1 for what needs nothing (`collect_wood`), 8 for `collect_diamond`. Raises KeyError for an unknown name.
+    1 for one without any (`collect_wood`), 8 for `collect_diamond`. Raises KeyError for an unknown name.
     """
     return 1 + max((depth(name) for name in PREREQUISITES[achievement]), default=0)
 
@@ -26,7 +26,7 @@ def unlocked_share(unlocked: Iterable[str]) -> float:
 
 
 def ladder(unlocked: Iterable[str]) -> float:
-    """Share of all rungs climbed in one episode, 0 to 1: each achievement weighs its `depth`.
+    """Share of all rungs reached in one episode, 0 to 1: each achievement counts its `depth`.
 
     So a diamond (8) is worth eight drinks of water (1). Raises ValueError for an unknown name.
     """
@@ -36,7 +36,7 @@ def ladder(unlocked: Iterable[str]) -> float:
 def success_rates(episodes: Iterable[Iterable[str]]) -> dict[str, float]:
     """Per achievement, the percentage (0 to 100) of episodes that unlocked it at least once.
 
-    `episodes` holds, per episode, the names unlocked. Raises ValueError when there is no episode or a name
+    `episodes` holds, per episode, the names unlocked. Raises ValueError if there is no episode or a name
     is unknown.
     """
     counts = dict.fromkeys(ACHIEVEMENTS, 0)

@@ -1,8 +1,7 @@
-"""A player without a model: decides from the observation text alone, and remembers nothing between calls.
+"""A player without a model: decides from the observation text alone, without memory between calls.
 
-What it wants next follows from its inventory and the achievements that the text lists; it goes to the
-cheapest visible thing that serves, digging where that is shorter, and otherwise keeps walking the way it
-faces.
+Its goal follows from its inventory and the achievements that the text lists; it goes to the cheapest visible
+thing that helps, digging where that is shorter, and otherwise walks on in the direction that it faces.
 """
 
 import random
@@ -20,7 +19,7 @@ def scripted(observation: str, rng: random.Random) -> dict[str, dict[str, list[s
 
 
 class Player:
-    """The thoughts of one call."""
+    """Decides the actions of one call."""
 
     def __init__(self, sight: Sight, rng: random.Random) -> None:
         self.sight = sight
@@ -34,7 +33,7 @@ class Player:
         """The actions of this call."""
         if self.sight.asleep:
             return ["noop"] * 4
-        for thought in (
+        for rule in (
             self._fight,
             self._drink_or_eat,
             self._rest,
@@ -42,11 +41,11 @@ class Player:
             self._gather,
             self._explore,
         ):
-            if actions := thought():
+            if actions := rule():
                 return actions[: MAX_ACTIONS_PER_CALL if self.calm else 2]
         return ["noop"]
 
-    # What it does about others, and about itself
+    # Fighting, eating and resting
 
     def _fight(self) -> list[str]:
         for foe in self.foes:
@@ -79,7 +78,7 @@ class Player:
         return ["sleep"] if energy <= (6 if first else 2) and self.has("health") >= 4 else []
 
     def _shelter(self) -> list[str]:
-        """Walls itself in, a stone a call, in the room of one, two or four cells that lacks the fewest."""
+        """Builds a shelter, one stone a call, in the room of one, two or four cells that lacks the fewest stones."""
         best: tuple[int, list[str]] | None = None
         x, y = ME
         rooms = [{ME}, *({ME, place} for place, _ in beside(ME))]
@@ -103,7 +102,7 @@ class Player:
         return best[1] if best else []
 
     def _wall(self, room: set[Place], place: Place, wall: Place, move: str) -> list[str] | None:
-        """Steps that put a stone on `wall`: one faces an empty cell only by having walked towards it."""
+        """Steps that put a stone on `wall`: an empty cell can only be faced by walking towards it."""
         if place == ME and self._facing_place() == wall:
             return ["place_stone"]
         behind = (2 * place[0] - wall[0], 2 * place[1] - wall[1])
@@ -112,7 +111,7 @@ class Player:
         ways = routes(dict.fromkeys(room, "."), lambda _: 1.0)
         return [*self._moves(ways[behind][1]), move, "place_stone"]
 
-    # What it makes and gathers
+    # Crafting and gathering
 
     def _craft(self) -> list[str]:
         sight, has = self.sight, self.has
@@ -121,28 +120,28 @@ class Player:
             return ["place_plant"]
         if has("stone") and "place_stone" not in sight.unlocked and (free or sight.ahead in ("water", "lava")):
             return ["place_stone"]
-        wishes = self._wishes()
-        if wishes and not sight.near("t"):
+        tools = self._craftable_tools()
+        if tools and not sight.near("t"):
             if walk := self._come_near("t", limit=8):
                 return walk
-            if has("wood") < 4:  # two for the table, two for the first tools that it will serve
+            if has("wood") < 4:  # two for the table, two for the first tools
                 return []
             return ["place_table"] if free else self._make_room()
-        if any("iron" in wish for wish in wishes) and not sight.near("f"):
+        if any("iron" in tool for tool in tools) and not sight.near("f"):
             return self._come_near("f", limit=4) or self._furnace()
-        if wishes:
-            return [f"make_{wish}" for wish in wishes]
+        if tools:
+            return [f"make_{tool}" for tool in tools]
         if "place_furnace" not in sight.unlocked:
             return self._furnace()
         return []
 
-    def _wishes(self) -> list[str]:
+    def _craftable_tools(self) -> list[str]:
         """Tools that it could make now, beside a table (and a furnace)."""
         has = self.has
         spare = {name: has(name) for name in ("wood", "stone", "coal", "iron")}
         if not self.sight.near("t"):
             spare["wood"] -= 2
-        wishes = []
+        tools = []
         for tool, needs in (
             ("wood_pickaxe", ("wood",)),
             ("wood_sword", ("wood",)),
@@ -154,10 +153,10 @@ class Player:
             if not has(tool) and all(spare[name] >= 1 for name in needs):
                 if tool.startswith("iron") and not self.sight.near("f") and has("stone") < 4:
                     continue
-                wishes.append(tool)
+                tools.append(tool)
                 for name in needs:
                     spare[name] -= 1
-        return wishes
+        return tools
 
     def _furnace(self) -> list[str]:
         if self.has("stone") < 4:
@@ -165,7 +164,7 @@ class Player:
         return ["place_furnace"] if self.sight.ahead in _PLACEABLE else self._make_room()
 
     def _make_room(self) -> list[str]:
-        """Turns to a cell on which something can be placed."""
+        """Turns to a cell where something can be placed."""
         for place, move in beside(ME):
             if self.sight.window[place] in OPEN:
                 return [move]
@@ -185,15 +184,15 @@ class Player:
             ("#", has("wood_pickaxe") > 0 and has("stone") < (2 if has("wood") < 4 else 9), 12),
             ("T", has("wood") < (9 if has("wood_pickaxe") else 4), 12),
         ]
-        for symbol, wish, limit in wanted:
-            if wish and (actions := self._go_use(symbol, limit=limit)):
+        for symbol, useful, limit in wanted:
+            if useful and (actions := self._go_use(symbol, limit=limit)):
                 return actions
         if "collect_sapling" not in sight.unlocked:
             return self._go_use(".")
         return []
 
     def _explore(self) -> list[str]:
-        """Goes to the rim of what it sees, by preference straight on."""
+        """Goes to the edge of the window, preferably straight on."""
         heading = self.sight.facing
         if self.rng.random() < 0.04:
             heading = self.rng.choice([(-1, 0), (1, 0), (0, -1), (0, 1)])
@@ -209,7 +208,7 @@ class Player:
                 best = value, way
         return self._dig(best[1]) if best else [self.rng.choice(beside(ME))[1], "do"]
 
-    # How it gets about
+    # Moving
 
     def _cost(self, symbol: str) -> float | None:
         if symbol in OPEN:
@@ -238,7 +237,7 @@ class Player:
         return [move for here, there in zip(places, way, strict=False) for to, move in beside(here) if to == there]
 
     def _dig(self, way: list[Place]) -> list[str]:
-        """Moves along a way, digging what stands in it."""
+        """Moves along a way, digging through obstacles."""
         actions: list[str] = []
         for place, move in zip(way, self._moves(way), strict=True):
             if self.sight.window[place] not in OPEN:
@@ -247,7 +246,7 @@ class Player:
         return actions
 
     def _use(self, place: Place, times: int) -> list[str]:
-        """Goes before a place, faces it and acts on it."""
+        """Goes next to a place, faces it and acts on it."""
         way = self.routes[place][1]
         actions = self._dig(way[:-1])
         if not (len(way) == 1 and place == self._facing_place()):
@@ -264,7 +263,7 @@ class Player:
         return self._use(place, times) if place else []
 
     def _come_near(self, symbol: str, limit: float) -> list[str]:
-        """Walks to within the reach of a table or furnace."""
+        """Walks until a table or furnace is within reach."""
         place = self._nearest(symbol, limit)
         if place is None:
             return []

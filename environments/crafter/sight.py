@@ -1,4 +1,4 @@
-"""Reading an observation back: what the text of `view` says, as numbers and a grid to plan on."""
+"""Parses an observation: the text of `view` as numbers and a grid to plan on."""
 
 import heapq
 from collections.abc import Callable, Iterable
@@ -29,21 +29,21 @@ class Sight:
     window: dict[Place, str]
 
     def amount(self, name: str) -> int:
-        """How much of a vital or an item there is."""
+        """The amount of a vital or an item."""
         return self.amounts.get(name, 0)
 
     def places(self, symbols: Iterable[str]) -> list[Place]:
-        """Where any of these symbols stands."""
-        wanted = frozenset(symbols)
-        return [place for place, symbol in self.window.items() if symbol in wanted]
+        """The places that have any of these symbols."""
+        found = frozenset(symbols)
+        return [place for place, symbol in self.window.items() if symbol in found]
 
     def near(self, symbol: str) -> bool:
-        """Whether it stands in the nine cells around the player, which is what crafting asks for."""
+        """Whether it is in the nine cells around the player, as crafting requires."""
         return any(abs(x - ME[0]) <= 1 and abs(y - ME[1]) <= 1 for x, y in self.places(symbol))
 
 
 def read(observation: str) -> Sight:
-    """The observation's meaning. Raises ValueError or IndexError for a text that is not an observation."""
+    """Parses an observation. Raises ValueError or IndexError for a text that is not one."""
     lines = observation.split("\n")
     clock = lines[0].split(", ")
     amounts = {name: int(value.split("/")[0]) for name, value in map(str.split, lines[1].split(", "))}
@@ -74,7 +74,7 @@ def routes(
     """Cheapest ways from a place: to every place that can be entered or touched, (cost, places on the way).
 
     `cost` of a symbol is that of entering its cell, None if it cannot be entered; such a cell can still be
-    the end of a way, at cost 1, where one would stand before it.
+    the end of a way, at cost 1, where the player stops next to it.
     """
     found: dict[Place, tuple[float, list[Place]]] = {}
     queue: list[tuple[float, int, Place, list[Place]]] = [(0.0, 0, start, [])]

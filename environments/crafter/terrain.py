@@ -1,8 +1,8 @@
-"""A new world: the published map for a seed, made about twenty times faster.
+"""Generates a new world: the published map for a seed, about twenty times faster.
 
 The noise is opensimplex's, evaluated in blocks (compiled when numba is installed); the choices are the
-published ones, in the published order, so that the map, the creatures and the state of the random stream
-afterwards are those of stock Crafter. A test holds this against the package's own generator.
+published ones, in the published order, so that the map, the creatures and the final state of the random
+stream are those of stock Crafter. A test compares them with the package's own generator.
 """
 
 from collections.abc import Callable
@@ -25,10 +25,10 @@ assert MATERIALS[DIAMOND - 1] == "diamond"
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """Everything that decides an episode before its first step; never changed, so it may be shared.
+    """Everything that determines an episode before its first step; immutable, so it may be shared.
 
-    `terrain`: material ids row by row. `creatures`: (kind, x, y) in order of arrival, the player not among
-    them. `random`: the state of the stream after generation.
+    `terrain`: material ids row by row. `creatures`: (kind, x, y) in the order of creation, without the
+    player. `random`: the state of the stream after generation.
     """
 
     area: tuple[int, int]
@@ -76,9 +76,9 @@ def _fill_points(xs: Floats, ys: Floats, z: int, values: Floats, permutation: An
 
 
 def _compiled(function: Callable[..., None]) -> Callable[..., None]:
-    """The function as machine code, where numba is installed (opensimplex compiles its own part likewise).
+    """The function as machine code, if numba is installed (opensimplex compiles its own part likewise).
 
-    Without numba's cache on disk: that one remembers the module by its import name, and an app file may be
+    Without numba's cache on disk, which identifies the module by its import name: an app file may be
     loaded under several. Compiling takes 0.2 s, once per process, at the first world.
     """
     try:
@@ -95,7 +95,7 @@ _fill = _compiled(_fill_points)
 def _ground(
     noise: Noise, random: RandomStream, xs: Floats, ys: Floats, center: tuple[int, int]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Material ids and where the tunnels run, per cell, column by column (the published order)."""
+    """Material ids and the cells with tunnels, column by column (the published order)."""
     start = 4 - np.sqrt((xs - center[0]) ** 2 + (ys - center[1]) ** 2)
     start += 2 * noise(xs, ys, 8, 3)
     start = 1 / (1 + np.exp(-start))
@@ -125,7 +125,7 @@ def _ground(
     solid = np.zeros(xs.shape, bool)
     solid[rock] = ~(cave | tunnel)
 
-    # Only these cells draw: solid rock up to three times, woods once; in the order of the cells.
+    # Only these cells draw numbers: solid rock up to three times, woods once; in the order of the cells.
     x, y, height = xs[solid], ys[solid], mountain[solid]
     ore = zip(
         np.flatnonzero(solid).tolist(),

@@ -1,8 +1,8 @@
-"""What an agent may see, as text.
+"""The observation of an agent, as text.
 
-The same 9 x 7 cells that the published picture shows, never more of the map, and no position. The text is not
-darkened at night (nor asleep): the published noise hides pixels at random, which has no plain counterpart in
-text, and the text views of other benchmarks show the night in full too; the daylight is told instead.
+The same 9 x 7 cells as in the published picture, never more of the map, and no position. The text is not
+darkened at night (nor asleep): the published noise hides pixels at random, which has no equivalent in text,
+and the text views of other benchmarks show the night in full too; the daylight is stated instead.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from typing import Any
 from .names import ACHIEVEMENTS, DIRECTIONS, ITEMS, MATERIALS, MAX_AMOUNT
 
 COLUMNS, ROWS = 9, 7
-"""The window of cells around the player, who stands in its middle (column 5, row 4 of the text)."""
+"""The window of cells around the player, who is in its middle (column 5, row 4 of the text)."""
 
 OUTSIDE = "x"
 SYMBOLS: dict[str, str] = {
@@ -90,7 +90,7 @@ def look(world: Any, player: Any) -> tuple[str, str]:
 
 
 def symbol(thing: Any) -> str:
-    """The symbol of something that stands in the world."""
+    """The symbol of a thing in the world."""
     found = _THINGS.get(type(thing).__name__)
     if found is not None:
         return found

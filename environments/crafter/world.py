@@ -1,9 +1,9 @@
-"""The ground and the creatures of one game, with the rules of the `crafter` package and faster feet.
+"""The ground and the creatures of one game, with the rules of the `crafter` package and faster movement.
 
-The rules of player, creatures and plants stay the package's own (its classes are subclassed, never
-changed); only geometry is done anew: positions are plain integers instead of numpy arrays, and every
-collection that the rules draw from keeps the order of insertion, where stock Crafter iterates sets ordered
-by memory address.
+The rules of player, creatures and plants remain the package's own (its classes are subclassed, never
+changed); only geometry is reimplemented: positions are plain integers instead of numpy arrays, and every
+collection that the rules draw from preserves the order of insertion, where stock Crafter iterates sets
+ordered by memory address.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,10 +25,10 @@ except ModuleNotFoundError as error:  # named here, where the package is first n
     ) from error
 
 Arrow, Plant = objects.Arrow, objects.Plant
-"""Made by the package's own rules (an arrow is shot, a sapling planted), so they stay its plain classes."""
+"""Created by the package's own rules (an arrow is shot, a sapling planted), so they remain its plain classes."""
 
 CHUNK = 12
-"""Side of the squares, in cells, by which creatures are counted, born and removed."""
+"""Side of the squares, in cells, in which creatures are counted, created and removed."""
 
 _NAMES: tuple[str | None, ...] = (None, *MATERIALS)
 _IDS: dict[str | None, int] = {name: index for index, name in enumerate(_NAMES)}
@@ -51,7 +51,7 @@ class Cell(tuple[int, int]):
 
 
 class Body:
-    """Moving and measuring with integers; mixed in before the package's class, whose rules call these."""
+    """Moves and measures with integers; mixed in before the package's class, whose rules call these methods."""
 
     pos: Cell
     world: "World"
@@ -77,12 +77,12 @@ class Body:
         return _STEPS[self.random.randint(0, 4)]
 
     def is_free(self, target: Sequence[int], materials: Sequence[str] | None = None) -> bool:
-        """Whether nothing stands on the target and its ground may be walked on."""
+        """Whether the target is empty and its ground may be walked on."""
         material, thing = self.world[target]
         return thing is None and material in (self.walkable if materials is None else materials)
 
     def move(self, direction: Sequence[int]) -> bool:
-        """Steps there if it is free."""
+        """Moves there if the cell is free."""
         target = Cell((self.pos[0] + direction[0], self.pos[1] + direction[1]))
         if self.is_free(target):
             self.world.move(self, target)
@@ -107,7 +107,7 @@ class Skeleton(Body, objects.Skeleton):  # type: ignore[misc]
 
 
 class World:
-    """The ground (one byte a cell), what stands on it, and the stream that every rule draws from.
+    """The ground (one byte a cell), the things on it, and the stream that every rule draws from.
 
     `area` is (width, height) in cells; `terrain` holds the material ids row by row (index y * width + x).
     """
@@ -120,7 +120,7 @@ class World:
         self._width, self._height = area
         self._columns = -(-self._height // CHUNK)  # chunks per column of chunks
         self._at: dict[tuple[int, ...], Any] = {}
-        self._objects: dict[int, Any] = {}  # by order of arrival, which is the order of updates
+        self._objects: dict[int, Any] = {}  # by order of creation, which is the order of updates
         self._arrivals = 0
         self.chunks: dict[int, dict[Any, None]] = {}
         ground = np.frombuffer(terrain, np.uint8).reshape(self._height, self._width)
@@ -132,7 +132,7 @@ class World:
 
     @property
     def objects(self) -> list[Any]:
-        """Everything that stands in the world, in order of arrival; a new list."""
+        """Everything in the world, in order of creation; a new list."""
         return list(self._objects.values())
 
     def chunk_of(self, pos: Sequence[int]) -> int:
@@ -140,7 +140,7 @@ class World:
         return pos[0] // CHUNK * self._columns + pos[1] // CHUNK
 
     def add(self, thing: Any) -> None:
-        """Puts a thing on its own position, which must be empty."""
+        """Adds a thing at its own position, which must be empty."""
         thing.pos = pos = Cell((int(thing.pos[0]), int(thing.pos[1])))
         assert pos not in self._at, f"two things at {pos}"
         self._arrivals += 1
@@ -150,7 +150,7 @@ class World:
         self.chunks.setdefault(self.chunk_of(pos), {})[thing] = None
 
     def remove(self, thing: Any) -> None:
-        """Takes a thing away; once is enough."""
+        """Removes a thing; does nothing if it was removed before."""
         if thing.removed:
             return
         del self._objects[thing.arrival]
@@ -159,7 +159,7 @@ class World:
         thing.removed = True
 
     def move(self, thing: Any, pos: Sequence[int]) -> None:
-        """Moves a thing to an empty position; what was removed stays where it fell."""
+        """Moves a thing to an empty position; a removed one is not moved."""
         if thing.removed:
             return
         pos = Cell((int(pos[0]), int(pos[1])))
@@ -216,7 +216,7 @@ class World:
         raise IndexError(f"chunk {chunk} has no such {material} cell")
 
     def things_in(self, left: int, top: int, width: int, height: int) -> Iterable[tuple[int, int, Any]]:
-        """(column, row, thing) of what stands in a window of cells, counted from its upper left corner."""
+        """(column, row, thing) of the things in a window of cells, counted from its upper left corner."""
         for thing in self._objects.values():
             column, row = thing.pos[0] - left, thing.pos[1] - top
             if 0 <= column < width and 0 <= row < height:
@@ -225,12 +225,12 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Births:
-    """How one kind of creature comes and goes, chunk by chunk. Distances in city blocks from the player."""
+    """How one kind of creature appears and vanishes, chunk by chunk. Distances in city blocks from the player."""
 
     kind: type[Any]
     material: str
     space: int
-    """Cells of the material without which none are born."""
+    """Fewest cells of the material for one to appear."""
     birth_distance: int
     vanish_distance: int
     birth_chance: float
@@ -243,7 +243,7 @@ _COWS = Births(Cow, "grass", 30, 5, 5, 0.01, 0.1)
 
 
 def balance(world: World, player: Any) -> None:
-    """Lets creatures be born and vanish, chunk by chunk, as the package does every tenth step."""
+    """Makes creatures appear and vanish, chunk by chunk, as the package does every tenth step."""
     zombies = int(3.5 - 3 * world.daylight)
     rules = ((_ZOMBIES, zombies, zombies), (_SKELETONS, 1, 2), (_COWS, 1, int(1.5 + world.daylight)))
     for chunk, things in list(world.chunks.items()):

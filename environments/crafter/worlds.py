@@ -1,4 +1,4 @@
-"""A bounded store of worlds in memory: a group of rollouts on one seed pays for one world generation."""
+"""A bounded cache of worlds in memory: a group of rollouts of one seed needs one world generation."""
 
 import threading
 from collections import OrderedDict
@@ -12,8 +12,8 @@ Key = tuple[int, int, tuple[int, int]]
 class WorldCache:
     """Blueprints by (seed, episode, area), the least recently used dropped first; safe between threads.
 
-    A blueprint takes about 8 KB. Threads that ask for one world at the same time wait for one generation.
-    A generation that fails is reported to all who waited, and not kept.
+    A blueprint takes about 8 KB. Threads that request one world at the same time wait for one generation.
+    A generation that fails raises in every waiting thread, and is not cached.
     """
 
     def __init__(self, max_worlds: int = 512) -> None:
@@ -29,7 +29,7 @@ class WorldCache:
         return len(self._worlds)
 
     def get(self, seed: int, episode: int, area: tuple[int, int]) -> Blueprint:
-        """The blueprint of that world, generated if it is not held."""
+        """The blueprint of that world, generated if it is not cached."""
         key = (seed, episode, area)
         with self._lock:
             future = self._worlds.get(key)
@@ -54,4 +54,4 @@ class WorldCache:
 
 
 WORLDS = WorldCache()
-"""The cache of this process. It holds only what seed and area decide, so sharing it changes no episode."""
+"""The cache of this process. Its contents depend only on seed and area, so sharing it changes no episode."""

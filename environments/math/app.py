@@ -23,10 +23,10 @@ from .generators import OPTIONS, Difficulty, Generator, Problem
 from .literals import MAX_ANSWER_CHARACTERS, Unreadable, boxed
 
 ROWS_VARIABLE = "TASKAPP_MATH_ROWS"
-"""Where the operator's own problems are: a JSONL file, or a folder with train, validation or test.jsonl."""
+"""The path of the operator's own problems: a JSONL file, or a folder with train, validation or test.jsonl."""
 
 MAX_TEXT_CHARACTERS = 400_000
-"""Of a reply in words, reasoning included; a longer one is refused unread."""
+"""Longest reply in text, reasoning included; a longer one is refused unread."""
 
 MAX_TURNS = 4
 
@@ -82,14 +82,14 @@ class Math(Answering):
 
     @classmethod
     def setup_worker(cls) -> None:
-        """Loads the generators once for each process."""
+        """Loads the generators once per process."""
         try:
             generators.load()
         except ImportError as error:
             raise _missing("math", str(error.name)) from error
 
     def reset(self, seed: int) -> str:
-        """The question. A seed is one problem of the generator and difficulty."""
+        """Returns the question. A seed is one problem of the generator and difficulty."""
         return generators.problem(self.generator, self.difficulty, seed).question
 
 
@@ -120,25 +120,25 @@ class Rows(Answering):
 
     @classmethod
     def setup_worker(cls) -> None:
-        """Starts the process that compares expressions, which loads meanwhile."""
+        """Starts the process that compares expressions, which loads in the background."""
         if importlib.util.find_spec("math_verify") is None:
             raise _missing("rows", "math_verify")
         comparer.shared().warm_up()
 
     def reset(self, task: Row) -> str:
-        """The question of the row."""
+        """Returns the question of the row."""
         return task.question
 
 
-def rows_in(place: Path) -> dict[str, Path]:
+def rows_in(path: Path) -> dict[str, Path]:
     """The splits of the operator's problems. Raises ConfigError."""
-    if not place.is_dir():
-        return {"train": place}
-    found = {name: place / f"{name}.jsonl" for name in ("train", "validation", "test")}
+    if not path.is_dir():
+        return {"train": path}
+    found = {name: path / f"{name}.jsonl" for name in ("train", "validation", "test")}
     found = {name: file for name, file in found.items() if file.is_file()}
     if not found:
         raise ConfigError(
-            f"{ROWS_VARIABLE} names the folder {place}, which holds neither train.jsonl, validation.jsonl nor test.jsonl.",
+            f"{ROWS_VARIABLE} names the folder {path}, which holds neither train.jsonl, validation.jsonl nor test.jsonl.",
             hint="Name a JSONL file, or put one of those three into the folder.",
         )
     return found
@@ -162,19 +162,19 @@ def _missing(environment: str, package: str) -> Unavailable:
 
 
 def _problem(trajectory: Trajectory, config: dict[str, Any]) -> Problem:
-    """The problem of an episode, made again from its identity: it is not in the record."""
+    """The problem of an episode, generated again from its identity: the record does not contain it."""
     return generators.problem(
         config.get("generator", "gsm_symbolic"), config.get("difficulty", "medium"), trajectory.seed
     )
 
 
 def submitted(trajectory: Trajectory) -> str | None:
-    """What was handed in; None when nothing was."""
+    """The answer that was handed in; None if there was none."""
     return next((step.info["submitted"] for step in trajectory.steps if "submitted" in step.info), None)
 
 
 def verdict(trajectory: Trajectory, config: dict[str, Any], task: Row | None) -> Verdict | None:
-    """What came of comparing what was handed in; None when nothing was. Raises comparer.ComparisonFailed."""
+    """The verdict on the answer that was handed in; None if there was none. Raises comparer.ComparisonFailed."""
     answer = submitted(trajectory)
     if answer is None:
         return None

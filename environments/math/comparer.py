@@ -1,7 +1,7 @@
 """Processes that compare expressions: warm, bounded, killed and replaced when they take too long.
 
-One is started at the first need and stays; up to `processes` are while several comparisons are under way, so that one
-that runs to its limit holds up no other. Threads share a `Comparer`.
+One is started at first use and stays; up to `processes` run while several comparisons are pending, so that one that runs
+to its limit delays no other. Threads share a `Comparer`.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from taskapp_kit.system.child_python import python_command
 from .equality import Reply
 
 PROGRAM = Path(__file__).with_name("comparing.py")
-KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+PASSED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 START_SECONDS = 120.0
 CRASHES = frozenset({signal.SIGPROF, signal.SIGXCPU, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS})
-"""How a process ends that an answer brought down: out of time, or out of stack."""
+"""The signals of a process that an answer crashed: out of time, or out of stack."""
 
 
 class ComparisonFailed(RuntimeError):
-    """No comparison was made, through no fault of the answer: the rollout has no reward."""
+    """A comparison failed for a reason other than the answer: the rollout has no reward."""
 
 
 class Comparer:
     """A pool of comparing processes.
 
-    processes: at most so many. cpu_seconds: processor time of one comparison; an answer that takes more is not
-    accepted. wall_seconds: time by the clock after which the machine, not the answer, is at fault. memory_bytes: of one
+    processes: how many at most. cpu_seconds: processor time of one comparison; an answer that takes more is not
+    accepted. wall_seconds: wall time after which the machine, not the answer, is at fault. memory_bytes: of one
     process. uses: comparisons after which a process is replaced.
     """
 
@@ -53,21 +53,21 @@ class Comparer:
         self.uses = uses
         self.started = 0
         """Processes started so far."""
-        self._places = threading.BoundedSemaphore(processes)
+        self._slots = threading.BoundedSemaphore(processes)
         self._lock = threading.Lock()
         self._idle: list[_Process] = []
         self._all: set[_Process] = set()
         atexit.register(self.close)
 
     def warm_up(self) -> None:
-        """Starts a process if there is none; returns at once, it loads meanwhile."""
+        """Starts a process if there is none; returns at once, while it loads."""
         with self._lock:
             if not self._all:
                 self._idle.append(self._start())
 
     def ask(self, job: Mapping[str, str]) -> Reply:
-        """What the process says of a comparison; "too_costly" when it had to be ended. Raises ComparisonFailed."""
-        with self._places:
+        """Returns a process's reply to a comparison; "too_costly" if it had to be killed. Raises ComparisonFailed."""
+        with self._slots:
             for _ in range(2):
                 process = self._take()
                 try:
@@ -76,7 +76,7 @@ class Comparer:
                     self._replace(process)
                     if ended.signal in CRASHES:
                         return "too_costly"
-                    continue  # killed from outside, perhaps for want of memory: once more
+                    continue  # killed from outside, perhaps for lack of memory: retried once
                 if process.used >= self.uses:
                     self._replace(process)
                 else:
@@ -89,7 +89,7 @@ class Comparer:
         )
 
     def close(self) -> None:
-        """Ends all processes. The next comparison starts one."""
+        """Kills all processes. The next comparison starts one."""
         with self._lock:
             ending, self._all = list(self._all), set()
             self._idle.clear()
@@ -101,7 +101,7 @@ class Comparer:
             return self._idle.pop() if self._idle else self._start()
 
     def _replace(self, process: _Process) -> None:
-        """Ends it; another one loads at once, so that the next comparison need not wait for long."""
+        """Kills a process and starts another one, so that the next comparison does not wait for long."""
         process.kill()
         with self._lock:
             self._all.discard(process)
@@ -116,7 +116,7 @@ class Comparer:
 
 
 class _Ended(Exception):
-    """The process ended, or was ended. signal: by which; None when it left or had to be stopped by the clock."""
+    """The process ended, or was killed. signal: by which; None when it exited or had to be stopped by the clock."""
 
     def __init__(self, signal_: int | None) -> None:
         super().__init__(signal_)
@@ -132,10 +132,10 @@ class _Process:
         self._process = subprocess.Popen(  # noqa: S603 (our own program, no shell)
             python_command(PROGRAM),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}, cwd="/",
+            env={name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ}, cwd="/",
         )  # fmt: skip
         folders = [str(Path(entry).resolve()) for entry in sys.path if entry]
-        with suppress(_Ended):  # told to whoever asks
+        with suppress(_Ended):  # `ask` raises it again
             self._write({"path": folders, "cpu_seconds": cpu_seconds, "memory_bytes": memory_bytes})
 
     def ask(self, job: Mapping[str, str], seconds: float) -> Reply:
@@ -194,7 +194,7 @@ _sharing = threading.Lock()
 
 
 def shared() -> Comparer:
-    """The comparer of this process of the server."""
+    """The comparer of this server process."""
     with _sharing:
         if not _shared:
             _shared.append(Comparer())

@@ -1,7 +1,7 @@
-"""The program of a comparing process: one JSON line in, one out. Only here is `math_verify` loaded.
+"""The program of a comparing process: one JSON line in, one out. `math_verify` is loaded only here.
 
-It is started by `comparer.Comparer`, with nothing of the server but the folders to import from: no key, no variable, no
-file. A comparison that takes more processor time than allowed ends the process by a signal that no code can hold up.
+`comparer.Comparer` starts it with nothing of the server but the folders to import from: no key, no variable, no file.
+A comparison that takes more processor time than allowed ends the process by a signal that no code can block.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Reads the settings, loads, says so, then answers until its input ends."""
+    """Reads the settings, loads, sends "ready", then answers until its input ends."""
     settings = json.loads(sys.stdin.readline())
     sys.path[:] = settings["path"]
     logging.disable(logging.CRITICAL)  # it would log answers
@@ -42,11 +42,11 @@ def main() -> None:
             same = bool(verify(reference, answer, timeout_seconds=None))
         return "equal" if same else "different"
 
-    # one of each kind: most of what is slow the first time is loaded before the clock runs
+    # one of each kind: loads most of what is slow the first time before the clock runs
     compared({"kind": "equal", "reference": r"2\sqrt{2}", "answer": r"\sqrt{8}"})
     compared({"kind": "antiderivative", "reference": "x^{2}", "answer": r"\frac{x^{3}}{3}", "variable": "x"})
     confine(int(settings["memory_bytes"]))
-    tell("ready")
+    send("ready")
     seconds = float(settings["cpu_seconds"])
     for line in sys.stdin:
         signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -57,11 +57,11 @@ def main() -> None:
         except Exception:  # sympy raises anything at all for what it does not understand
             reply = "unreadable"
         signal.setitimer(signal.ITIMER_PROF, 0)
-        tell(reply)
+        send(reply)
 
 
-def tell(word: str) -> None:
-    """One line to whoever asked."""
+def send(word: str) -> None:
+    """Writes one line to standard output."""
     sys.stdout.write(f"{word}\n")
     sys.stdout.flush()
 
@@ -79,7 +79,7 @@ def is_antiderivative(answer: Any, integrand: Any, variable: str) -> bool:
 
 
 def confine(memory_bytes: int) -> None:
-    """Bounds memory, lets nothing be written, and steps behind the server's own work."""
+    """Bounds memory, forbids writing files, and lowers the priority below the server's."""
     import os
     import resource
 
@@ -88,7 +88,7 @@ def confine(memory_bytes: int) -> None:
     for limit, value in (
         (resource.RLIMIT_AS, memory_bytes), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0),
     ):  # fmt: skip
-        with suppress(ValueError, OSError):  # macOS knows no bound on memory; the clock still runs
+        with suppress(ValueError, OSError):  # macOS has no memory limit; the clock still runs
             resource.setrlimit(limit, (value, value))
 
 

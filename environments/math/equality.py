@@ -1,7 +1,7 @@
-"""Whether an answer is the right one. Exact arithmetic decides wherever it can; `math_verify` is asked for the rest.
+"""Decides whether an answer is right, by exact arithmetic where possible, else by `math_verify`.
 
-What is right is a `Reference`: a number, a list of roots, an antiderivative, an expression, or words. README.md says
-what counts as equal for each.
+The right answer is a `Reference`: a number, a list of roots, an antiderivative, an expression, or words. README.md
+defines what counts as equal for each.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from .polynomials import derivative, polynomial
 
 Reply = Literal["equal", "different", "unreadable", "too_costly"]
 Ask = Callable[[Mapping[str, str]], Reply]
-"""Puts a comparison to `math_verify`, elsewhere: see `comparer.Comparer.ask`."""
+"""Sends a comparison to `math_verify` in another process: see `comparer.Comparer.ask`."""
 
 ROOT_TOLERANCE = Fraction(1, 10_000)
-"""How far a root may be off: the questions ask for four decimals, and do not say clearly how to round."""
+"""How far a root may be off: the questions ask for four decimals, and are unclear about rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """One number. variable: the name that may stand in front of it (`x = 3`); any letter when None."""
+    """One number. variable: the name that may precede it (`x = 3`); any letter when None."""
 
     value: Fraction
     variable: str | None = None
@@ -57,7 +57,7 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A text: equal but for case and space."""
+    """A text: compared without case and white space."""
 
     text: str
 
@@ -67,19 +67,19 @@ Reference = Number | Roots | Antiderivative | Expression | Words
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a comparison. how: what decided it; the last two found no answer to compare."""
+    """The result of a comparison. how: what decided it; with the last two there was no answer to compare."""
 
     correct: bool
     how: Literal["exact", "roots", "polynomial", "math_verify", "words", "too_costly", "unreadable"]
 
     @property
     def readable(self) -> bool:
-        """It was an answer of the right kind, right or wrong."""
+        """Whether it was an answer of the right kind, right or wrong."""
         return self.how not in ("too_costly", "unreadable")
 
 
 def reference_of(answer: str) -> Reference:
-    """What a row's answer means: a number if it is one, else an expression, else words. Raises ValueError: it is empty."""
+    """Parses a row's answer: a number if it is one, else an expression, else words. Raises ValueError if it is empty."""
     text = answer.strip()
     if not text:
         raise ValueError("the answer is empty")
@@ -95,7 +95,7 @@ def reference_of(answer: str) -> Reference:
 
 
 def compare(reference: Reference, answer: str, ask: Ask) -> Verdict:
-    """Whether `answer` is right. ask: is called only when exact arithmetic cannot tell. Raises what `ask` raises."""
+    """Whether `answer` is right. ask: called only when exact arithmetic cannot decide. Raises what `ask` raises."""
     try:
         text = cleaned(answer)
         match reference:
@@ -130,7 +130,7 @@ def _antiderivative(reference: Antiderivative, text: str, ask: Ask) -> Verdict:
     integrand = expression(reference.integrand)
     same_shape(f"{integrand} {reference.variable} C", answer)
     job = {"kind": "antiderivative", "reference": integrand, "answer": answer, "variable": reference.variable}
-    return _asked(ask, job)
+    return _math_verify(ask, job)
 
 
 def _expression(reference: Expression, text: str, ask: Ask) -> Verdict:
@@ -138,10 +138,10 @@ def _expression(reference: Expression, text: str, ask: Ask) -> Verdict:
         text = unnamed(text)
     answer = expression(text)
     same_shape(reference.latex, answer)
-    return _asked(ask, {"kind": "equal", "reference": reference.latex, "answer": answer})
+    return _math_verify(ask, {"kind": "equal", "reference": reference.latex, "answer": answer})
 
 
-def _asked(ask: Ask, job: Mapping[str, str]) -> Verdict:
+def _math_verify(ask: Ask, job: Mapping[str, str]) -> Verdict:
     reply = ask(job)
     if reply in ("unreadable", "too_costly"):
         return Verdict(False, "too_costly" if reply == "too_costly" else "unreadable")

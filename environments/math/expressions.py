@@ -1,7 +1,7 @@
-r"""What may go to `math_verify`: expressions of a short list of signs, commands and functions, written as LaTeX.
+r"""The expressions that `math_verify` accepts: a short list of signs, commands and functions, written as LaTeX.
 
-`math_verify` drops words and units, and takes the last of several answers. So what it would drop is refused here,
-before it sees anything: words, units, `7 or 8`, chains of `=`, more commas than the reference has.
+`math_verify` drops words and units, and takes the last of several answers. So whatever it would drop is refused here
+first: words, units, `7 or 8`, chains of `=`, more commas than the reference has.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FUNCTIONS = {
     "tan": r"\tan ", "asin": r"\arcsin ", "acos": r"\arccos ", "atan": r"\arctan ", "oo": r"\infty ",
     "infinity": r"\infty ",
 }  # fmt: skip
-"""What people type without a backslash."""
+"""Functions and constants as typed without a backslash."""
 
 _SIGNS = {
     "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "×": r"\times ", "·": r"\cdot ",
@@ -42,9 +42,9 @@ MAX_POWERS = 12
 
 
 def expression(text: str) -> str:
-    """The expression as LaTeX that `math_verify` reads as people mean it. Raises Unreadable.
+    """The expression as LaTeX, with the meaning that a reader would give it. Raises Unreadable.
 
-    text: cleaned already (`literals.cleaned`).
+    text: already cleaned (`literals.cleaned`).
     """
     for sign, command in _SIGNS.items():
         text = text.replace(sign, command)
@@ -63,12 +63,12 @@ def expression(text: str) -> str:
 
 
 def variables(latex: str) -> frozenset[str]:
-    """The single letters of an expression, those of commands left out."""
+    """The single letters of an expression, without those of commands."""
     return frozenset(re.findall(r"[A-Za-z]", _COMMAND.sub(" ", _BEGIN.sub(" ", latex).replace(r"\mathbb{R}", " "))))
 
 
 def same_shape(reference: str, answer: str) -> None:
-    """Raises Unreadable for an answer that says more than one thing, measured by how many the reference says."""
+    """Raises Unreadable for an answer that lists more values than the reference does."""
     signs = r"\\(?:pm|mp)"
     spread = len(re.findall(signs, reference))
     if len(re.findall(signs, answer)) > spread:
@@ -85,7 +85,7 @@ def same_shape(reference: str, answer: str) -> None:
 
 
 def _named(found: re.Match[str]) -> str:
-    """A run of letters: a function's name, or a product of variables. Anything else is a word."""
+    """Converts a run of letters: a function's name, or a product of variables. Anything else is a word."""
     word = found[0]
     if word in FUNCTIONS:
         return FUNCTIONS[word]
@@ -106,7 +106,7 @@ def _depth(text: str) -> int:
 
 
 def _powers(text: str) -> str:
-    r"""`x**10`, `x^10` and `x^-1` with the braces that LaTeX needs; roots with theirs. Bounds what is raised to what."""
+    r"""Adds the braces that LaTeX needs in `x**10`, `x^10`, `x^-1` and roots. Bounds the size of powers."""
     text = text.replace("**", "^")
     if text.count("^") > MAX_POWERS or re.search(r"\^[\s{(+-]*[0-9]{4}|[0-9.)}\s]\^[\s{(]*[0-9]+[\s})]*\^", text):
         raise Unreadable("it has powers that are too large")

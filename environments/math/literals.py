@@ -1,7 +1,7 @@
-r"""Reading an answer as what it says, without computing anything: its wrapping, numbers, lists of numbers, `\boxed{}`.
+r"""Parses an answer literally, without computing anything: its wrapping, numbers, lists of numbers, `\boxed{}`.
 
-A number is a literal: `1,000`, `-3.50`, `7/2`, `\frac{7}{2}`, `1 1/2`, `1.5e3`. `3+4` and `2^10` are none, so that
-neither a question repeated nor a tower of powers is ever worked out. No unit is read, and no digits but 0 to 9.
+A number is a literal: `1,000`, `-3.50`, `7/2`, `\frac{7}{2}`, `1 1/2`, `1.5e3`. `3+4` and `2^10` are not, so that
+neither a repeated question nor a tower of powers is ever computed. No unit is read, and no digits but 0 to 9.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 class Unreadable(Exception):
-    """The text is no answer of the kind that was expected. The message says what was found, for people."""
+    """The text is not an answer of the expected kind. The message says what was found, for readers."""
 
 
 def cleaned(text: str) -> str:
-    r"""The answer without what is around it: space, `$…$`, `\(…\)`, one `\boxed{…}`, `**`, a full stop at the end.
+    r"""The answer without its wrapping: space, `$…$`, `\(…\)`, one `\boxed{…}`, `**`, a full stop at the end.
 
     Raises Unreadable when it is longer than MAX_ANSWER_CHARACTERS, has several different boxes, or control characters.
     """
@@ -63,9 +63,9 @@ def cleaned(text: str) -> str:
 
 
 def boxed(text: str) -> str:
-    r"""What is in the `\boxed{…}` of a text; a box may come again with the same content. One pass over the text.
+    r"""The content of the `\boxed{…}` of a text; a box may be repeated with the same content. One pass over the text.
 
-    Only what follows the last `</think>` is looked at. Raises Unreadable: no box, or boxes that differ.
+    Only the text after the last `</think>` is searched. Raises Unreadable: no box, or boxes that differ.
     """
     _, closed, after = text.rpartition("</think>")
     text = after if closed else text
@@ -85,7 +85,7 @@ def boxed(text: str) -> str:
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the brace that was opened before `start` closes. Raises Unreadable: not within what an answer may be long."""
+    """The end of the brace that was opened before `start`. Raises Unreadable if it exceeds an answer's length."""
     depth = 1
     for found in _BRACE.finditer(text, start, start + MAX_ANSWER_CHARACTERS + 1):
         if found[0] in "{}":
@@ -96,7 +96,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def number(text: str) -> Fraction:
-    """The number that the text is. Raises Unreadable."""
+    """Parses a number. Raises Unreadable."""
     found = _NUMBER.fullmatch(text.strip())
     if found is None or (found["sign"] and found["later"]):
         raise Unreadable("it is not one number")
@@ -125,7 +125,7 @@ def _plain(digits: str) -> Fraction:
 
 
 def unnamed(text: str, variable: str | None = None) -> str:
-    """The text without a name in front: `x = 3` as `3`. variable: the only name that is taken off; any when None."""
+    """The text without a leading name: `x = 3` as `3`. variable: the only name that is removed; any when None."""
     found = _NAMED.match(text)
     if found is None or (variable is not None and found[1] != variable):
         return text
@@ -133,9 +133,9 @@ def unnamed(text: str, variable: str | None = None) -> str:
 
 
 def numbers(text: str, variable: str | None = None) -> tuple[Fraction, ...]:
-    """The numbers of a list with commas between them, in ascending order; in brackets or not. Raises Unreadable.
+    """Parses a list of numbers separated by commas, with or without brackets; ascending. Raises Unreadable.
 
-    An empty list is the empty text. A comma always separates here, so thousands are written without.
+    An empty list is the empty text. A comma always separates here, so thousands are written without one.
     """
     text = text.strip().strip('"').strip()
     for left, right in (("\\{", "\\}"), ("[", "]"), ("{", "}")):

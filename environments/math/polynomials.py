@@ -1,6 +1,6 @@
-r"""Polynomials with exact coefficients, read from text: `3*x**2/2 + C`, `\frac{3}{2}x^{2} + C`, `x(x+1)`.
+r"""Polynomials with exact coefficients, parsed from text: `3*x**2/2 + C`, `\frac{3}{2}x^{2} + C`, `x(x+1)`.
 
-Nothing is evaluated as code. Every size is bounded, so that reading takes well below a millisecond or is refused.
+Nothing is evaluated as code. Every size is bounded, so that parsing takes well below a millisecond or is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_TERMS = 200
 MAX_BITS = 1000
 MAX_DEPTH = 30
 MAX_PRODUCTS = 5000
-"""Of two terms, in all."""
+"""Products of two terms, in all."""
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)|(?P<power>\*\*|\^)|(?P<times>\*|\\cdot(?![A-Za-z])|\\times(?![A-Za-z]))"
@@ -31,7 +31,7 @@ _OPEN = {"(": ")", "{": "}"}
 
 
 def polynomial(text: str, variable: str) -> Polynomial:
-    """The polynomial in `variable` and a constant of integration that the text is. Raises Unreadable."""
+    """Parses a polynomial in `variable` and a constant of integration. Raises Unreadable."""
     reader = _Reader(_tokens(text), variable)
     value = reader.sum(0)
     if reader.at != len(reader.tokens):
@@ -59,7 +59,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 
 class _Reader:
-    """Reads tokens by descent: sum, product, sign, power, atom."""
+    """Parses tokens by recursive descent: sum, product, sign, power, atom."""
 
     def __init__(self, tokens: list[tuple[str, str]], variable: str) -> None:
         self.tokens = tokens

@@ -31,12 +31,12 @@ TRIES = ("print(1 + 1)", "import sys\nprint(sys.version_info[:2])", "open('note.
 
 
 def random_run(rng: random.Random) -> dict[str, str]:
-    """A small program that solves nothing."""
+    """A small program that does not solve the task."""
     return {"code": rng.choice(TRIES)}
 
 
 def random_submission(rng: random.Random) -> dict[str, str]:
-    """A submission that solves nothing."""
+    """A submission that does not solve the task."""
     return {"code": rng.choice(("", "pass", "def solve(*arguments):\n    return None\n"))}
 
 
@@ -45,7 +45,7 @@ def random_submission(rng: random.Random) -> dict[str, str]:
     tasks={"train": "train.jsonl", "test": "test.jsonl"},
     row=CodeTask,
     max_steps=20,
-    step_timeout_seconds=180,  # a run ends after 10 s, a judgement after 15; the rest is waiting for a free place
+    step_timeout_seconds=180,  # a run ends after 10 s, a judgement after 15; the rest is waiting for a free slot
     baselines={"noop": 0.0, "random": 0.0},
     tags=("code", "multi-turn", "sandbox"),
 )
@@ -60,15 +60,15 @@ class PythonSandbox:
 
     @classmethod
     def setup_worker(cls) -> None:
-        """Opens a box. Raises SandboxTooWeak where this machine does not confine what policies write."""
-        cls.boxes.level  # noqa: B018 (asking is what opens it)
+        """Opens a box. Raises SandboxTooWeak if this machine cannot confine a policy's code."""
+        cls.boxes.level  # noqa: B018 (reading it opens the box)
 
     def reset(self, task: CodeTask) -> str:
         """The task with its signature and examples."""
         self.task = task
         self.box: Sandbox | None = None
         self.outcomes: list[str] | None = None
-        self.told_level = False
+        self.level_sent = False
         examples = [(example.args, example.result) for example in task.examples]
         return task_text(task.statement, task.signature, task.entry, examples, task.checker is not None)
 
@@ -76,7 +76,7 @@ class PythonSandbox:
     def run(self, code: Code) -> Step:
         """Run Python code as a program of its own and read what it prints. Files that it leaves stay for later runs."""
         result, root, replaced = self._ran(code)
-        said = run_text(
+        text = run_text(
             exit_code=result.exit_code,
             signal=result.signal,
             killed_for=result.killed_for,
@@ -85,36 +85,36 @@ class PythonSandbox:
             root=root,
         )
         if replaced:
-            said = f"What earlier runs left could not be used; this is a new working directory.\n{said}"
-        return Step(said, info=self._level_once())
+            text = f"What earlier runs left could not be used; this is a new working directory.\n{text}"
+        return Step(text, info=self._level_once())
 
     @action(sample=random_submission)
     def submit(self, code: Code) -> Step:
         """Submit the whole source of your function. This ends the episode; hidden tests decide."""
-        self.close()  # everything of the policy is dead before the judge's box opens
+        self.close()  # every process of the policy is dead before the judge's box opens
         cases = [(case.args, case.expected) for case in self.task.hidden_tests]
         answers = self.boxes.answers(code, self.task.entry, [arguments for arguments, _ in cases])
         self.outcomes = judge(cases, answers, self.task.checker)
         return Step("submitted", terminated=True, info=self._level_once())
 
     def final_state(self) -> dict[str, Any]:
-        """For rubrics only: a word for each hidden test, None without a submission."""
+        """The end state, for rubrics only: an outcome for each hidden test, None without a submission."""
         return {"outcomes": self.outcomes, "sandbox_level": self.boxes.level}
 
     def close(self) -> None:
-        """Ends whatever the policy left running, and removes its files."""
+        """Kills whatever the policy left running, and removes its files."""
         box, self.box = self.box, None
         if box is not None:
             box.close()
 
     def _ran(self, code: str) -> tuple[RunResult, str, bool]:
-        """(result, the box's working directory, whether a new box had to replace one that the policy spoiled)."""
+        """(result, the box's working directory, whether a new box had to replace one that the policy made unusable)."""
         if self.box is not None:
             try:
                 return self.boxes.run(self.box, code), self.box.root, False
             except SandboxTooWeak:
                 raise
-            except SandboxError:  # a folder where a file has to be written, say; a fault of ours shows in a new box too
+            except SandboxError:  # e.g. a folder where a file has to be written; our own fault would recur in a new box
                 self.close()
                 replaced = True
         else:
@@ -123,14 +123,14 @@ class PythonSandbox:
         return self.boxes.run(self.box, code), self.box.root, replaced
 
     def _level_once(self) -> dict[str, int]:
-        if self.told_level:
+        if self.level_sent:
             return {}
-        self.told_level = True
+        self.level_sent = True
         return {"sandbox_level": self.boxes.level}
 
 
 def outcomes(trajectory: Trajectory) -> list[str]:
-    """A word for each hidden test; nothing when nothing was submitted."""
+    """The outcome of each hidden test; empty without a submission."""
     return trajectory.final_state["outcomes"] or []
 
 

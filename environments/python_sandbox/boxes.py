@@ -1,4 +1,4 @@
-"""The two boxes of an episode: the policy's own, and the judge's, which opens when everything of the policy is gone."""
+"""The two boxes of an episode: the policy's own, and the judge's, opened after the policy's is closed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .verdict import read_answers
 
 MB = 2**20
 POLICY_IDS, JUDGE_IDS = DEFAULT_UIDS[:-100], DEFAULT_UIDS[-100:]
-"""User ids, when we are root: no judge's box ever has one that a policy's box had."""
+"""User ids, as root: no judge's box ever has one that a policy's box had."""
 
 POLICY_LIMITS = SandboxLimits(
     wall_seconds=10, cpu_seconds=5, memory_bytes=512 * MB, processes=32, file_bytes=16 * MB, files=500,
@@ -29,7 +29,7 @@ JUDGE_LIMITS = SandboxLimits(
     output_bytes=64 * (RESULT_BYTES + 16), flood_bytes=8 * MB,
 )  # fmt: skip
 AT_ONCE = min(16, max(4, os.cpu_count() or 1))
-"""Programs that one server process runs at once; more wait, so that their clocks do not run while they get no share."""
+"""Programs that one server process runs at once; others wait, so that their clocks do not run without a CPU share."""
 
 _running = threading.BoundedSemaphore(AT_ONCE)
 _HERE = Path(__file__).parent
@@ -48,8 +48,8 @@ for path in sys.stdin.read().splitlines():
 class Boxes:
     """Opens boxes of one level.
 
-    level: None for the strongest that holds on this machine. judge_limits: of one verdict. policy_ids, judge_ids: user ids
-    for their boxes. private_files: what no box may be able to read.
+    level: None for the strongest that works on this machine. judge_limits: of one verdict. policy_ids, judge_ids: user
+    ids for their boxes. private_files: files that no box may be able to read.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Boxes:
         judge_ids: Sequence[int] = JUDGE_IDS,
         private_files: Sequence[Path] = tuple(sorted(_HERE.glob("*.jsonl"))),
     ) -> None:
-        self._asked = level
+        self._requested_level = level
         self._judge_limits = judge_limits
         self._policy_ids = policy_ids
         self._judge_ids = judge_ids
@@ -71,14 +71,14 @@ class Boxes:
 
     @property
     def level(self) -> int:
-        """The level of every box; opens one to find out, the first time."""
+        """The level of every box; the first access opens one to find out."""
         return self._ready()[0]
 
     def _ready(self) -> tuple[int, str]:
-        """(level, Python in the box). Raises SandboxTooWeak when this machine does not confine what policies write."""
+        """(level, Python in the box). Raises SandboxTooWeak if this machine cannot confine a policy's code."""
         with self._lock:
             if self._known is None:
-                with Sandbox(limits=POLICY_LIMITS, level=self._asked) as box:
+                with Sandbox(limits=POLICY_LIMITS, level=self._requested_level) as box:
                     files = "\n".join(map(str, self._private_files))
                     result = box.run_sync(_CAN_BE_READ, stdin=files.encode())
                     if not result.ok:
@@ -93,7 +93,7 @@ class Boxes:
             return self._known
 
     def open_policy(self) -> Sandbox:
-        """A policy's box, open. Raises SandboxError."""
+        """Opens a policy's box. Raises SandboxError."""
         return Sandbox(limits=POLICY_LIMITS, level=self.level, user_ids=self._policy_ids).__enter__()
 
     def run(self, box: Sandbox, code: str) -> RunResult:
@@ -102,15 +102,15 @@ class Boxes:
             return self._run(box, "main.py", code.encode("utf-8", "surrogatepass"))
 
     def answers(self, code: str, entry: str, arguments: Sequence[list[Any]]) -> list[tuple[str, Any]]:
-        """What a submission's function gives for each list of arguments, as `read_answers` tells it.
+        """What a submission's function returned for each list of arguments, as parsed by `read_answers`.
 
-        In a new box, of which nothing is kept. Raises SandboxError when it could not be opened, twice in a row.
+        Uses a new box and discards it. Raises SandboxError when it could not be opened, twice in a row.
         """
-        asked = {
+        request = {
             "code": code, "entry": entry, "cases": list(arguments), "cpu_seconds": CASE_CPU_SECONDS,
             "wall_seconds": CASE_WALL_SECONDS, "result_bytes": RESULT_BYTES, "late_cases": LATE_CASES,
         }  # fmt: skip
-        stdin = json.dumps(asked).encode()
+        stdin = json.dumps(request).encode()
         try:
             result = self._judged(stdin)
         except SandboxTooWeak:
@@ -124,6 +124,6 @@ class Boxes:
             return self._run(box, "judge_inside.py", (_HERE / "judge_inside.py").read_bytes(), stdin)
 
     def _run(self, box: Sandbox, name: str, code: bytes, stdin: bytes = b"") -> RunResult:
-        """A program whose sets have the same order every time."""
+        """Runs a program with a fixed order of its sets."""
         box.write_sync(name, code)
         return box.run_sync(["env", "PYTHONHASHSEED=0", self._ready()[1], "-s", name], stdin=stdin)

@@ -1,7 +1,7 @@
-"""Properties of results, for tasks with more than one right answer. Plain Python; each is total: any JSON gets a verdict.
+"""Properties of results, for tasks with more than one right answer. Plain Python; each handles any JSON.
 
-A checker is given the arguments of a case, what the data file tells about a right answer, and the result, which is
-plain JSON made by code that nobody trusts. It answers whether the result is right, and never raises.
+A checker receives the arguments of a case, the data file's description of a right answer, and the result, which is
+plain JSON made by untrusted code. It returns whether the result is right, and never raises.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Checker = Callable[[list[Any], Any, Any], bool]
 
 
 def _whole_numbers(value: Any, below: int) -> bool:
-    """Whether it is a list of whole numbers from 0, all of them below a bound."""
+    """Whether the value is a list of whole numbers from 0, all of them below a bound."""
     return type(value) is list and all(type(item) is int and 0 <= item < below for item in value)
 
 
@@ -39,8 +39,8 @@ def build_order(arguments: list[Any], expected: Any, result: Any) -> bool:
         return bool(type(result) is list and result == [])
     if not _whole_numbers(result, count) or len(result) != count or len(set(result)) != count:
         return False
-    place = {part: index for index, part in enumerate(result)}
-    return all(place[a] > place[b] for a, b in needs)
+    index_of = {part: index for index, part in enumerate(result)}
+    return all(index_of[a] > index_of[b] for a, b in needs)
 
 
 def quiet_queens(arguments: list[Any], expected: Any, result: Any) -> bool:
@@ -56,7 +56,7 @@ def quiet_queens(arguments: list[Any], expected: Any, result: Any) -> bool:
 
 
 def longest_common_subsequence(arguments: list[Any], expected: Any, result: Any) -> bool:
-    """A subsequence of both texts, of the greatest length, which expected tells."""
+    """A common subsequence of both texts, of the greatest length, which is `expected`."""
     if type(result) is not str or len(result) != expected:
         return False
     return all(_is_within(result, text) for text in arguments)
@@ -77,13 +77,14 @@ def four_by_four(arguments: list[Any], expected: Any, result: Any) -> bool:
     if not all(_whole_numbers(row, 5) and len(row) == 4 for row in result):
         return False
     cells = [pair for given, filled in zip(grid, result, strict=True) for pair in zip(given, filled, strict=True)]
-    kept = all(given in (0, cell) for given, cell in cells)
+    unchanged = all(given in (0, cell) for given, cell in cells)
     quarters = [[result[r + i][c + j] for i in (0, 1) for j in (0, 1)] for r in (0, 2) for c in (0, 2)]
-    return kept and all(sorted(group) == [1, 2, 3, 4] for group in [*result, *zip(*result, strict=True), *quarters])
+    groups = [*result, *zip(*result, strict=True), *quarters]
+    return unchanged and all(sorted(group) == [1, 2, 3, 4] for group in groups)
 
 
 def fair_shares(arguments: list[Any], expected: Any, result: Any) -> bool:
-    """Rising indices of things worth half of all; [] when it cannot be shared (expected says which)."""
+    """Ascending indices of things worth half of all; [] when they cannot be shared (expected says which)."""
     (values,) = arguments
     if not expected:
         return bool(type(result) is list and result == [])
@@ -95,14 +96,13 @@ def fair_shares(arguments: list[Any], expected: Any, result: Any) -> bool:
 
 
 def close_numbers(_arguments: list[Any], expected: Any, result: Any) -> bool:
-    """As many floats as expected, each within 1e-6 of its own, relative or absolute. A whole number is no float."""
+    """As many floats as expected, each within 1e-6 of its own, relative or absolute. A whole number does not count."""
     return (
         type(result) is list
         and len(result) == len(expected)
         and all(type(item) is float for item in result)
         and all(
-            math.isclose(item, wanted, rel_tol=1e-6, abs_tol=1e-6)
-            for item, wanted in zip(result, expected, strict=True)
+            math.isclose(item, right, rel_tol=1e-6, abs_tol=1e-6) for item, right in zip(result, expected, strict=True)
         )
     )
 

@@ -1,4 +1,4 @@
-"""The program that calls a submission, inside a box of its own. It knows arguments, never what is right.
+"""The program that calls a submission, inside a box of its own. It has the arguments, never the right answers.
 
 Standard input is one JSON object:
 
@@ -8,9 +8,9 @@ Standard input is one JSON object:
     cpu_seconds     processor time of one case, whole seconds
     wall_seconds    time of one case
     result_bytes    longest answer of one case
-    late_cases      so many cases that took too long, and the rest is not tried
+    late_cases      number of cases that took too long after which the rest is skipped
 
-Standard output is one line for each case that was tried, `NUMBER ANSWER`, where ANSWER is a JSON list:
+Standard output is one line for each case that was run, `NUMBER ANSWER`, where ANSWER is a JSON list:
 
     ["value", V]    the function returned V, built of None, bool, int, finite float, str, list and dict with str keys
     ["odd"]         it returned something else, subclasses of these included
@@ -20,11 +20,11 @@ Standard output is one line for each case that was tried, `NUMBER ANSWER`, where
     ["ended"]       the process ended without an answer
     ["long"]        the answer was too long
 
-Each case has a process of its own, made before any of the submission ran, in which the source runs anew. The submission
-can do to this program what it wants: kill it, or write lines of its own. Whatever it says instead of a right answer is
-not one, so nothing here has to be kept from it.
+Each case has a process of its own, made before any part of the submission ran, in which the source runs anew. The
+submission can do anything to this program: kill it, or write lines of its own. Whatever it writes instead of a right
+answer is not one, so nothing here has to be hidden from it.
 
-Only the standard library, and nothing of the kit: this file is copied into the box.
+Uses only the standard library, and nothing of the kit: this file is copied into the box.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ DEEPEST = 50
 
 
 def main() -> None:
-    """Answers all cases."""
-    asked = json.loads(sys.stdin.buffer.read())
+    """Runs all cases."""
+    request = json.loads(sys.stdin.buffer.read())
     out = os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(nothing, number)
     late = 0
-    for number, arguments in enumerate(asked["cases"]):
-        answer = answer_of(asked, arguments, out)
+    for number, arguments in enumerate(request["cases"]):
+        answer = answer_of(request, arguments, out)
         _write(out, b"%d %s\n" % (number, answer))
         late += answer == b'["late"]'
-        if late >= asked["late_cases"]:
+        if late >= request["late_cases"]:
             break
 
 
-def answer_of(asked: dict[str, Any], arguments: list[Any], out: int) -> bytes:
-    """One case, in a new process."""
+def answer_of(request: dict[str, Any], arguments: list[Any], out: int) -> bytes:
+    """Runs one case, in a new process."""
     reading, writing = os.pipe()
     try:
         child = os.fork()
-    except OSError:  # the submission left so many processes behind that no other can be made
+    except OSError:  # the submission left so many processes behind that no other can be started
         os.close(reading)
         os.close(writing)
         return b'["ended"]'
@@ -73,22 +73,22 @@ def answer_of(asked: dict[str, Any], arguments: list[Any], out: int) -> bytes:
             os.close(reading)
             os.close(out)
             os.setpgid(0, 0)
-            seconds = asked["cpu_seconds"]
+            seconds = request["cpu_seconds"]
             resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-            _write(writing, called(asked["code"], asked["entry"], arguments) + b"\n")
+            _write(writing, called(request["code"], request["entry"], arguments) + b"\n")
         finally:
             os._exit(0)
     os.close(writing)
     try:
-        return _heard(reading, child, asked)
+        return _collected(reading, child, request)
     finally:
         os.close(reading)
 
 
-def _heard(reading: int, child: int, asked: dict[str, Any]) -> bytes:
-    """What the process says until a line break, its end, or its time is over; it is gone afterwards."""
-    deadline = time.monotonic() + asked["wall_seconds"]
-    said = b""
+def _collected(reading: int, child: int, request: dict[str, Any]) -> bytes:
+    """Reads the process's output until a line break, its end, or its time limit; then kills it."""
+    deadline = time.monotonic() + request["wall_seconds"]
+    output = b""
     answer = b'["ended"]'
     while True:
         readable, _, _ = select.select([reading], [], [], max(0.0, deadline - time.monotonic()))
@@ -96,15 +96,15 @@ def _heard(reading: int, child: int, asked: dict[str, Any]) -> bytes:
             answer = b'["late"]'
             break
         piece = os.read(reading, 65536)
-        said += piece
-        if b"\n" in said:
-            answer = said.partition(b"\n")[0]
+        output += piece
+        if b"\n" in output:
+            answer = output.partition(b"\n")[0]
             break
         if not piece:
             break
-        if len(said) > asked["result_bytes"]:
+        if len(output) > request["result_bytes"]:
             break
-    if len(said) > asked["result_bytes"]:
+    if len(output) > request["result_bytes"]:
         answer = b'["long"]'
     for kill, target in ((os.killpg, child), (os.kill, child)):
         try:
@@ -113,7 +113,7 @@ def _heard(reading: int, child: int, asked: dict[str, Any]) -> bytes:
             continue
     try:
         _, status = os.waitpid(child, 0)
-    except OSError:  # somebody else took it
+    except OSError:  # it was already reaped
         return answer
     if answer == b'["ended"]' and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
         return b'["late"]'
@@ -139,7 +139,7 @@ def called(code: str, entry: str, arguments: list[Any]) -> bytes:
 
 
 def is_plain(value: Any, depth: int) -> bool:
-    """Whether a value is built of JSON's own types only, exactly: a subclass may lie about what it equals."""
+    """Whether a value consists of JSON's own types only, exactly: a subclass may lie about equality."""
     kind = type(value)
     if kind is float:
         return math.isfinite(value)

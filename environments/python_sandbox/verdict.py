@@ -1,7 +1,7 @@
-"""What came out of a judge's box, read by somebody who trusts none of it. Plain Python, no kit.
+"""Parses and judges the output of a judge's box, without trusting it. Plain Python, no kit.
 
-Right answers are here, never in the box. So what the submission does in the box, to the judge's program, to its output
-or to Python itself, can change what it says, and is right only where that equals the right answer.
+The right answers are here, never in the box. So a submission can manipulate the judge's program, its output or Python
+itself, and change the output, but it passes only where the output equals the right answer.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 from .checkers import CHECKERS
 
 RIGHT, WRONG, MISSING, MALFORMED = "right", "wrong", "missing", "malformed"
-SAID = ("odd", "raised", "absent", "late", "ended", "long")
-"""What the judge's program says of a case without a value; see `judge_inside.py`."""
+OUTCOMES = ("odd", "raised", "absent", "late", "ended", "long")
+"""The outcomes that the judge's program reports for a case without a value; see `judge_inside.py`."""
 
 _LINE = re.compile(rb"(0|[1-9][0-9]{0,5}) (.*)", re.DOTALL)
 
 
 def read_answers(output: bytes, *, cut: bool, count: int) -> list[tuple[str, Any]]:
-    """(word, value) for each of `count` cases: "value" with what was returned, else one of SAID, MISSING, MALFORMED.
+    """(word, value) for each of `count` cases: "value" with what was returned, else one of OUTCOMES, MISSING, MALFORMED.
 
     output: all lines of the box. cut: whether there were more bytes than it may write. A line that belongs to no case
-    spoils all of them, since nobody knows which it stands for; a second line for a case spoils that case.
+    invalidates all of them, since it may replace any line; a second line for a case invalidates that case.
     """
     *lines, rest = output.split(b"\n")
     found: dict[int, tuple[str, Any]] = {}
@@ -42,24 +42,24 @@ def read_answers(output: bytes, *, cut: bool, count: int) -> list[tuple[str, Any
 
 def _read(text: bytes) -> tuple[str, Any]:
     try:
-        told = json.loads(text.decode("ascii"), parse_constant=_refuse, parse_float=_finite)
+        answer = json.loads(text.decode("ascii"), parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):
         return MALFORMED, None
-    if type(told) is list and len(told) == 1 and type(told[0]) is str and told[0] in SAID:
-        return told[0], None
-    if type(told) is list and len(told) == 2 and told[0] == "value":
-        return "value", told[1]
+    if type(answer) is list and len(answer) == 1 and type(answer[0]) is str and answer[0] in OUTCOMES:
+        return answer[0], None
+    if type(answer) is list and len(answer) == 2 and answer[0] == "value":
+        return "value", answer[1]
     return MALFORMED, None
 
 
 def _refuse(word: str) -> Any:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError("a number beyond what a float holds")
+        raise ValueError("a number beyond the range of a float")
     return number
 
 
@@ -75,9 +75,9 @@ def same(one: Any, other: Any) -> bool:
 
 
 def judge(cases: Sequence[tuple[list[Any], Any]], answers: Sequence[tuple[str, Any]], checker: str | None) -> list[str]:
-    """A word for each case: RIGHT, WRONG, or why there was no value.
+    """The outcome of each case: RIGHT, WRONG, or why there was no value.
 
-    cases: (arguments, what is expected). checker: the name of the property that decides, None for equality.
+    cases: (arguments, expected result). checker: the name of the property that decides, None for equality.
     """
     words = []
     for (arguments, expected), (word, value) in zip(cases, answers, strict=True):

@@ -1,4 +1,4 @@
-"""What the policy reads: the task, and what a run printed. Plain Python, no kit."""
+"""The text for the policy: the task, and the output of a run. Plain Python, no kit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 SHOWN_CHARACTERS = 4000
-"""Of standard output, and again of standard error."""
+"""Longest shown standard output, and standard error."""
 
 RULES = (
     "Results are compared exactly, types included: a tuple is not a list, True is not 1, 1.0 is not 1. "
@@ -23,14 +23,14 @@ def task_text(statement: str, signature: str, entry: str, examples: Sequence[tup
         f"    {entry}({', '.join(map(repr, arguments))}) {'may give' if many else '=='} {result!r}"
         for arguments, result in examples
     ]
-    asked = [statement, "", "Write this function in Python:", "", f"    {signature}", "", "Examples:", "", *shown]
-    return "\n".join([*asked, "", RULES])
+    lines = [statement, "", "Write this function in Python:", "", f"    {signature}", "", "Examples:", "", *shown]
+    return "\n".join([*lines, "", RULES])
 
 
 def run_text(
     *, exit_code: int | None, signal: int | None, killed_for: str | None, stdout: str, stderr: str, root: str
 ) -> str:
-    """What a run came to. root: the working directory in the box, which no observation shows."""
+    """The observation after a run. root: the working directory in the box, which no observation shows."""
     if killed_for in ("wall", "cpu"):
         lines = ["Stopped: it took too long."]
     elif killed_for is not None:
@@ -48,9 +48,9 @@ def run_text(
 
 
 def steady(text: str, root: str) -> str:
-    """The text without what differs between runs that are otherwise the same: the box's own paths, addresses of objects."""
+    """The text without parts that differ between otherwise equal runs: the box's own paths, addresses of objects."""
     box = root.removesuffix("/files")
-    if box != root:  # a level at which the box sees its folder under the host's name for it
+    if box != root:  # a level at which the box sees its folder under the host's path
         text = text.replace(f"{box}/tmp", "/tmp").replace(f"{box}/code", "/code")  # noqa: S108 (in the box)
     text = text.replace(f"{root}/", "").replace(root, ".")
     return _ADDRESS.sub("at 0x0", text)

@@ -1,4 +1,4 @@
-"""The whole way: check, submit, follow, and the results at the end.
+"""A complete run: checks, submits, follows the job, and prints the results.
 
 python examples/rl/full_training.py --backend-url URL --api-key KEY --task-app-url URL --model M --stream-seconds 10
 """
@@ -22,12 +22,12 @@ def run() -> int:
     job, runner = job_of(given)
     asyncio.run(follow(job, given, runner))
     results = job.get_results()
-    told = {
+    summary = {
         "final_reward": results.get("final_reward"),
         "note": weights_note(results),
         "metrics": results.get("metrics"),
     }
-    print(json.dumps(told, indent=2))
+    print(json.dumps(summary, indent=2))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""One completion from a model that RL trained, by its name, from the backend (or any OpenAI-compatible address).
+"""Requests one completion from a model that RL trained, by name, from the backend (or any OpenAI-compatible address).
 
 RL_WEIGHTS_PATH=… python examples/rl/hello_rl_completion.py --model "rl:MODEL:JOB:CHECKPOINT"
 """
@@ -29,7 +29,7 @@ def run() -> int:
     try:
         answer = httpx.post(f"{url}/chat/completions", json=body, headers=headers, timeout=120)
     except httpx.HTTPError as error:
-        raise BackendError(f"{url} could not be asked: {type(error).__name__}.", hint="Check --backend-url.") from None
+        raise BackendError(f"{url} cannot be reached: {type(error).__name__}.", hint="Check --backend-url.") from None
     if answer.status_code != 200:
         raise BackendError(
             f"{url} does not serve {given.model!r} (HTTP {answer.status_code}).",

@@ -1,4 +1,4 @@
-"""The task app itself asks a model at OpenAI (or at OPENAI_BASE_URL): no backend, no job.
+"""The task app itself calls a model at OpenAI (or at OPENAI_BASE_URL): no backend, no job.
 
 OPENAI_API_KEY=… python examples/rl/openai_in_task_app.py --model gpt-5-nano --num-rollouts 2
 """
@@ -40,7 +40,7 @@ def run() -> int:
             }
             try:
                 answer = client.rollout(body)
-            except Exception as error:  # one rollout that broke is no reason to leave the others out
+            except Exception as error:  # one failed rollout does not stop the others
                 failed += 1
                 print(f"seed {seed}: failed: {error}")
                 continue

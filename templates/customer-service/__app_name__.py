@@ -33,11 +33,11 @@ def tickets(numbers: Iterable[int]) -> list[dict[str, Any]]:
 
 
 class Customer:
-    """Who writes to the shop: a model where the server has one for the role `user`, else a script."""
+    """The customer: a model if the server has one for the role `user`, else a script."""
 
     def __init__(self, ticket: Ticket, model: Any) -> None:
         self.ticket, self.model = ticket, model
-        self.served = 0  # wishes that he was given a result for, as far as the script knows
+        self.served = 0  # wishes with a result so far, as far as the script knows
         wishes = "\n".join(f"- {wish.words}" for wish in ticket.wishes)
         self.messages = [
             {
@@ -51,7 +51,7 @@ class Customer:
         ]
 
     def begin(self) -> str:
-        """The first words. It shows here whether there is a model: if not, the script speaks for the whole episode."""
+        """The first message. It shows whether there is a model: if not, the script speaks for the whole episode."""
         try:
             return self.asked()
         except Unavailable:
@@ -59,20 +59,20 @@ class Customer:
             return f"Hello, this is {self.ticket.name}. {self.ticket.wishes[0].words}"
 
     def answer(self, words: str) -> str:
-        """What he says to the clerk's words."""
+        """The customer's reply to the clerk."""
         if self.model is None:
             return self.scripted(words)
         self.messages.append({"role": "user", "content": words})
         return self.asked()
 
     def asked(self) -> str:
-        """The model's words. A model that fails is a failure of the rollout, and no reason to change the customer."""
+        """The model's reply. A failure of the model fails the rollout; it does not switch to the script."""
         said = str(self.model.ask(self.messages, temperature=0).message.get("content") or "").strip()[:1000]
         self.messages.append({"role": "assistant", "content": said})
         return said or "…"
 
     def scripted(self, words: str) -> str:
-        """A question is answered with all he knows; anything else he takes for the result of his wish."""
+        """Answers a question with everything known; takes anything else as the result of the current wish."""
         wishes = self.ticket.wishes
         if "?" in words and "else" not in words:
             return f"My e-mail is {self.ticket.email}. {wishes[min(self.served, len(wishes) - 1)].words}"
@@ -105,7 +105,7 @@ class Desk:
     """
 
     def __init__(self, patience: Annotated[int, Field(ge=1, le=20)] = 8):
-        self.patience = patience  # env.config: after so many replies the customer leaves
+        self.patience = patience  # env.config: after this many replies the customer leaves
 
     def reset(self, task: Ticket, context: Any) -> str:
         self.open(task)
@@ -113,7 +113,7 @@ class Desk:
         return f"Today is {TODAY}. A customer writes.\nCustomer: {self.customer.begin()}"
 
     def open(self, task: Ticket) -> None:
-        """Unlocks the shop; nobody has written yet."""
+        """Opens the shop's database; no customer has written yet."""
         self.database = open_shop(task.shop)
         self.found: set[int] = set()  # customers who were looked up
         self.entries = self.replies = 0
@@ -124,17 +124,17 @@ class Desk:
             self.database.close()
 
     def rows(self, query: str, *values: Any) -> list[dict[str, Any]]:
-        """The rows that a query gives."""
+        """The rows that a query returns."""
         return [dict(row) for row in self.database.execute(query, values)]
 
     def change(self, told: str, statement: str, *values: Any) -> str:
-        """Makes an entry: one statement, and what the clerk reads of it."""
+        """Makes an entry: one statement, and the text that the clerk reads about it."""
         self.database.execute(statement, values)
         self.entries += 1
         return f"Entry {self.entries}: {told}"
 
     def order(self, order_id: int) -> dict[str, Any]:
-        """The order's row; refused where there is none, and before the customer was found."""
+        """The order's row; refused if there is none, and before the customer was found."""
         if not self.found:
             raise InvalidAction("Find the customer by e-mail first.")
         rows = self.rows("select * from orders where id = ?", order_id)
@@ -143,12 +143,12 @@ class Desk:
         return rows[0]
 
     def open_order(self, order_id: int, wanted: str) -> None:
-        """Refuses what only an open order allows."""
+        """Refuses a change that only an open order allows."""
         status = self.order(order_id)["status"]
         if status != "open":
             raise InvalidAction(f"Order {order_id} cannot be {wanted}: it is {status}, not open.")
 
-    # `noop` is what the built-in policy of that name plays; `sample` is how `random` draws what has no bounds.
+    # The built-in policy `noop` plays `noop=`; `random` uses `sample=` for parameters that have no bounds.
     @action(noop={"email": "nobody@example.org"}, sample=lambda rng: {"email": an_email(rng)})
     def find_customer(self, email: str) -> dict[str, Any]:
         """Find a customer by e-mail."""
@@ -189,7 +189,7 @@ class Desk:
         told = f"order {order_id} goes to {address}."
         return self.change(told, "update orders set address = ? where id = ?", address, order_id)
 
-    # The database lets a clerk break the rules here, as databases do; the rubrics see it.
+    # Here the database lets a clerk break the rules; the rubrics detect it.
     @action
     def refund(self, item_id: Annotated[int, Field(ge=1, le=100)]) -> str:
         """Pay an item back. Allowed within 30 days of delivery, never for gift cards. This is not checked: check it."""
@@ -211,7 +211,7 @@ class Desk:
         statement = "insert into notes (order_id, topic, text) values (?, ?, ?)"
         return self.change(f"a note on order {order_id}.", statement, order_id, topic, text)
 
-    @action(text=True, sample=lambda rng: rng.choice(("What is your e-mail?", "It is done.")))  # a model's plain words
+    @action(text=True, sample=lambda rng: rng.choice(("What is your e-mail?", "It is done.")))  # a model's plain text
     def reply(self, words: str) -> Step:
         """Speak to the customer. Ask with a question mark; anything else is taken for the result."""
         if not words.strip() or len(words) > 2000:
@@ -223,15 +223,15 @@ class Desk:
         return Step(f"Customer: {said}", terminated="goodbye" in said.lower())
 
     def final_state(self) -> dict[str, Any]:
-        """For the rubrics alone; no policy and no caller sees it."""
+        """The end state, for the rubrics alone; no policy and no caller sees it."""
         return {**tables(self.database), "customer": "script" if self.customer.model is None else "model"}
 
 
-# -- scoring: the database decides, not what anybody says --------------------------------------------------------------
+# -- scoring: by the database, not by what was said -------------------------------------------------------------------
 
 
 def states(task: Ticket) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
-    """What the shop's tables hold before, and after each wish is served as it should be."""
+    """The facts in the shop's tables before, and after each wish was served correctly."""
     desk = Desk()  # the class works without the kit
     desk.open(task)
     before = facts(tables(desk.database))
@@ -244,7 +244,7 @@ def states(task: Ticket) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
     return before, after
 
 
-# `required`: a score of 0 makes the whole outcome 0, so both together say that the database is as it should be.
+# `required`: a score of 0 makes the whole outcome 0, so both together require the right state of the database.
 @app.rubric(weight=3, required=True)
 def resolved(trajectory: Trajectory, task: Ticket) -> float:
     """Everything that the customer's wishes ask for, under the rules, is in the database."""
@@ -292,7 +292,7 @@ def gold(observation: Any, task: Ticket) -> dict[str, Any] | str:
     return "I have seen to it, as far as our rules allow. Thank you for writing to us."
 
 
-# -- how a model plays -------------------------------------------------------------------------------------------------
+# -- how a model plays ------------------------------------------------------------------------------------------------
 
 CHANGES = {"cancel_order", "change_address", "refund"}
 SECOND_LOOK = (
@@ -301,7 +301,7 @@ SECOND_LOOK = (
 )
 
 
-# Instead of the kit's own conversation, where a request names a model's address. `gold` and other policies play without.
+# Replaces the kit's own conversation where a request names a model's address. `gold` and other policies do not use it.
 @app.rollout
 async def play(env: Any, model: Any) -> None:
     """Lets the model act, but a change of the database is first held back for a second look, once for each."""
@@ -329,7 +329,7 @@ async def play(env: Any, model: Any) -> None:
 
 
 def arguments(written: str) -> Any:
-    """A call's arguments. What is no JSON stays a text: the kit refuses it, and the model reads why."""
+    """Parses a call's arguments. Invalid JSON stays a text: the kit refuses it, and the model reads why."""
     try:
         read = json.loads(written or "{}")
     except ValueError:

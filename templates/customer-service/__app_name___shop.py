@@ -1,4 +1,4 @@
-"""The shop: its tables, made from a number, and what customers want of it. Knows nothing of task apps."""
+"""The shop: its tables, generated from a number, and the wishes of its customers. Independent of the task app."""
 
 import random
 import sqlite3
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import Any
 
-TODAY = date(2025, 6, 30)  # the shop's own day: no clock is read, so a seed is the same shop tomorrow
+TODAY = date(2025, 6, 30)  # the shop's own day: no clock is read, so a seed gives the same shop on any day
 FIRST_NAMES = ("Ana", "Ben", "Chloe", "Dan", "Eva", "Finn", "Grace", "Hugo", "Iris", "Jon")
 LAST_NAMES = ("Berg", "Cole", "Diaz", "Evans", "Frost", "Gray", "Hall", "Ito", "Jansen", "Khan")
 STREETS = ("Mill Lane", "High Street", "Park Road", "Station Street", "Elm Avenue", "Harbour Way")
@@ -38,14 +38,14 @@ class Wish:
 
 @dataclass
 class Stock:
-    """The rows that a shop opens with: tuples in the order of the tables' columns."""
+    """The rows of a newly opened shop: tuples in the order of the tables' columns."""
 
     customers: list[tuple[Any, ...]] = field(default_factory=list)
     orders: list[tuple[Any, ...]] = field(default_factory=list)
     items: list[tuple[Any, ...]] = field(default_factory=list)
 
     def order(self, customer: int, state: str) -> int:
-        """The number of the customer's order that is "open", "sent", "new" (delivered lately) or "old" (long ago)."""
+        """The number of the customer's order that is "open", "sent", "new" (delivered recently) or "old" (long ago)."""
         for order, owner, status, _address, delivered in self.orders:
             days = (TODAY - date.fromisoformat(delivered)).days if delivered else 0
             if owner == customer and state == (status if not delivered else "new" if days <= 30 else "old"):
@@ -53,7 +53,7 @@ class Stock:
         raise LookupError(f"customer {customer} has no order that is {state}")
 
     def item(self, order: int, *, gift_card: bool = False) -> tuple[int, str]:
-        """Number and name of the order's gift card, or of what else is in it."""
+        """Number and name of the order's gift card, or of another item in it."""
         return next((row[0], row[2]) for row in self.items if row[1] == order and (row[2] == GIFT_CARD) == gift_card)
 
 
@@ -77,7 +77,7 @@ def stock(number: int) -> Stock:
 
 
 def email_of(first: str, last: str) -> str:
-    """Where the shop writes to somebody of that name."""
+    """The e-mail address of a customer with that name."""
     return f"{first}.{last}@example.org".lower()
 
 
@@ -87,7 +87,7 @@ def an_email(rng: random.Random) -> str:
 
 
 def an_address(rng: random.Random, lowest: int = 1) -> str:
-    """Somewhere to send an order to; house numbers from `lowest` on."""
+    """A random address for an order; house numbers from `lowest` on."""
     return f"{rng.randint(lowest, lowest + 98)} {rng.choice(STREETS)}, {rng.choice(TOWNS)}"
 
 
@@ -95,7 +95,7 @@ KINDS = ("cancel", "move", "refund", "cancel_sent", "refund_late", "refund_gift_
 
 
 def ticket(number: int) -> dict[str, Any]:
-    """Who writes to the shop of this number, and with which wishes."""
+    """The customer who writes to the shop of this number, and the customer's wishes."""
     rows = stock(number)
     rng = random.Random(f"ticket {number}")
     kind = rng.choice(KINDS)
@@ -112,7 +112,7 @@ def ticket(number: int) -> dict[str, Any]:
 
 
 def wish(kind: str, rows: Stock, customer: int, other: int, rng: random.Random) -> Wish:
-    """One wish of the customer. other: somebody else, whose orders are not his."""
+    """One wish of the customer. other: another customer, whose orders are not this one's."""
     match kind:
         case "cancel" | "cancel_sent":
             order = rows.order(customer, "open" if kind == "cancel" else "sent")
@@ -132,12 +132,12 @@ def wish(kind: str, rows: Stock, customer: int, other: int, rng: random.Random) 
 
 
 def declined(order: int) -> Call:
-    """What is done where the rules say no."""
+    """The call that records a refusal, where the rules do not allow the wish."""
     return {"add_note": {"order_id": order, "topic": "declined", "text": "Our rules do not allow it."}}
 
 
 def open_shop(number: int) -> sqlite3.Connection:
-    """The shop's database, in memory."""
+    """Creates the shop's database, in memory."""
     rows = stock(number)
     database = sqlite3.connect(":memory:")
     database.row_factory = sqlite3.Row
@@ -157,7 +157,7 @@ def tables(database: sqlite3.Connection) -> dict[str, list[dict[str, Any]]]:
 
 
 def facts(state: dict[str, list[dict[str, Any]]]) -> set[tuple[Any, ...]]:
-    """What counts of `tables()`, one value each: not the wording of a note, and no note but those that decline."""
+    """The relevant facts of `tables()`, one value each: without the wording of notes, and without notes of topic other."""
     found = set()
     for name, columns in COMPARED.items():
         for row in state[name]:

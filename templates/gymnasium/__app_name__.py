@@ -7,13 +7,13 @@ from taskapp_kit.adapters.gymnasium import from_gymnasium
 
 app = TaskApp("__app_name__", version="0.1.0", description="Cross a frozen lake without falling into a hole.")
 
-ACTIONS = ["left", "down", "right", "up"]  # the names of the values 0 to 3, so that nobody has to guess what 2 means
+ACTIONS = ["left", "down", "right", "up"]  # the names of the values 0 to 3, so that no one has to guess what 2 means
 
 
 def describe(square: int, env: Any) -> str:
-    """What the policy sees, instead of the bare number of the square that it stands on.
+    """The observation, instead of the bare number of the player's square.
 
-    square: as Gymnasium gives it. env: the Gymnasium environment itself, here for its map.
+    square: Gymnasium's observation. env: the Gymnasium environment itself, here for its map.
     """
     rows = ["".join(letter.decode() for letter in row) for row in env.desc]
     row, column = divmod(square, len(rows[0]))
@@ -21,14 +21,14 @@ def describe(square: int, env: Any) -> str:
     return f"You are at row {row}, column {column} of this lake, on {here}.\n" + "\n".join(rows)
 
 
-# from_gymnasium gives a class, and app.environment declares it, as with a class of your own. Gymnasium's time limit
-# (100 steps here) truncates; max_steps also counts actions that are refused and never reach Gymnasium.
+# from_gymnasium returns a class, and app.environment declares it, like a class of your own. Gymnasium's time limit
+# (100 steps here) truncates; max_steps also counts refused actions, which never reach Gymnasium.
 app.environment(
     "__app_name__",
     splits={"train": range(1000), "test": range(1000, 1200)},
     max_steps=120,
     reward_range=(0.0, 1.0),
-    baselines={"random": 0.1},  # if playing at random earned more, the rubric would be at fault
+    baselines={"random": 0.1},  # if playing at random earned more, the rubric would be wrong
 )(
     from_gymnasium(
         "FrozenLake-v1",
@@ -56,7 +56,7 @@ def squares_seen(trajectory: Trajectory) -> float:
     return float(len({trajectory.initial, *(step.observation for step in trajectory.steps)}))
 
 
-# The best move on each square of the standard 4x4 lake; "." stands for a hole or the goal.
+# The best move on each square of the standard 4x4 lake; "." marks a hole or the goal.
 BEST = "LUUU L.L. UDL. .RD."
 
 

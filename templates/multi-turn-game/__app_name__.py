@@ -11,7 +11,7 @@ from taskapp_kit import Blend, InvalidAction, PlayedStep, Step, TaskApp, Traject
 
 DIALS = 3
 
-# The reward is the outcome score plus a little for progress on the way; without `reward=` it would be the first alone.
+# The reward is the outcome score plus a little for progress; without `reward=` it would be the outcome score alone.
 app = TaskApp(
     "__app_name__",
     version="0.1.0",
@@ -22,9 +22,9 @@ app = TaskApp(
 
 @app.environment(
     "__app_name__",
-    splits={"train": range(1000), "test": range(1000, 1200)},  # disjoint, so a seed says which split it is of
+    splits={"train": range(1000), "test": range(1000, 1200)},  # disjoint, so a seed determines its split
     max_steps=60,  # truncates; running out of pulls terminates
-    baselines={"noop": 0.0, "random": 0.35},  # where idling or chance earn more, the rubrics are at fault
+    baselines={"noop": 0.0, "random": 0.35},  # if idling or chance earn more, the rubrics are wrong
 )
 class Safe:
     """A safe with three dials. Set every dial to its secret position and pull the handle; you have a few pulls."""
@@ -34,7 +34,7 @@ class Safe:
         self.positions, self.pulls_left = positions, pulls
 
     def reset(self, seed: int) -> str:
-        # All chance comes from the seed, through a generator of our own: the same seed is the same safe anywhere.
+        # All chance comes from the seed, through a generator of our own: the same seed is the same safe everywhere.
         rng = random.Random(seed)
         self.secret = [rng.randrange(self.positions) for _ in range(DIALS)]
         self.dials = [rng.randrange(self.positions) for _ in range(DIALS)]
@@ -43,7 +43,7 @@ class Safe:
         return self.view()
 
     def view(self) -> str:
-        """What the policy sees. Everything it needs is in the text; nothing of the secret is."""
+        """The observation. Everything that the policy needs is in the text; nothing of the secret is."""
         lines = [f"Dials: {shown(self.dials)} (each 0 to {self.positions - 1}). Pulls left: {self.pulls_left}."]
         return "\n".join(lines + self.pulled)
 
@@ -52,7 +52,7 @@ class Safe:
         """Turn a dial by some clicks: up if positive, down if negative. A dial stops at its ends."""
         position = self.dials[dial - 1] + clicks
         if not 0 <= position < self.positions:
-            # Goes back to the policy as its next observation and costs a step; it is no failure.
+            # Goes back to the policy as its next observation and costs a step; it is not a failure.
             raise InvalidAction(f"Dial {dial} stands at {self.dials[dial - 1]} and cannot turn by {clicks}.")
         self.dials[dial - 1] = position
         return Step(self.view())
@@ -72,16 +72,16 @@ class Safe:
             "The safe is open." if opened else self.view(),
             reward=1.0 if opened else 0.0,
             terminated=opened or self.pulls_left == 0,
-            info={"right": right, "closer": closer},  # for rubrics and whoever reads the rollout; no policy sees it
+            info={"right": right, "closer": closer},  # for rubrics and readers of the rollout; no policy sees it
         )
 
 
 def shown(dials: list[int]) -> str:
-    """Positions as the policy reads them: "2-0-4"."""
+    """Formats positions for the policy: "2-0-4"."""
     return "-".join(map(str, dials))
 
 
-# An outcome criterion looks at the finished episode; two of them are averaged by weight.
+# An outcome criterion scores the finished episode; two of them are averaged by weight.
 @app.rubric(weight=3)
 def opened(trajectory: Trajectory) -> float:
     """The safe was opened."""
@@ -94,7 +94,7 @@ def frugal(trajectory: Trajectory) -> float:
     return max(0.0, 1.1 - 0.1 * pulls(trajectory)) if trajectory.total_reward == 1.0 else 0.0
 
 
-# An events criterion looks at each step; its scores add up.
+# An events criterion scores each step; its scores are summed.
 @app.rubric(of="events", weight=1)
 def closer(step: PlayedStep) -> float:
     """A pull had more dials right than any before."""
@@ -107,7 +107,7 @@ def pulls(trajectory: Trajectory) -> float:
     return float(sum(step.refused is None for step in trajectory.actions("pull")))
 
 
-# The example of good play. It reads what any policy reads: the observation (and `rng`, if it names it).
+# The example of good play. It takes what any policy takes: the observation (and `rng`, if it names it).
 @app.policy("gold")
 def gold(observation: str) -> dict[str, object]:
     """Tries a setting that agrees with every pull so far."""

@@ -1,6 +1,6 @@
 """__app_title__ on Modal: `taskapp deploy __app_name__.py --create-secret`, or `modal deploy modal_app.py` (needs the Secret).
 
-Needs `pip install 'taskapp-kit[modal]'`. Settings stand in pyproject.toml under [tool.taskapp.modal].
+Needs `pip install 'taskapp-kit[modal]'`. Settings are in pyproject.toml under [tool.taskapp.modal].
 """
 
 import modal

@@ -16,7 +16,7 @@ class Row(BaseModel):
     tags: list[str] = []
 
 
-# Each keyword is a split; a seed is the number of a row in its split. Only public fields may stand in the prompt.
+# Each keyword is a split; a seed is the number of a row in its split. The prompt may use public fields only.
 app.tasks(
     "__app_name__",
     row=Row,
@@ -27,7 +27,7 @@ app.tasks(
 
 
 def final_answer(text: str) -> str | None:
-    """What stands after the last "Answer:"; None without one. Reading that line only, "5 or 6 or 7" earns nothing."""
+    """The text after the last "Answer:"; None without one. Only that line is read: "5 or 6 or 7" earns nothing."""
     for line in reversed(text.splitlines()):
         label, colon, rest = line.strip().strip("*`").partition(":")
         if colon and label.strip().lower() == "answer":
@@ -41,7 +41,7 @@ def correct(answer_text: str, task: Row) -> float:
     return float(final_answer(answer_text) == task.answer.lower())
 
 
-# weight=0 measures and pays nothing: a criterion to look at before you decide whether it should count.
+# weight=0 measures without paying: a criterion to observe before you decide whether it should count.
 @app.rubric(weight=0)
 def brief(answer_text: str) -> float:
     """The answer takes few words: 1 up to 40, then falling to 0 at 200."""
@@ -54,7 +54,7 @@ def words(answer_text: str) -> float:
     return float(len(answer_text.split()))
 
 
-# "gold" is the example of good play: the one policy that is given the row, private fields included.
+# "gold" is the example of good play: the one policy that receives the row, private fields included.
 @app.policy("gold")
 def gold(task: Row) -> str:
     """Writes the right answer."""

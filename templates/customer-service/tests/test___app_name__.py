@@ -1,4 +1,4 @@
-"""__app_title__: the desk by itself, then as it is played and scored; the models are servers on this machine."""
+"""__app_title__: the desk by itself, then played and scored; the models are servers on this machine."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""__app_title__: the class by itself, then as it is played and scored, then over HTTP."""
+"""__app_title__: the class by itself, then played and scored, then over HTTP."""
 
 import httpx
 import pytest
@@ -77,7 +77,7 @@ def test_the_numbers_add_up() -> None:
     assert scores.metrics["pulls"] >= 1
 
 
-# Over HTTP, as a trainer asks.
+# Over HTTP, as a trainer calls it.
 
 
 def test_a_key_is_required(taskapp_served) -> None:
