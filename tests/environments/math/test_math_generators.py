@@ -144,11 +144,11 @@ def test_only_what_was_asked_is_recalled() -> None:
     assert generators.recalled(made.question) is made
     with pytest.raises(KeyError):
         generators.recalled("What is 1 + 1?")
-    for seed in range(3000, 3000 + generators.KEPT):
+    for seed in range(3000, 3000 + generators.MAX_PROBLEMS):
         problem("chain_sum", "hard", seed)
     with pytest.raises(KeyError):
         generators.recalled(made.question)
-    assert len(generators._made) == len(generators._asked) == generators.KEPT
+    assert len(generators._made) == len(generators._by_question) == generators.MAX_PROBLEMS
 
 
 def test_word_problems_have_a_solution_and_a_number() -> None:
