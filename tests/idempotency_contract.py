@@ -186,7 +186,11 @@ def test_what_this_process_does_not_own_cannot_be_settled(run: Run) -> None:
         for both in (StoredResult("r1"), StoredResult("r1", answer=b"{}", failure=FAILURE)):
             with pytest.raises(StoreError, match="exactly one"):
                 await store.settle(both)
-        await store.settle(StoredResult("r1", answer=b"{}"))
+        settling = asyncio.ensure_future(store.settle(StoredResult("r1", answer=b"{}")))
+        await asyncio.sleep(0)
+        with pytest.raises(StoreError, match="cannot be settled"):
+            await store.settle(StoredResult("r1", answer=b"at the same time"))
+        await settling
         with pytest.raises(StoreError, match="cannot be settled"):
             await store.settle(StoredResult("r1", answer=b"another"))
         found = await store.look("r1")

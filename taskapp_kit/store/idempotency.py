@@ -78,6 +78,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
         self._lease_seconds = lease_seconds
         self._renew_seconds = renew_seconds
         self._owned: dict[str, IdempotencyRecord] = {}
+        self._being_settled: set[str] = set()  # of those that are owned, while their results are written
         self._renewing: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
@@ -116,21 +117,22 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
         if (settled.answer is None) == (settled.failure is None):
             raise StoreError(f"rollout {rollout_id!r} is settled with an answer or a failure: exactly one.")
         ticket = self._owned.get(rollout_id)
-        if ticket is None:
+        if ticket is None or rollout_id in self._being_settled:
             raise StoreError(
-                f"rollout {rollout_id!r} cannot be settled: this process owns no record of it in {self._place}."
+                f"rollout {rollout_id!r} cannot be settled: this process owns no unsettled record of it in {self._place}."
             )
         if not self._is_current(ticket):
             del self._owned[rollout_id]
             return
+        self._being_settled.add(rollout_id)
         writing = self._write_result(ticket, settled, free_key)
-        writing.add_done_callback(lambda _: self._owned.pop(rollout_id, None))
+        writing.add_done_callback(lambda _: self._disown(rollout_id))
         await asyncio.shield(writing)
 
     async def release(self, rollout_id: str) -> None:
         """See `IdempotencyStore`. Does nothing for a record that this process does not own."""
         self._check_open()
-        if rollout_id in self._owned:
+        if rollout_id in self._owned and rollout_id not in self._being_settled:
             try:
                 await self._remove(rollout_id)
             finally:
@@ -229,6 +231,10 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda done: None if done.cancelled() else done.exception())  # its caller may be gone
         return task
+
+    def _disown(self, rollout_id: str) -> None:
+        self._being_settled.discard(rollout_id)
+        self._owned.pop(rollout_id, None)
 
     def _check_open(self) -> None:
         if self._closed:
