@@ -103,14 +103,13 @@ EXCEPTIONS = {("declare.app", "asgi")}
 MAX_LAYERS = 11
 
 FOREIGN = {
+    "aiohttp": {"net.http"},
     "anyio": {"client.blocking_portal"},
-    "aiohttp": {"net.http", "rollout.models.connections"},
     "click": {"cli"},
     "dotenv": {"config", "cli.deploy_secret", "cli.env_file"},
     "fastapi": {"asgi", "backend.app", "serve"},
     "gymnasium": {"adapters.gymnasium"},
     "httptools": {"testing.mock_model.connection"},
-    "httpx": {"deploy.health_check"},
     "modal": {"deploy.modal"},
     "nacl": {"backend.sealed_keys", "client.environment_key"},
     "numpy": {"adapters.spaces"},
@@ -136,7 +135,7 @@ FOREIGN = {
     "uvicorn": {"serve.uvicorn_protocol", "serve.uvicorn_server"},
     "uvloop": {"testing.mock_model.server"},
     "yaml": {"declare.rubric_file"},
-    "yarl": {"net.http", "rollout.models.connections"},
+    "yarl": {"net.http"},
 }
 """Where each package of others may be imported (a module, or a package with all in it); None: anywhere."""
 

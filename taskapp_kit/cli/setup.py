@@ -114,7 +114,7 @@ def _asked_for_key(ours: bool) -> str:
 
 def _address(text: str | None) -> str | None:
     """Raises ConfigError for one that no later command could use (or that holds a password)."""
-    from taskapp_kit.net.http import read_address
+    from taskapp_kit.net.addresses import read_address
 
     return read_address(text) if text else None
 

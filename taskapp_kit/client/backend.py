@@ -15,7 +15,8 @@ from taskapp_kit.client.retry import again
 from taskapp_kit.client.stream import follow_events
 from taskapp_kit.config import process_variable
 from taskapp_kit.errors import BackendError, JobConfigError
-from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport, header_key, read_address
+from taskapp_kit.net.addresses import read_address
+from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport, header_key
 
 if TYPE_CHECKING:
     import aiohttp

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from taskapp_kit.errors import BackendError, BackendUnreachable
 from taskapp_kit.net.envelope import ended, error_members, sentence
-from taskapp_kit.net.http import CHECK_PROXY, HttpResponse, NoAnswer
+from taskapp_kit.net.http import CHECK_PROXY, NO_CONNECTION, HttpResponse, NoAnswer, Trouble
 
 NO_BACKEND = "Is that the address of a training backend?"
 NO_SUCH_ROUTE = frozenset({404, 405})
@@ -14,13 +14,13 @@ def unreachable(
     lost: NoAnswer, url: str, path: str, *, may_act: bool = False, repeatable: bool = False
 ) -> BackendUnreachable:
     """may_act: the request was no mere question, and the backend may be acting on it. repeatable: it had an idempotency key."""
-    if lost.kind == "refused":
+    if lost.kind is Trouble.REFUSED:
         return BackendUnreachable(
             f"Nothing answers at {url}.", hint="Start the backend (taskapp backend serve), or check the address."
         )
-    if lost.kind == "proxy":
+    if lost.kind is Trouble.PROXY:
         return BackendUnreachable(f"{url} {lost.why}.", hint=CHECK_PROXY)
-    if lost.kind == "connect":
+    if lost.kind in NO_CONNECTION:
         return BackendUnreachable(f"{url} {lost.why}.", hint="Check the address.")
     if may_act and lost.sent and repeatable:
         return BackendUnreachable(

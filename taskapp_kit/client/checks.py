@@ -22,7 +22,8 @@ from taskapp_kit.client.probe import Prober, ProbeResult, name_of
 from taskapp_kit.client.task_app import TaskAppClient
 from taskapp_kit.contract.example_policy import example_policy
 from taskapp_kit.errors import ConfigError, TaskAppError
-from taskapp_kit.net.http import header_key, read_address
+from taskapp_kit.net.addresses import read_address
+from taskapp_kit.net.http import header_key
 
 Part = Literal["backend", "task app", "key", "contract", "rollout"]
 

@@ -10,7 +10,7 @@ from taskapp_kit.client.config.consistency import models_named
 from taskapp_kit.client.config.rl_config import RlConfig
 from taskapp_kit.config import process_variable
 from taskapp_kit.errors import ConfigError, JobConfigError
-from taskapp_kit.net.http import read_address
+from taskapp_kit.net.addresses import read_address
 
 Json = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""One question to a server that may be anything, and what its answer is in words. For `checks`."""
+"""Send one request to a server that may be anything, and put its response into words, for `checks`."""
 
 from __future__ import annotations
 
@@ -8,53 +8,55 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from taskapp_kit.net.envelope import error_members, sentence
-from taskapp_kit.net.http import CHECK_PROXY, HttpResponse, NoAnswer, Transport
+from taskapp_kit.net.http import CHECK_PROXY, HttpResponse, NoAnswer, Transport, Trouble
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 MAX_NAME = 80
-NO_ANSWER = (
-    ("behind a proxy", CHECK_PROXY),
-    ("resolved", "Check the spelling of the host. A new tunnel or deploy may take a minute until its name is known."),
-    ("certificate", "Give the host name that the certificate is for; on this machine http:// needs none."),
-    ("TLS", "If that server speaks plain HTTP, write http:// instead of https://."),
-    ("not HTTP", "Another program listens there, or the address needs https://. Check the port."),
-    ("connected to within", "A firewall may stand between. Check host and port."),
-    (
-        "within",
-        "It takes connections and does not answer. A cold container may need a minute: try again, then read its log.",
+WHAT_TO_DO = {
+    Trouble.PROXY: CHECK_PROXY,
+    Trouble.UNKNOWN_HOST: (
+        "Check the spelling of the host. A new tunnel or deploy may take a minute until its name is known."
     ),
-    ("dropped", "Something stands there that ends connections. Read its log."),
-    ("more than", "That is no answer of such a server. Check host, port and path."),
-)
-"""A word of `NoAnswer.why`, and what to do then."""
+    Trouble.CERTIFICATE: "Give the host name that the certificate is for; on this machine http:// needs none.",
+    Trouble.TLS: "If that server speaks plain HTTP, write http:// instead of https://.",
+    Trouble.NOT_HTTP: "Another program listens there, or the address needs https://. Check the port.",
+    Trouble.CONNECT_TIMEOUT: "A firewall may stand between. Check host and port.",
+    Trouble.TIMEOUT: (
+        "It takes connections and does not answer. A cold container may need a minute: try again, then read its log."
+    ),
+    Trouble.DROPPED: "Something stands there that ends connections. Read its log.",
+    Trouble.TRUNCATED: "Something stands there that ends connections. Read its log.",
+    Trouble.TOO_LARGE: "That is no answer of such a server. Check host, port and path.",
+}
+"""For each reason why there is no response; any other one means that nothing listens."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """An answer as far as it came. Exactly one of `answer` and `lost` is set."""
+    """A response, or why there is none. Exactly one of `answer` and `lost` is set."""
 
     answer: HttpResponse | None = None
     lost: NoAnswer | None = None
 
     @property
     def status(self) -> int:
-        """Its HTTP status; 0 without an answer."""
+        """The HTTP status; 0 without a response."""
         return self.answer.status if self.answer is not None else 0
 
     @property
     def object(self) -> dict[str, Any] | None:
-        """The JSON object that it holds; None for anything else."""
+        """The JSON object of the body; None for anything else."""
         return self.answer.json_object() if self.answer is not None else None
 
     @property
     def code(self) -> str:
-        """The stable word of an error envelope; "" when there is none."""
-        told = error_members(self.answer) if self.answer is not None else None
-        return told.code if told is not None else ""
+        """The code of an error envelope; "" when there is none."""
+        error = error_members(self.answer) if self.answer is not None else None
+        return error.code if error is not None else ""
 
     @property
     def words(self) -> str:
-        """What it is: `404`, `200 with a web page`, `a redirect (307) to example.org`; a sentence's end without an answer."""
+        """The response in words: `404`, `200 with a web page`, `307, a redirect to example.org`; else why there is none."""
         if self.answer is None:
             return self.lost.why if self.lost is not None else "nothing"
         kind = self.answer.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -67,14 +69,13 @@ class ProbeResult:
         return f"{self.status}" if self.status != 200 else "200 with something that is no JSON object"
 
     def do_without_answer(self, start: str) -> str:
-        """What to do when there was no answer. start: how such a server is started, for when nothing listens."""
-        why = self.lost.why if self.lost is not None else ""
-        return next((do for word, do in NO_ANSWER if word in why), start)
+        """Return what to do when there is no response. start: how such a server is started, for when nothing listens."""
+        return start if self.lost is None else WHAT_TO_DO.get(self.lost.kind, start)
 
 
 @dataclass(slots=True)
 class Prober:
-    """Asks one server. headers: the key, sent where `keyed` says so. seconds: for each question."""
+    """Sends requests to one server. headers: the key, sent where `keyed` says so. seconds: for each request."""
 
     url: str
     headers: Mapping[str, str]
@@ -83,11 +84,11 @@ class Prober:
 
     @classmethod
     def at(cls, url: str, headers: Mapping[str, str], seconds: float) -> Prober:
-        """A prober of a checked address."""
+        """Return a prober of a checked address."""
         return cls(url, headers, seconds, Transport({}, MAX_ANSWER_BYTES))
 
     async def ask(self, path: str, *, verb: str = "GET", body: bytes | None = None, keyed: bool = True) -> ProbeResult:
-        """One question; redirects are not followed and nothing is repeated."""
+        """Send one request; redirects are not followed and nothing is repeated."""
         headers = self.headers if keyed else {}
         try:
             return ProbeResult(
@@ -97,17 +98,17 @@ class Prober:
             return ProbeResult(lost=lost)
 
     async def aclose(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         await self._transport.aclose()
 
 
 def name_of(value: Any, key: str | None) -> str:
-    """A name that a server told, for a sentence: one short line without any part of the key; "" when it is none."""
+    """Return a name that a server gave as one short line without any part of the key; "" when it is no text."""
     return sentence(value, key)[:MAX_NAME] if isinstance(value, str) else ""
 
 
 def _towards(answer: HttpResponse) -> str:
-    """The host that a redirect leads to; no more of it, for the rest may hold anything."""
+    """The host that a redirect leads to; no more of it, because the rest may hold anything."""
     try:
         host = urlsplit(answer.headers.get("location", "")).hostname
     except ValueError:

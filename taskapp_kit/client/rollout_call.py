@@ -20,7 +20,7 @@ from typing import Any
 from taskapp_kit.client.task_app_errors import not_json, refusal, unreachable
 from taskapp_kit.errors import JobTimeout, TaskAppError
 from taskapp_kit.net.envelope import ErrorMembers, error_members
-from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport
+from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport, Trouble
 from taskapp_kit.net.redirects import (
     GATEWAY_TROUBLE,
     ForeignRedirect,
@@ -222,12 +222,12 @@ class RolloutCall:
     # what went wrong
 
     def _lost(self, lost: NoAnswer) -> Exception:
-        if lost.kind == "timeout" and self._left() <= 0:
+        if lost.kind is Trouble.TIMEOUT and self._left() <= 0:
             return _TooLong()
         error = unreachable(lost, self.url, PATH, may_run=lost.sent, repeatable=self.idempotency_key is not None)
         if not lost.sent:
-            return _Again(error) if lost.kind == "refused" else error
-        if self.idempotency_key is None or lost.kind == "too_large":
+            return _Again(error) if lost.kind is Trouble.REFUSED else error
+        if self.idempotency_key is None or lost.kind is Trouble.TOO_LARGE:
             return error
         self.submit = True  # whatever cut the line once may do so again: a short request, then polls
         return _Again(error)

@@ -13,7 +13,8 @@ from taskapp_kit.client.blocking_portal import run
 from taskapp_kit.client.rollout_call import RolloutCall
 from taskapp_kit.client.task_app_errors import not_json, refusal, unreachable
 from taskapp_kit.errors import ConfigError, RequestError, TaskAppError
-from taskapp_kit.net.http import HttpResponse, NoAnswer, Refuse, Transport, header_key, read_address
+from taskapp_kit.net.addresses import read_address
+from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport, header_key
 
 if TYPE_CHECKING:
     from taskapp_kit.contract.wire import RolloutRequest
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 REQUEST_SECONDS = 60.0
 """For a request that plays nothing."""
 MAX_KEY = 255
+Refuse = Callable[[str], str | None]
+"""Called with the IP address of every connection before it is made: why there is none, as a sentence, or None."""
 
 Result = TypeVar("Result")
 
@@ -55,7 +58,8 @@ class TaskAppClient:
         self.hop_seconds = hop_seconds
         self._key = header_key(api_key, "The task app's key")
         own = {} if self._key is None else {"X-API-Key": self._key}
-        self._transport = Transport({**(headers or {}), **own}, refuse=refuse)
+        guard = None if refuse is None else lambda host, address: refuse(address)
+        self._transport = Transport({**(headers or {}), **own}, guard=guard)
         self._rng = random.Random()
 
     async def health(self) -> dict[str, Any]:

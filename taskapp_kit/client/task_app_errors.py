@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from taskapp_kit.errors import TaskAppError, TaskAppUnreachable
 from taskapp_kit.net.envelope import ErrorMembers, ended, error_members
-from taskapp_kit.net.http import CHECK_PROXY, HttpResponse, NoAnswer
+from taskapp_kit.net.http import CHECK_PROXY, NO_CONNECTION, HttpResponse, NoAnswer, Trouble
 
 NO_TASK_APP = "Is that the address of a task app?"
 START_IT = "Start the server (taskapp serve APP), or check the address."
@@ -15,13 +15,13 @@ def unreachable(
     lost: NoAnswer, url: str, path: str, *, may_run: bool = False, repeatable: bool = False
 ) -> TaskAppUnreachable:
     """may_run: the request was a rollout, and the task app may be playing it. repeatable: it had an idempotency key."""
-    if lost.kind == "refused":
+    if lost.kind is Trouble.REFUSED:
         return TaskAppUnreachable(f"Nothing answers at {url}.", hint=START_IT)
-    if lost.kind == "proxy":
+    if lost.kind is Trouble.PROXY:
         return TaskAppUnreachable(f"{url} {lost.why}.", hint=CHECK_PROXY)
-    if lost.kind == "connect":
+    if lost.kind in NO_CONNECTION:
         return TaskAppUnreachable(f"{url} {lost.why}.", hint="Check the address.")
-    if lost.kind == "forbidden":
+    if lost.kind is Trouble.FORBIDDEN:
         return TaskAppUnreachable(f"{url} is not called. {lost.why}")
     if not may_run:
         return TaskAppUnreachable(f"{url}{path} {lost.why}.")

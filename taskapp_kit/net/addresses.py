@@ -1,8 +1,8 @@
-"""Where the server may call: the caller chose the address, so it is read strictly and judged by what is really connected to.
+"""Which addresses a server may call: the client chose the address, so it is read strictly and judged before a connection.
 
 `check_address` judges what can be judged before a rollout: the form, the scheme, an address written as numbers. What a name
-leads to is known only when it is resolved; `AddressPolicy.refusal` is asked then, for each address, by the resolver and once more
-for the very address that a socket is made for (see `rollout/models/connections.py`).
+leads to is known only when it is resolved; `AddressPolicy.refusal` is called then, for each address, by the resolver and once
+more for the very address that a socket is made for (`GuardedResolver` in `http.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from taskapp_kit.contract.inference_url import INFERENCE_URL
 from taskapp_kit.errors import ConfigError, FieldProblem, RequestError
@@ -24,6 +24,8 @@ Exposure = Literal["public", "local"]
 Place = tuple[str | int, ...]
 ALLOW = "TASKAPP_INFERENCE_ALLOW"
 MAX_URL_LETTERS = 4096
+NEVER = "a metadata or link-local address"
+"""The refusal of a policy that never calls link-local addresses either."""
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<netloc>[^/?#]*)(?P<path>[^?#]*)(?P<query>\?[^#]*)?(#.*)?")
 _UNSEEN = re.compile(r"[\x00-\x20\x7f-\xa0\\]")
@@ -33,12 +35,12 @@ _PRINTED = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 class NotAnAddress(ValueError):
-    """The text cannot be called; `str()` says why, in words that go after "policy.config.inference_url"."""
+    """The text is no address that can be called; `str()` is a clause that goes after the name of a field."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedUrl:
-    """An address, read. host: in ASCII, small letters, without brackets. url: the same in the one form that is called."""
+    """An address, parsed. host: in ASCII, lower case, without brackets. url: the same in the one form that is called."""
 
     scheme: str
     host: str
@@ -47,17 +49,17 @@ class ParsedUrl:
 
     @property
     def place(self) -> str:
-        """`host`, or `host:port` where the port is not the scheme's own: what messages name, and a throttle's key."""
+        """`host`, or `host:port` where the port is not the scheme's own: what messages name."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _port_of(self.scheme) else f"{host}:{self.port}"
 
     def same_origin(self, other: ParsedUrl) -> bool:
-        """Whether both are asked at the same door."""
+        """Return whether both are at the same server."""
         return (self.scheme, self.host, self.port) == (other.scheme, other.host, other.port)
 
 
 def read_url(url: str) -> ParsedUrl:
-    """The address, read so that no later reader can read it otherwise. Raises NotAnAddress."""
+    """Return the address, parsed so that no later reader can parse it otherwise. Raises NotAnAddress."""
     if len(url) > MAX_URL_LETTERS:
         raise NotAnAddress(f"has {len(url)} letters; expected at most {MAX_URL_LETTERS}")
     if _UNSEEN.search(url):
@@ -75,6 +77,31 @@ def read_url(url: str) -> ParsedUrl:
     netloc = f"[{host}]" if ":" in host else host
     netloc += "" if port == _port_of(scheme) else f":{port}"
     return ParsedUrl(scheme, host, port, f"{scheme}://{netloc}{rest}")
+
+
+def server_url(text: str) -> str:
+    """Return a server's address without a slash at its end. Raises NotAnAddress, which does not repeat it."""
+    text = text.strip()
+    if not text.isprintable() or re.search(r'[\s\\"<>]', text):
+        raise NotAnAddress("holds white space, a control character, a backslash, a quote or a bracket")
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError:
+        raise NotAnAddress("cannot be read") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise NotAnAddress("does not begin with http://HOST or https://HOST")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise NotAnAddress("holds a user, a query or a fragment; expected a server's address alone")
+    return text.rstrip("/")
+
+
+def read_address(url: str, *, example: str = "http://127.0.0.1:8001") -> str:
+    """Return a server's address without a slash at its end. Raises ConfigError, which does not repeat the address."""
+    try:
+        return server_url(url)
+    except NotAnAddress as wrong:
+        raise ConfigError(f"The URL {wrong}.", hint=f"Give one such as {example}, and the key apart from it.") from None
 
 
 def _port_of(scheme: str) -> int:
@@ -102,14 +129,14 @@ def _host_and_port(netloc: str, scheme: str) -> tuple[str, int]:
 
 
 def _name(host: str) -> str:
-    """A host name or an IPv4 address of four decimal numbers, in ASCII and small letters."""
+    """A host name or an IPv4 address of four decimal numbers, in ASCII and lower case."""
     plain = unicodedata.normalize("NFKC", host).replace("\u3002", ".").lower().removesuffix(".")
     if not plain.isascii():
         try:
             plain = plain.encode("idna").decode("ascii").lower()
         except UnicodeError:
             raise NotAnAddress("has a host that is no name") from None
-    if _NUMBER.fullmatch(plain.rpartition(".")[2]):  # such a host is an IPv4 address to whoever resolves it
+    if _NUMBER.fullmatch(plain.rpartition(".")[2]):  # a resolver reads such a host as an IPv4 address
         try:
             return str(ipaddress.IPv4Address(plain))
         except ValueError:
@@ -120,10 +147,18 @@ def _name(host: str) -> str:
 
 
 class AddressPolicy:
-    """The rules of one server. allow: host names (`*.example.org` for all below one), addresses and networks."""
+    """The rules of one server.
 
-    def __init__(self, exposure: Exposure, allow: Sequence[str] = ()) -> None:
+    exposure: `local` calls private and loopback addresses, too. allow: host names (`*.example.org` for all below one),
+    addresses and networks that are called anyway. setting: where `allow` comes from, for messages. link_local: False calls
+    no link-local or multicast address, whatever else holds. Metadata addresses are never called.
+    """
+
+    def __init__(
+        self, exposure: Exposure, allow: Sequence[str] = (), *, setting: str = ALLOW, link_local: bool = True
+    ) -> None:
         """Raises ConfigError when an entry of `allow` cannot be read."""
+        self._setting, self._link_local = setting, link_local
         if exposure not in ("public", "local"):
             raise ConfigError(f"The exposure {exposure!r} is unknown.", hint="Give public or local.")
         self.exposure = exposure
@@ -135,14 +170,15 @@ class AddressPolicy:
 
     def _add(self, entry: str) -> None:
         with contextlib.suppress(ValueError):
-            self._networks.append(ipaddress.ip_network(entry.strip("[]")))
+            self._networks.append(ipaddress.ip_network(entry.strip().strip("[]")))
             return
+        entry = entry.strip()
         below = entry.startswith("*.")
         try:
             name = _name(entry.removeprefix("*."))
         except NotAnAddress:
             raise ConfigError(
-                f"{ALLOW} holds {entry[:80]!r}, which is no host and no network.",
+                f"{self._setting} holds {entry[:80]!r}, which is no host and no network.",
                 hint="Write a host (gpu.example.org, *.example.org), an address (10.0.0.5) or a network (10.0.0.0/8), without "
                 "scheme, port and path; several with commas between.",
             ) from None
@@ -152,29 +188,41 @@ class AddressPolicy:
             self._names.add(name)
 
     def allows_name(self, host: str) -> bool:
-        """Whether the host is allowed by name, wherever it leads (but to metadata)."""
+        """Return whether the host is allowed by name, wherever it leads (but to metadata)."""
         return host in self._names or any(host.endswith(end) for end in self._below)
 
+    def allows(self, host: str) -> bool:
+        """Return whether `allow` has this host, as a name or as the address that it is."""
+        if self.allows_name(host):
+            return True
+        try:
+            return self._in_networks(ipaddress.ip_address(host))
+        except ValueError:
+            return False
+
     def refusal(self, host: str, address: str) -> str | None:
-        """Why `address`, to which `host` leads, is not called: in words ("a loopback address"); None when it may be."""
+        """Return why `address`, to which `host` leads, is not called: in words ("a loopback address"); None when it may be."""
         try:
             found: Address = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
             return "no address"
         inner = embedded(found)
-        if is_metadata(found):
-            return "a cloud's metadata address"
-        if self.exposure == "local" or self.allows_name(host):
-            return None
-        mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-        if any(one in network for network in self._networks for one in (found, mapped) if one is not None):
+        if is_metadata(found) or is_metadata_name(host):
+            return "a cloud's metadata address" if self._link_local else NEVER
+        if not self._link_local and any(one.is_link_local or one.is_multicast for one in (found, inner or found)):
+            return NEVER
+        if self.exposure == "local" or self.allows_name(host) or self._in_networks(found):
             return None
         if inner is not None:
             return f"an IPv4 address inside an IPv6 one ({kind_of(inner) or 'a public address'})"
         return kind_of(found)
 
+    def _in_networks(self, address: Address) -> bool:
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        return any(one in network for network in self._networks for one in (address, mapped) if one is not None)
+
     def refusal_of(self, called: ParsedUrl) -> str | None:
-        """The same for an address as it was written, before anything is resolved."""
+        """Return the same for an address as it is written, before anything is resolved."""
         if is_metadata_name(called.host):
             return "a cloud's metadata address"
         try:
@@ -187,16 +235,16 @@ class AddressPolicy:
         return self.refusal(called.host, called.host)
 
     def hint(self, host: str, why: str) -> str:
-        """What to do about a refusal: the very line to set."""
+        """Return what to do about a refusal: the very line to set."""
         if "metadata" in why:
             return "No setting allows it. Give the address of a model."
-        return f"Give a public address; or whoever runs this server sets {ALLOW}={host} (a comma list: add it to what is there)."
+        return f"Give a public address; or the operator of this server sets {ALLOW}={host} (a comma list: add to what is there)."
 
 
 def check_address(
     url: str, exposure: Exposure, allow: Sequence[str] | AddressPolicy = (), *, loc: Place = INFERENCE_URL
 ) -> str:
-    """The address in the form that is called. Raises RequestError naming `loc`; what a name leads to is not known here."""
+    """Return the address in the form that is called. Raises RequestError naming `loc`; a name is not resolved here."""
     rules = allow if isinstance(allow, AddressPolicy) else AddressPolicy(exposure, allow)
     field = ".".join(str(part) for part in loc if part != "body")
     try:

@@ -1,6 +1,7 @@
-"""One HTTP exchange with one server: the key goes to that address alone, and what comes back is bounded.
+"""Send HTTP requests: the key goes to one address alone, every connection is judged, and every response is bounded.
 
-Nothing is repeated and no redirect is followed here; `redirects`, `task_app` and `backend` decide that.
+Nothing is repeated and no redirect is followed here; callers do that (`redirects.py`, `client/retry.py`,
+`rollout/models/retry.py`).
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import errno
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from enum import Enum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from taskapp_kit.errors import ConfigError
@@ -22,6 +25,7 @@ from taskapp_kit.version import __version__
 
 if TYPE_CHECKING:
     import aiohttp
+    from aiohttp.abc import AbstractResolver, ResolveResult
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 CONNECT_SECONDS = 10.0
@@ -29,36 +33,65 @@ IDLE_SECONDS = 3.0
 """An idle connection is used again for this long only: many servers close theirs after 5 s, and a request that meets the
 closing counts as sent."""
 CHUNK_BYTES = 256 * 1024
+KEEPALIVE_IDLE_SECONDS, KEEPALIVE_INTERVAL_SECONDS, KEEPALIVE_PROBES = 30, 10, 6
+"""A socket notices within about a minute and a half that the other machine is gone: a rollout may take an hour without a
+byte on the line."""
 AGENT = f"taskapp-kit/{__version__}"
 MAX_DEPTH = 254
-"""Of the JSON that is taken: what is deeper cannot be written again, and ends programs that walk through it."""
+"""Of the JSON of a response: what is deeper cannot be written again, and ends programs that walk through it."""
 
-Trouble = Literal[
-    "refused", "connect", "proxy", "dropped", "timeout", "not_http", "too_large", "unsendable", "forbidden"
-]
+Guard = Callable[[str, str], str | None]
+"""Called with a host name ("" where it is not known) and an IP address before a connection: why there is none, or None."""
 CHECK_PROXY = "Look at HTTPS_PROXY, HTTP_PROXY and ALL_PROXY; NO_PROXY names the hosts that are asked without one."
 
-Refuse = Callable[[str], str | None]
-"""Asked for the IP address of every connection before it is made: why it may not be, as a sentence, or None."""
+
+class Trouble(Enum):
+    """Why there is no whole response."""
+
+    REFUSED = "refuses connections"
+    CONNECT_TIMEOUT = f"could not be connected to within {CONNECT_SECONDS:g} s"
+    UNKNOWN_HOST = "has a name that cannot be resolved"
+    CERTIFICATE = "shows a certificate that this machine does not trust"
+    TLS = "does not speak TLS as this machine does"
+    CONNECT = "cannot be connected to"
+    PROXY = "is behind a proxy that cannot be connected to"
+    FORBIDDEN = "is not called"
+    UNSENDABLE = "cannot be asked so: a header or the address holds what HTTP cannot carry"
+    TIMEOUT = "did not answer in time"
+    DROPPED = "dropped the connection before its answer was whole"
+    TRUNCATED = "dropped the connection before its answer was complete"
+    NOT_HTTP = "answered with something that is not HTTP"
+    TOO_LARGE = "answered with too much"
+
+
+NO_CONNECTION = frozenset(
+    {Trouble.CONNECT_TIMEOUT, Trouble.UNKNOWN_HOST, Trouble.CERTIFICATE, Trouble.TLS, Trouble.CONNECT}
+)
+"""No connection was made, for another reason than that nothing listens."""
+_NOT_SENT = NO_CONNECTION | {Trouble.REFUSED, Trouble.PROXY, Trouble.UNSENDABLE, Trouble.FORBIDDEN}
 
 
 class NoAnswer(Exception):
-    """There is no whole answer. `sent`: the server may have the request, so it may be acting on it."""
+    """There is no whole response.
 
-    def __init__(self, kind: Trouble, why: str) -> None:
-        super().__init__(why)
+    kind: the reason. why: a clause that goes after the server's name. status: of a response that was too large.
+    """
+
+    def __init__(self, kind: Trouble, why: str = "", *, status: int = 0) -> None:
+        super().__init__(why or kind.value)
         self.kind = kind
-        self.why = why
+        self.why = why or kind.value
+        self.status = status
 
     @property
     def sent(self) -> bool:
-        """Whether the request may have arrived."""
-        return self.kind not in ("refused", "connect", "proxy", "unsendable", "forbidden")
+        """Whether the server may have the request, so that it may be acting on it."""
+        return self.kind not in _NOT_SENT
 
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A whole answer. headers: names in lower case. url: what was asked, as it went over the wire."""
+    """A whole response. headers: names in lower case. url: the address, as it went over the wire."""
 
     status: int
     body: bytes = field(repr=False)
@@ -66,11 +99,11 @@ class HttpResponse:
     url: str = ""
 
     def json(self) -> Any:
-        """The body. Raises ValueError when it is no JSON, or nested deeper than 254 levels."""
+        """Return the body. Raises ValueError when it is not JSON, or nested deeper than 254 levels."""
         return read_json(self.body)
 
     def json_object(self) -> dict[str, Any] | None:
-        """The body when it is a JSON object, else None."""
+        """Return the body when it is a JSON object, else None."""
         try:
             body = self.json()
         except ValueError:
@@ -79,13 +112,13 @@ class HttpResponse:
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds, when the server names them as a number."""
-        told = self.headers.get("retry-after", "").strip()
-        return float(told) if told.isdecimal() and len(told) <= 6 else None
+        """Seconds, when the server gives a number of them."""
+        seconds = self.headers.get("retry-after", "").strip()
+        return float(seconds) if seconds.isdecimal() and len(seconds) <= 6 else None
 
 
 def read_json(text: bytes | str) -> Any:
-    """The JSON. Raises ValueError when it is none, or nested so deep (254) that it could not be written again."""
+    """Return the JSON. Raises ValueError when it is none, or nested so deep (254) that it could not be written again."""
     import orjson
 
     value = orjson.loads(text)
@@ -98,27 +131,8 @@ def read_json(text: bytes | str) -> Any:
     return value
 
 
-def read_address(url: str, *, example: str = "http://127.0.0.1:8001") -> str:
-    """A server's address without a slash at its end. Raises ConfigError, which never repeats the address."""
-    try:
-        parts = urlsplit(url.strip())
-        _ = parts.port
-    except ValueError:
-        raise ConfigError("The URL cannot be read.", hint=f"Give one such as {example}.") from None
-    if not url.strip().isprintable() or " " in url.strip():
-        raise ConfigError("The URL holds white space or control characters.", hint=f"Give one such as {example}.")
-    if parts.scheme not in ("http", "https"):
-        raise ConfigError("The URL does not begin with http:// or https://.", hint=f"Give one such as {example}.")
-    if not parts.hostname or parts.username or parts.password or parts.query or parts.fragment:
-        raise ConfigError(
-            "The URL is a server's address alone, without a user, a query or a fragment.",
-            hint=f"Give one such as {example}, and the key apart from it.",
-        )
-    return url.strip().rstrip("/")
-
-
 def header_key(key: str | None, name: str) -> str | None:
-    """The key when a header can carry it; None for an empty one. Raises ConfigError, which does not repeat it."""
+    """Return the key when a header can carry it; None for an empty one. Raises ConfigError, which does not repeat it."""
     if key is None or not key.strip():
         return None
     key = key.strip()
@@ -127,21 +141,88 @@ def header_key(key: str | None, name: str) -> str | None:
     return key
 
 
-_forbidden: ContextVar[list[str]] = ContextVar("_forbidden")
-"""Why `Refuse` said no to the addresses of the request that is being made, a sentence each."""
+class AddressRefused(OSError):
+    """The guard refuses an address. why: what it said."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(errno.EACCES, "address refused")
+        self.why = why
+
+
+class GuardedResolver:
+    """Resolves names, and makes sockets only for addresses that the guard accepts.
+
+    A name is refused when one of its addresses is. The connection goes to the very address that was judged, not to the name
+    again, so a name that changes between check and connection gains nothing.
+    """
+
+    def __init__(self, resolver: AbstractResolver, guard: Guard | None) -> None:
+        self._resolver, self._guard = resolver, guard
+        self._by_name: set[str] = set()
+        """Addresses that are accepted only because of the name that led to them."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """Return the addresses, all of them judged. Raises AddressRefused, OSError."""
+        found = await self._resolver.resolve(host, port, family)
+        if self._guard is not None:
+            for address in [result["host"] for result in found]:
+                why = self._guard(host, address)
+                if why is not None:
+                    raise AddressRefused(why)
+                if self._guard("", address) is not None:
+                    self._by_name.add(address)
+        return found
+
+    async def close(self) -> None:
+        """Close the resolver within."""
+        await self._resolver.close()
+
+    def socket(self, address: tuple[Any, ...]) -> socket.socket:
+        """Return the socket for a connection to this address: the last look, also at one that was no name."""
+        family, kind, protocol, _, target = address
+        if self._guard is not None and target[0] not in self._by_name:
+            why = self._guard("", target[0])
+            if why is not None:
+                refused = AddressRefused(why)
+                _refusals.get([]).append(refused)
+                raise refused
+        made = socket.socket(family, kind, protocol)
+        made.setblocking(False)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (
+            ("TCP_KEEPIDLE", KEEPALIVE_IDLE_SECONDS),
+            ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_SECONDS),
+            ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+        ):
+            option = getattr(socket, name, None)
+            if option is not None:
+                made.setsockopt(socket.IPPROTO_TCP, option, value)
+        return made
+
+
+_refusals: ContextVar[list[AddressRefused]] = ContextVar("_refusals")
+"""The refusals during the request that is being made: several addresses of one name may fail in different ways."""
 
 
 @dataclass(slots=True)
 class Transport:
-    """Connections to one server. headers: what every request carries (the key among them).
+    """Connections to servers, without cookies. headers: what every request carries (the key among them).
 
-    refuse: judges the address that is really connected to, after its name was resolved. The connections are made on the
-    loop of the first request; another loop gets its own.
+    max_body_bytes: a larger body is an error. max_error_bytes: the body of a response other than 200 is cut there, when
+    given. guard: judges every address that is connected to. resolver: in place of the system's. idle_seconds: how long an
+    idle connection is used again. check_tls: False takes any certificate. The connections are made on the loop of the first
+    request; another loop gets its own.
     """
 
     headers: Mapping[str, str] = field(repr=False)
     max_body_bytes: int = MAX_BODY_BYTES
-    refuse: Refuse | None = field(default=None, repr=False)
+    max_error_bytes: int | None = None
+    guard: Guard | None = field(default=None, repr=False)
+    resolver: AbstractResolver | None = field(default=None, repr=False)
+    idle_seconds: float = IDLE_SECONDS
+    check_tls: bool = True
     _proxy: tuple[str, Proxy | None] | None = field(default=None, repr=False)
     _session: aiohttp.ClientSession | None = field(default=None, repr=False)
     _loop: asyncio.AbstractEventLoop | None = field(default=None, repr=False)
@@ -153,17 +234,34 @@ class Transport:
         *,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-        seconds: float,
+        seconds: float | None,
+        silence_seconds: float | None = None,
     ) -> HttpResponse:
-        """One exchange of at most `seconds` in all. Raises NoAnswer."""
-        async with self.open(verb, url, body=body, headers=headers, seconds=seconds) as response:
-            parts, size = [], 0
-            async for chunk in response.content.iter_chunked(CHUNK_BYTES):
-                size += len(chunk)
-                if size > self.max_body_bytes:
-                    raise NoAnswer("too_large", f"answered with more than {self.max_body_bytes // (1 << 20)} MiB")
-                parts.append(chunk)
-            return HttpResponse(response.status, b"".join(parts), _lower(response.headers), url)
+        """Make one exchange of at most `seconds` in all, with pauses of at most `silence_seconds`. Raises NoAnswer."""
+        refusals: list[AddressRefused] = []
+        try:
+            async with self._request(verb, url, body, headers, seconds, silence_seconds, refusals) as response:
+                content = await self._body(response)
+                return HttpResponse(response.status, content, _lower(response.headers), url)
+        except (_aiohttp().ClientError, OSError, ValueError) as error:
+            raise _no_answer(error, refusals, silence_seconds if seconds is None else seconds) from None
+
+    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+        cut = response.status != 200 and self.max_error_bytes is not None
+        limit = self.max_error_bytes if cut and self.max_error_bytes is not None else self.max_body_bytes
+        length = response.content_length
+        if length is not None and length <= limit and "Content-Encoding" not in response.headers:
+            return await response.read()
+        parts, size = [], 0
+        async for chunk in response.content.iter_chunked(CHUNK_BYTES):
+            size += len(chunk)
+            parts.append(chunk)
+            if size > limit:
+                if cut:
+                    break
+                too_large = f"answered with more than {limit // (1 << 20)} MiB"
+                raise NoAnswer(Trouble.TOO_LARGE, too_large, status=response.status)
+        return b"".join(parts)
 
     @asynccontextmanager
     async def open(
@@ -176,76 +274,54 @@ class Transport:
         seconds: float | None,
         silence_seconds: float | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer's head; its body is read inside the block. Raises NoAnswer there, too.
+        """Yield the head of a response; its body is read inside the block. Raises NoAnswer there, too.
 
         seconds: for all of it. silence_seconds: the longest pause between two reads.
         """
-        import aiohttp
-        from yarl import URL
+        refusals: list[AddressRefused] = []
+        try:
+            async with self._request(verb, url, body, headers, seconds, silence_seconds, refusals) as response:
+                yield response
+        except (_aiohttp().ClientError, OSError, ValueError) as error:
+            raise _no_answer(error, refusals, silence_seconds if seconds is None else seconds) from None
 
-        timeout = aiohttp.ClientTimeout(
-            total=seconds, sock_connect=min(CONNECT_SECONDS, seconds or CONNECT_SECONDS), sock_read=silence_seconds
-        )
+    def _request(
+        self,
+        verb: str,
+        url: str,
+        body: bytes | None,
+        headers: Mapping[str, str] | None,
+        seconds: float | None,
+        silence_seconds: float | None,
+        refusals: list[AddressRefused],
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """The request, not yet sent. refusals: receives those of the guard."""
+        _refusals.set(refusals)
         sent = {"Content-Type": "application/json"} if body is not None else {}
-        no: list[str] = []
-        _forbidden.set(no)
         proxy = self._proxy_for(url)
         to_proxy = {} if proxy is None else proxy.headers
         if proxy is not None and url.startswith("http:"):
-            sent |= to_proxy  # without a tunnel it reads the request itself
-        try:
-            async with self._connections().request(
-                verb,
-                URL(url, encoded=True),
-                data=body,
-                headers={**sent, **self.headers, **(headers or {})},
-                timeout=timeout,
-                allow_redirects=False,
-                proxy=None if proxy is None else proxy.url,
-                proxy_headers=to_proxy or {"User-Agent": AGENT},  # never none: aiohttp would tell it ours, and the key
-            ) as response:
-                yield response
-        except aiohttp.ClientProxyConnectionError:
-            raise NoAnswer("proxy", "is behind a proxy that cannot be connected to") from None
-        except aiohttp.ClientHttpProxyError as error:
-            raise NoAnswer("proxy", f"is behind a proxy that answers {error.status}") from None
-        except aiohttp.ConnectionTimeoutError:
-            raise NoAnswer("connect", f"could not be connected to within {CONNECT_SECONDS:g} s") from None
-        except TimeoutError:
-            waited = silence_seconds if seconds is None else seconds
-            raise NoAnswer("timeout", f"did not answer within {waited:g} s") from None
-        except aiohttp.ClientConnectorCertificateError:
-            raise NoAnswer("connect", "shows a certificate that this machine does not trust") from None
-        except aiohttp.ClientConnectorDNSError:
-            raise NoAnswer("connect", "has a name that cannot be resolved") from None
-        except aiohttp.ClientConnectorSSLError:
-            raise NoAnswer("connect", "does not speak TLS as this machine does") from None
-        except aiohttp.ClientConnectorError as error:
-            if no:
-                raise NoAnswer("forbidden", no[0]) from None
-            if error.errno in (errno.ECONNREFUSED, None):
-                raise NoAnswer("refused", "refuses connections") from None
-            raise NoAnswer("connect", f"cannot be connected to: {os.strerror(error.errno)}") from None
-        except aiohttp.InvalidURL:
-            raise NoAnswer("unsendable", "is no address that can be asked") from None
-        except aiohttp.ClientResponseError:
-            raise NoAnswer("not_http", "answered with something that is not HTTP") from None
-        except (aiohttp.ClientError, OSError):
-            raise NoAnswer("dropped", "dropped the connection before its answer was whole") from None
-        except ValueError:
-            raise NoAnswer(
-                "unsendable", "cannot be asked so: a header or the address holds what HTTP cannot carry"
-            ) from None
+            sent |= to_proxy  # without a tunnel the proxy reads the request itself
+        return self._connections().request(
+            verb,
+            _url(url),
+            data=body,
+            headers={**sent, **self.headers, **(headers or {})},
+            timeout=_timeout(seconds, silence_seconds),
+            allow_redirects=False,
+            proxy=None if proxy is None else proxy.url,
+            proxy_headers=to_proxy or {"User-Agent": AGENT},  # never none: aiohttp would send ours, and the key
+        )
 
     async def aclose(self) -> None:
-        """Closes the connections. A later request makes new ones."""
+        """Close the connections. A later request makes new ones."""
         session, self._session = self._session, None
         if session is not None and self._loop is asyncio.get_running_loop():
             await session.close()
 
     def _proxy_for(self, url: str) -> Proxy | None:
-        """The proxy of this server, looked for once. None where `refuse` judges: it has to see the address itself."""
-        if self.refuse is not None:
+        """The proxy of this server, looked up once. None where a guard judges: it has to see the address itself."""
+        if self.guard is not None:
             return None
         parts = urlsplit(url)
         server = f"{parts.scheme}://{parts.netloc}"
@@ -253,7 +329,7 @@ class Transport:
             try:
                 self._proxy = server, proxy_for(url)
             except ValueError as error:
-                raise NoAnswer("proxy", str(error)) from None
+                raise NoAnswer(Trouble.PROXY, str(error)) from None
         return self._proxy[1]
 
     def _connections(self) -> aiohttp.ClientSession:
@@ -261,33 +337,82 @@ class Transport:
         if self._session is None or self._loop is not loop or self._session.closed:
             import aiohttp
 
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, socket_factory=self._socket)
+            guarded = GuardedResolver(self.resolver or aiohttp.ThreadedResolver(), self.guard)
+            connector = aiohttp.TCPConnector(
+                limit=0,
+                keepalive_timeout=self.idle_seconds,
+                resolver=cast("AbstractResolver", guarded),
+                socket_factory=guarded.socket,
+                ssl=self.check_tls,
+            )
             self._session = aiohttp.ClientSession(
                 connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"User-Agent": AGENT, "Accept": "application/json"},  # aiohttp tells these to a proxy, too
+                headers={"User-Agent": AGENT, "Accept": "application/json"},  # aiohttp sends these to a proxy, too
             )
             self._loop = loop
         return self._session
 
-    def _socket(self, address: tuple[Any, ...]) -> socket.socket:
-        """A socket that notices within about a minute and a half that the other machine is gone.
 
-        A rollout may take an hour without a byte on the line.
-        """
-        family, kind, protocol, _, target = address
-        why = self.refuse(target[0]) if self.refuse is not None else None
-        if why is not None:
-            _forbidden.get([]).append(why)
-            raise OSError(errno.EACCES, "forbidden")
-        made = socket.socket(family, kind, protocol)
-        made.setblocking(False)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6)):
-            option = getattr(socket, name, None)
-            if option is not None:
-                made.setsockopt(socket.IPPROTO_TCP, option, value)
-        return made
+def _no_answer(error: Exception, refusals: list[AddressRefused], seconds: float | None) -> NoAnswer:
+    """What an exception of aiohttp means. Its own text may hold the address with its query, so it is not repeated."""
+    import aiohttp
+
+    inner = getattr(error, "os_error", None)
+    if isinstance(inner, AddressRefused):
+        refusals = [inner]
+    if refusals and isinstance(error, aiohttp.ClientConnectorError):
+        return NoAnswer(Trouble.FORBIDDEN, refusals[0].why)
+    match error:
+        case aiohttp.ClientProxyConnectionError():
+            return NoAnswer(Trouble.PROXY)
+        case aiohttp.ClientHttpProxyError():
+            return NoAnswer(Trouble.PROXY, f"is behind a proxy that answers {error.status}")
+        case aiohttp.ConnectionTimeoutError():
+            return NoAnswer(Trouble.CONNECT_TIMEOUT)
+        case TimeoutError():
+            return NoAnswer(Trouble.TIMEOUT, f"did not answer within {seconds:g} s" if seconds is not None else "")
+        case aiohttp.ClientConnectorCertificateError():
+            return NoAnswer(Trouble.CERTIFICATE)
+        case aiohttp.ClientConnectorDNSError():
+            return NoAnswer(Trouble.UNKNOWN_HOST)
+        case aiohttp.ClientConnectorSSLError():
+            return NoAnswer(Trouble.TLS)
+        case aiohttp.ClientConnectorError():
+            if error.errno is None or error.errno == errno.ECONNREFUSED:
+                return NoAnswer(Trouble.REFUSED)
+            return NoAnswer(Trouble.CONNECT, f"cannot be connected to: {os.strerror(error.errno)}")
+        case aiohttp.InvalidURL():
+            return NoAnswer(Trouble.UNSENDABLE, "is no address that can be asked")
+        case aiohttp.ClientPayloadError():
+            return NoAnswer(Trouble.TRUNCATED)
+        case aiohttp.ClientResponseError():
+            return NoAnswer(Trouble.NOT_HTTP)
+        case aiohttp.ClientError() | OSError():
+            return NoAnswer(Trouble.DROPPED)
+    return NoAnswer(Trouble.UNSENDABLE)
+
+
+@lru_cache(maxsize=1)
+def _aiohttp() -> Any:
+    """aiohttp, imported at the first request: a command that sends none starts without it."""
+    import aiohttp
+
+    return aiohttp
+
+
+@lru_cache(maxsize=256)
+def _url(url: str) -> Any:
+    """The address as aiohttp takes it, to the letter."""
+    from yarl import URL
+
+    return URL(url, encoded=True)
+
+
+@lru_cache(maxsize=64)
+def _timeout(seconds: float | None, silence_seconds: float | None) -> Any:
+    connect = CONNECT_SECONDS if seconds is None else min(CONNECT_SECONDS, seconds)
+    return _aiohttp().ClientTimeout(total=seconds, sock_connect=connect, sock_read=silence_seconds)
 
 
 def _lower(headers: Mapping[str, str]) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""The chain of 303 answers with which a gateway (Modal's, after 150 s) says that a long request still runs.
+"""Follow the chain of 303 responses with which a gateway (Modal's, after 150 s) says that a long request still runs.
 
-Each is followed as a GET without a body, with the same key, at the same server only. A hop that breaks is asked for again;
-the request that began it all never is.
+Each is followed as a GET without a body, with the same key, at the same server only. A hop that breaks may be sent again; the
+first request never is.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 from collections.abc import Callable, Mapping
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import SplitResult, urljoin, urlsplit
 
 from taskapp_kit.net.envelope import error_members
 from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport
@@ -23,8 +24,18 @@ PAUSE_SECONDS = 0.2
 GATEWAY_TROUBLE = frozenset({408, 429, 502, 503, 504})
 
 
+_NO_URL = re.compile(r"[\x00-\x20\x7f\\]")
+
+
 class ForeignRedirect(Exception):
-    """A redirect leads to another server: the key belongs to the one that was named."""
+    """A redirect leads to another server, or nowhere: the key belongs to the server that was named.
+
+    place: `host` or `host:port` of that server, "" when it cannot be read.
+    """
+
+    def __init__(self, why: str, place: str = "") -> None:
+        super().__init__(why)
+        self.place = place
 
 
 class OutOfHops(Exception):
@@ -32,22 +43,26 @@ class OutOfHops(Exception):
 
 
 def hop_budget(timeout_seconds: float) -> int:
-    """How many redirects a request of that length may take."""
+    """Return how many redirects a request of that length may take."""
     return math.ceil(timeout_seconds / GATEWAY_SECONDS) + 2
 
 
 def next_address(current: str, location: str | None) -> str:
-    """Where a redirect leads. Raises ForeignRedirect, which names no more of it than the reason."""
+    """Return where a redirect leads. Raises ForeignRedirect, whose text is the reason alone."""
     if not location:
         raise ForeignRedirect("it names no address")
     try:
+        if _NO_URL.search(location):
+            raise ValueError
         target = urljoin(current, location)
         there, here = urlsplit(target), urlsplit(current)
-        same = _origin(there.scheme, there.hostname, there.port) == _origin(here.scheme, here.hostname, here.port)
+        origin, same = _origin(there), _origin(there) == _origin(here)
     except ValueError:
         raise ForeignRedirect("its address cannot be read") from None
     if there.username or there.password or not same:
-        raise ForeignRedirect("it leads to another server")
+        host = f"[{origin[1]}]" if ":" in origin[1] else origin[1]
+        place = host if there.port is None else f"{host}:{there.port}"
+        raise ForeignRedirect("it leads to another server", place if host.isprintable() else "")
     return target.partition("#")[0]
 
 
@@ -61,10 +76,10 @@ async def follow(
     left: Callable[[], float],
     headers: Mapping[str, str] | None = None,
 ) -> HttpResponse:
-    """The first answer that is no 303.
+    """Return the first response that is not a 303.
 
-    hops: redirects that may be followed. retries: how often in a row one result address may be asked for again.
-    left: seconds until the caller gives up. Raises NoAnswer, ForeignRedirect, OutOfHops.
+    hops: redirects that may be followed. retries: how often in a row one address may be asked again. hop_seconds: for each
+    request. left: seconds until the caller gives up. Raises NoAnswer, ForeignRedirect, OutOfHops.
     """
     followed = broken = 0
     while answer.status == 303:
@@ -89,11 +104,11 @@ async def follow(
                 if trouble is None:
                     return got
                 raise trouble
-            log.info("redirect %d of a rollout broke (%s); asking for it again", followed, trouble or got.status)
+            log.info("redirect %d of a request broke (%s); asking for it again", followed, trouble or got.status)
             await asyncio.sleep(max(0.0, min(PAUSE_SECONDS * 2 ** (broken - 1), left())))
         answer, broken = got, 0
     return answer
 
 
-def _origin(scheme: str, host: str | None, port: int | None) -> tuple[str, str, int]:
-    return scheme, (host or "").rstrip(".").lower(), port or (443 if scheme == "https" else 80)
+def _origin(url: SplitResult) -> tuple[str, str, int]:
+    return url.scheme, (url.hostname or "").rstrip(".").lower(), url.port or (443 if url.scheme == "https" else 80)

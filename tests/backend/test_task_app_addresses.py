@@ -78,7 +78,7 @@ def test_the_backends_own_key_goes_where_its_operator_trusts() -> None:
 
 
 def test_a_public_address_is_no_refusal() -> None:
-    assert TaskAppAddresses(local=False).refusal("2606:4700::1111") is None
+    assert TaskAppAddresses(local=False).guard("https://tasks.example")("2606:4700::1111") is None
 
 
 def test_a_guard_judges_the_address_itself() -> None:

@@ -97,9 +97,7 @@ def wait_until_well(
     """What `/health` answers once it answers well. Raises TaskAppError with what is really wrong, as soon as it is known."""
     end, last = time.monotonic() + seconds, "it was not asked"
     while True:
-        answer = ask_health(
-            url, key_headers(key), local=True, seconds=min(ASK_SECONDS, max(0.1, end - time.monotonic()))
-        )
+        answer = ask_health(url, key_headers(key), seconds=min(ASK_SECONDS, max(0.1, end - time.monotonic())))
         if isinstance(answer, HealthResponse) and answer.status == 200:
             return answer
         if not server.running:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from taskapp_kit.deploy.health_check import REFUSED, HealthResponse, ask_health, key_headers
 from taskapp_kit.deploy.tunnel.cloudflared import Cloudflared
-from taskapp_kit.deploy.tunnel.plan import INSTALL, TunnelPlan, on_loopback
+from taskapp_kit.deploy.tunnel.plan import INSTALL, TunnelPlan
 from taskapp_kit.errors import TunnelError
 
 log = logging.getLogger("taskapp_kit.deploy")
@@ -117,7 +117,7 @@ def _verify(
             return "it was interrupted"
         if process is not None and process.ended.is_set():
             return _ended(process)
-        answer = ask_health(url, headers, local=on_loopback(url), check_tls=timing.check_tls)
+        answer = ask_health(url, headers, check_tls=timing.check_tls)
         if isinstance(answer, str):
             problem = f"GET {url}/health: {answer}"
             continue

@@ -24,6 +24,7 @@ from taskapp_kit.net.addresses import AddressPolicy, Exposure, NotAnAddress, Par
 from taskapp_kit.net.redact import without_keys
 from taskapp_kit.rollout.models.cache import ResponseCache
 from taskapp_kit.rollout.models.concurrency import ConcurrencyLimiter, HostLimiter
+from taskapp_kit.rollout.models.connections import ModelConnections
 from taskapp_kit.rollout.models.credentials import LEAST_HIDDEN, Credentials
 from taskapp_kit.rollout.models.endpoint import endpoint_of
 from taskapp_kit.rollout.models.registry import ModelNames, Price
@@ -32,9 +33,6 @@ from taskapp_kit.rollout.models.retry import AttemptFailed, Sleep, persist
 
 if TYPE_CHECKING:
     from aiohttp.abc import AbstractResolver
-    from yarl import URL
-
-    from taskapp_kit.rollout.models.connections import ModelConnections
 
 log = logging.getLogger("taskapp_kit.policy")
 
@@ -48,7 +46,6 @@ class ResolvedEndpoint:
     """What is known of an address before it is called. own_key: the server's, where one belongs there."""
 
     called: ParsedUrl
-    url: URL
     own_key: str | None
     gate_name: str
 
@@ -170,9 +167,7 @@ class HttpModelClient:
         if self.keys.address_opens_the_door(url):
             raise _failed("key_refused", "The model's address holds a key to this server's own door; it was not called.",
                           "Take it out of the address.")  # fmt: skip
-        from taskapp_kit.rollout.models.connections import prepared
-
-        way = ResolvedEndpoint(called, prepared(called), self.keys.own_key(called), f"{called.scheme}://{called.place}")
+        way = ResolvedEndpoint(called, self.keys.own_key(called), f"{called.scheme}://{called.place}")
         if len(self._ways) >= MOST_REMEMBERED:  # each rollout may have a query of its own
             self._ways.clear()
         self._ways[url] = way
@@ -181,8 +176,6 @@ class HttpModelClient:
     def _open(self) -> ModelConnections:
         loop = asyncio.get_running_loop()
         if self._connections is None or self._loop is not loop:
-            from taskapp_kit.rollout.models.connections import ModelConnections
-
             if self._loop is not None:  # who waited on another loop waits no more
                 self.throttle = self.throttle.fresh()
             self._connections, self._loop = ModelConnections(self.rules, self._resolver), loop
@@ -212,7 +205,7 @@ class HttpModelClient:
         congested, seconds = False, None
         try:
             async with asyncio.timeout(limit):
-                answered = await connections.post(way.called, way.url, content, key, clock.now)
+                answered = await connections.post(way.called, content, key, clock.now)
             reply = read(answered.status, answered.body, answered.retry_after)
             reply.seconds = seconds = clock.monotonic() - began
         except TimeoutError:

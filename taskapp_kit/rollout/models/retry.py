@@ -114,8 +114,11 @@ def wait_seconds(failed: AttemptFailed, attempt: int, rng: random.Random) -> flo
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """The seconds that `retry-after-ms` or `Retry-After` (seconds or a date) ask for. now: unix seconds."""
-    for name, unit in (("retry-after-ms", 1000.0), ("Retry-After", 1.0)):
+    """The seconds that `retry-after-ms` or `Retry-After` (seconds or a date) ask for.
+
+    headers: names in lower case. now: unix seconds.
+    """
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         text = headers.get(name)
         if text is None:
             continue

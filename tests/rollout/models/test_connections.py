@@ -11,13 +11,8 @@ import orjson
 import pytest
 
 from taskapp_kit.net.addresses import AddressPolicy, read_url
-from taskapp_kit.rollout.models.connections import (
-    AddressRefused,
-    CheckedResolver,
-    ModelConnections,
-    ModelHttpResponse,
-    prepared,
-)
+from taskapp_kit.net.http import AddressRefused, GuardedResolver
+from taskapp_kit.rollout.models.connections import ModelConnections, ModelHttpResponse
 from taskapp_kit.rollout.models.retry import AttemptFailed
 from taskapp_kit.testing import MockModel
 from tests.rollout.models.raw_server import RawServer, Sent, http, raw_server, said
@@ -33,7 +28,7 @@ def asked(
             connections = ModelConnections(AddressPolicy("local"))
             called = read_url(server.url + query)
             try:
-                return await connections.post(called, prepared(called), b'{"a":1}', key, time.time), server
+                return await connections.post(called, b'{"a":1}', key, time.time), server
             except AttemptFailed as failed:
                 return failed, server
             finally:
@@ -131,7 +126,7 @@ def test_every_other_redirect_is_told_and_not_followed(status: int) -> None:
                 connections = ModelConnections(AddressPolicy("local"))
                 called = read_url(server.url)
                 with pytest.raises(AttemptFailed) as caught:
-                    await connections.post(called, prepared(called), b"{}", "sk-1", time.time)
+                    await connections.post(called, b"{}", "sk-1", time.time)
                 await connections.close()
                 assert caught.value.kind == "redirected"
                 assert f"127.0.0.1:{other.port}" in caught.value.words and "secret" not in caught.value.words
@@ -153,7 +148,7 @@ def test_no_cookie_goes_back() -> None:
             connections = ModelConnections(AddressPolicy("local"))
             called = read_url(server.url)
             for _ in range(2):
-                await connections.post(called, prepared(called), b"{}", None, time.time)
+                await connections.post(called, b"{}", None, time.time)
             await connections.close()
             assert server.connections == 1 and "cookie" not in server.requests[1].headers
 
@@ -169,7 +164,7 @@ def failure_at(url: str, rules: AddressPolicy | None = None) -> AttemptFailed:
         called = read_url(url)
         try:
             with pytest.raises(AttemptFailed) as caught:
-                await connections.post(called, prepared(called), b"{}", None, time.time)
+                await connections.post(called, b"{}", None, time.time)
             return caught.value
         finally:
             await connections.close()
@@ -198,7 +193,7 @@ def test_no_tls_there() -> None:
 
 @pytest.mark.parametrize("target", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::ffff:10.0.0.1", "fe80::1%1"])
 def test_no_socket_is_made_for_a_refused_address(target: str) -> None:
-    checked = CheckedResolver(AddressPolicy("public"), None)  # type: ignore[arg-type]
+    checked = GuardedResolver(None, AddressPolicy("public").refusal)  # type: ignore[arg-type]
     family = socket.AF_INET6 if ":" in target else socket.AF_INET
     with pytest.raises(AddressRefused):
         checked.socket((family, socket.SOCK_STREAM, 0, "", (target, 80)))
@@ -217,7 +212,7 @@ def test_the_machines_own_resolver_is_checked_too() -> None:
                 connections = ModelConnections(rules)
                 called = read_url(f"http://localhost:{server.port}/v1")
                 try:
-                    await connections.post(called, prepared(called), b"{}", None, time.time)
+                    await connections.post(called, b"{}", None, time.time)
                     assert kind is None
                 except AttemptFailed as failed:
                     assert failed.kind == kind and "TASKAPP_INFERENCE_ALLOW=localhost" in str(failed.hint)
