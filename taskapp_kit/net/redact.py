@@ -1,11 +1,13 @@
-"""Keys taken out of what others said, before it is stored, logged or shown."""
+"""Take keys out of text that others wrote, before it is stored, logged or shown."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+REDACTED = "(key)"
 LONG = 20_000
+"""Of a longer text in JSON only whole keys are taken out."""
 LEAST_FRAGMENT = 6
 """A part of a key of this length or longer is taken out of a server's sentence."""
 LEAST_IN_IDS = 12
@@ -13,15 +15,15 @@ LEAST_IN_IDS = 12
 
 
 def without_key(text: str, key: str | None, least: int = LEAST_FRAGMENT) -> str:
-    """The text with every part of the key that has at least so many characters taken out."""
+    """Return the text with `(key)` for every part of the key that has at least `least` characters."""
     if not key:
         return text
     if len(key) <= least:
-        return text.replace(key, "(key)")
+        return text.replace(key, REDACTED)
     block = (least + 1) // 2  # every part of `least` characters holds one of these whole: most texts hold none
     if not any(key[start : start + block] in text for start in range(0, len(key) - block + 1, block)):
         return text
-    shortest = {key[start : start + least] for start in range(len(key) - least + 1)}
+    shortest = set(_parts(key, least))
     parts: list[str] = []
     index = 0
     while index < len(text):
@@ -32,25 +34,42 @@ def without_key(text: str, key: str | None, least: int = LEAST_FRAGMENT) -> str:
         end = index + least
         while end < len(text) and text[end - least + 1 : end + 1] in shortest:
             end += 1
-        parts.append("(key)")
+        parts.append(REDACTED)
         index = end
     return "".join(parts)
 
 
-def without_keys(value: Any, keys: Sequence[str | None]) -> Any:
-    """JSON with every part of the keys that has at least LEAST_IN_IDS characters taken out of its texts.
+def holds_key(text: str, key: str, least: int = LEAST_FRAGMENT) -> bool:
+    """Return whether a part of the key that has at least `least` characters is in the text, spread over words or not."""
+    dense = "".join(text.split())
+    return any(part in dense for part in _parts(key, min(least, len(key))))
 
-    Out of names and of texts beyond LONG they are taken as wholes.
+
+def without_whole(text: str, keys: Iterable[str], mark: str = REDACTED) -> str:
+    """Return the text with `mark` for every whole key; a key that holds another one has to come first."""
+    for key in keys:
+        text = text.replace(key, mark)
+    return text
+
+
+def without_keys(value: Any, keys: Sequence[str | None]) -> Any:
+    """Return JSON with `(key)` for every part of the keys that has at least LEAST_IN_IDS characters.
+
+    Names, and texts beyond LONG, are searched for whole keys only.
     """
     if isinstance(value, str):
-        for key in filter(None, keys):
-            value = value.replace(key, "(key)") if len(value) > LONG else without_key(value, key, LEAST_IN_IDS)
+        if len(value) > LONG:
+            return without_whole(value, filter(None, keys))
+        for key in keys:
+            value = without_key(value, key, LEAST_IN_IDS)
         return value
     if isinstance(value, Mapping):
-        names = {name: name for name in value}
-        for key in filter(None, keys):
-            names = {name: shown.replace(key, "(key)") for name, shown in names.items()}
-        return {shown: without_keys(value[name], keys) for name, shown in names.items()}
+        return {without_whole(name, filter(None, keys)): without_keys(part, keys) for name, part in value.items()}
     if isinstance(value, list):
         return [without_keys(item, keys) for item in value]
     return value
+
+
+def _parts(key: str, length: int) -> Iterator[str]:
+    """Every part of the key of that length."""
+    return (key[start : start + length] for start in range(len(key) - length + 1))

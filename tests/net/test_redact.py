@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.net.redact import LEAST_IN_IDS, without_key, without_keys
+from taskapp_kit.net.redact import LEAST_IN_IDS, holds_key, without_key, without_keys, without_whole
 
 KEY = "abcdefghijklmnop"
 PARTS = st.lists(
@@ -35,3 +35,13 @@ def test_json_is_searched_in_texts_and_names() -> None:
     told = {"a": [f"x {KEY} y", 7, None, True], KEY: {"b": KEY[:11]}, "long": "z" * 30_000 + KEY}
     kept = without_keys(told, (None, KEY))
     assert kept == {"a": ["x (key) y", 7, None, True], "(key)": {"b": KEY[:11]}, "long": "z" * 30_000 + "(key)"}
+
+
+@given(st.integers(0, 10), st.integers(6, 16), st.sampled_from(["", " ", "\n"]))
+def test_a_part_of_the_key_is_found_however_it_is_spaced(start: int, length: int, between: str) -> None:
+    part = KEY[start : start + length]
+    assert holds_key(f"x {between.join(part)} z", KEY) is (len(part) >= 6)
+
+
+def test_whole_keys_are_taken_out_with_any_mark() -> None:
+    assert without_whole("abcd ab", ("abcd", "ab"), "…") == "… …"

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from taskapp_kit.config import child_environment
+from taskapp_kit.net.redact import without_whole
 from taskapp_kit.system import die_with_parent
 from taskapp_kit.system.child_python import python_command
 
@@ -146,9 +147,7 @@ class Cloudflared:
         self._read_line(rest)
 
     def _without_secret(self, text: str) -> str:
-        for value in self._secret.values():
-            text = text.replace(value, "…")
-        return text
+        return without_whole(text, self._secret.values(), "…")
 
     def _read_line(self, line: str) -> None:
         line = self._without_secret(line)

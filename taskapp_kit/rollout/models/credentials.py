@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, unquote
 from taskapp_kit.config import SERVER_ONLY, Settings
 from taskapp_kit.errors import ConfigError, FieldProblem, RequestError
 from taskapp_kit.net.addresses import NotAnAddress, ParsedUrl, Place, read_url
+from taskapp_kit.net.redact import holds_key
 
 VENDORS: Mapping[str, tuple[str, ...]] = {
     "ANTHROPIC_API_KEY": ("api.anthropic.com",),
@@ -32,8 +33,6 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
 KEYS_FOR = "TASKAPP_INFERENCE_KEYS_FOR"
 API_KEY: Place = ("body", "policy", "config", "api_key")
 MAX_KEY_LETTERS = 4096
-LEAST_FRAGMENT = 6
-"""Of a key, so many letters in a row are told to nobody."""
 EXCERPT_LETTERS = 200
 LEAST_HIDDEN = 12
 """A door's key is looked for inside longer texts from so many letters on: "test" stands in many a model's name."""
@@ -140,12 +139,9 @@ class Credentials:
         if not text:
             return ""
         line = " ".join(_UNSEEN.sub(" ", text).split())
-        dense = "".join(line.split())
         keys = [key.decode("utf-8", "replace") for key in self._door] + list(self._own) + ([used] if used else [])
-        for key in keys:
-            length = min(LEAST_FRAGMENT, len(key))
-            if any(key[at : at + length] in dense for at in range(len(key) - length + 1)):
-                return ""
+        if any(holds_key(line, key) for key in keys):
+            return ""
         return line if len(line) <= EXCERPT_LETTERS else line[: EXCERPT_LETTERS - 1] + "…"
 
 

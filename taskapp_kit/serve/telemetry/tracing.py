@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.content import without_surrogates
 from taskapp_kit.contract.result import RolloutResult
+from taskapp_kit.net.redact import without_whole
 from taskapp_kit.rollout.in_flight import InFlightRollout
 from taskapp_kit.serve.telemetry.spans import MAX_SPANS, Span, root_of, spans_of
 from taskapp_kit.version import __version__
@@ -141,8 +142,7 @@ class Tracing:
         written.end(span.end_ns)
 
     def _shown(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, HIDDEN)
+        text = without_whole(text, self._secrets, HIDDEN)
         text = without_surrogates(text)  # which could not be sent
         return text if len(text) <= MAX_CONTENT else text[:MAX_CONTENT] + "…"
 
