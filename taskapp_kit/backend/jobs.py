@@ -262,7 +262,7 @@ class Jobs:
                     _refuse(await self.engine.missing(document, client))
             return await self.engine.run(document, client, _JobLedger(self, job_id), state)
         except TaskAppError as error:
-            raise client.told_again(error) from None
+            raise client.cleaned_error(error) from None
         finally:
             await client.aclose()
 

@@ -1,4 +1,4 @@
-"""A client of a task app as a backend uses it: guarded on each connection, its answers bounded and without keys."""
+"""The backend's client of a task app: every connection is judged, responses are bounded, and keys are taken out of them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from taskapp_kit.errors import TaskAppError
 from taskapp_kit.net.redact import without_key
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
-"""Of one answer of a task app, which is asked for numbers only; many may arrive at once."""
+"""Of one response of a task app, from which only numbers are needed; many may arrive at once."""
 
 
 class OpenedTaskApp(TaskAppClient):
-    """A task app, asked with one key, guarded on each connection, its answers bounded.
+    """A client with one key.
 
-    shown: every key that its server has been sent until now, this one among them: it may say any of them.
+    shown: every key that the server has been sent until now, this one among them: its texts may hold any of them.
     """
 
     def __init__(
@@ -27,13 +27,13 @@ class OpenedTaskApp(TaskAppClient):
         self._shown = tuple(shown)
 
     def cleaned(self, text: str) -> str:
-        """The server's words without any part of a key that it was sent."""
+        """Return a text of the server without any part of a key that it was sent."""
         for key in self._shown:
             text = without_key(text, key)
         return text
 
-    def told_again(self, error: TaskAppError) -> TaskAppError:
-        """The error with its words cleaned."""
+    def cleaned_error(self, error: TaskAppError) -> TaskAppError:
+        """Return the error without any part of those keys."""
         return type(error)(
             self.cleaned(error.message),
             status=error.status,

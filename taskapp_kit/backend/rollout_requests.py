@@ -52,7 +52,7 @@ class RolloutRequester:
             check_echo(answer, self.job_id, key)
             reward = reward_of(answer, self.plan.blend)
         except TaskAppError as found:
-            error = self.task_app.told_again(found)
+            error = self.task_app.cleaned_error(found)
             code = error.code or ("unreachable" if isinstance(error, TaskAppUnreachable) else f"http_{error.status}")
             played = replace(
                 blank, boundary=error.boundary, code=code, rollout_id=error.rollout_id, message=shortened(str(error))

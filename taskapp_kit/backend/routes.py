@@ -1,4 +1,4 @@
-"""The routes, each a few lines: read, ask, show."""
+"""The routes, each a few lines: read the request, call the jobs, write the response."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DEFAULT_TRAINER = "rollouts"
 
 @dataclass(frozen=True, slots=True)
 class BackendContext:
-    """What the routes work with. box: None where sealed keys cannot be opened; trainers: id to its name."""
+    """What the routes use. box: None where sealed keys cannot be opened; trainers: id to its name."""
 
     jobs: Jobs
     access: TaskAppAccess
@@ -47,7 +47,7 @@ class BackendContext:
     trainers: Mapping[str, str]
 
     def routes(self) -> list[Route]:
-        """All of them."""
+        """Return all routes."""
         made = [
             Route("/", self.root, methods=["GET"]),
             Route("/health", self.health, methods=["GET"]),
@@ -78,38 +78,41 @@ class BackendContext:
     # the backend itself
 
     async def root(self, request: Request) -> EncodedResponse:
-        """Says what answers here."""
+        """Return what this server is."""
         return json_answer({"status": "ok", "service": "taskapp backend"})
 
     async def health(self, request: Request) -> EncodedResponse:
-        """Open to all; with a key, also what it does."""
-        told: dict[str, Any] = {"status": "stopping" if self.jobs.stopping else "ok", "healthy": not self.jobs.stopping}
+        """Return the status, without a key; with one, also the version, the engine and the number of jobs."""
+        found: dict[str, Any] = {
+            "status": "stopping" if self.jobs.stopping else "ok",
+            "healthy": not self.jobs.stopping,
+        }
         if request.scope.get(ORG) is not None:
             engine = self.jobs.engine
-            told |= {
+            found |= {
                 "version": __version__,
                 "engine": engine.name,
                 "updates_weights": engine.updates_weights,
                 "jobs": dict(self.jobs.counts),
                 "env_keys": self.box is not None,
             }
-        return json_answer(told)
+        return json_answer(found)
 
     async def verify(self, request: Request) -> EncodedResponse:
-        """Asks a task app with every key that this caller has for it."""
+        """Check a task app with every key that this caller has for it."""
         body = await _body(request)
         url = self.access.addresses.read(body.get("endpoint_base_url"))
         return json_answer(await self.access.verify(_org(request), url))
 
     async def trainer(self, request: Request) -> EncodedResponse:
-        """A trainer by its id."""
+        """Return a trainer by its id."""
         name = request.path_params["trainer_id"]
         if name not in self.trainers:
             raise RequestRefused("trainer_not_found", "There is no such trainer.", hint=self._known_trainers())
         return json_answer(self._trainer(request, name))
 
     async def trainers_known(self, request: Request) -> EncodedResponse:
-        """Every trainer."""
+        """Return every trainer."""
         return json_answer({"services": [self._trainer(request, name) for name in sorted(self.trainers)]})
 
     def _trainer(self, request: Request, name: str) -> dict[str, Any]:
@@ -126,7 +129,7 @@ class BackendContext:
         return f"The trainers are {', '.join(sorted(self.trainers))}."
 
     async def no_models(self, request: Request) -> EncodedResponse:
-        """There are none to be asked, since nothing was trained here."""
+        """Refuse: nothing is trained here, so there are no models."""
         raise RequestRefused(
             "no_models",
             f"This backend's engine `{self.jobs.engine.name}` trains no weights, so no model (ft:… or rl:…) is served here.",
@@ -134,11 +137,11 @@ class BackendContext:
         )
 
     async def public_key(self, request: Request) -> EncodedResponse:
-        """What a task app's key is to be sealed for."""
+        """Return the public key for which a task app's key is sealed."""
         return json_answer({"public_key": self._box().public_key, "alg": ALGORITHM})
 
     async def put_key(self, request: Request) -> EncodedResponse:
-        """Keeps a sealed key, in place of an earlier one of that name."""
+        """Store a sealed key, in place of an earlier one of that name."""
         body = await _body(request)
         name, ciphertext = body.get("name"), body.get("ciphertext_b64")
         if not isinstance(name, str) or not KEY_NAME.fullmatch(name):
@@ -160,11 +163,11 @@ class BackendContext:
     # jobs
 
     async def all(self, request: Request) -> EncodedResponse:
-        """Two routes in one, so that a refused verb is told both."""
+        """Handle two routes, so that the 405 of another method names both."""
         return await (self.submit if request.method == "POST" else self.listed)(request)
 
     async def submit(self, request: Request) -> EncodedResponse:
-        """Takes a job: 201, or 200 with the job of an earlier request under the same Idempotency-Key."""
+        """Create a job: 201, or 200 with the job of an earlier request with the same Idempotency-Key."""
         body = await _body(request)
         keys = request.headers.getlist("idempotency-key")
         if len(keys) > 1 or any(not IDEMPOTENCY_KEY.fullmatch(key) for key in keys):
@@ -183,34 +186,34 @@ class BackendContext:
         return json_answer(self._shown(job), 201)
 
     async def listed(self, request: Request) -> EncodedResponse:
-        """The jobs of this caller, the newest first, without their results."""
-        asked = request.query_params
+        """Return the jobs of this caller, the newest first, without their results."""
+        query = request.query_params
         limit = _whole(request, "limit", 50, 1, MAX_PAGE)
-        status, after = asked.get("status"), asked.get("after")
+        status, after = query.get("status"), query.get("after")
         if status is not None and status not in (QUEUED, RUNNING, *ENDED):
             raise _wrong("status", f"should be one of {', '.join((QUEUED, RUNNING, *ENDED))}", where="query")
         jobs = await self.jobs.records.jobs(
-            _org(request), limit=limit + 1, status=status, model=asked.get("model"), after=after
+            _org(request), limit=limit + 1, status=status, model=query.get("model"), after=after
         )
         return json_answer(
             {"jobs": [{**self._shown(job), "results": {}} for job in jobs[:limit]], "has_more": len(jobs) > limit}
         )
 
     async def job(self, request: Request) -> EncodedResponse:
-        """The job as it stands."""
+        """Return the job."""
         return json_answer(self._shown(await self._job(request)))
 
     async def start(self, request: Request) -> EncodedResponse:
-        """Jobs start by themselves: answers as `job`."""
+        """Return the job: jobs start by themselves."""
         return await self.job(request)
 
     async def cancel(self, request: Request) -> EncodedResponse:
-        """Ends the job; one that is over stays as it is."""
+        """Cancel the job; one that has ended does not change."""
         await self.jobs.cancel(await self._job(request))
         return await self.job(request)
 
     async def events(self, request: Request) -> EncodedResponse | EventStreamResponse:
-        """A page of events; as a stream for who accepts only that."""
+        """Return a page of events, or the stream for a client that accepts only that."""
         if "text/event-stream" in request.headers.get("accept", "").lower():
             return await self.stream(request)
         job = await self._job(request)
@@ -220,7 +223,7 @@ class BackendContext:
         return json_answer(events_view(job.job_id, found, since_seq))
 
     async def stream(self, request: Request) -> EventStreamResponse:
-        """Events as they happen."""
+        """Return the stream of events."""
         job = await self._job(request)
         since_seq = _whole(request, "since_seq", 0, -1, MAX_SEQ)
         last = request.headers.get("last-event-id", "")
@@ -229,7 +232,7 @@ class BackendContext:
         return EventStreamResponse(frames(self.jobs, job.job_id, since_seq))
 
     async def metrics(self, request: Request) -> EncodedResponse:
-        """Points of the curves."""
+        """Return points of the metrics."""
         job = await self._job(request)
         after = _whole(request, "after_step", -1, -1, MAX_SEQ) if "after_step" in request.query_params else None
         limit = _whole(request, "limit", 200, 1, MAX_PAGE)
@@ -237,7 +240,7 @@ class BackendContext:
         return json_answer({"points": [point_view(job.job_id, drawn) for drawn in found]})
 
     async def timeline(self, request: Request) -> EncodedResponse:
-        """The phases of the job, the last ones."""
+        """Return the last phases of the job."""
         job = await self._job(request)
         found = await self.jobs.records.last_events(job.job_id, list(PHASES), MAX_PAGE)
         return json_answer(timeline_view(job.job_id, found))

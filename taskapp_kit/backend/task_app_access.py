@@ -1,4 +1,4 @@
-"""Asking a task app: with which key, and whether that address may be called at all."""
+"""Open task apps: with which key, and whether the address may be called at all."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ VERIFY_SECONDS = 45.0
 
 @dataclass(frozen=True, slots=True)
 class CandidateKey:
-    """A key that may be the task app's. told: how it is called; None for asking without a key."""
+    """A key that may be the task app's. label: its name in results. key: None sends no key."""
 
-    told: str
+    label: str
     key: str | None = field(repr=False)
 
 
@@ -44,9 +44,9 @@ class TaskAppAccess:
         self._own_key = own_key
 
     async def candidates(self, org: str, url: str) -> list[CandidateKey]:
-        """The keys of this organisation whose name says that they open a task app, then the backend's own.
+        """Return the keys of this organisation that are named like a task app's, then the backend's own.
 
-        That one goes only where this backend trusts the address. Without any key, one candidate that is none.
+        That one is sent only where this backend trusts the address. Without any key: one candidate without a key.
         """
         found: list[CandidateKey] = []
         for name, ciphertext in sorted(await self._records.keys(org), key=lambda item: item[0] != NAME):
@@ -55,7 +55,7 @@ class TaskAppAccess:
             try:
                 found.append(CandidateKey(f"{name} (uploaded)", self._box.open(ciphertext)))
             except RequestError:
-                log.warning("a sealed key cannot be opened any more name=%s", name)
+                log.warning("a sealed key cannot be opened name=%s", name)
         if self._own_key and self.addresses.trusts(url):
             found.append(CandidateKey(f"{NAME} (of the backend)", self._own_key))
         return found[:MAX_TRIED] or [CandidateKey("none", None)]
@@ -66,7 +66,7 @@ class TaskAppAccess:
         return OpenedTaskApp(url, candidate.key, self.addresses, shown, retries)
 
     async def client(self, org: str, url: str, *, retries: int = RETRIES) -> OpenedTaskApp:
-        """A client with the key that the task app takes. Raises RequestError, TaskAppError: refused, unreachable."""
+        """Return a client with the key that the task app accepts. Raises RequestError, TaskAppError."""
         await self.addresses.admit(url)
         shown: list[str] = []
         last: TaskAppError | None = None
@@ -78,7 +78,7 @@ class TaskAppAccess:
                 await client.aclose()
                 if not isinstance(error, TaskAppError):
                     raise
-                last = client.told_again(error)
+                last = client.cleaned_error(error)
                 if error.status not in REFUSED:
                     raise last from None
             else:
@@ -92,9 +92,9 @@ class TaskAppAccess:
         ) from None
 
     async def verify(self, org: str, url: str) -> dict[str, Any]:
-        """What each key finds at `/health` and `/task_info`; `any_ok` when one of them finds both. Raises RequestError.
+        """Return what each key gets from `/health` and `/task_info`; `any_ok` when one gets both. Raises RequestError.
 
-        Where nobody answers, or too slowly, the other keys are not tried.
+        Without a response, or when it takes too long, the other keys are not tried.
         """
         await self.addresses.admit(url)
         results: list[dict[str, Any]] = []
@@ -108,7 +108,7 @@ class TaskAppAccess:
         return {"any_ok": any(result["ok"] for result in results), "endpoint_base_url": url, "results": results}
 
     async def _tried(self, url: str, candidate: CandidateKey, shown: list[str], until: float) -> dict[str, Any]:
-        result: dict[str, Any] = {"key": candidate.told, "ok": False}
+        result: dict[str, Any] = {"key": candidate.label, "ok": False}
         name = "health"
         try:
             client = self._open(url, candidate, shown, 0)
@@ -118,7 +118,7 @@ class TaskAppAccess:
                         await ask()
                         result[name] = {"ok": True, "status": 200}
             except TaskAppError as error:
-                raise client.told_again(error) from None
+                raise client.cleaned_error(error) from None
             finally:
                 await client.aclose()
             result |= {"ok": True, "found": "The task app answers /health and /task_info.", "do": ""}
@@ -132,5 +132,5 @@ class TaskAppAccess:
 
 
 def is_starting(error: TaskAppError) -> bool:
-    """Whether the task app, or a gateway before it, may only be starting."""
+    """Return whether the task app, or a gateway before it, may still be starting."""
     return isinstance(error, TaskAppUnreachable) or error.status in (502, 503, 504)

@@ -1,4 +1,4 @@
-"""A training backend asked over HTTP: jobs, their events and metrics, keys, trainers."""
+"""The HTTP client of a training backend: jobs, their events and metrics, keys, trainers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class BackendClient:
     """One backend. `async with BackendClient(url, key) as client: job = await client.create_job(payload)`
 
     url: with or without `/api`. api_key: sent as a Bearer to this address and nowhere else. timeout_seconds: for one
-    request. Redirects are not followed. What is only read is asked again when it broke; a job is created again only with
+    request. Redirects are not followed. Reads are sent again when they break; a job is created again only with
     its idempotency key.
 
     Every method raises BackendError (`status`) for a refusal and BackendUnreachable when there is no answer.
@@ -77,7 +77,7 @@ class BackendClient:
         return await self._write(f"rl/jobs/{_part(job_id)}/start", {})
 
     async def get_job(self, job_id: str, *, seconds: float | None = None) -> dict[str, Any]:
-        """The job as it stands. seconds: when no longer is to be waited; it is asked for once then."""
+        """Return the job. seconds: a shorter time limit; the request is sent once then."""
         return _object(await self._family("job", f"jobs/{_part(job_id)}", {}, seconds), self.url, "jobs")
 
     async def list_jobs(self, limit: int = 50, status: str | None = None) -> list[dict[str, Any]]:
@@ -113,7 +113,7 @@ class BackendClient:
     # the rest
 
     async def verify_task_app(self, url: str) -> dict[str, Any]:
-        """What the backend finds when it asks a task app itself; `any_ok` says whether it can."""
+        """Return what the backend finds when it calls a task app itself; `any_ok` says whether it can use it."""
         return await self._write("rl/verify_task_app", {"endpoint_base_url": url})
 
     async def trainer(self, trainer_id: str) -> dict[str, Any]:
@@ -122,23 +122,23 @@ class BackendClient:
 
     async def public_key(self) -> str:
         """The public key (base64) for which a task app's key is sealed."""
-        told = _object(await self._get("v1/crypto/public-key"), self.url, "v1/crypto/public-key")
-        if not isinstance(told.get("public_key"), str):
+        found = _object(await self._get("v1/crypto/public-key"), self.url, "v1/crypto/public-key")
+        if not isinstance(found.get("public_key"), str):
             raise odd(self.url, "v1/crypto/public-key", "has no public_key")
-        if told.get("alg") not in (None, "libsodium.sealedbox.v1"):
+        if found.get("alg") not in (None, "libsodium.sealedbox.v1"):
             raise odd(self.url, "v1/crypto/public-key", "is for another algorithm than libsodium.sealedbox.v1")
-        return str(told["public_key"])
+        return str(found["public_key"])
 
     async def put_env_key(self, name: str, ciphertext_b64: str) -> dict[str, Any]:
         """Leaves a sealed key with the backend."""
         return await self._write("v1/env-keys", {"name": name, "ciphertext_b64": ciphertext_b64})
 
     async def health(self) -> dict[str, Any]:
-        """`GET health`; asked once, so that it says how things are now."""
+        """`GET health`; sent once, so that it returns the present state."""
         return _object(await self._get("health", retries=0), self.url, "health")
 
     async def aclose(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         await self._transport.aclose()
 
     async def __aenter__(self) -> BackendClient:
@@ -167,14 +167,14 @@ class BackendClient:
     async def _family(
         self, what: str, path: str, query: Mapping[str, Any], seconds: float | None = None
     ) -> dict[str, Any] | list[Any]:
-        """A GET that a backend may have under rl/, learning/ or orchestration/; the one that answered is asked first."""
+        """A GET that a backend may have under rl/, learning/ or orchestration/; the one that answered last time comes first."""
         known = self._families.get(what)
         order = FAMILIES if known is None else (known, *(name for name in FAMILIES if name != known))
-        asked = f"?{urlencode(query)}" if query else ""
+        suffix = f"?{urlencode(query)}" if query else ""
         missing: BackendError | None = None
         for family in order:
             try:
-                found = await self._get(f"{family}/{path}{asked}", seconds=seconds)
+                found = await self._get(f"{family}/{path}{suffix}", seconds=seconds)
             except BackendError as error:
                 if error.status not in NO_SUCH_ROUTE:
                     raise
@@ -182,7 +182,7 @@ class BackendClient:
             else:
                 self._families[what] = family
                 return found
-        assert missing is not None, "at least one was asked"
+        assert missing is not None, "at least one was tried"
         raise missing
 
     async def _get(
@@ -190,7 +190,7 @@ class BackendClient:
     ) -> dict[str, Any] | list[Any]:
         limit = self.timeout_seconds if seconds is None else min(seconds, self.timeout_seconds)
         if retries is None:
-            retries = self.retries if seconds is None else 0  # whoever has no more time than that asks again himself
+            retries = self.retries if seconds is None else 0  # a caller with so little time repeats it itself
         shown = path.partition("?")[0]
         try:
             answer = await again(

@@ -1,4 +1,4 @@
-"""What went wrong with a backend, as the kit's own errors: one sentence with the address, what happened and what to do."""
+"""Failed requests to a backend as exceptions: one sentence with the address, what happened and what to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ NO_SUCH_ROUTE = frozenset({404, 405})
 def unreachable(
     lost: NoAnswer, url: str, path: str, *, may_act: bool = False, repeatable: bool = False
 ) -> BackendUnreachable:
-    """may_act: the request was no mere question, and the backend may be acting on it. repeatable: it had an idempotency key."""
+    """Return the error of a request without a response.
+
+    may_act: the backend may be acting on it. repeatable: it had an idempotency key.
+    """
     if lost.kind is Trouble.REFUSED:
         return BackendUnreachable(
             f"Nothing answers at {url}.", hint="Start the backend (taskapp backend serve), or check the address."
@@ -36,7 +39,7 @@ def unreachable(
 
 
 def refusal(answer: HttpResponse, url: str, path: str, key: str | None) -> BackendError:
-    """What an answer other than 200, 201 and 202 comes to."""
+    """Return the error of a response other than 200, 201 and 202."""
     status = answer.status
     if status in (401, 403):
         what = "the key" if key else "a request without a key"
@@ -49,13 +52,13 @@ def refusal(answer: HttpResponse, url: str, path: str, key: str | None) -> Backe
             status=status,
             hint="Give the address that it redirects to, if it is yours.",
         )
-    told = error_members(answer, key)
-    if told is not None:
-        lines = "".join(f"\n  {line}" for line in told.fields)
+    error = error_members(answer, key)
+    if error is not None:
+        lines = "".join(f"\n  {line}" for line in error.fields)
         return BackendError(
-            f"{url}/{path} answers {status} ({told.code}): {ended(told.message)}",
+            f"{url}/{path} answers {status} ({error.code}): {ended(error.message)}",
             status=status,
-            hint=told.hint + lines,
+            hint=error.hint + lines,
         )
     body = answer.json_object() or {}
     words = sentence(body.get("detail") or body.get("message") or body.get("error"), key)
@@ -65,10 +68,10 @@ def refusal(answer: HttpResponse, url: str, path: str, key: str | None) -> Backe
 
 
 def odd(url: str, path: str, what: str) -> BackendError:
-    """A good status with a body that cannot be used."""
+    """Return the error of a good status with a body that cannot be used."""
     return BackendError(f"The answer of {url}/{path} {what}.", status=200, hint=NO_BACKEND)
 
 
 def passing(error: BackendError) -> bool:
-    """Whether it may be over in a while: the backend is away, restarts, or has too much to do."""
+    """Return whether it may pass: the backend is not reachable, restarts, or is overloaded."""
     return isinstance(error, BackendUnreachable) or error.status >= 500 or error.status in (408, 429)

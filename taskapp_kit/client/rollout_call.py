@@ -1,10 +1,10 @@
-"""One rollout asked of a task app, through whatever breaks on the way.
+"""Run one rollout on a task app, whatever breaks on the way.
 
 The POST is sent once. It is sent again only where that cannot play a second episode: the server says that it refused
 before anything ran, the connection never stood, or the caller gave an `Idempotency-Key`.
 
-A rollout that was only submitted (202) is cancelled when its caller gives up: nobody would fetch it. One with an
-idempotency key is left to run: another caller may have joined it, and this one may come again.
+A rollout that was only submitted (202) is cancelled when its caller gives up, because its result would never be fetched.
+One with an idempotency key runs on: another caller may have joined it, and this one may come again.
 """
 
 from __future__ import annotations
@@ -142,10 +142,10 @@ class RolloutCall:
             raise self._out_of_hops() from None
         if answer.status != 200:
             raise self._refused(answer, fetched=fetched)
-        told = answer.json_object()
-        if told is None:
+        body = answer.json_object()
+        if body is None:
             raise not_json(answer, self.url, PATH)
-        return told
+        return body
 
     def _headers(self) -> dict[str, str]:
         headers = {} if self.idempotency_key is None else {"Idempotency-Key": self.idempotency_key}
@@ -211,7 +211,7 @@ class RolloutCall:
         return next_address(accepted.url, accepted.headers["location"])
 
     async def _cancel(self) -> bool:
-        """Whether a rollout that nobody waits for any more was cancelled."""
+        """Cancel a submitted rollout whose caller gave up; return whether it was cancelled."""
         if not self._running or self.idempotency_key is not None:
             return False
         try:
@@ -270,7 +270,7 @@ class RolloutCall:
 
 
 def _worth_another(answer: HttpResponse, told: ErrorMembers | None, *, fetched: bool) -> bool:
-    """Whether a rollout that has an idempotency key may end otherwise when it is asked for again.
+    """Whether a rollout that has an idempotency key may end differently when it is sent again.
 
     fetched: the answer came to a GET: a result that is not there (any longer) can be had by the key.
     """
@@ -278,6 +278,6 @@ def _worth_another(answer: HttpResponse, told: ErrorMembers | None, *, fetched: 
         return True
     if told is None:
         return answer.status in (408, 429) or answer.status >= 500
-    if told.boundary:  # it ran and failed, and would be answered as that failure again; but if it was cancelled
+    if told.boundary:  # it ran and failed, and would give that failure again, unless it was cancelled
         return told.boundary == "cancelled"
     return answer.status >= 500 and told.code != "missing_environment_api_key"

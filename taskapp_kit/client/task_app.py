@@ -1,4 +1,4 @@
-"""A task app asked over HTTP: `TaskAppClient`, and `SyncTaskAppClient`, which does the same and blocks."""
+"""The HTTP clients of a task app: `TaskAppClient`, and `SyncTaskAppClient`, which blocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from taskapp_kit.contract.wire import RolloutRequest
 
 REQUEST_SECONDS = 60.0
-"""For a request that plays nothing."""
+"""For a request that is no rollout."""
 MAX_KEY = 255
 Refuse = Callable[[str], str | None]
 """Called with the IP address of every connection before it is made: why there is none, as a sentence, or None."""
@@ -35,7 +35,7 @@ class TaskAppClient:
     rollout may take, tries included. retries: how often something that may be repeated is. hop_seconds: how long one
     redirect or poll may take to answer; the POST itself is given the rollout's whole time, because a server without a
     gateway answers at the end. headers: further ones for every request (`Modal-Key`, `Modal-Secret`).
-    refuse: is asked for the IP address of every connection; a sentence that it returns is why there is none.
+    refuse: is called with the IP address of every connection before it is made; returns why there is none, or None.
 
     Redirects are followed only where they are 303 and stay at this server. Raises ConfigError for an address or a key
     that cannot be used.
@@ -63,7 +63,7 @@ class TaskAppClient:
         self._rng = random.Random()
 
     async def health(self) -> dict[str, Any]:
-        """`GET /health`. Raises TaskAppError, TaskAppUnreachable; asked once, so that it says how things are now."""
+        """`GET /health`. Raises TaskAppError, TaskAppUnreachable; sent once, so that it returns the present state."""
         return await self._object("/health", retries=0)
 
     async def info(self) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class TaskAppClient:
         return await call.answer()
 
     async def aclose(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         await self._transport.aclose()
 
     async def __aenter__(self) -> TaskAppClient:
@@ -182,7 +182,7 @@ class TaskAppClient:
 
 
 class SyncTaskAppClient:
-    """TaskAppClient for code that blocks; its arguments and errors. Works inside a running event loop, which stands still.
+    """TaskAppClient for code that blocks, with the same arguments and errors; inside a running event loop it blocks the loop.
 
     Each call opens and closes its own connections, so an instance may be shared by threads.
     """
@@ -249,10 +249,10 @@ class SyncTaskAppClient:
         return run(once())
 
 
-def _seconds(told: float) -> float:
-    if not 0 < told < math.inf:
+def _seconds(given: float) -> float:
+    if not 0 < given < math.inf:
         raise ConfigError("A rollout's timeout is a number of seconds above 0.")
-    return told
+    return given
 
 
 def _body(request: RolloutRequest | Mapping[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""What went wrong with a task app, as the kit's own errors: one sentence with the server, what happened and what to do."""
+"""Failed requests to a task app as exceptions: one sentence with the server, what happened and what to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ NO_KEY_CODES = frozenset({"unauthorised", "unauthorized"})
 def unreachable(
     lost: NoAnswer, url: str, path: str, *, may_run: bool = False, repeatable: bool = False
 ) -> TaskAppUnreachable:
-    """may_run: the request was a rollout, and the task app may be playing it. repeatable: it had an idempotency key."""
+    """Return the error of a request without a response.
+
+    may_run: it was a rollout, which may run there. repeatable: it had an idempotency key.
+    """
     if lost.kind is Trouble.REFUSED:
         return TaskAppUnreachable(f"Nothing answers at {url}.", hint=START_IT)
     if lost.kind is Trouble.PROXY:
@@ -28,50 +31,50 @@ def unreachable(
     if repeatable:
         return TaskAppUnreachable(
             f"{url}{path} {lost.why}; the rollout may still run there.",
-            hint="Ask for it again with the same idempotency key: the task app plays once.",
+            hint="Send it again with the same idempotency key: the task app plays once.",
         )
     return TaskAppUnreachable(
-        f"{url}{path} {lost.why}; the rollout may still run there, so it was not asked for again.",
-        hint="With an idempotency key a rollout can be asked for again without playing twice.",
+        f"{url}{path} {lost.why}; the rollout may still run there, so it was not sent again.",
+        hint="With an idempotency key a rollout can be sent again without playing twice.",
     )
 
 
 def refusal(answer: HttpResponse, url: str, path: str, key: str | None) -> TaskAppError:
-    """What an answer other than 200 comes to."""
-    told = error_members(answer, key)
-    known = told is not None and told.code == "admin_only"  # the key is valid, and may not ask for that
-    if (answer.status in (401, 403) and not known) or (told is not None and told.code in NO_KEY_CODES):
+    """Return the error of a response other than 200."""
+    error = error_members(answer, key)
+    known = error is not None and error.code == "admin_only"  # the key is valid, but not allowed to do that
+    if (answer.status in (401, 403) and not known) or (error is not None and error.code in NO_KEY_CODES):
         what = "the key" if key else "a request without a key"
         return TaskAppError(
             f"{url} refuses {what}.",
             status=answer.status,
-            code=told.code if told is not None else "unauthorised",
+            code=error.code if error is not None else "unauthorised",
             hint="Give the key that the task app was started with, ENVIRONMENT_API_KEY there.",
         )
-    if told is None:
+    if error is None:
         return TaskAppError(f"{url}{path} answered {answer.status}.", status=answer.status, hint=NO_TASK_APP)
-    if told.boundary:
-        ids = f"rollout {told.rollout_id or '-'}, error id {told.error_id or '-'}; see the server's log"
-        message = f"The rollout failed at boundary {told.boundary} ({told.code}): {ended(told.message)}"
-        return _error(message, f"{told.hint} ({ids})".strip(), answer, told)
-    lines = "".join(f"\n  {line}" for line in told.fields)
-    message = f"{url} answers {answer.status} ({told.code}): {ended(told.message)}"
-    return _error(message, told.hint + lines, answer, told)
+    if error.boundary:
+        ids = f"rollout {error.rollout_id or '-'}, error id {error.error_id or '-'}; see the server's log"
+        message = f"The rollout failed at boundary {error.boundary} ({error.code}): {ended(error.message)}"
+        return _error(message, f"{error.hint} ({ids})".strip(), answer, error)
+    lines = "".join(f"\n  {line}" for line in error.fields)
+    message = f"{url} answers {answer.status} ({error.code}): {ended(error.message)}"
+    return _error(message, error.hint + lines, answer, error)
 
 
 def not_json(answer: HttpResponse, url: str, path: str) -> TaskAppError:
-    """A 200 that holds something else than was asked for."""
+    """Return the error of a 200 whose body is not JSON."""
     return TaskAppError(
         f"{url}{path} answered with something other than JSON.", status=answer.status, code="not_json", hint=NO_TASK_APP
     )
 
 
-def _error(message: str, hint: str, answer: HttpResponse, told: ErrorMembers) -> TaskAppError:
+def _error(message: str, hint: str, answer: HttpResponse, error: ErrorMembers) -> TaskAppError:
     return TaskAppError(
         message,
         status=answer.status,
-        code=told.code,
-        boundary=told.boundary,
-        rollout_id=told.rollout_id,
+        code=error.code,
+        boundary=error.boundary,
+        rollout_id=error.rollout_id,
         hint=hint,
     )

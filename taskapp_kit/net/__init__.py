@@ -1,1 +1,1 @@
-"""What crosses HTTP, in either direction: addresses, one request, proxies, redirects, JSON bodies, event streams."""
+"""Everything that crosses HTTP, in either direction: requests sent and received, addresses, keys, errors, event streams."""

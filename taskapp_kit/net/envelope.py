@@ -1,4 +1,4 @@
-"""What a server says when it refuses or breaks, read from its answer: bounded, cleaned, never its raw body."""
+"""Read the error envelope of a response: bounded, cleaned, never the raw body. `error_response.py` writes it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ErrorMembers:
 
 
 def error_members(answer: HttpResponse, key: str | None = None) -> ErrorMembers | None:
-    """The envelope of an answer; None when there is none. key: never comes back, nor a part of it."""
+    """Return the envelope of a response; None when there is none. key: is taken out of every text, also in part."""
     body = answer.json_object()
     detail = body.get("detail") if body is not None else None
     error = detail.get("error") if isinstance(detail, Mapping) else None
@@ -51,7 +51,7 @@ def error_members(answer: HttpResponse, key: str | None = None) -> ErrorMembers 
 
 
 def sentence(text: Any, key: str | None = None, least: int = LEAST_FRAGMENT) -> str:
-    """A server's words in one bounded line, without control characters and without any part of the key."""
+    """Return a server's text as one bounded line, without control characters and without any part of the key."""
     if not isinstance(text, str):
         return ""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 4 * MAX_MESSAGE]).split())
@@ -60,12 +60,12 @@ def sentence(text: Any, key: str | None = None, least: int = LEAST_FRAGMENT) -> 
 
 
 def ended(text: str) -> str:
-    """The text with a full stop."""
+    """Return the text with a full stop."""
     return text if not text or text.endswith((".", "!", "?", "…")) else f"{text}."
 
 
 def _fields(error: Mapping[str, Any], key: str | None) -> tuple[str, ...]:
-    """`body.env.seed: should be less`, one for each wrong field but those whose sentence the message has already."""
+    """`body.env.seed: should be less`, one for each wrong field except those whose sentence is in the message."""
     given, message = error.get("fields"), error.get("message")
     lines = []
     for item in given[:MAX_FIELDS] if isinstance(given, list) else ():

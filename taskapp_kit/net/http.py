@@ -42,7 +42,7 @@ MAX_DEPTH = 254
 
 Guard = Callable[[str, str], str | None]
 """Called with a host name ("" where it is not known) and an IP address before a connection: why there is none, or None."""
-CHECK_PROXY = "Look at HTTPS_PROXY, HTTP_PROXY and ALL_PROXY; NO_PROXY names the hosts that are asked without one."
+CHECK_PROXY = "Look at HTTPS_PROXY, HTTP_PROXY and ALL_PROXY; NO_PROXY names the hosts that are reached without one."
 
 
 class Trouble(Enum):
@@ -56,7 +56,7 @@ class Trouble(Enum):
     CONNECT = "cannot be connected to"
     PROXY = "is behind a proxy that cannot be connected to"
     FORBIDDEN = "is not called"
-    UNSENDABLE = "cannot be asked so: a header or the address holds what HTTP cannot carry"
+    UNSENDABLE = "cannot be sent this request: a header or the address holds what HTTP cannot carry"
     TIMEOUT = "did not answer in time"
     DROPPED = "dropped the connection before its answer was whole"
     TRUNCATED = "dropped the connection before its answer was complete"
@@ -383,7 +383,7 @@ def _no_answer(error: Exception, refusals: list[AddressRefused], seconds: float 
                 return NoAnswer(Trouble.REFUSED)
             return NoAnswer(Trouble.CONNECT, f"cannot be connected to: {os.strerror(error.errno)}")
         case aiohttp.InvalidURL():
-            return NoAnswer(Trouble.UNSENDABLE, "is no address that can be asked")
+            return NoAnswer(Trouble.UNSENDABLE, "is no address that a request can be sent to")
         case aiohttp.ClientPayloadError():
             return NoAnswer(Trouble.TRUNCATED)
         case aiohttp.ClientResponseError():

@@ -1,4 +1,4 @@
-"""What kind of address an IP address is: public, or which of the kinds that a stranger must not make a server call."""
+"""What kind of address an IP address is: public, or one of the kinds that a client must not make a server call."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NO_NETWORK = (ipaddress.ip_address("::"), ipaddress.ip_address("::1"))
 
 
 def embedded(address: Address) -> ipaddress.IPv4Address | None:
-    """The IPv4 address inside an IPv6 one: mapped, compatible, NAT64, 6to4, Teredo, ISATAP; None when there is none."""
+    """Return the IPv4 address inside an IPv6 one: mapped, compatible, NAT64, 6to4, Teredo, ISATAP; None when there is none."""
     if not isinstance(address, ipaddress.IPv6Address):
         return None
     if address.ipv4_mapped is not None:
@@ -54,17 +54,17 @@ def embedded(address: Address) -> ipaddress.IPv4Address | None:
 
 
 def is_metadata(address: Address) -> bool:
-    """Whether a cloud tells its machines their secrets at this address."""
+    """Return whether a cloud gives its machines their credentials at this address."""
     return address in METADATA or embedded(address) in METADATA
 
 
 def is_metadata_name(host: str) -> bool:
-    """The same for a name, as `read_url` writes it."""
+    """Return the same for a name, as `read_url` writes it."""
     return host in METADATA_NAMES
 
 
 def kind_of(address: Address) -> str | None:
-    """The kind in words, "a private address"; None for a public one."""
+    """Return the kind as a phrase, "a private address"; None for a public one."""
     if address.is_unspecified:
         return "an unspecified address"
     if address.is_loopback:

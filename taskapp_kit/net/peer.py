@@ -1,4 +1,4 @@
-"""What an application tells the server that runs it about the caller at the other end of a connection."""
+"""What the application and the HTTP server that runs it share about one connection."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ PEER = "taskapp_kit.peer"
 
 @dataclass(slots=True, eq=False)
 class Peer:
-    """One for each connection; the key check and answers write it, the server reads it, and sets `gone`.
+    """One for each connection; the key check and responses write it, the server reads it, and sets `gone`.
 
-    keyed: a request on this connection presented a valid key. gone: the connection is over. unsent: what an answer under
-    way keeps in memory until it is sent; readers of the same object share it. unsent_bytes: its size.
+    keyed: a request on this connection had a valid key. gone: the connection is closed. unsent: what a response holds in
+    memory until it is sent; readers of the same object share it. unsent_bytes: its size.
     """
 
     keyed: bool = False
@@ -23,11 +23,11 @@ class Peer:
     unsent_bytes: int = 0
 
     def holds(self, unsent: object, size: int) -> None:
-        """An answer keeps this in memory until it is sent; None, 0: nothing any more."""
+        """Set what a response holds in memory until it is sent; None, 0: nothing."""
         self.unsent, self.unsent_bytes = unsent, size
 
 
 def peer_of(scope: Any) -> Peer:
-    """The peer of an ASGI scope; one that nobody reads when the server gives none."""
+    """Return the peer of an ASGI scope; a new, unused one under a server that sets none."""
     found = scope.get(PEER)
     return found if isinstance(found, Peer) else Peer()

@@ -1,4 +1,4 @@
-"""Which proxy stands between here and a server: the one that the usual variables name, never for this machine itself.
+"""Which proxy a request goes through: the one that the usual variables name, and none for this machine itself.
 
 HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, in either case, as the standard library reads them (on macOS the system's
 settings, too, when none is set). NO_PROXY may also name networks: `10.0.0.0/8`. No netrc is read.
@@ -15,14 +15,14 @@ from urllib.parse import unquote, urlsplit
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """url: without its user and password. headers: what it is told itself, those two among it."""
+    """url: without user and password. headers: what is sent to the proxy itself, its user and password among it."""
 
     url: str
     headers: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 def proxy_for(url: str) -> Proxy | None:
-    """The proxy for that address; None goes straight there. Raises ValueError (a clause about `url`) for an unusable one."""
+    """Return the proxy for that address, or None. Raises ValueError (a clause about `url`) for one that cannot be used."""
     from urllib.request import getproxies, proxy_bypass
 
     parts = urlsplit(url)
@@ -48,7 +48,7 @@ def proxy_for(url: str) -> Proxy | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name or address means this machine, however it is written (`127.1`)."""
+    """Return whether a host's name or address means this machine, however it is written (`127.1`)."""
     host = host.rstrip(".").lower()
     if host == "localhost" or host.endswith(".localhost"):
         return True
@@ -57,7 +57,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_unspecified(host: str) -> bool:
-    """`0.0.0.0` reaches this machine from here; for whom else it is open nobody can say."""
+    """Whether it is `0.0.0.0` or `::`, which reach this machine from here."""
     address = _address(host)
     return address is not None and address.is_unspecified
 

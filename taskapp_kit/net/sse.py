@@ -110,7 +110,7 @@ def _slices(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class FrameTooLarge(ValueError):
-    """A frame, or a line of one, is larger than this client keeps."""
+    """A frame, or a line of one, is larger than the reader accepts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class SseReader:
     _size: int = 0
 
     def feed(self, chunk: bytes) -> list[Frame]:
-        """The frames that this piece completes. Raises FrameTooLarge."""
+        """Return the frames that this piece completes. Raises FrameTooLarge."""
         if not chunk:
             return []
         if self._after_cr:

@@ -1,4 +1,4 @@
-"""The keys that open the door: kept as SHA-256 digests, compared in constant time, re-read from a file when it changes.
+"""The valid API keys: stored as SHA-256 digests, compared in constant time, read again from a file when it changes.
 
 `key_file.py` has the format of that file. The label, never the key, goes into log lines and stored rollouts.
 """
@@ -21,7 +21,7 @@ __all__ = ["CHECK_SECONDS", "KeyHolder", "Keys"]
 log = logging.getLogger("taskapp_kit.serve")
 
 CHECK_SECONDS = 1.0
-"""The key file is looked at once in this time at most."""
+"""The key file is checked once in this time at most."""
 Known = list[tuple[bytes, KeyHolder]]
 
 
@@ -30,7 +30,7 @@ class Keys:
 
     def __init__(self, keys: Iterable[tuple[str, str]] = (), file: Path | None = None) -> None:
         """keys: (label, key) pairs. file: a key file, read now; raises ConfigError when it cannot be."""
-        # what stands in a variable is the operator's own
+        # the keys in variables are the operator's own
         self._fixed: Known = [
             (digest, KeyHolder(label, admin=True)) for label, key in keys for digest in digests_of(key)
         ]
@@ -52,7 +52,7 @@ class Keys:
 
     @classmethod
     def of(cls, settings: Settings) -> Keys:
-        """The keys that the settings name."""
+        """Return the keys that the settings name."""
         named: list[tuple[str, str]] = []
         if settings.environment_api_key:
             named.append(("environment", settings.environment_api_key))
@@ -65,13 +65,13 @@ class Keys:
         return f"Keys({'some' if self._all else 'none'} configured)"
 
     def configured(self) -> bool:
-        """True when at least one key is valid now."""
+        """Return whether at least one key is valid now."""
         if self._file is not None:
             self._refresh()
         return bool(self._all)
 
     def match(self, candidates: Iterable[bytes]) -> KeyHolder | None:
-        """Who holds the key that one of the candidates is, else None. Every pair is compared, without early exit.
+        """Return the holder of the key that one of the candidates is, or None. Every pair is compared, without early exit.
 
         A key that is both in a setting and in the file is the file's: its label, quota and admin flag.
         """
@@ -98,8 +98,8 @@ class Keys:
         except (OSError, ConfigError) as error:
             if self._stamp is not None:
                 reason = str(error) if isinstance(error, ConfigError) else f"{self._file}: {error.strerror}"
-                log.error("key file unusable, none of its keys is valid until it is mended: %s", reason)
-            self._from_file, self._stamp = [], None  # closed by default: a file taken away takes its keys along
+                log.error("key file unusable, none of its keys is valid until it is fixed: %s", reason)
+            self._from_file, self._stamp = [], None  # closed by default: without the file its keys are not valid
         self._all = self._fixed + self._from_file
 
 

@@ -1,4 +1,4 @@
-"""How a route is declared, and what it works with."""
+"""How a route is declared, and what its function receives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from taskapp_kit.serve.telemetry.metrics import Metrics
 
 @dataclass(frozen=True, slots=True)
 class RouteContext:
-    """What routes work with."""
+    """What the function of a route receives."""
 
     service: Service
     live: LiveRollouts
@@ -38,8 +38,8 @@ Handler = Callable[[RouteContext, Request], Awaitable[EncodedResponse | EventStr
 class RouteSpec:
     """One route: `answer` is a plain function. The models only document it in OpenAPI.
 
-    method: the verb; a GET of "/" also answers HEAD. parameters: OpenAPI's, for query, path and headers. streams: the
-    answer may be a stream of events. accepted_model: of a 202. other_media_types: those that `Accept` may ask for.
+    method: the HTTP method; a GET of "/" also handles HEAD. parameters: OpenAPI's, for query, path and headers. streams: the
+    response may be a stream of events. accepted_model: of a 202. other_media_types: those that `Accept` may ask for.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Routes are answered without a detour through FastAPI: nothing is parsed or validated a second time."""
+"""Call route functions directly: FastAPI documents the routes, and parses and validates nothing."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from taskapp_kit.serve.route import RouteContext, RouteSpec
 log = logging.getLogger("taskapp_kit.serve")
 
 CLIENT_GONE = 499
-"""The status under which a request counts whose caller hung up before the answer; nobody is sent it."""
+"""The status in the metrics of a request whose client closed the connection first; it is never sent."""
 
 
 class DirectRoute(APIRoute):
-    """A route that OpenAPI knows and that runs its function at once: nothing is solved or validated a second time."""
+    """A route that is in the OpenAPI document and calls its function without FastAPI's dependencies and validation."""
 
     direct: ASGIApp
     allowed: list[str]
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
+        """Handle one request."""
         if scope["method"] in (self.methods or ()):
             await self.direct(scope, receive, send)
         else:
@@ -41,16 +41,16 @@ class DirectRoute(APIRoute):
 
 
 def direct_routes(specs: Sequence[RouteSpec], context: RouteContext) -> list[DirectRoute]:
-    """The routes as FastAPI's router takes them."""
+    """Return the routes for FastAPI's router."""
     routes = [_direct_route(spec, context) for spec in specs]
-    for route in routes:  # a path may have several, one for each verb
+    for route in routes:  # a path may have several, one for each method
         route.allowed = [verb for other in routes if other.path == route.path for verb in other.methods or ()]
     return routes
 
 
 def _direct_route(spec: RouteSpec, context: RouteContext) -> DirectRoute:
     async def documented(_: Request) -> Response:
-        raise AssertionError("a direct route is answered by its own function")
+        raise AssertionError("a direct route is handled by its own function")
 
     methods = [spec.method, "HEAD"] if spec.path == "/" else [spec.method]
     name = spec.answer.__name__

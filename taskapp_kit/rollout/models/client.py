@@ -1,4 +1,4 @@
-"""HttpModelClient: the only way out. It asks OpenAI-compatible endpoints for chat completions; one for each process.
+"""HttpModelClient sends chat completions to OpenAI-compatible endpoints; there is one for each process.
 
 What it is made of: where it may call (`net.addresses`), whose key goes along (`credentials`), how many calls a host gets
 at once (`concurrency`), what is asked again (`retry`), how an answer is read (`response`), and what is stored (`cache`).
@@ -43,7 +43,7 @@ MOST_REMEMBERED = 4096
 
 @dataclass(frozen=True, slots=True)
 class ResolvedEndpoint:
-    """What is known of an address before it is called. own_key: the server's, where one belongs there."""
+    """What is known of an address before it is called. own_key: the server's own key for it, if there is one."""
 
     called: ParsedUrl
     own_key: str | None
