@@ -75,14 +75,14 @@ class ModelConnections:
         try:
             answer = await self._transport.send("POST", called.url, body=body, headers=headers, seconds=None)
             if 300 <= answer.status < 400:
-                answer = await self._follow(answer, headers)
+                answer = await self._follow(called, answer, headers)
         except NoAnswer as lost:
             raise self._failed(lost, called) from None
         if answer.status == 200:
             return ModelHttpResponse(200, answer.body)
         return ModelHttpResponse(answer.status, answer.body, retry_after(answer.headers, now()))
 
-    async def _follow(self, answer: HttpResponse, headers: Mapping[str, str] | None) -> HttpResponse:
+    async def _follow(self, called: ParsedUrl, answer: HttpResponse, headers: Mapping[str, str] | None) -> HttpResponse:
         status = answer.status
         try:
             answer = await follow(
@@ -98,7 +98,7 @@ class ModelConnections:
             if not 300 <= status < 400:
                 return answer
             next_address(answer.url, answer.headers.get("location"))
-            where = ""
+            where = f" to {called.place}"  # a redirect other than a 303, at the same server
         except ForeignRedirect as foreign:
             where = f" to {foreign.place}" if foreign.place else ""
         except OutOfHops:
