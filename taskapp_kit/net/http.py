@@ -247,8 +247,9 @@ class Transport:
             raise _no_answer(error, refusals, silence_seconds if seconds is None else seconds) from None
 
     async def _body(self, response: aiohttp.ClientResponse) -> bytes:
-        cut = response.status != 200 and self.max_error_bytes is not None
-        limit = self.max_error_bytes if cut and self.max_error_bytes is not None else self.max_body_bytes
+        limit, cut = self.max_body_bytes, False
+        if response.status != 200 and self.max_error_bytes is not None:
+            limit, cut = self.max_error_bytes, True
         length = response.content_length
         if length is not None and length <= limit and "Content-Encoding" not in response.headers:
             return await response.read()
