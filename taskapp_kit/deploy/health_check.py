@@ -56,8 +56,6 @@ def ask_health(
     except NoAnswer as lost:
         if lost.kind is Trouble.TOO_LARGE:
             return HealthResponse(lost.status)
-        if lost.kind in (Trouble.TIMEOUT, Trouble.CONNECT_TIMEOUT):
-            return f"no answer within {seconds:.2g} s"
         return f"no answer: it {lost.why}"
 
 

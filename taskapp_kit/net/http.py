@@ -244,7 +244,7 @@ class Transport:
                 content = await self._body(response)
                 return HttpResponse(response.status, content, _lower(response.headers), url)
         except (_aiohttp().ClientError, OSError, ValueError) as error:
-            raise _no_answer(error, refusals, silence_seconds if seconds is None else seconds) from None
+            raise _no_answer(error, refusals, seconds, silence_seconds) from None
 
     async def _body(self, response: aiohttp.ClientResponse) -> bytes:
         limit, cut = self.max_body_bytes, False
@@ -284,7 +284,7 @@ class Transport:
             async with self._request(verb, url, body, headers, seconds, silence_seconds, refusals) as response:
                 yield response
         except (_aiohttp().ClientError, OSError, ValueError) as error:
-            raise _no_answer(error, refusals, silence_seconds if seconds is None else seconds) from None
+            raise _no_answer(error, refusals, seconds, silence_seconds) from None
 
     def _request(
         self,
@@ -355,7 +355,9 @@ class Transport:
         return self._session
 
 
-def _no_answer(error: Exception, refusals: list[AddressRefused], seconds: float | None) -> NoAnswer:
+def _no_answer(
+    error: Exception, refusals: list[AddressRefused], seconds: float | None, silence_seconds: float | None
+) -> NoAnswer:
     """What an exception of aiohttp means. Its own text may hold the address with its query, so it is not repeated."""
     import aiohttp
 
@@ -372,7 +374,8 @@ def _no_answer(error: Exception, refusals: list[AddressRefused], seconds: float 
         case aiohttp.ConnectionTimeoutError():
             return NoAnswer(Trouble.CONNECT_TIMEOUT)
         case TimeoutError():
-            return NoAnswer(Trouble.TIMEOUT, f"did not answer within {seconds:g} s" if seconds is not None else "")
+            waited = silence_seconds if isinstance(error, aiohttp.SocketTimeoutError) else seconds
+            return NoAnswer(Trouble.TIMEOUT, f"did not answer within {waited:g} s" if waited is not None else "")
         case aiohttp.ClientConnectorCertificateError():
             return NoAnswer(Trouble.CERTIFICATE)
         case aiohttp.ClientConnectorDNSError():
