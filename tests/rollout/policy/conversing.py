@@ -69,7 +69,7 @@ def talk(
     """One episode; it ends by itself, or after the last of `said`. Every body passes the strictest vendor's check."""
     spec = app.freeze()
     request = a_request(None, policy_config=policy_config or {}, mode=mode, **given)
-    plan = RequestPlanner(spec, app.file.parent).plan(request, own=NoPolicy()).plan
+    plan = RequestPlanner(spec, app.file.parent).plan(request, own=NoPolicy())
     if not callable(said):
         plan.max_turns = len(said)
     asking = read_asking(
