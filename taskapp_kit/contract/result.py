@@ -36,6 +36,7 @@ class RolloutResult:
     digest: None when the episode failed (one whose scoring failed has a digest: it can be scored later).
     observation_digest: None then too, and when the caller requested no images. cause: the exception behind a failure, for
     the log. warnings: messages for the caller. seconds: in environment, policy and scoring.
+    inference_url: the model's address, with no key in it. correlation_id: the caller's id of the trace.
 
     final_state, judging (every call of a judge) and second_calls (of models that the environment called) are private:
     they are stored separately and are in no answer.
@@ -69,6 +70,8 @@ class RolloutResult:
     second_calls: list[Json] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    inference_url: str | None = None
+    correlation_id: str | None = None
     rollout_id: str = ""
     created_at: float = 0.0
     versions: dict[str, str | None] = field(default_factory=dict)

@@ -74,6 +74,8 @@ class RolloutPlayer:
         plan, control, events, episode = self._plan, self._control, self._events, self._episode
         trajectory = fold(events)
         given: dict[str, Any] = {
+            "inference_url": plan.inference_url,
+            "correlation_id": plan.correlation_id,
             "ops_executed": episode.ops,
             "warnings": [*plan.warnings, *episode.warnings, *_missing_tokens(plan, events)],
             "seconds": {"environment": episode.environment_seconds, "policy": episode.policy_seconds, "scoring": 0.0},
@@ -168,4 +170,7 @@ def given_up(plan: EpisodePlan, events: list[Event], failure: Failure) -> Rollou
     events.append(Failed(failure.boundary, failure.code, failure.message, failure.error_id, failure.hint))
     trajectory = fold(events)
     trajectory.status, trajectory.stop_reason = "failed", failure.code
-    return RolloutResult.of_events(plan.request, plan.policy, events, trajectory, failure=failure)
+    return RolloutResult.of_events(
+        plan.request, plan.policy, events, trajectory, failure=failure,
+        inference_url=plan.inference_url, correlation_id=plan.correlation_id,
+    )  # fmt: skip

@@ -61,7 +61,7 @@ class RequestPlanner:
 
         Raises RequestError naming the field, Unavailable for a part that is not here.
         """
-        _check_addressing(request)
+        url, trace = _addressing(request)
         spec = find_environment(self.spec, request.env.env_name)
         read = read_config(spec, request.env.config)
         spec = spec.configured(read.arguments)
@@ -104,6 +104,8 @@ class RequestPlanner:
                 *(skipped_warning(self.spec, spec.name) if self.skip_judges else ()),
             ],
             skip_judges=self.skip_judges,
+            inference_url=url,
+            correlation_id=trace,
         )
 
     def instance(self, environment: str | None, split: str | None, seed: int) -> Instance:
@@ -128,8 +130,10 @@ class RequestPlanner:
         """The name of the policy that the request asks for. Raises RequestError."""
         spec = find_environment(self.spec, request.env.env_name)
         config = request.policy.config
-        url = inference_url(config, request.inference_url)
-        return chosen_name(self.spec, spec.name, config, request.policy.policy_name, url)
+        given = given_url(config, request.inference_url)
+        return chosen_name(
+            self.spec, spec.name, config, request.policy.policy_name, None if given is None else given[0]
+        )
 
     def _policy(
         self, request: RolloutRequest, spec: EnvironmentSpec, instance: Instance, recording: Recording | None
@@ -154,16 +158,19 @@ def _lower(declared: int | None, asked: int | None) -> int | None:
     return min(given) if given else None
 
 
-def _check_addressing(request: RolloutRequest) -> None:
-    """Raises RequestError for a model's address that is no text and for a correlation id with control characters.
+def _addressing(request: RolloutRequest) -> tuple[str | None, str | None]:
+    """The model's address, with no key in it, and the correlation id.
 
+    Raises RequestError for an address that is no text and for a correlation id with control characters.
     Whichever policy acts: both are stored and returned.
     """
     config = request.policy.config
     given = given_url(config, request.inference_url)
-    trace = correlation_id(config, None if given is None else given[0], request.trace_correlation_id)
+    raw = None if given is None else given[0]
+    url = inference_url(config, request.inference_url)
+    trace = correlation_id(config, raw, request.trace_correlation_id)
     if trace is None or re.fullmatch(NO_CONTROL_CHARACTERS, trace) is not None:
-        return
+        return url, trace if url == raw else correlation_id(config, url, request.trace_correlation_id)
     loc = INFERENCE_URL if given is None else given[1]
     for name in CORRELATION_MEMBERS:
         if config.get(name) == trace:

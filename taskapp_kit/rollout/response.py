@@ -10,7 +10,6 @@ import orjson
 from taskapp_kit.contract.content import Content, Image, Json, as_object
 from taskapp_kit.contract.event_history import event_history
 from taskapp_kit.contract.events import to_json
-from taskapp_kit.contract.inference_url import correlation_id, inference_url
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.trajectory import PlayedStep, Turn
 
@@ -38,9 +37,7 @@ def response_body(rollout: Rollout, *, inline_image_bytes: int = INLINE_IMAGE_BY
     `/blobs/{hash}`.
     """
     request, trajectory, card = rollout.request, rollout.trajectory, rollout.scorecard
-    config = request.policy.config
-    url = inference_url(config, request.inference_url)
-    cid = correlation_id(config, url, request.trace_correlation_id)
+    url, cid = rollout.inference_url, rollout.correlation_id
     pictures = _Pictures(inline_image_bytes)
     events = rollout.events if request.record.return_trace else []
     initial = wire_observation(trajectory.initial, pictures)

@@ -237,6 +237,7 @@ class Service:
             result = await self._executor.play(rollout, tell, prompt=prompt, written=written)
             rollout.settling = True
             await self._store_result(rollout, result)
+            result.row = None  # a caller who keeps the result need not keep its encoded events too
         except asyncio.CancelledError:
             if rollout.stopped is None or rollout.task is None:
                 raise
@@ -282,7 +283,7 @@ class Service:
         return self.pinned_threads.hung + self.model_threads.hung
 
     async def drain(self, grace_seconds: float) -> None:
-        """Takes nothing new and waits for what runs; what still runs after the grace is cancelled, told and kept so."""
+        """Takes nothing new and waits for what runs; what still runs after the grace is cancelled, and stored as cancelled."""
         await self.places.drain(grace_seconds)
 
     async def _replayed(self, request: RolloutRequest, caller: Caller) -> tuple[RolloutRequest, Recording | None]:
@@ -385,7 +386,7 @@ class Service:
             self.places.give_back(caller)
 
     async def blob(self, sha256: str) -> bytes | None:
-        """A picture's PNG bytes by their SHA-256 (hex); None when it is not kept (any more)."""
+        """A picture's PNG bytes by their SHA-256 (hex); None when it is not stored (any more)."""
         shown = self._pictures.get(sha256)
         if shown is not None or self.store is None:
             return shown

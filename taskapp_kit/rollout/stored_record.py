@@ -10,7 +10,7 @@ import orjson
 
 from taskapp_kit.contract.content import Json, as_object
 from taskapp_kit.contract.events import SCHEMA_VERSION, EncodedEvents, from_json
-from taskapp_kit.contract.inference_url import inference_url, stored_url
+from taskapp_kit.contract.inference_url import correlation_id, inference_url, stored_url
 from taskapp_kit.contract.protocols import Store, StoredResult, StoredRollout
 from taskapp_kit.contract.result import Rollout, RolloutResult
 from taskapp_kit.contract.scorecard import Scorecard
@@ -36,9 +36,8 @@ def stored_rollout(
     config = request.policy.config
     policy = {name: config[name] for name in KEPT_CONFIG if name in config}
     policy["name"] = result.policy
-    url = inference_url(config, request.inference_url)
-    if url is not None:
-        policy["inference_url"] = stored_url(url)
+    if result.inference_url is not None:
+        policy["inference_url"] = stored_url(result.inference_url)
     return StoredRollout(
         rollout_id=result.rollout_id,
         run_id=request.run_id,
@@ -123,11 +122,14 @@ def _answer(stored: StoredRollout, blobs: dict[str, bytes]) -> bytes:
         ops=[],
         mode=stored.mode,
     )
+    url = inference_url(stored.policy, None)
     body = response_body(
         Rollout.of_events(
             request,
             str(stored.policy.get("name")),
             events,
+            inference_url=url,
+            correlation_id=correlation_id(stored.policy, url, None),
             scorecard=card,
             digest=stored.digest or "",
             observation_digest=stored.observation_digest,

@@ -83,7 +83,8 @@ class EpisodePlan:
     included, None without rows. folder: where the author's file lies, for `context.path`. actor: the policy itself.
 
     blend: the request's own reward formula, None for the app's. warnings: what was accepted and ignored. skip_judges: no
-    judge is asked; their scores are null.
+    judge is asked; their scores are null. inference_url: the model's address, with no key in it. correlation_id: the
+    caller's id of the trace.
     """
 
     request: RolloutRequest
@@ -106,6 +107,8 @@ class EpisodePlan:
     blend: Blend | None = None
     warnings: list[str] = field(default_factory=list)
     skip_judges: bool = False
+    inference_url: str | None = None
+    correlation_id: str | None = None
 
     @property
     def policy(self) -> str:

@@ -2,10 +2,10 @@
 
 REFERENCE is what `find_app` finds the app by, FOLDERS what the front's `sys.path` has (joined by `os.pathsep`), FD the
 socket. A job is one rollout; its frame holds the request (split and seed settled), `recording` for a replay, `rollout_id`,
-`created_at`, `versions`, whether the answer is to be `written`, whether each event is to be told `live`, whether judges
+`created_at`, `versions`, whether the answer is to be `written`, whether each event is to be sent `live`, whether judges
 are skipped (`skip_judges`), and `max_calls`, how many calls of one answer are done.
 
-Told meanwhile: `{"text": n, "pictures": [[hash, n], …]}`, the blob being encoded events and PNG bytes in that order. The
+Sent meanwhile: `{"text": n, "pictures": [[hash, n], …]}`, the blob being encoded events and PNG bytes in that order. The
 last frame has those too, and `outcome` and `body` (bytes of the answer, at the blob's end); or `refused`, a RequestError.
 """
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from taskapp_kit.rollout.episode.plan import Control
 
 TELL_SECONDS = 0.05
-"""Before a step, events older than this are told, so that they are kept when the step crashes or hangs."""
+"""Before a step, events older than this are sent, so that they are stored when the step crashes or hangs."""
 TELL_BYTES = 64 * 1024
-"""So many bytes of events and pictures are told at once."""
+"""So many bytes of events and pictures are sent at once."""
 
 SWITCH_SECONDS = 0.02
 """Rollouts here take turns of this length, longer than Python's own 5 ms: each turn begins with cold caches.
 
-At 100 ms one worker played a tenth more of Crafter, but would hear of a stop that much later.
+At 100 ms one worker played a tenth more of Crafter, but would notice a stop that much later.
 """
 
 
@@ -110,14 +110,14 @@ class Worker:
         request = RolloutRequest.model_validate(frame["request"])
         recording = frame["recording"]
         control = Control()
-        telling = EventSender(job, control, live=frame["live"])
+        sender = EventSender(job, control, live=frame["live"])
         try:
             planner = RequestPlanner(
                 self.spec, self.folder, max_calls=frame["max_calls"], skip_judges=frame["skip_judges"]
             )
             plan = planner.plan(request, recording=None if recording is None else recording_from_json(recording))
             port = JobPort(job)
-            player = RolloutPlayer(self.spec, plan, self.clock, control, [], telling, models=port)
+            player = RolloutPlayer(self.spec, plan, self.clock, control, [], sender, models=port)
             if plan.policy == MODEL and isinstance(plan.actor, RemotePolicy):
                 player.turns(plan.actor).run_blocking(port)
             else:
@@ -130,14 +130,14 @@ class Worker:
             result.rollout_id, result.created_at = frame["rollout_id"], frame["created_at"]
             result.versions = {**frame["versions"], "environment": result.version}
             body = write_body(result) or b""
-        told, pieces = telling.rest()
-        told["outcome"] = result.to_json()
-        told["body"] = len(body)
-        return told, b"".join((*pieces, body))
+        last, pieces = sender.rest()
+        last["outcome"] = result.to_json()
+        last["body"] = len(body)
+        return last, b"".join((*pieces, body))
 
 
 class EventSender:
-    """Encodes the events of one rollout as they happen, tells them in time, and says where a step begins and ends."""
+    """Encodes the events of one rollout as they happen, sends them in time, and reports where a step begins and ends."""
 
     def __init__(self, job: WorkerJob, control: Control, *, live: bool) -> None:
         self._job = job
@@ -148,7 +148,7 @@ class EventSender:
         self._pictures: dict[str, bytes] = {}
         self._known: set[str] = set()
         self._bytes = 0
-        self._told_at = time.monotonic()
+        self._sent_at = time.monotonic()
 
     def __call__(self, event: Event) -> None:
         """Is given each event, in the rollout's thread."""
@@ -169,7 +169,7 @@ class EventSender:
             self._job.step_begins()
 
     def rest(self) -> tuple[Frame, list[bytes]]:
-        """What was not told yet: a frame, and its blob in pieces."""
+        """What was not sent yet: a frame, and its blob in pieces."""
         text = b",".join(self._lines)
         pictures = list(self._pictures.items())
         self._lines, self._pictures, self._bytes = [], {}, 0
@@ -178,12 +178,12 @@ class EventSender:
 
     def _due(self) -> bool:
         """Before a step: whether what happened until now should leave this process first."""
-        return self._job.exclusive or self._bytes > TELL_BYTES or time.monotonic() - self._told_at > TELL_SECONDS
+        return self._job.exclusive or self._bytes > TELL_BYTES or time.monotonic() - self._sent_at > TELL_SECONDS
 
     def _send(self) -> None:
         frame, pieces = self.rest()
         self._job.tell(frame, b"".join(pieces))
-        self._told_at = time.monotonic()
+        self._sent_at = time.monotonic()
 
     def _see(self, event: Event) -> None:
         observation = event.observation if isinstance(event, Observed) else event.step.observation  # type: ignore[union-attr]
