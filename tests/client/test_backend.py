@@ -76,7 +76,7 @@ def test_the_family_that_answered_is_asked_first_from_then_on() -> None:
 
 def test_a_job_that_no_family_knows() -> None:
     backend = ScriptedBackend()
-    with pytest.raises(BackendError, match="rl/jobs/nobody answered 404: Not Found") as told:
+    with pytest.raises(BackendError, match="/rl/jobs/nobody") as told:
         asked(backend, lambda client: client.get_job("nobody"))
     assert told.value.status == 404
     assert len(backend.asked) == 3
@@ -104,7 +104,7 @@ def test_a_job_is_made_again_only_with_its_key(trouble: str | int) -> None:
 
 def test_a_slow_backend_is_not_waited_for() -> None:
     backend = ScriptedBackend(troubles={"health": ["slow"]})
-    with pytest.raises(BackendUnreachable, match=r"did not answer within 0\.3 s"):
+    with pytest.raises(BackendUnreachable, match=r"/health .*0\.3 s"):
         asked(backend, lambda client: client.health(), timeout_seconds=0.3)
 
 
@@ -118,7 +118,7 @@ def test_a_page_of_the_server_is_not_shown(trouble: str | int) -> None:
 
 
 def test_a_refused_key_is_not_shown() -> None:
-    with pytest.raises(BackendError, match="refuses the key") as told:
+    with pytest.raises(BackendError, match="SYNTH_API_KEY") as told:
         asked(ScriptedBackend(), lambda client: client.health(), key="sk-wrong-4711")
     assert told.value.status == 401
     assert "sk-wrong" not in str(told.value) + repr(told.value)
@@ -129,7 +129,7 @@ def test_nobody_answers() -> None:
         async with BackendClient("http://127.0.0.1:9", KEY) as client:
             await client.health()
 
-    with pytest.raises(BackendUnreachable, match=r"Nothing answers at http://127\.0\.0\.1:9/api\."):
+    with pytest.raises(BackendUnreachable, match=r"http://127\.0\.0\.1:9/api\."):
         asyncio.run(once())
 
 

@@ -112,14 +112,14 @@ def test_8_kib_are_taken_and_one_byte_more_is_not() -> None:
     backend = Backend()
     with backend.listening() as url:
         assert len(setup_environment_api_key(url, ORG_KEY, "x" * 8192)["token"]) == 8192 == len(backend.opened())
-        with pytest.raises(JobConfigError, match="larger than 8 KiB"):
+        with pytest.raises(JobConfigError, match="8 KiB"):
             setup_environment_api_key(url, ORG_KEY, "x" * 8193)
 
 
 @pytest.mark.parametrize("token", ["", "  ", "a b-SECRET", "a,SECRET", "a\nSECRET", "SECRETé", 7])
 def test_a_token_that_can_be_no_key_is_refused_before_anything_is_asked(token: Any) -> None:
     backend = Backend()
-    with backend.listening() as url, pytest.raises(JobConfigError, match="The token") as caught:
+    with backend.listening() as url, pytest.raises(JobConfigError, match="token") as caught:
         setup_environment_api_key(url, ORG_KEY, token)
     assert "SECRET" not in str(caught.value) and not backend.seen
 
@@ -127,13 +127,13 @@ def test_a_token_that_can_be_no_key_is_refused_before_anything_is_asked(token: A
 @pytest.mark.parametrize(
     ("public", "sentence"),
     [
-        ({"public_key": "AAAA"}, "not 32 bytes in base64"),
-        ({"public_key": "no base64!"}, "not 32 bytes in base64"),
-        ({"public_key": base64.b64encode(b"x" * 33).decode()}, "not 32 bytes"),
-        ({"public_key": base64.b64encode(b"\0" * 32).decode()}, "for which nothing can be sealed"),
-        ({"public_key": 7}, "has no public_key"),
-        ({}, "has no public_key"),
-        ({"public_key": base64.b64encode(b"x" * 32).decode(), "alg": "rot13"}, "another algorithm"),
+        ({"public_key": "AAAA"}, "base64"),
+        ({"public_key": "no base64!"}, "base64"),
+        ({"public_key": base64.b64encode(b"x" * 33).decode()}, "32 bytes"),
+        ({"public_key": base64.b64encode(b"\0" * 32).decode()}, "sealed"),
+        ({"public_key": 7}, "public_key"),
+        ({}, "public_key"),
+        ({"public_key": base64.b64encode(b"x" * 32).decode(), "alg": "rot13"}, r"libsodium\.sealedbox\.v1"),
     ],
 )
 def test_a_public_key_that_cannot_be_used(public: dict[str, Any], sentence: str) -> None:
@@ -146,10 +146,10 @@ def test_a_public_key_that_cannot_be_used(public: dict[str, Any], sentence: str)
 
 def test_a_wrong_backend_key_is_told_and_not_shown() -> None:
     backend = Backend()
-    with backend.listening() as url, pytest.raises(BackendError, match="refuses the key") as caught:
+    with backend.listening() as url, pytest.raises(BackendError, match="SYNTH_API_KEY") as caught:
         setup_environment_api_key(url, "wrong-key-of-the-org", TOKEN)
     assert caught.value.status == 401 and "wrong-key" not in str(caught.value) and caught.value.__cause__ is None
-    with pytest.raises(JobConfigError, match="backend's key is empty"):
+    with pytest.raises(JobConfigError, match="synth_api_key"):
         setup_environment_api_key("http://127.0.0.1:9", " ", TOKEN)
 
 
@@ -157,7 +157,7 @@ def test_what_a_backend_may_answer() -> None:
     backend = Backend()
     with backend.listening() as url:
         backend.stored = {"stored": False, "echo": TOKEN}
-        with pytest.raises(BackendError, match="does not say that it is stored") as caught:
+        with pytest.raises(BackendError, match="stored") as caught:
             setup_environment_api_key(url, ORG_KEY, TOKEN)
         assert TOKEN not in str(caught.value)
         for answer in (
@@ -172,14 +172,14 @@ def test_what_a_backend_may_answer() -> None:
             assert TOKEN not in str(caught.value)
     with pytest.raises(BackendUnreachable):
         setup_environment_api_key(url, ORG_KEY, TOKEN)
-    with pytest.raises(JobConfigError, match="The backend cannot be asked"):
+    with pytest.raises(JobConfigError, match="http://HOST"):
         setup_environment_api_key("nowhere", ORG_KEY, TOKEN)
 
 
 def test_a_silent_backend_is_given_up_after_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(BackendUnreachable, match="did not answer within 0.3 s"):
+        with pytest.raises(BackendUnreachable, match=r"/v1/crypto/public-key .*0\.3 s"):
             setup_environment_api_key(url, ORG_KEY, TOKEN, timeout=0.3)
 
 

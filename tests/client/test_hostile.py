@@ -160,7 +160,7 @@ def test_a_bomb_in_gzip_is_not_unpacked_whole() -> None:
 
     async def ask(url: str) -> None:
         async with TaskAppClient(url, KEY) as client:
-            with pytest.raises(JobError, match="more than 64 MiB"):
+            with pytest.raises(JobError, match="64 MiB"):
                 await client.health()
 
     with listening(app) as url:
@@ -244,7 +244,7 @@ def test_an_odd_job_id_is_none() -> None:
         with listening(app) as url:
             job = RLJob(backend_url=url, api_key=KEY, payload={"job_type": "rl"})
             if expected is None:
-                with pytest.raises(JobError, match="does not say its id"):
+                with pytest.raises(JobError, match=r"/rl/jobs .*\bid\b"):
                     job.submit()
             else:
                 assert job.submit() == expected
@@ -260,7 +260,7 @@ def test_why_a_job_failed_is_told_without_any_key() -> None:
     app.router.add_get("/api/rl/jobs/rl_1", answer)
     with listening(app) as url:
         job = RLJob(backend_url=url, api_key=KEY, job_id="rl_1", task_app_api_key="canary-task-app-key-1")
-        with pytest.raises(JobError, match=r"Job rl_1 failed: .*the backend's \(key\), the task app's \(key\)") as told:
+        with pytest.raises(JobError, match=r"rl_1.*the backend's \(key\), the task app's \(key\)") as told:
             job.get_results()
         safe(str(told.value))
         assert KEY not in repr(job)

@@ -80,12 +80,12 @@ def test_a_login_is_no_part_of_the_address_and_not_shown(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("odd", ["socks5://p:1080", "http://p:port", "http://", "ftp://p"])
 def test_a_proxy_that_cannot_be_used_is_told(monkeypatch: pytest.MonkeyPatch, odd: str) -> None:
     monkeypatch.setenv("ALL_PROXY", odd)
-    with pytest.raises(ValueError, match="is behind a proxy"):
+    with pytest.raises(ValueError, match="proxy"):
         proxy_for("https://a.example")
 
     async def ask() -> None:
         async with TaskAppClient("https://a.example", KEY) as client:
-            with pytest.raises(TaskAppUnreachable, match=r"^https://a\.example is behind a proxy .*NO_PROXY"):
+            with pytest.raises(TaskAppUnreachable, match=r"^https://a\.example .*NO_PROXY"):
                 await client.health()
 
     asyncio.run(ask())
@@ -133,7 +133,7 @@ def test_what_is_secret_is_asked_for_in_a_tunnel(monkeypatch: pytest.MonkeyPatch
     heads: list[bytes] = []
     with raw(lambda connection: connection.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n"), heads) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.replace("://", "://me:word@"))
-        with pytest.raises(TaskAppUnreachable, match=r"^https://app\.example is behind a proxy that answers 403\."):
+        with pytest.raises(TaskAppUnreachable, match=r"^https://app\.example .*\b403\b"):
             asyncio.run(health("https://app.example"))
     assert heads[0].startswith(b"CONNECT app.example:443 HTTP/1.1\r\n")
     assert KEY.encode() not in heads[0]
@@ -147,7 +147,7 @@ def test_a_proxy_that_is_away_is_told_as_that(monkeypatch: pytest.MonkeyPatch, n
         async with BackendClient("http://backend.example", KEY, retries=0) as client:
             await client.list_jobs()
 
-    with pytest.raises(BackendUnreachable, match="is behind a proxy that cannot be connected to"):
+    with pytest.raises(BackendUnreachable, match=r"^http://backend\.example/api .*NO_PROXY"):
         asyncio.run(jobs())
 
 

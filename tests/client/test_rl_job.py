@@ -113,7 +113,7 @@ def test_submit_sends_the_job_and_takes_its_id(config: Path, task_app: Counted) 
         )  # fmt: skip
         assert job.job_id is None
         assert job.submit() == job.job_id == "job_1"
-        with pytest.raises(JobError, match="submitted already, as job_1"):
+        with pytest.raises(JobError, match="job_1"):
             job.submit()
     assert len(backend.posts) == 1
     path, body, headers = backend.posts[0]
@@ -186,7 +186,7 @@ def test_a_task_app_that_refuses_the_key_is_told_and_nothing_is_submitted(
 ) -> None:
     with backend_with() as (backend, url):
         job = RLJob.from_config(config, backend_url=url, api_key=KEY, task_app_url=task_app.url, task_app_api_key=key)
-        with pytest.raises(TaskAppError, match="not submitted") as told:
+        with pytest.raises(TaskAppError) as told:
             job.submit()
         assert told.value.code == "unauthorised"
         assert backend.asked == []
@@ -296,8 +296,9 @@ def test_a_reward_without_training_comes_with_a_warning(
 
 
 def test_results_of_a_job_that_is_under_way() -> None:
-    with backend_with(statuses=[{"status": "running"}]) as (_, url), pytest.raises(JobFailed, match="it is running"):
+    with backend_with(statuses=[{"status": "running"}]) as (_, url), pytest.raises(JobFailed) as told:
         known(url).get_results()
+    assert told.value.job["status"] == "running"
 
 
 def test_interval_is_the_time_between_looks() -> None:
@@ -311,7 +312,7 @@ def test_interval_is_the_time_between_looks() -> None:
 def test_timeout_is_a_timeout_error(interval: float) -> None:
     with backend_with(statuses=[{"status": "running"}]) as (_, url):
         began = time.monotonic()
-        with pytest.raises(TimeoutError, match=r"job_1 was not over within 0\.4 s.*running") as told:
+        with pytest.raises(TimeoutError, match=r"job_1.*0\.4 s.*running") as told:
             known(url).poll_until_complete(timeout=0.4, interval=interval)
     assert isinstance(told.value, JobTimeout)
     assert time.monotonic() - began < 30
@@ -320,14 +321,14 @@ def test_timeout_is_a_timeout_error(interval: float) -> None:
 def test_a_backend_that_hangs_does_not_outlast_the_timeout() -> None:
     with (
         backend_with(troubles={"job_1": ["slow"] * 9}) as (_, url),
-        pytest.raises(TimeoutError, match="does not answer"),
+        pytest.raises(TimeoutError, match=r"0\.5 s.*http://.*/rl/jobs/job_1"),
     ):
         known(url).poll_until_complete(timeout=0.5, interval=0.05)
 
 
 @pytest.mark.parametrize(("timeout", "interval"), [(0, 1), (-1, 1), (1, -1), (float("nan"), 1)])
 def test_times_that_cannot_be_used(timeout: float, interval: float) -> None:
-    with pytest.raises(ValueError, match="timeout is above 0"):
+    with pytest.raises(ValueError, match="timeout.*interval"):
         known("http://127.0.0.1:9").poll_until_complete(timeout=timeout, interval=interval)
 
 
@@ -397,7 +398,7 @@ def test_what_a_callback_raises_comes_out() -> None:
 
 
 def test_nobody_answers() -> None:
-    with pytest.raises(BackendUnreachable, match="Nothing answers"):
+    with pytest.raises(BackendUnreachable, match=r"http://127\.0\.0\.1:9/api"):
         known("http://127.0.0.1:9").get_status()
     assert known("http://127.0.0.1:9").payload is None
 
@@ -405,9 +406,9 @@ def test_nobody_answers() -> None:
 def test_a_job_that_was_not_submitted_has_no_status(config: Path) -> None:
     job = RLJob.from_config(config, backend_url="http://127.0.0.1:9", api_key=KEY)
     for ask in (job.get_status, job.get_results, job.poll_until_complete, job.events, job.metrics, job.cancel):
-        with pytest.raises(JobError, match="not submitted yet"):
+        with pytest.raises(JobError, match=r"submit\(\)"):
             ask()
-    with pytest.raises(JobError, match="not submitted yet"):
+    with pytest.raises(JobError, match=r"submit\(\)"):
         list(job.stream())
 
 

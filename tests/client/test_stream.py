@@ -62,7 +62,7 @@ def test_every_event_comes_once_and_in_order(how: dict[str, Any]) -> None:
     if how.get("grows"):
         backend.statuses = [{"status": "running"}] * 3 + [{"status": "succeeded"}]
     if "html" in str(how.get("troubles", {}).get("jobs/job_1/events")):
-        with pytest.raises(BackendError, match="is not JSON"):
+        with pytest.raises(BackendError, match="/job_1/events .*JSON"):
             followed(backend)
         return
     assert followed(backend) == ALL
@@ -109,7 +109,7 @@ def test_a_refusal_ends_it(trouble: int, error: type[Exception]) -> None:
 
 def test_a_backend_that_stays_away_ends_it_when_the_patience_is_over() -> None:
     backend = ScriptedBackend(events=RUN, troubles={"job_1/events": ["drop"] * 10_000})
-    with pytest.raises(BackendUnreachable, match="dropped the connection"):
+    with pytest.raises(BackendUnreachable, match="/job_1/events"):
         followed(backend, patience_seconds=0.2)
 
 

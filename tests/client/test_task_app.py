@@ -105,7 +105,7 @@ def test_a_long_post_is_not_cut_by_the_time_of_one_hop(played: Counted) -> None:
 
 def test_a_chain_beyond_the_time_of_the_rollout_ends(played: Counted) -> None:
     gateway = Gateway(played.url, hops=10**6)
-    with listening(gateway.app()) as url, pytest.raises(TaskAppError, match="redirected more than 4 times") as told:
+    with listening(gateway.app()) as url, pytest.raises(TaskAppError) as told:
         ask(url, a_rollout(1), timeout_seconds=300.0)
     assert (told.value.code, gateway.posts, len(gateway.gets)) == ("out_of_hops", 1, 4)
 
@@ -119,7 +119,7 @@ def test_the_key_goes_nowhere_else(played: Counted, location: str) -> None:
     gateway = Gateway(played.url, hops=1)
     with listening(gateway.app()) as url:
         gateway.location = location.replace("{port}", url.rpartition(":")[2])
-        with pytest.raises(TaskAppError, match="redirect that is not followed") as told:
+        with pytest.raises(TaskAppError) as told:
             ask(url, a_rollout(1), idempotency_key="k1")
     assert told.value.code == "foreign_redirect"
     assert (gateway.posts, gateway.gets) == (1, [])
@@ -131,7 +131,7 @@ def test_the_key_goes_nowhere_else(played: Counted, location: str) -> None:
 
 def test_a_dropped_post_without_a_key_is_not_sent_again(played: Counted) -> None:
     gateway = Gateway(played.url, drop_posts=1)
-    with listening(gateway.app()) as url, pytest.raises(TaskAppUnreachable, match="may still run there"):
+    with listening(gateway.app()) as url, pytest.raises(TaskAppUnreachable, match="/rollout"):
         ask(url, a_rollout(8))
     assert gateway.posts == 1
 
@@ -151,9 +151,10 @@ def test_a_gateway_that_gave_up_waiting_is_passed_by_submitting(played: Counted,
     gateway = Gateway(played.url, post_status=status)
     with listening(gateway.app()) as url:
         answer = ask(url, a_rollout(10, seconds=0.5), idempotency_key=f"slow-{status}")
-        with pytest.raises(TaskAppError, match=f"answered {status}"):
+        with pytest.raises(TaskAppError) as told:
             gateway.posts = 0
             ask(url, a_rollout(11))
+    assert told.value.status == status
     assert answer["metrics"]["details"]["seed"] == 10
     assert gateway.asked_for == [None, "respond-async", None]
 
@@ -189,8 +190,9 @@ def test_a_result_that_was_read_once_and_lost_is_had_by_its_key(played: Counted)
         gateway = Leaky(played.url, hops=2, once=True)
         with listening(gateway.app()) as url:
             if key is None:
-                with pytest.raises(TaskAppError, match="answered 404"):
+                with pytest.raises(TaskAppError) as told:
                     ask(url, a_rollout(13))
+                assert told.value.status == 404
                 played.episodes.clear()
             else:
                 assert ask(url, a_rollout(13), idempotency_key=key)["metrics"]["details"]["seed"] == 13
@@ -237,7 +239,7 @@ def test_a_full_server_is_waited_for_as_long_as_there_is_time() -> None:
     with listening(app) as url:
         assert ask(url, {}, retries=0, timeout_seconds=60.0)
         seen.clear()
-        with pytest.raises((TaskAppError, JobTimeout), match=r"saturated|not over within 0\.3 s"):
+        with pytest.raises((TaskAppError, JobTimeout), match=r"saturated|0\.3 s"):
             ask(url, {}, retries=0, timeout_seconds=0.3)  # told by the server, or no longer asked
 
 
@@ -271,31 +273,33 @@ def test_a_cancelled_rollout_is_asked_for_again_with_a_key() -> None:
     with listening(app) as url:
         assert ask(url, {}, idempotency_key="k")
         seen.clear()
-        with pytest.raises(TaskAppError, match="boundary cancelled"):
+        with pytest.raises(TaskAppError) as told:
             ask(url, {})
+    assert (told.value.boundary, told.value.code) == ("cancelled", "server_stopping")
     assert len(seen) == 1
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "status", "code"),
     [
-        ((200, b"not json"), "something other than JSON"),
-        ((200, b"[1]"), "something other than JSON"),
-        ((200, b""), "something other than JSON"),
-        ((204, b""), "answered 204"),
-        ((302, b"", {"Location": "/x"}), "answered 302"),
-        ((307, b"", {"Location": "/rollout"}), "answered 307"),
-        ((303, b""), "names no address"),
-        ((400, enveloped("unauthorised", allowed_first15=["sk-other-secret"])), "refuses the key"),
-        ((401, b"{}"), "refuses the key"),
-        ((422, {"detail": [{"loc": ["body"], "input": KEY}]}), "answered 422"),
-        ((202, b"{}"), "does not say where"),
+        ((200, b"not json"), 200, "not_json"),
+        ((200, b"[1]"), 200, "not_json"),
+        ((200, b""), 200, "not_json"),
+        ((204, b""), 204, ""),
+        ((302, b"", {"Location": "/x"}), 302, ""),
+        ((307, b"", {"Location": "/rollout"}), 307, ""),
+        ((303, b""), 303, "foreign_redirect"),
+        ((400, enveloped("unauthorised", allowed_first15=["sk-other-secret"])), 400, "unauthorised"),
+        ((401, b"{}"), 401, "unauthorised"),
+        ((422, {"detail": [{"loc": ["body"], "input": KEY}]}), 422, ""),
+        ((202, b"{}"), 202, ""),
     ],
 )
-def test_odd_answers_are_sentences(answer: Any, words: str) -> None:
+def test_odd_answers_are_sentences(answer: Any, status: int, code: str) -> None:
     app, seen = scripted(answer)
-    with listening(app) as url, pytest.raises(TaskAppError, match=words) as told:
+    with listening(app) as url, pytest.raises(TaskAppError) as told:
         ask(url, {})
+    assert (told.value.status, told.value.code) == (status, code)
     assert len(seen) == 1
     assert KEY not in str(told.value) and "sk-other" not in str(told.value)
 
@@ -325,7 +329,7 @@ def test_an_answer_without_end_is_cut(played: Counted) -> None:
             client._transport.max_body_bytes = 2 << 20
             await client.rollout({}, idempotency_key="k")
 
-    with listening(app) as url, pytest.raises(TaskAppError, match="more than 2 MiB"):
+    with listening(app) as url, pytest.raises(TaskAppError, match="2 MiB"):
         asyncio.run(once(url))
     assert len(seen) == 1
 
@@ -339,7 +343,7 @@ def test_a_truncated_answer_is_no_answer() -> None:
 
     app, seen = scripted(cut, GOOD)
     with listening(app) as url:
-        with pytest.raises(TaskAppUnreachable, match="dropped the connection"):
+        with pytest.raises(TaskAppUnreachable, match="/rollout"):
             ask(url, {})
         seen.clear()
         assert ask(url, {}, idempotency_key="k")["metrics"]
@@ -395,7 +399,7 @@ def test_a_submitted_rollout_that_takes_too_long_is_cancelled(played: Counted) -
 def test_with_an_idempotency_key_it_runs_on_and_is_told_where_it_is_found(played: Counted) -> None:
     """Somebody else may have asked with that key and be waiting, and this caller may come again."""
     slow = a_rollout(22, seconds=2.5)
-    with pytest.raises(JobTimeout, match="It is found at .*/rollouts/[0-9a-f]{32}"):
+    with pytest.raises(JobTimeout, match="/rollouts/[0-9a-f]{32}"):
         ask(played.url, slow, submit=True, timeout_seconds=0.5, idempotency_key="again")
     assert ask(played.url, slow, submit=True, idempotency_key="again")["metrics"]["details"]["seed"] == 22
     assert played.episodes == [22]
@@ -436,9 +440,9 @@ def test_a_submitted_rollout_that_nobody_waits_for_is_cancelled_but_with_a_key(e
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_timeout_that_is_none_is_refused(seconds: float) -> None:
-    with pytest.raises(ConfigError, match="above 0"):
+    with pytest.raises(ConfigError, match="timeout"):
         TaskAppClient("http://127.0.0.1:1", timeout_seconds=seconds)
-    with pytest.raises(ConfigError, match="above 0"):
+    with pytest.raises(ConfigError, match="timeout"):
         ask("http://127.0.0.1:1", {}, timeout_seconds=seconds)
 
 
@@ -473,8 +477,9 @@ def test_polls_survive_drops_and_gateways() -> None:
 
 def test_a_place_at_another_server_is_not_asked() -> None:
     app, _ = scripted((202, {}, {"Location": "http://evil.invalid/jobs/1"}))
-    with listening(app) as url, pytest.raises(TaskAppError, match="leads to another server"):
+    with listening(app) as url, pytest.raises(TaskAppError) as told:
         ask(url, {}, submit=True)
+    assert told.value.code == "foreign_redirect"
 
 
 def test_a_submitted_rollout_that_was_forgotten_is_played_anew_with_a_key_only() -> None:
@@ -526,7 +531,7 @@ def test_a_key_that_is_refused_is_not_shown(played: Counted, key: str | None) ->
 
 
 def test_nobody_answers() -> None:
-    with pytest.raises(TaskAppUnreachable, match=r"Nothing answers at http://127\.0\.0\.1:9\."):
+    with pytest.raises(TaskAppUnreachable, match=r"http://127\.0\.0\.1:9\."):
         ask("http://127.0.0.1:9", {}, retries=0)
 
 
@@ -553,7 +558,7 @@ def test_an_idempotency_key_that_cannot_be_used(key: str) -> None:
 
 
 def test_a_request_that_is_no_json() -> None:
-    with pytest.raises(RequestError, match="cannot be written as JSON"):
+    with pytest.raises(RequestError, match="JSON"):
         ask("http://127.0.0.1:9", {"a": object()})
 
 
@@ -631,7 +636,7 @@ def test_a_rollout_that_takes_too_long_is_a_timeout() -> None:
     began = time.monotonic()
     with listening(app) as url:
         for key in (None, "k"):
-            with pytest.raises(JobTimeout, match=r"was not over within 0\.3 s"):
+            with pytest.raises(JobTimeout, match=r"0\.3 s"):
                 ask(url, {}, timeout_seconds=0.3, idempotency_key=key)
     assert len(seen) == 2
     assert time.monotonic() - began < 30
@@ -657,7 +662,7 @@ def test_an_address_may_be_refused_where_it_is_connected_to(played: Counted, nam
     async def once() -> None:
         url = played.url.replace("127.0.0.1", name)
         async with TaskAppClient(url, KEY, refuse=refuse) as client:
-            with pytest.raises(TaskAppUnreachable, match="is not called.*a loopback address"):
+            with pytest.raises(TaskAppUnreachable, match="loopback"):
                 await client.rollout(a_rollout(1), idempotency_key="k")
 
     asyncio.run(once())
