@@ -179,7 +179,7 @@ def _prompt(
     from taskapp_kit.contract.wire import RolloutRequest
     from taskapp_kit.declare.episode_selection import find_environment, read_config
     from taskapp_kit.rollout.policy.chat.conversation import prompt_of
-    from taskapp_kit.rollout.policy.options import read_asking
+    from taskapp_kit.rollout.policy.options import read_options
 
     spec = app.freeze()
     environment = find_environment(spec, wanted)
@@ -204,7 +204,7 @@ def _prompt(
 
     with failure_shown():
         view = asyncio.run(first_view())
-    body = prompt_of(spec, environment, read_asking({}, output_mode=output_mode), view)
+    body = prompt_of(spec, environment, read_options({}, output_mode=output_mode), view)
     if as_json:
         print_json({"environment": environment.name, "seed": seed, "output_mode": output_mode, "body": body})
         return

@@ -10,7 +10,7 @@ from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.inference_url import stored_url
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.evaluate.seeds import Seeds
-from taskapp_kit.rollout.policy.select import KEPT_CONFIG
+from taskapp_kit.rollout.policy.select import STORED_CONFIG
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class EvalPlan:
 
         Of the policy's configuration, members that a store may hold are included with values, others by name only.
         """
-        policy: dict[str, Json] = {name: self.policy[name] for name in KEPT_CONFIG if name in self.policy}
+        policy: dict[str, Json] = {name: self.policy[name] for name in STORED_CONFIG if name in self.policy}
         url = self.policy.get("inference_url")
         if isinstance(url, str):
             policy["inference_url"] = stored_url(url)

@@ -24,7 +24,7 @@ from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.rollout.episode.plan import EpisodePlan, read_ops
 from taskapp_kit.rollout.policy.author_loop import AuthorLoop
 from taskapp_kit.rollout.policy.chat.conversation import Conversation
-from taskapp_kit.rollout.policy.options import read_asking
+from taskapp_kit.rollout.policy.options import read_options
 from taskapp_kit.rollout.policy.select import MODEL, chosen_name, make_policy, unknown_config
 from taskapp_kit.rollout.score.judges import skipped_warning
 
@@ -114,7 +114,7 @@ class RequestPlanner:
 
     def _model_policy(self, request: RolloutRequest, spec: EnvironmentSpec) -> LocalPolicy | RemotePolicy:
         """The author's own loop, where there is one; else the kit's conversation. Raises RequestError."""
-        asking = read_asking(
+        options = read_options(
             request.policy.config,
             output_mode=request.policy.output_mode,
             structured_config=request.policy.structured_config,
@@ -123,8 +123,8 @@ class RequestPlanner:
         )
         if self.spec.rollout_function is not None:
             shown = None if spec.tasks is None else spec.tasks.public
-            return AuthorLoop(self.spec.rollout_function, asking, MODEL, shown)
-        return Conversation(self.spec, spec, asking, name=MODEL, most_calls=self.max_calls)
+            return AuthorLoop(self.spec.rollout_function, options, MODEL, shown)
+        return Conversation(self.spec, spec, options, name=MODEL, most_calls=self.max_calls)
 
     def policy_name(self, request: RolloutRequest) -> str:
         """The name of the policy that the request asks for. Raises RequestError."""

@@ -20,7 +20,7 @@ from taskapp_kit.declare.tasks import row_hash
 from taskapp_kit.errors import Failure, StoreError
 from taskapp_kit.rollout.episode.plan import EpisodePlan
 from taskapp_kit.rollout.groups import pictures_of
-from taskapp_kit.rollout.policy.select import KEPT_CONFIG
+from taskapp_kit.rollout.policy.select import STORED_CONFIG
 from taskapp_kit.rollout.response import response_body
 from taskapp_kit.version import __version__
 
@@ -34,7 +34,7 @@ def stored_rollout(
     """The row of a rollout. Of `policy.config` an allow-list, of the task a hash, of the end state the private column."""
     request, card, failure = result.request, result.scorecard, result.failure
     config = request.policy.config
-    policy = {name: config[name] for name in KEPT_CONFIG if name in config}
+    policy = {name: config[name] for name in STORED_CONFIG if name in config}
     policy["name"] = result.policy
     if result.inference_url is not None:
         policy["inference_url"] = stored_url(result.inference_url)

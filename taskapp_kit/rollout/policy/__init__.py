@@ -1,1 +1,1 @@
-"""Who decides: built-in policies, an app's own, and the conversation with a language model."""
+"""Policies: the built-in ones, an app's own, and the conversation with a language model."""

@@ -1,7 +1,7 @@
-"""`@app.rollout`: the author's own agent loop, in place of the kit's conversation, where a model is to act.
+"""`@app.rollout`: the author's own agent loop, which replaces the kit's conversation with the model.
 
-The loop is a coroutine in the environment's thread. It runs while the policy is asked for its next action: until it takes a
-step, which is the answer, or returns. So limits, records and failures are those of any other policy.
+The loop is a coroutine in the environment's thread. `decide` runs it until it takes a step, which becomes the decision, or
+until it returns. Limits, records and failures are therefore those of any other policy.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ RETURNED = "rollout_returned"
 class LoopEnvironment:
     """The environment as the author's loop sees it.
 
-    observation: what it showed last, as recorded (a text, a dict, or a list with pictures). tools: its actions as the
-    `tools` of a chat-completions request. done: True once the episode is over; a loop is ended there, so it is rarely seen.
+    observation: the last one, as recorded (a text, a dict, or a list with pictures). tools: the actions as the `tools` of
+    a chat-completions request. done: True once the episode is over; the loop is cancelled then, so it rarely reads True.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class LoopEnvironment:
         self._step: asyncio.Future[PlayedStep] | None = None
 
     async def step(self, tool: str, args: Mapping[str, Any] | str) -> PlayedStep:
-        """Takes one action; what came of it, a refusal too. One at a time. Raises ValueError for what is not JSON."""
+        """Takes one action and returns the step, a refused one too. One at a time. Raises ValueError if args is not JSON."""
         if self._step is not None:
             raise PolicyError(
                 "env.step() was called while another step is under way.", hint="Await each before the next."
@@ -57,34 +57,34 @@ class LoopEnvironment:
 
 
 class LoopModel:
-    """The model that plays, as the author's loop asks it."""
+    """The policy's model, as the author's loop calls it."""
 
-    def __init__(self, asking: PolicyOptions) -> None:
+    def __init__(self, options: PolicyOptions) -> None:
         self.fresh: list[dict[str, Json]] = []
         self.replies: list[ChatReply] = []
-        self._asking = asking
+        self._options = options
         self._models: ModelPort | None = None
         self._known: list[dict[str, Json]] = []
 
     def use(self, models: ModelPort) -> None:
-        """Whom to ask."""
+        """Sets the models that `chat` calls."""
         self._models = models
 
     async def chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None, **sampling: Any
     ) -> ChatReply:
-        """One answer to a conversation. sampling: members of the request, over those of the caller's `policy.config`.
+        """Requests one completion. sampling: members of the request, over those of the caller's `policy.config`.
 
-        Raises ModelFailed when there is none; ValueError for what is not JSON.
+        Raises ModelFailed when the model gives none; ValueError if an argument is not JSON.
         """
-        assert self._models is not None, "a loop is played with a model"
-        asking = self._asking
-        body: dict[str, Any] = {**asking.sampling, **sampling, **asking.extra, "messages": list(messages)}
+        assert self._models is not None, "a loop runs with a model"
+        options = self._options
+        body: dict[str, Any] = {**options.sampling, **sampling, **options.extra, "messages": list(messages)}
         if tools:
             body["tools"] = list(tools)
-        if asking.logprobs:
+        if options.logprobs:
             body["logprobs"] = True
-        if asking.token_ids:
+        if options.token_ids:
             body["return_token_ids"] = True
         try:
             request = plain(body, "request")
@@ -92,7 +92,7 @@ class LoopModel:
             raise ValueError(f"model.chat(): {error}") from None
         sent = request["messages"]
         known = len(self._known) if sent[: len(self._known)] == self._known else 0
-        reply = self._models.ask(POLICY, {**request, "messages": [_fixed(message) for message in sent]})
+        reply = self._models.ask(POLICY, {**request, "messages": [_resendable(message) for message in sent]})
         self.fresh += [*sent[known:], reply.message]
         self.replies.append(reply)
         self._known = [*sent, reply.message]
@@ -100,32 +100,33 @@ class LoopModel:
 
 
 class AuthorLoop:
-    """A policy for one rollout: what `function(env, model, task)` decides. All calls in the environment's thread.
+    """The policy of one rollout whose steps `function(env, model, task)` takes. All calls in the environment's thread.
 
-    shown: the public fields of a task's row, which are all that the loop gets of it: what it reads, the model may read.
+    shown: returns the public fields of a task's row. The loop gets no others, since it may pass on what it reads to the
+    model.
     """
 
     def __init__(
         self,
         function: Callable[..., Any],
-        asking: PolicyOptions,
+        options: PolicyOptions,
         name: str,
         shown: Callable[[Any], dict[str, Json]] | None = None,
     ) -> None:
         self.name = name
         self._shown = shown
         self._function = function
-        self._model = LoopModel(asking)
+        self._model = LoopModel(options)
         self._environment = LoopEnvironment()
         self._runner: asyncio.Runner | None = None
         self._task: asyncio.Task[Any] | None = None
 
     def use(self, models: ModelPort) -> None:
-        """How the model is asked."""
+        """Sets the models that the loop calls."""
         self._model.use(models)
 
     def decide(self, view: View) -> Decision:
-        """Lets the loop run up to its next step. Raises PolicyStops when it returned, and what it raised."""
+        """Runs the loop up to its next step. Raises PolicyStops when the loop returned, and whatever the loop raised."""
         if self._runner is None:
             self._runner = asyncio.Runner()
         try:
@@ -137,10 +138,10 @@ class AuthorLoop:
         return self._answer(call)
 
     def close(self) -> None:
-        """The episode is over: ends the loop."""
+        """Ends the loop, at the end of the episode."""
         self._environment.done = True
         if self._runner is not None:
-            self._runner.close()  # cancels what still runs, and waits for it
+            self._runner.close()  # cancels running tasks and waits for them
             self._runner = None
 
     async def _until_step(self, view: View) -> ToolCall:
@@ -163,7 +164,7 @@ class AuthorLoop:
         raise PolicyStops(RETURNED)
 
     def _answer(self, call: ToolCall) -> Decision:
-        """The step, with the calls of the model since the one before."""
+        """The step, with the model calls since the previous one."""
         model = self._model
         replies, model.replies = model.replies, []
         messages, model.fresh = model.fresh, []
@@ -178,7 +179,7 @@ class AuthorLoop:
             answer.token_ids, answer.logprobs = last.token_ids, last.logprobs
             answer.prompt_token_ids, answer.policy_version = last.prompt_token_ids, last.policy_version
             answer.details = {**_details(last), "model_calls": len(replies)}
-        if len(replies) > 1:  # one Decision has room for the tokens of one call
+        if len(replies) > 1:  # a Decision has fields for the tokens of one call only
             answer.details["earlier_calls"] = [
                 {
                     **_details(reply),
@@ -191,18 +192,18 @@ class AuthorLoop:
         return answer
 
 
-def _fixed(message: Json) -> Json:
-    """A model's own message in the form in which endpoints take it back, whatever it was; others as they are."""
+def _resendable(message: Json) -> Json:
+    """An assistant's message in a form that endpoints accept back; other messages unchanged."""
     if not isinstance(message, dict) or message.get("role") != "assistant":
         return message
     return parse_message(message, {}, 0).back
 
 
 def _details(reply: ChatReply) -> dict[str, Json]:
-    told: dict[str, Json] = {"seconds": reply.seconds, "attempts": reply.attempts}
-    told.update(
+    details: dict[str, Json] = {"seconds": reply.seconds, "attempts": reply.attempts}
+    details.update(
         {name: value for name, value in (("model", reply.model), ("finish_reason", reply.finish_reason)) if value}
     )
     if reply.cost is not None:
-        told["cost"] = reply.cost
-    return told
+        details["cost"] = reply.cost
+    return details

@@ -1,4 +1,4 @@
-"""Policies that decide by computing: random, noop, constant, replay, and an app's own functions."""
+"""Policies that call no model: random, noop, constant, replay, and an app's own functions."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from taskapp_kit.rollout.policy.sampling import Draw, Unbounded, compile_sampler
 
 
 class PolicyError(TaskappError):
-    """A policy gave something that is no answer. The message says what it gave and what was expected."""
+    """A policy returned an invalid answer. The message says what it returned and what was expected."""
 
 
 def policy_rng(environment: str, split: str, seed: int, sample: int) -> random.Random:
-    """The policy's own stream: never the environment's. `sample` tells the rollouts of one seed apart."""
+    """The policy's random generator, independent of the environment's. `sample` distinguishes rollouts of one seed."""
     return derived_rng("policy", environment, split, seed, sample)
 
 
 class RandomPolicy:
-    """Each turn: one of the tools, uniformly; then each of its fields, uniformly."""
+    """Draws one of the tools uniformly in each turn, then each of its fields uniformly."""
 
     name = "random"
 
@@ -49,12 +49,12 @@ _compiled: dict[int, tuple[Tool, Draw]] = {}
 
 
 def sampler_of(tool: Tool) -> Draw:
-    """How the tool's arguments are drawn: the author's `sample`, else the schema's. Raises Unbounded."""
+    """The function that draws the tool's arguments: the author's `sample`, else one made from the schema. Raises Unbounded."""
     known = _compiled.get(id(tool))
     if known is not None and known[0] is tool:
         return known[1]
     draw = compile_sampler(tool.parameters, tool.name) if tool.sample is None else _author_sampler(tool, tool.sample)
-    if len(_compiled) > 4096:  # tools that an environment makes anew for each episode
+    if len(_compiled) > 4096:  # an environment may create its tools in each episode
         _compiled.clear()
     _compiled[id(tool)] = (tool, draw)
     return draw
@@ -72,14 +72,14 @@ def _arguments(drawn: Any, tool: Tool) -> Json:
 
 
 def random_policy(environment: EnvironmentSpec, rng: random.Random) -> RandomPolicy:
-    """Raises RequestError when an action of the environment cannot be drawn, naming its line."""
+    """The policy `random`. Raises RequestError when an action of the environment cannot be drawn, naming its line."""
     for action in environment.actions.values():
         try:
             sampler_of(action.tool)
         except Unbounded as error:
             raise unavailable(
                 "random", f"action {action.name!r} at {without_folder(action.place)}: {error}",
-                "Give its fields bounds (Literal, Field(ge=, le=), a greatest length), or the action a sampler: "
+                "Give its fields bounds (Literal, Field(ge=, le=), a maximum length), or the action a sampler: "
                 "@action(sample=fn).",
             ) from None  # fmt: skip
     return RandomPolicy(rng)
@@ -93,12 +93,12 @@ class ConstantPolicy:
         self._answer = answer
 
     def decide(self, view: View) -> Decision:
-        """The answer, whatever is seen."""
+        """A copy of the answer."""
         return Decision([ToolCall(call.tool, call.args) for call in self._answer.tool_calls], self._answer.output)
 
 
 def noop_policy(environment: EnvironmentSpec) -> ConstantPolicy:
-    """Plays the action marked `@action(noop={…})`. Raises RequestError when none is."""
+    """The policy that repeats the action marked `@action(noop={…})`. Raises RequestError when none is."""
     for action in environment.actions.values():
         if action.tool.noop is not None:
             return ConstantPolicy("noop", Decision([ToolCall(action.name, plain(action.tool.noop, "noop"))]))
@@ -111,9 +111,10 @@ def noop_policy(environment: EnvironmentSpec) -> ConstantPolicy:
 
 
 def constant_policy(environment: EnvironmentSpec, config: Mapping[str, Json]) -> ConstantPolicy:
-    """Repeats `policy.config.action`: `{"tool": {args}}`, a list of those, or words.
+    """The policy that repeats `policy.config.action`: `{"tool": {args}}`, a list of those, or words.
 
-    Raises RequestError when it is absent or can never be done in this environment; PolicyError when it is none of these.
+    Raises RequestError when it is absent or invalid in every state of this environment; PolicyError when it is none of
+    these forms.
     """
     if "action" not in config:
         raise unavailable(
@@ -134,7 +135,7 @@ def constant_policy(environment: EnvironmentSpec, config: Mapping[str, Json]) ->
 
 
 def _never(environment: EnvironmentSpec, call: ToolCall) -> str | None:
-    """Why the environment could never do this call; None when it may."""
+    """Why the environment could never accept this call; None when it may."""
     if call.tool not in environment.actions:
         return (
             f"policy.config.action names the tool {call.tool[:80]!r}; the tools of environment {environment.name!r} are "
@@ -147,7 +148,7 @@ def _never(environment: EnvironmentSpec, call: ToolCall) -> str | None:
 
 
 def _never_words(environment: EnvironmentSpec, answer: Decision) -> str | None:
-    """The same of an answer in words."""
+    """Why the environment could never accept this answer in words; None when it may."""
     if environment.text_action is None:
         return (
             "policy.config.action is words, and no action of environment "
@@ -159,7 +160,7 @@ def _never_words(environment: EnvironmentSpec, answer: Decision) -> str | None:
 
 
 class ReplayPolicy:
-    """The answers of a stored rollout, in order; then its stop. Without one PolicyError is raised when the episode goes on."""
+    """The answers of a stored rollout in order, then its stop. Raises PolicyError past the end of one that has no stop."""
 
     name = "replay"
 
@@ -174,7 +175,7 @@ class ReplayPolicy:
             if self._stops is not None:
                 raise PolicyStops(self._stops)
             raise PolicyError(
-                f"the stored rollout has {len(self._answers)} turns, and the episode asks for turn {self._given + 1}: it "
+                f"the stored rollout has {len(self._answers)} turns, but the episode requested turn {self._given + 1}: it "
                 "is not the same episode.",
                 hint="Replay with the same environment version, split, seed and env.config.",
             )
@@ -183,7 +184,7 @@ class ReplayPolicy:
 
 
 class AuthorPolicy:
-    """An app's `@app.policy` function. It is given the words of the observation (pictures are left out)."""
+    """An app's `@app.policy` function. It receives the observation without its pictures."""
 
     def __init__(self, spec: AuthorPolicySpec, rng: Callable[[], random.Random]) -> None:
         self.name = spec.name
@@ -192,10 +193,10 @@ class AuthorPolicy:
         self._given: dict[str, Any] = {"rng": rng()} if "rng" in spec.parameters else {}
 
     def decide(self, view: View) -> Decision:
-        """What the function returns, as an answer. Raises whatever it raises, or PolicyError."""
+        """The function's answer. Raises whatever the function raises, and PolicyError for an invalid answer."""
         given = self._given
         observation = without_images(view.observation)
-        # a copy: what a policy does to it does not reach the record
+        # a copy, so that a policy that modifies it does not change the record
         given["observation"] = observation if isinstance(observation, str) else plain(observation, "")
         given["task"] = view.task
         returned = self._function(**{name: given[name] for name in self._wants})
@@ -204,15 +205,15 @@ class AuthorPolicy:
                 returned.close()
             raise PolicyError(
                 f"policy {self.name!r} is an async function.",
-                hint="Write it with `def`: it computes, it waits for nobody.",
+                hint="Write it with `def`: a policy computes its answer and awaits nothing.",
             )
         return answer_from(returned, f"policy {self.name!r}")
 
 
 def answer_from(value: Any, who: str) -> Decision:
-    """`{"tool": {args}}`, a list of them, or words, as a Decision. Raises PolicyError.
+    """Reads `{"tool": {args}}`, a list of them, or words, as a Decision. Raises PolicyError.
 
-    `{"tool": NAME, "args": {…}}` is understood too when no tool could be called `args`.
+    `{"tool": NAME, "args": {…}}` is accepted too, unless a tool could be named `args`.
     """
     if isinstance(value, str):
         return Decision(output=value)
@@ -235,7 +236,7 @@ def _plain(args: Any, who: str) -> Json:
 def unavailable(
     name: str, why: str, hint: str, *, loc: tuple[str, ...] = ("body", "policy", "policy_name")
 ) -> RequestError:
-    """A policy that has the name and cannot act. loc: the request's field that names it."""
+    """The error for a known policy that cannot act here. loc: the request's field that names it."""
     message = f"policy {name!r} is unavailable: {why}."
     return RequestError(
         message, hint=hint, code="policy_unavailable",

@@ -1,4 +1,4 @@
-"""One example of arguments that a JSON Schema takes: what a model is shown when it does not know how to answer."""
+"""Example arguments that satisfy a JSON Schema, shown to a model whose answer could not be used."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import Tool
 
 DEPTH = 12
-"""A schema that holds itself is followed this deep."""
+"""A recursive schema is followed to this depth."""
 
 
 def example_call(tool: Tool) -> dict[str, Json]:
-    """A valid call of the tool, in the form that text mode asks for."""
+    """A valid call of the tool, in the form that output mode `text` expects."""
     return {"tool": tool.name, "arguments": example_arguments(tool)}
 
 
 def example_text(tool: Tool) -> str:
-    """The same as JSON text."""
+    """A valid call of the tool as JSON text."""
     return orjson.dumps(example_call(tool), default=dict).decode()
 
 
 def example_arguments(tool: Tool) -> dict[str, Json]:
-    """Arguments that the tool takes: the required ones, and where none is required the first."""
+    """Arguments that the tool accepts: the required ones, or the first when none is required."""
     schema = tool.parameters
     example = _example(schema, schema.get("$defs", {}), DEPTH)
     if not isinstance(example, dict):
@@ -73,7 +73,7 @@ def _example(schema: Any, definitions: Mapping[str, Any], depth: int) -> Json:
 
 
 def _number(schema: Mapping[str, Any], *, whole: bool) -> int | float:
-    """A small number within the bounds: 1, or the nearest to it."""
+    """The number within the bounds that is nearest to 1."""
     low, high = schema.get("minimum"), schema.get("maximum")
     above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
     step = schema.get("multipleOf") or (1 if whole else 0)

@@ -1,11 +1,11 @@
-"""How much of an episode the model reads again in each turn: all of it, the last turns, or what a token budget holds.
+"""Policies for how much of an episode each prompt contains: everything, the last turns, or a token budget.
 
-The system prompt and the first observation are always shown. What may be left out are whole exchanges, the oldest first:
-an answer of the model with everything that was said to it afterwards, so a tool call never stands without its result.
+The system prompt and the first observation are always included. Whole exchanges are left out, the oldest first. An
+exchange is an answer of the model with all messages that follow it, so a tool call is never sent without its result.
 
-`full` alone keeps the token prefix: each prompt begins with the prompt and the answer before it, so an engine's prefix
-cache holds, and a trainer can join the turns to one sequence of tokens. A window of turns breaks it in each turn once
-turns are left out; a token budget breaks it in each turn that leaves out more than the one before.
+Only `full` preserves the token prefix: each prompt begins with the previous prompt and its answer, so an engine's prefix
+cache stays valid, and a trainer can join the turns into one sequence of tokens. A window of turns breaks the prefix in each
+turn once turns are left out; a token budget breaks it in each turn that leaves out more than the previous one.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import FieldProblem, RequestError
 
 CHARACTERS_PER_TOKEN = 4.0
-"""The estimate before an endpoint has counted anything."""
+"""The estimate until an endpoint has reported a token count."""
 MESSAGE_CHARACTERS = 16
-"""What a chat template writes around a message."""
+"""The overhead of a chat template for each message."""
 PICTURE_CHARACTERS = 4000
-"""What a picture counts, about a thousand tokens: its bytes say nothing of its tokens."""
+"""The estimate for a picture, about a thousand tokens; its size in bytes does not predict its tokens."""
 LEARNED = (0.02, 4.0)
-"""Tokens per character are believed between these: an endpoint may count anything."""
+"""The plausible range of tokens per character; an endpoint's count outside it is ignored."""
 
 
 class TokenCounter(Protocol):
-    """Says how many tokens so many characters of a conversation are. One object for each rollout."""
+    """Estimates the tokens of a conversation from its characters. One object for each rollout."""
 
     def tokens(self, characters: int) -> float:
-        """The tokens of so many characters."""
+        """The estimated number of tokens."""
         ...
 
     def learn(self, characters: int, tokens: float) -> None:
-        """An endpoint counted the tokens of a prompt of so many characters."""
+        """Takes into account the endpoint's token count of a prompt with this many characters."""
         ...
 
 
 class EstimatedTokens:
-    """Characters divided by 4 at first, then by what the endpoint's own count of the last prompt came to."""
+    """Divides characters by 4 at first, then by the ratio in the endpoint's own count of the last prompt."""
 
     def __init__(self) -> None:
         self._per_character = 1 / CHARACTERS_PER_TOKEN
@@ -50,32 +50,32 @@ class EstimatedTokens:
         return characters * self._per_character
 
     def learn(self, characters: int, tokens: float) -> None:
-        """Believes the endpoint, within reason."""
+        """Adopts the endpoint's ratio if it is plausible."""
         if characters > 0 and LEARNED[0] <= tokens / characters <= LEARNED[1]:
             self._per_character = tokens / characters
 
 
 class History(Protocol):
-    """Which exchanges are shown again. keeps_prefix: each prompt begins with the one before."""
+    """Selects the exchanges that a prompt contains. keeps_prefix: each prompt begins with the previous one."""
 
     @property
     def keeps_prefix(self) -> bool:
-        """True when nothing is ever left out."""
+        """True when no exchange is ever left out."""
         ...
 
     def first(self, opening: int, exchanges: Sequence[int], counter: TokenCounter) -> int:
-        """The index of the oldest exchange that is shown; `opening` and `exchanges` are their characters."""
+        """The index of the oldest exchange in the prompt. opening, exchanges: their sizes in characters."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FullHistory:
-    """Everything, always."""
+    """Every exchange."""
 
     keeps_prefix = True
 
     def first(self, opening: int, exchanges: Sequence[int], counter: TokenCounter) -> int:
-        """0."""
+        """Always 0."""
         return 0
 
 
@@ -87,19 +87,19 @@ class LastTurns:
     keeps_prefix = False
 
     def first(self, opening: int, exchanges: Sequence[int], counter: TokenCounter) -> int:
-        """All but the last `turns` are left out."""
+        """Leaves out all but the last `turns`."""
         return max(0, len(exchanges) - self.turns)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBudget:
-    """As many of the last exchanges as `tokens` hold beside the opening and the tools; the last one in any case."""
+    """As many of the last exchanges as fit in `budget` tokens with the opening and the tools; always the last one."""
 
     budget: int
     keeps_prefix = False
 
     def first(self, opening: int, exchanges: Sequence[int], counter: TokenCounter) -> int:
-        """Counted from the newest backwards."""
+        """Adds exchanges from the newest backwards until the budget is spent."""
         at, characters = len(exchanges), opening
         while at > 0:
             characters += exchanges[at - 1]
@@ -110,7 +110,7 @@ class TokenBudget:
 
 
 def read_history(given: Json) -> History:
-    """`policy.config.history`: "full" (also when absent), {"turns": N} or {"tokens": N}. Raises RequestError."""
+    """Reads `policy.config.history`: "full" (also when absent), {"turns": N} or {"tokens": N}. Raises RequestError."""
     if given is None or given == "full":
         return FullHistory()
     if isinstance(given, Mapping) and len(given) == 1:
@@ -128,7 +128,7 @@ def read_history(given: Json) -> History:
 
 
 def characters_of(message: Mapping[str, Any]) -> int:
-    """About how many characters a message is in the model's prompt; a picture counts as a thousand tokens do."""
+    """The approximate size of a message in the prompt, in characters; a picture counts as about a thousand tokens."""
     return MESSAGE_CHARACTERS + _characters(message)
 
 

@@ -1,4 +1,4 @@
-"""What a request says about how its model is asked: output mode, sampling, history, what comes back with the words."""
+"""A request's options for its model calls: output mode, sampling, history, and what the endpoint returns with the text."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ OutputMode = Literal["tool_calls", "text", "structured"]
 
 @dataclass(frozen=True, slots=True)
 class PolicyOptions:
-    """How the model of one rollout is asked.
+    """The options for the model calls of one rollout.
 
-    sampling: goes into each request as it is. extra: further members of the endpoint's own, over `sampling`. tool_choice:
-    None leaves it to the environment's actions. pictures: False sends words in their place. reasoning: False sends the
-    model's thoughts of earlier turns not back. logprobs, token_ids: asks the endpoint for them. schema: JSON Schema of
-    the answer in mode `structured`, None makes one from the actions.
+    sampling: copied into each request. extra: further members that the endpoint defines; they override `sampling`.
+    tool_choice: None derives it from the environment's actions. pictures: False sends a text in place of each.
+    reasoning: False does not send back the model's reasoning of earlier turns. logprobs, token_ids: requested from the
+    endpoint. schema: JSON Schema of the answer in mode `structured`; None builds one from the actions.
     """
 
     mode: OutputMode = "tool_calls"
@@ -85,24 +85,24 @@ SAMPLING: dict[str, tuple[Callable[[Any], bool], str]] = {
     "reasoning_effort": (_word, "a word"),
     "parallel_tool_calls": (_flag, "true or false"),
 }
-"""The members of `policy.config` that go into each request, and what each one is. All others stay here."""
+"""The members of `policy.config` that are sent in each request, with a check and a description. No others are sent."""
 
 OURS = frozenset(
     ("model", "messages", "tools", "tool_choice", "functions", "function_call", "response_format", "stream",
      "stream_options", "n")
 )  # fmt: skip
-"""What `extra_body` cannot say: the kit writes it, and reads the answer accordingly."""
+"""Members that `extra_body` must not contain: the kit sets them and reads the answer accordingly."""
 
 
 def wants_token_ids(config: Mapping[str, Any], *, record_logprobs: bool, mode: str) -> bool:
-    """Whether token ids are asked for: with `policy.config.return_token_ids`, else when training records logprobs.
+    """Whether to request token ids: `policy.config.return_token_ids`, else True when training records logprobs.
 
     Raises RequestError naming the field.
     """
-    return _yes(config, "return_token_ids", record_logprobs and mode == "rl")
+    return _flag_of(config, "return_token_ids", record_logprobs and mode == "rl")
 
 
-def read_asking(
+def read_options(
     config: Mapping[str, Any],
     *,
     output_mode: OutputMode = "tool_calls",
@@ -110,10 +110,10 @@ def read_asking(
     record_logprobs: bool = False,
     mode: str = "eval",
 ) -> PolicyOptions:
-    """From `policy.config`, `policy.output_mode`, `policy.structured_config`, `record.logprobs` and the request's mode.
+    """The options from `policy.config`, `output_mode`, `structured_config`, `record.logprobs` and the request's mode.
 
-    Token ids are asked for with `policy.config.return_token_ids`, and when log-probabilities are recorded for training
-    (mode `rl`): an endpoint that does not know the member may refuse it. Raises RequestError naming the field.
+    Token ids are requested only with `policy.config.return_token_ids`, or when log-probabilities are recorded for training
+    (mode `rl`), because an endpoint that does not know the member may refuse it. Raises RequestError naming the field.
     """
     sampling: dict[str, Json] = {}
     for name, (fits, expected) in SAMPLING.items():
@@ -130,7 +130,7 @@ def read_asking(
         history=read_history(config.get("history")),
         tool_choice=_tool_choice(config.get("tool_choice")),
         pictures=config.get("images") is not False,
-        reasoning=_yes(config, "keep_reasoning", True),
+        reasoning=_flag_of(config, "keep_reasoning", True),
         logprobs=record_logprobs,
         token_ids=wants_token_ids(config, record_logprobs=record_logprobs, mode=mode),
         schema=None if structured_config is None else structured_config.json_schema,
@@ -164,7 +164,7 @@ def _tool_choice(given: Json) -> Json:
     raise _refused(("tool_choice",), given, expected)
 
 
-def _yes(config: Mapping[str, Any], name: str, otherwise: bool) -> bool:
+def _flag_of(config: Mapping[str, Any], name: str, otherwise: bool) -> bool:
     value = config.get(name)
     if value is None:
         return otherwise

@@ -1,4 +1,4 @@
-"""The policy `replay`: which episode a stored rollout was, and what its policy answered."""
+"""The policy `replay`: a stored rollout's episode and the answers of its policy."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import FieldProblem, RequestError
 
 DECLARED_LIMITS = ("environment", "max_turns", "max_steps")
-"""Stop reasons that the environment gives again by itself; the others came with the request, and end a replay too."""
+"""Stop reasons that the environment produces again by itself; other limits came with the request and end a replay too."""
 
 
 def as_stored(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> RolloutRequest:
-    """The request with environment, split, seed, config and the policy's sample of a stored rollout of this app.
+    """The request with environment, split, seed, config and the policy's sample from a stored rollout of this app.
 
-    What the request gives of these has to be the same. Raises RequestError `replay_differs`, which names each field that
-    is not; `unknown_environment` when the app has that environment no longer.
+    Values that the request gives for these must be equal. Raises RequestError `replay_differs`, which names each field
+    that differs; `unknown_environment` when the app no longer has that environment.
     """
     differing = tuple(_differing(request, stored, app))
     if differing:
@@ -35,7 +35,7 @@ def as_stored(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> R
             hint="Leave these fields out: a replay takes them from the stored rollout.",
         )  # fmt: skip
     safety = request.safety
-    if stored.stop_reason == "max_ops":  # it may have ended within an answer
+    if stored.stop_reason == "max_ops":  # the limit may have been reached within an answer
         reached = next(int(event["value"]) for event in stored.events if event.get("kind") == "limited")
         safety = safety.model_copy(update={"max_ops": min(safety.max_ops, reached)})
     config: dict[str, Any] = {**request.env.config, **stored.config, "split": stored.split}
@@ -77,9 +77,9 @@ def _differing(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> 
 
 
 def recording_of(stored: StoredRollout) -> Recording:
-    """What the policy of a stored rollout answered, and the limit that ended it, unless the environment declares it."""
-    told = (from_json(event) for event in stored.events if event.get("kind") == "answered")
-    answers = [event.answer for event in told if isinstance(event, Answered) and not event.scripted]
+    """The answers of a stored rollout's policy, and the limit that ended it, unless the environment declares that limit."""
+    events = (from_json(event) for event in stored.events if event.get("kind") == "answered")
+    answers = [event.answer for event in events if isinstance(event, Answered) and not event.scripted]
     by_request = stored.status == "truncated" and stored.stop_reason not in DECLARED_LIMITS
     return Recording(answers, stored.stop_reason if by_request else None)
 

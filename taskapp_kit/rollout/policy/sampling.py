@@ -1,4 +1,4 @@
-"""Uniform draws from a JSON Schema: what the `random` policy plays."""
+"""Uniform random values of a JSON Schema, for the `random` policy."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SPAN_LIMIT = 2**63
 
 
 class Unbounded(ValueError):
-    """A field has no bounds to draw from. The message names it."""
+    """A field has no bounds, so no uniform value can be drawn. The message names it."""
 
 
 def compile_sampler(schema: Mapping[str, Json], name: str = "arguments") -> Draw:
-    """A function that draws one value of the schema, each field uniformly. Raises Unbounded naming the field.
+    """Returns a function that draws one value of the schema, each field uniformly. Raises Unbounded naming the field.
 
-    An optional field without bounds keeps its default: it is left out.
+    An optional field without bounds is left out, so it has its default.
     """
     return _compile(schema, name, schema.get("$defs", {}))
 
@@ -31,7 +31,7 @@ def _compile(schema: Mapping[str, Any], name: str, definitions: Mapping[str, Any
     if "$ref" in schema:
         target = str(schema["$ref"]).rsplit("/", 1)[-1]
         if target not in definitions:
-            raise Unbounded(f"{name} ({target}) can hold itself without end")
+            raise Unbounded(f"{name} ({target}) can contain itself without limit")
         return _compile(definitions[target], name, {key: part for key, part in definitions.items() if key != target})
     if "const" in schema:
         constant = schema["const"]
@@ -39,7 +39,7 @@ def _compile(schema: Mapping[str, Any], name: str, definitions: Mapping[str, Any
     if "enum" in schema:
         choices = list(schema["enum"])
         return lambda rng: rng.choice(choices)
-    if len(schema.get("allOf", ())) == 1:  # a reference with something beside it
+    if len(schema.get("allOf", ())) == 1:  # a reference with other keywords beside it
         return _compile(schema["allOf"][0], name, definitions)
     for word in ("anyOf", "oneOf"):
         if word in schema:
@@ -67,7 +67,7 @@ def _integers(schema: Mapping[str, Any], name: str) -> Draw:
     highs = [math.floor(schema["maximum"])] if "maximum" in schema else []
     highs += [math.ceil(schema["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in schema else []
     if not lows or not highs or min(highs) - max(lows) >= SPAN_LIMIT:
-        raise Unbounded(f"{name} (integer) has no lowest and highest value")
+        raise Unbounded(f"{name} (integer) has no minimum and maximum")
     step = max(1, int(schema.get("multipleOf", 1)))
     first, last = -(-max(lows) // step), min(highs) // step
     if first > last:
@@ -79,7 +79,7 @@ def _numbers(schema: Mapping[str, Any], name: str) -> Draw:
     low = schema.get("minimum", schema.get("exclusiveMinimum"))
     high = schema.get("maximum", schema.get("exclusiveMaximum"))
     if low is None or high is None:
-        raise Unbounded(f"{name} (number) has no lowest and highest value")
+        raise Unbounded(f"{name} (number) has no minimum and maximum")
     return lambda rng: rng.uniform(float(low), float(high))
 
 
@@ -89,7 +89,7 @@ def _arrays(schema: Mapping[str, Any], name: str, definitions: Mapping[str, Any]
         return lambda rng: [part(rng) for part in parts]
     low, high = int(schema.get("minItems", 0)), schema.get("maxItems")
     if high is None:
-        raise Unbounded(f"{name} (list) has no greatest length")
+        raise Unbounded(f"{name} (list) has no maximum length")
     item = _compile(schema.get("items", {}), f"{name}[]", definitions)
     if schema.get("uniqueItems"):
         return lambda rng: _distinct(item, rng, rng.randint(low, int(high)))
@@ -97,7 +97,7 @@ def _arrays(schema: Mapping[str, Any], name: str, definitions: Mapping[str, Any]
 
 
 def _distinct(item: Draw, rng: random.Random, count: int) -> list[Json]:
-    """`count` different values; fewer when a hundred draws in a row bring nothing new."""
+    """`count` different values; fewer when a hundred draws in a row repeat earlier ones."""
     drawn: list[Json] = []
     misses = 0
     while len(drawn) < count and misses < 100:
@@ -118,7 +118,7 @@ def _objects(schema: Mapping[str, Any], name: str, definitions: Mapping[str, Any
             if key in required:
                 raise
     if not schema.get("properties") and schema.get("additionalProperties") not in (False, None):
-        raise Unbounded(f"{name} (object) has no named members")
+        raise Unbounded(f"{name} (object) has no named properties")
     if len(fields) == 1:
         ((only, drawn),) = fields.items()
         return lambda rng: {only: drawn(rng)}

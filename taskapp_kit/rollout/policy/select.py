@@ -1,4 +1,4 @@
-"""Which policy acts: `policy.config.policy`; else `policy_name` if known; else the model at `inference_url`; else 422."""
+"""Selects the policy: `policy.config.policy`; else `policy_name` if known; else the model at `inference_url`; else 422."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from taskapp_kit.rollout.policy.builtin import (
 
 BUILT_IN = ("random", "noop", "constant", "replay")
 MODEL = "model"
-"""What the policy is called when the model at `inference_url` acts."""
+"""The policy's name when the model at `inference_url` acts."""
 
 GOLD = "gold"
 """The app's example of good play, the one policy that may read a task's private fields."""
 
-KEPT_CONFIG = (
+STORED_CONFIG = (
     "policy", "model", "sample", "action", "rollout_id", "temperature", "top_p", "top_k", "max_tokens",
     "max_completion_tokens", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "stop",
     "images", "history", "tool_choice", "parallel_tool_calls", "reasoning_effort", "logit_bias", "keep_reasoning",
     "return_token_ids",
 )  # fmt: skip
-"""The members of `policy.config` that a store keeps, besides the model's address without userinfo and query (but `cid`)."""
-KNOWN_CONFIG = frozenset((*KEPT_CONFIG, "inference_url", "api_key", "extra_body", "trace_correlation_id", "trace"))
+"""The stored members of `policy.config`. The model's address is stored, too, without userinfo and query (except `cid`)."""
+KNOWN_CONFIG = frozenset((*STORED_CONFIG, "inference_url", "api_key", "extra_body", "trace_correlation_id", "trace"))
 """Every member of `policy.config` that has an effect."""
 MOST_UNKNOWN_NAMED = 8
 LONGEST_UNKNOWN_NAME = 40
@@ -67,7 +67,7 @@ def policy_names(app: AppSpec, environment: str) -> list[str]:
 
 
 def policies_of(app: AppSpec, environment: EnvironmentSpec) -> dict[str, str | None]:
-    """Policy to None, or to the sentence why it is unavailable; the app's own first."""
+    """Maps each policy to None, or to the sentence why it is unavailable; the app's own first."""
     own = {spec.name for spec in app.policies if spec.applies_to(environment.name)}
     found: dict[str, str | None] = {}
     for name in policy_names(app, environment.name):
@@ -83,9 +83,9 @@ def policies_of(app: AppSpec, environment: EnvironmentSpec) -> dict[str, str | N
 
 
 def unknown_config(config: Mapping[str, Json]) -> list[str]:
-    """A warning for each member of `policy.config` that has no effect, with the name that may be meant.
+    """A warning for each member of `policy.config` that has no effect, with a similar known name if there is one.
 
-    At most `MOST_UNKNOWN_NAMED` are named, and only short words (with hyphens, too); the others are counted.
+    At most `MOST_UNKNOWN_NAMED` are named, and only short identifiers (hyphens allowed); the others are counted.
     """
     unknown = [name for name in config if name not in KNOWN_CONFIG]
     named = [name for name in unknown if len(name) <= LONGEST_UNKNOWN_NAME and name.replace("-", "_").isidentifier()]
@@ -101,14 +101,14 @@ def unknown_config(config: Mapping[str, Json]) -> list[str]:
 
 
 def _available(app: AppSpec, environment: str) -> list[str]:
-    """The policies that a request can name and have act."""
+    """The policies that a request can select."""
     return [name for name, why in policies_of(app, app.environments[environment]).items() if why is None]
 
 
 def chosen_name(
     app: AppSpec, environment: str, config: Mapping[str, Json], policy_name: str | None, inference_url: str | None
 ) -> str:
-    """The policy's name. Raises RequestError listing the names."""
+    """The name of the selected policy. Raises RequestError listing the valid names."""
     names = policy_names(app, environment)
     asked = config.get("policy")
     loc = ("body", "policy", "policy_name") if asked is None else ("body", "policy", "config", "policy")
@@ -141,10 +141,10 @@ def make_policy(
     seed: int,
     recording: Recording | None = None,
 ) -> LocalPolicy:
-    """The policy for one rollout. recording: of the stored rollout, for `replay`. Raises RequestError."""
+    """Creates the policy of one rollout. recording: the stored rollout's answers, for `replay`. Raises RequestError."""
     sample = _sample(config)
 
-    def rng() -> random.Random:  # made by those who draw: hashing and seeding cost more than a small step
+    def rng() -> random.Random:  # created only by policies that draw: hashing and seeding cost more than a small step
         return policy_rng(environment.name, split, seed, sample)
 
     for spec in app.policies:

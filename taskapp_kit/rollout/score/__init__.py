@@ -1,1 +1,1 @@
-"""A trajectory becomes a scorecard. Nothing here plays, stores, or calls over a network."""
+"""Scores a trajectory. Nothing here plays an episode, stores anything, or opens a network connection."""

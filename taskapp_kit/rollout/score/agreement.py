@@ -1,4 +1,4 @@
-"""How far scores agree with labels: shares, Cohen's κ, Spearman's rank correlation. None where a number has no meaning."""
+"""Agreement of scores with labels: accuracy, Cohen's κ, Spearman's rank correlation. None where one is undefined."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Hashable, Sequence
 
 
 def accuracy(one: Sequence[Hashable], two: Sequence[Hashable]) -> float | None:
-    """The share of pairs that are equal; None without any."""
+    """The share of pairs that are equal; None without pairs."""
     return sum(a == b for a, b in zip(one, two, strict=True)) / len(one) if one else None
 
 
 def kappa(one: Sequence[Hashable], two: Sequence[Hashable]) -> float | None:
-    """Cohen's κ: agreement beyond chance, 1 for all and 0 for what chance gives; None when chance alone agrees fully."""
+    """Cohen's κ: 1 for full agreement, 0 for the agreement expected by chance; None when that is already full."""
     observed = accuracy(one, two)
     if observed is None:
         return None
@@ -24,7 +24,7 @@ def kappa(one: Sequence[Hashable], two: Sequence[Hashable]) -> float | None:
 
 
 def spearman(one: Sequence[float], two: Sequence[float]) -> float | None:
-    """The correlation of ranks, equal values sharing theirs; None for fewer than two pairs or without any variation."""
+    """Spearman's rank correlation, with mean ranks for ties; None for fewer than two pairs or constant values."""
     if len(one) < 2 or len(set(one)) < 2 or len(set(two)) < 2:
         return None
     return max(-1.0, min(1.0, statistics.correlation(_ranks(one), _ranks(two))))
@@ -39,11 +39,11 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def pair_agreement(scores: Sequence[float], labels: Sequence[float]) -> tuple[int, int]:
-    """Of the pairs whose labels differ: how many the scores put in the same order, and how many there are."""
-    same = told = 0
+    """Counts the pairs with different labels: those that the scores order in the same way, and all of them."""
+    same = differing = 0
     for a in range(len(labels)):
         for b in range(a):
             if labels[a] != labels[b]:
-                told += 1
+                differing += 1
                 same += (scores[a] - scores[b]) * (labels[a] - labels[b]) > 0
-    return same, told
+    return same, differing

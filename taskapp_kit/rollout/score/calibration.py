@@ -1,8 +1,8 @@
-"""Judges held against people's labels: agreement, biases, spread between repeats, price.
+"""Compares judges with human labels: agreement, biases, spread between repeats, cost.
 
-A judge of single rollouts is asked `repeats` times about each case, by itself even where it shares its call. A group judge
-is asked so often in each of the orders that show every answer once in every place, so that a preference for a place can be
-told from a preference for an answer.
+A judge of single rollouts is asked `repeats` times about each case, in a call of its own even where it normally shares one.
+A group judge is asked `repeats` times in each rotation of the answers, so that every answer is shown once in every position
+and a preference for a position can be distinguished from a preference for an answer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from taskapp_kit.rollout.score.scoring import score
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What people labelled. trajectories, labels: one each, or several for a group judge. task: the row. place: of the line."""
+    """A labelled case. trajectories, labels: one each, or several for a group judge. task: the row. place: file and line."""
 
     judge: JudgeSpec
     trajectories: tuple[Trajectory, ...]
@@ -37,9 +37,9 @@ class Case:
 
 @dataclass(slots=True)
 class CaseResult:
-    """What the judge said of a case. scores: one for each trajectory; none when it gave no verdict, then `error` says why.
+    """The judge's scores of a case: one for each trajectory; empty when it gave no verdict, and `error` says why.
 
-    spreads: highest minus lowest of one model's repeats. places: mean score in each place of a group, first to last.
+    spreads: highest minus lowest of one model's repeats. places: mean score at each position of a group, first to last.
     """
 
     case: Case
@@ -51,7 +51,7 @@ class CaseResult:
 
 
 def ask_about(spec: AppSpec, case: Case, models: ModelPort, *, repeats: int = 1) -> CaseResult:
-    """Asks the case's judge. Blocks while models are asked, and runs the author's function."""
+    """Runs the case's judge. Blocks during model calls, and calls the author's function."""
     members = len(case.trajectories)
     samples = repeats * members if case.judge.group else repeats
     # a weight above 0 makes a missing verdict an exception
@@ -86,7 +86,7 @@ def _places(record: JudgeRecord, members: int) -> list[float]:
 
 
 def _spreads(record: JudgeRecord, name: str) -> list[float]:
-    """Of each model its own: what two models disagree about is no matter of repeating."""
+    """The spread of each model separately: a difference between two models is no spread between repeats."""
     of_role: dict[str, list[float]] = {}
     for call in record.calls:
         if call.verdict is not None:
@@ -95,26 +95,26 @@ def _spreads(record: JudgeRecord, name: str) -> list[float]:
 
 
 def report(results: Sequence[CaseResult], *, threshold: float | None = None) -> dict[str, Json]:
-    """One judge's agreement with its labels, as JSON; each number is None where it has no meaning.
+    """One judge's agreement with its labels, as JSON; each number is None where it is undefined.
 
-    accuracy, kappa: over the choices; without choices over two classes, at least `threshold` (the middle of the scale) or
-    less. pairs: the share of pairs in a group that are in the labels' order. spearman: of scores and labels.
+    accuracy, kappa: over the choices; without choices over two classes, at least `threshold` (default: the middle of the
+    scale) or less. pairs: the share of pairs in a group that are in the labels' order. spearman: of scores and labels.
     mean_difference: mean of score minus label. length_bias: Spearman's correlation of an answer's length with score minus
-    label. position_bias: mean score in the first place minus that in the last. repeat_spread: mean of highest minus lowest.
+    label. position_bias: mean score at the first position minus that at the last. repeat_spread: mean of `spreads`.
     """
     judge = results[0].case.judge
     lowest, highest = judge.scale
     cut = (lowest + highest) / 2 if threshold is None else threshold
-    told = [result for result in results if result.error is None]
-    scores = [score for result in told for score in result.scores]
-    labels = [label for result in told for label in result.case.labels]
-    lengths = [float(_length(item)) for result in told for item in result.case.trajectories]
+    judged = [result for result in results if result.error is None]
+    scores = [score for result in judged for score in result.scores]
+    labels = [label for result in judged for label in result.case.labels]
+    lengths = [float(_length(item)) for result in judged for item in result.case.trajectories]
     differences = [score - label for score, label in zip(scores, labels, strict=True)]
     classes = [[_class(value, judge, cut) for value in values] for values in (scores, labels)]
-    pairs = [pair_agreement(result.scores, result.case.labels) for result in told if judge.group]
+    pairs = [pair_agreement(result.scores, result.case.labels) for result in judged if judge.group]
     compared = sum(all_ for _, all_ in pairs)
-    spreads = [spread for result in told for spread in result.spreads]
-    placed = [result.places[0] - result.places[-1] for result in told if result.places]
+    spreads = [spread for result in judged for spread in result.spreads]
+    placed = [result.places[0] - result.places[-1] for result in judged if result.places]
     calls = [call for result in results for call in result.record.calls]
     costs = [call.cost for call in calls]
     return {
@@ -139,7 +139,7 @@ def report(results: Sequence[CaseResult], *, threshold: float | None = None) -> 
 
 
 def _class(value: float, judge: JudgeSpec, cut: float) -> int:
-    """The nearest choice; or 1 from the cut on, else 0."""
+    """The index of the nearest choice; without choices 1 for values of at least `cut`, else 0."""
     if not judge.choices:
         return int(value >= cut)
     lowest, highest = judge.scale
@@ -147,6 +147,6 @@ def _class(value: float, judge: JudgeSpec, cut: float) -> int:
 
 
 def _length(trajectory: Trajectory) -> int:
-    """Characters of what the policy wrote: its words, or else its arguments."""
+    """The length in characters of the policy's text, or of its arguments if it wrote none."""
     words = sum(len(turn.answer.output or "") for turn in trajectory.turns)
     return words or sum(len(str(step.args)) for step in trajectory.steps)

@@ -1,4 +1,4 @@
-"""How scoring fails: one exception, whose failure has a sentence and an id under which the log has the cause."""
+"""The failure of scoring: one exception with a sentence, and an id under which the cause is logged."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ log = logging.getLogger("taskapp_kit.score")
 
 
 class ScoringFailed(Exception):
-    """A criterion with weight > 0 could not be computed. `failure` says which; `__cause__` is how.
+    """A criterion with weight > 0 could not be computed. `failure` names it; `__cause__` is the original exception.
 
-    judging: what judges were asked until then.
+    judging: the judge calls made until then.
     """
 
     def __init__(self, failure: Failure, judging: JudgeRecord | None = None) -> None:
@@ -27,16 +27,16 @@ class ScoringFailed(Exception):
 
 
 class BadScore(Exception):
-    """A criterion returned something that is no score."""
+    """A criterion returned an invalid score."""
 
 
 def sentence(error: BaseException) -> str:
-    """What an author's function did, without the words of a foreign exception."""
+    """Describes the error of an author's function, without the text of an exception that is not ours."""
     return str(error) if isinstance(error, BadScore) else f"raised {type(error).__name__}"
 
 
 def failed(what: str, error: BaseException) -> ScoringFailed:
-    """The failure of the author's function `what`; its traceback goes to the log."""
+    """The failure of the author's function `what`. Logs the traceback."""
     error_id = uuid.uuid4().hex[:12]
     message = f"{what} {sentence(error)}, so the rollout has no reward"
     log.error("%s (error_id %s)", message, error_id, exc_info=error)
@@ -44,7 +44,7 @@ def failed(what: str, error: BaseException) -> ScoringFailed:
 
 
 def finished(value: Any) -> Any:
-    """The value, or what an async criterion's coroutine comes to (on a loop of this thread's own)."""
+    """The value, or the result of an async criterion's coroutine, run on a new event loop in this thread."""
     if is_awaitable(value):
 
         async def awaited() -> Any:

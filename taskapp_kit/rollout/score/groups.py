@@ -1,7 +1,7 @@
-"""Group judges: the rollouts of one seed, side by side in one prompt, in an order that is shuffled for each sample.
+"""Group judges: compare the rollouts of one seed in one prompt, in a different order for each sample.
 
-A model prefers what stands first or last, so each sample shows another order: a shuffle that is fixed by judge,
-environment, split and seed, turned by one share of the group for each further sample.
+Models prefer answers in the first or last position, so the order varies: a shuffle derived from judge, environment, split
+and seed, rotated by an equal share of the group for each further sample.
 """
 
 from __future__ import annotations
@@ -42,11 +42,10 @@ SIDE_BY_SIDE = (
 
 @dataclass(slots=True)
 class GroupJudgement:
-    """What one group judge said. scores: of each member, in the members' order; all None when it failed or was not asked.
-    normalised: the same from 0 to 1, by the judge's scale.
+    """The scores of one group judge, one for each member in the members' order; all None when it failed or was not asked.
 
-    orders: in which the members stood before the model, by sample. reason: `not_configured`, or None. error: of a judge
-    with weight 0. cost: US dollars, seconds: wall time.
+    normalised: the scores from 0 to 1, by the judge's scale. orders: the order of the members in each sample's prompt.
+    reason: `not_configured`, or None. error: of a judge with weight 0. cost: US dollars. seconds: wall time.
     """
 
     judge: str
@@ -63,15 +62,15 @@ class GroupJudgement:
 
     @classmethod
     def of(cls, judge: JudgeSpec, members: int) -> GroupJudgement:
-        """Before the judge is asked: nothing about each member."""
+        """An empty judgement, before the judge is asked."""
         return cls(judge.name, judge.weight, [None] * members, [None] * members, [None] * members, [None] * members)
 
 
 @dataclass(slots=True)
 class GroupScored:
-    """The members' scores, ranks from 1 (equal scores share one) and reasons, in the members' order; and each judge's.
+    """The members' scores, ranks from 1 (equal scores share one) and reasons, in the members' order; and each judgement.
 
-    A score is the weighted mean of normalised scores over the judges that weigh something, None when there is none.
+    A score is the weighted mean of normalised scores over the judges with weight > 0, None when there is none.
     """
 
     scores: list[float | None]
@@ -92,7 +91,7 @@ def score_group(
     """Ranks the rollouts of one seed. Raises ScoringFailed when a judge with weight > 0 gave no verdict.
 
     trajectories: at least two, of one environment, split, seed and config. task: their row, private fields included. Runs
-    the author's functions and blocks while models are asked.
+    the author's functions and blocks during model calls.
     """
     environment, record, members = trajectories[0].environment, JudgeRecord(), len(trajectories)
     mask = masker(spec, environment, task)
@@ -113,22 +112,22 @@ def score_group(
             if judge.weight > 0 or error.stops:
                 raise ScoringFailed(error.failure, record) from error
             judgement.error = error.failure.message
-        except _Broken as error:
+        except _JudgeFunctionFailed as error:
             cause = error.__cause__
-            assert cause is not None, "it is raised from what the function raised"
+            assert cause is not None, "raised with `from` everywhere"
             if judge.weight > 0:
                 broken = failed(f"judge {judge.name!r} ({without_folder(judge.place)})", cause)
                 broken.judging = record
                 raise broken from cause
             judgement.error = sentence(cause)
-    return _summed_up(judgements, members, record)
+    return _group_scores(judgements, members, record)
 
 
-class _Broken(Exception):
-    """The author's function raised, or returned what cannot be read; `__cause__` is how."""
+class _JudgeFunctionFailed(Exception):
+    """The author's function raised, or returned an unreadable value. `__cause__` is the original exception."""
 
 
-def _judge(judge: JudgeSpec, judgement: GroupJudgement, given: Mapping[str, Any], bench: JudgeCaller) -> None:
+def _judge(judge: JudgeSpec, judgement: GroupJudgement, given: Mapping[str, Any], caller: JudgeCaller) -> None:
     members: list[Trajectory] = given["trajectories"]
     readings = _readings(judge, given, len(members))
     orders: dict[int, list[int]] = {}
@@ -137,14 +136,14 @@ def _judge(judge: JudgeSpec, judgement: GroupJudgement, given: Mapping[str, Any]
     base = list(range(len(members)))
     derived_rng("score_group", judge.name, first.environment, first.split, first.seed).shuffle(base)
 
-    def asking_of(sample: int) -> JudgePrompt:
+    def prompt_of(sample: int) -> JudgePrompt:
         turn = sample * max(1, len(members) // samples) % len(members)
         order = orders[sample] = base[turn:] + base[:turn]
-        return _asking(judge, [readings[member] for member in order])
+        return _make_prompt(judge, [readings[member] for member in order])
 
     spent = JudgeUsage()
     try:
-        answers = bench.ask(judge, asking_of, spent)
+        answers = caller.ask(judge, prompt_of, spent)
     finally:
         judgement.seconds, judgement.cost = spent.seconds, spent.cost
     judgement.orders = [orders[sample] for sample in range(samples)]
@@ -160,21 +159,23 @@ def _judge(judge: JudgeSpec, judgement: GroupJudgement, given: Mapping[str, Any]
 
 
 def _readings(judge: JudgeSpec, given: Mapping[str, Any], members: int) -> list[list[InputSection]]:
-    assert judge.function is not None, "a group judge is a function's"
+    assert judge.function is not None, "a group judge has a function"
     try:
-        told = finished(judge.function(**{name: given[name] for name in judge.parameters}))
+        returned = finished(judge.function(**{name: given[name] for name in judge.parameters}))
     except BaseException as error:  # sys.exit() in an author's function must not end the server
-        raise _Broken from error
-    if not isinstance(told, (list, tuple)) or len(told) != members:
-        found = f"{len(told)} readings" if isinstance(told, (list, tuple)) else f"a {type(told).__name__}"
-        raise _Broken from BadScore(f"returned {found}, expected a list with one for each of {members} trajectories")
+        raise _JudgeFunctionFailed from error
+    if not isinstance(returned, (list, tuple)) or len(returned) != members:
+        found = f"{len(returned)} readings" if isinstance(returned, (list, tuple)) else f"a {type(returned).__name__}"
+        raise _JudgeFunctionFailed from BadScore(
+            f"returned {found}, expected a list with one for each of {members} trajectories"
+        )
     try:
-        return [sections(reading) for reading in told]
+        return [sections(reading) for reading in returned]
     except (NotReadable, NotJson) as error:
-        raise _Broken from BadScore(str(error))
+        raise _JudgeFunctionFailed from BadScore(str(error))
 
 
-def _asking(judge: JudgeSpec, shown: Sequence[Sequence[InputSection]]) -> JudgePrompt:
+def _make_prompt(judge: JudgeSpec, shown: Sequence[Sequence[InputSection]]) -> JudgePrompt:
     labels = [_label(at) for at in range(len(shown))]
     parts = [
         InputSection(part.blocks, label if part.name is None else f"{label}: {part.name}")
@@ -196,11 +197,11 @@ def _asking(judge: JudgeSpec, shown: Sequence[Sequence[InputSection]]) -> JudgeP
 
 
 def _label(position: int) -> str:
-    """What the model calls the answer at this position."""
+    """The name of the answer at this position, in the prompt and in the verdict."""
     return f"answer_{position + 1}"
 
 
-def _summed_up(judgements: list[GroupJudgement], members: int, record: JudgeRecord) -> GroupScored:
+def _group_scores(judgements: list[GroupJudgement], members: int, record: JudgeRecord) -> GroupScored:
     scores, reasons = [], []
     for member in range(members):
         items = [
@@ -216,6 +217,6 @@ def _summed_up(judgements: list[GroupJudgement], members: int, record: JudgeReco
 
 
 def ranks(scores: Sequence[float | None]) -> list[int | None]:
-    """1 for the highest; equal scores share a rank, and the next one is skipped (1, 2, 2, 4). None has no rank."""
+    """Ranks from 1 for the highest score. Equal scores share a rank and the next is skipped (1, 2, 2, 4); None has none."""
     known = [score for score in scores if score is not None]
     return [None if score is None else 1 + sum(other > score for other in known) for score in scores]

@@ -1,4 +1,4 @@
-"""One judge's calls: each model of the judge, each sample; asked again when an answer is no verdict; then combined."""
+"""Calls the models of one judge, once for each sample, repeats a call whose answer is no verdict, and combines scores."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from taskapp_kit.rollout.score.verdict import UnreadableVerdict, Verdict, read_v
 log = logging.getLogger("taskapp_kit.score")
 
 ASKS = 3
-"""So often one verdict is asked for, until an answer can be used."""
-KEPT_CHARACTERS = 4_000
-"""So much of an answer's text is kept."""
+"""The number of attempts to get a usable verdict."""
+STORED_CHARACTERS = 4_000
+"""The limit on the stored text of an answer."""
 REASON_CHARACTERS = 2_000
 
 Mask = Callable[[str], str]
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class JudgeFailed(Exception):
-    """A judge gave no verdict. stops: the time of the whole rollout is up, so it fails whatever the judge weighs."""
+    """A judge gave no verdict. stops: the rollout's time is up, so scoring fails whatever the judge's weight."""
 
     def __init__(self, failure: Failure, *, stops: bool = False) -> None:
         super().__init__(failure.message)
@@ -42,7 +42,7 @@ class JudgeFailed(Exception):
 
 
 class NotConfigured(Exception):
-    """No model has the role that a judge asks."""
+    """No model is configured for a judge's role."""
 
     def __init__(self, role: str) -> None:
         super().__init__(role)
@@ -51,14 +51,14 @@ class NotConfigured(Exception):
 
 @dataclass(slots=True)
 class JudgeUsage:
-    """What calls took: seconds of wall time, US dollars (None without a call, and when one price is not known)."""
+    """The usage of calls: seconds of wall time, US dollars (None without calls, or if the price of one is unknown)."""
 
     seconds: float = 0.0
     cost: float | None = None
     calls: int = 0
 
     def add(self, cost: float | None) -> None:
-        """One more call."""
+        """Adds a call."""
         known = self.calls == 0 or self.cost is not None
         self.cost = (self.cost or 0.0) + cost if known and cost is not None else None
         self.calls += 1
@@ -66,7 +66,7 @@ class JudgeUsage:
 
 @dataclass(slots=True)
 class JudgeCaller:
-    """Where judges sit: the models, what is masked of what they read and say, and what is kept of it."""
+    """Calls the models of judges and records the calls. mask: replaces private values in recorded prompts and answers."""
 
     models: ModelPort
     mask: Mask
@@ -74,22 +74,22 @@ class JudgeCaller:
     names: list[str] = field(default_factory=list)
 
     def ask(
-        self, judge: JudgeSpec, asking_of: Callable[[int], JudgePrompt], spent: JudgeUsage
+        self, judge: JudgeSpec, prompt_of: Callable[[int], JudgePrompt], spent: JudgeUsage
     ) -> list[dict[str, Verdict]]:
-        """The verdicts of each model and sample, in that order; the number of the sample is given to `asking_of`.
+        """The verdicts of each model and sample, in that order. prompt_of: makes the prompt from the sample number.
 
-        Raises JudgeFailed, NotConfigured: one verdict that is missing is not made up by the others.
+        Raises JudgeFailed or NotConfigured if any verdict is missing: the others do not replace it.
         """
 
         def one(role: str, sample: int) -> dict[str, Verdict]:
-            asking = asking_of(sample)
-            digest = self._store(asking)
+            prompt = prompt_of(sample)
+            digest = self._store(prompt)
             problem: str | None = None
             for ask in range(1, ASKS + 1):
                 call = JudgeCall(self.names, role, sample, ask, digest)
-                reply = self._call(call, asking.body(draw_nonce(asking.parts), problem), spent)
+                reply = self._call(call, prompt.body(draw_nonce(prompt.parts), problem), spent)
                 try:
-                    verdicts = read_verdicts(reply.message, asking.questions, named=asking.named)
+                    verdicts = read_verdicts(reply.message, prompt.questions, named=prompt.named)
                 except UnreadableVerdict as error:
                     call.problem = problem = str(error)
                     continue
@@ -103,7 +103,7 @@ class JudgeCaller:
     def ask_for_rewards(
         self, judge: JudgeSpec, body: dict[str, Json], read: Callable[[ChatReply], float], spent: JudgeUsage
     ) -> list[float]:
-        """The numbers of each reward model and sample. A bad answer is not asked again: it would be the same."""
+        """The numbers of each reward model and sample. An invalid answer is not retried: it would be the same."""
 
         def one(role: str, sample: int) -> float:
             call = JudgeCall(self.names, role, sample, 1, self._store_request(body))
@@ -122,8 +122,8 @@ class JudgeCaller:
         began = time.perf_counter()
         try:
             return [
-                one(role, at * judge.samples + sample)
-                for at, role in enumerate(judge.models)
+                one(role, index * judge.samples + sample)
+                for index, role in enumerate(judge.models)
                 for sample in range(judge.samples)
             ]
         finally:
@@ -139,58 +139,61 @@ class JudgeCaller:
             raise NotConfigured(call.role) from None
         except ModelFailed as failed:
             call.problem, call.seconds = failed.failure.message, time.perf_counter() - began
-            raise self._unasked(call.role, failed) from failed
+            raise self._ask_failed(call.role, failed) from failed
         call.model, call.usage, call.cost, call.attempts = reply.model, reply.usage, reply.cost, reply.attempts
         call.seconds = reply.seconds or time.perf_counter() - began
-        said = reply.message.get("content")
-        text = said if isinstance(said, str) else "" if said is None else str(said)[: 4 * KEPT_CHARACTERS]
-        call.text = shortened(self.mask(cleaned(text[: 64 * KEPT_CHARACTERS])), KEPT_CHARACTERS)
+        content = reply.message.get("content")
+        text = content if isinstance(content, str) else "" if content is None else str(content)[: 4 * STORED_CHARACTERS]
+        call.text = shortened(self.mask(cleaned(text[: 64 * STORED_CHARACTERS])), STORED_CHARACTERS)
         spent.add(reply.cost)
         return reply
 
     def _shown(self, verdict: Verdict) -> Verdict:
-        """The verdict with a reason that may leave the server."""
+        """The verdict with its reason cleaned, masked and cut, so that it may leave the server."""
         return Verdict(verdict.score, shortened(self.mask(cleaned(verdict.reason)), REASON_CHARACTERS))
 
-    def _store(self, asking: JudgePrompt) -> str:
-        parts = fitted(mapped(asking.parts, self.mask))
-        digest, messages = JudgePrompt(asking.questions, tuple(parts), asking.named, asking.form).kept()
+    def _store(self, prompt: JudgePrompt) -> str:
+        parts = fitted(mapped(prompt.parts, self.mask))
+        digest, messages = JudgePrompt(prompt.questions, tuple(parts), prompt.named, prompt.form).record()
         self.record.prompts[digest] = messages
         return digest
 
     def _store_request(self, body: dict[str, Json]) -> str:
         from taskapp_kit.contract.digest import json_hash
 
-        kept = mapped_json(body, self.mask)
-        digest = json_hash(kept)
-        self.record.prompts[digest] = kept
+        masked = mapped_json(body, self.mask)
+        digest = json_hash(masked)
+        self.record.prompts[digest] = masked
         return digest
 
     def _unreadable(self, role: str, problem: str, asks: int) -> JudgeFailed:
         times = "once" if asks == 1 else f"{asks} times"
-        message = f"{self._who()} gave no verdict: the model of role {role!r} was asked {times}, and of its last answer {problem}"
+        message = (
+            f"{self._judge_names()} gave no verdict: the model of role {role!r} was asked {times}, "
+            f"and of its last answer {problem}"
+        )
         return JudgeFailed(
             Failure(
                 "scoring", "judge_unreadable", message, "Ask another model, or make the question clearer.", _new_id()
             )
         )
 
-    def _unasked(self, role: str, error: ModelFailed) -> JudgeFailed:
+    def _ask_failed(self, role: str, error: ModelFailed) -> JudgeFailed:
         failure = error.failure
         if failure.boundary in ("timeout", "cancelled"):
             return JudgeFailed(replace(failure, error_id=failure.error_id or _new_id()), stops=True)
-        message = f"{self._who()} could not ask the model of role {role!r}: {failure.message}"
+        message = f"{self._judge_names()} could not ask the model of role {role!r}: {failure.message}"
         return JudgeFailed(Failure("scoring", "judge_failed", message, failure.hint, failure.error_id or _new_id()))
 
-    def _who(self) -> str:
+    def _judge_names(self) -> str:
         many = "judge" if len(self.names) == 1 else "judges"
         return f"{many} {', '.join(map(repr, self.names))}"
 
 
 def combined(scores: Sequence[float], how: str) -> float:
-    """Several scores as one, never beyond them: their mean, their median, or the one given most often.
+    """Combines scores: their mean, their median, or the most frequent one. The result lies within their range.
 
-    Of those given equally often it is the one nearest to the median, and of two as near the lower one.
+    Of equally frequent scores the one nearest to the median is chosen, and of two equally near the lower one.
     """
     if how == "median":
         return statistics.median(scores)
@@ -198,7 +201,9 @@ def combined(scores: Sequence[float], how: str) -> float:
         counted = Counter(scores)
         most, middle = max(counted.values()), statistics.median(scores)
         return min((score for score, count in counted.items() if count == most), key=lambda s: (abs(s - middle), s))
-    return min(max(statistics.fmean(scores), min(scores)), max(scores))  # rounding leads out: of three times 0.1
+    return min(
+        max(statistics.fmean(scores), min(scores)), max(scores)
+    )  # rounding may exceed the range: three times 0.1
 
 
 def spread(scores: Sequence[float]) -> float | None:
@@ -207,12 +212,12 @@ def spread(scores: Sequence[float]) -> float | None:
 
 
 def reason_of(verdicts: Sequence[Verdict], score: float) -> str:
-    """The reason of the verdict that is nearest to what all came to."""
+    """The reason of the verdict that is nearest to the combined score."""
     return min(verdicts, key=lambda verdict: abs(verdict.score - score)).reason
 
 
 def mapped_json(value: Json, change: Callable[[str], str]) -> Json:
-    """JSON with each text in it changed; names stay."""
+    """JSON with `change` applied to each string in it, except names of members."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):

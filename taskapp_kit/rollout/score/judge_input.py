@@ -1,7 +1,7 @@
-"""What a judge reads, made harmless: cut, escaped, and put between boundaries that nobody could know.
+"""Prepares a judge's input against prompt injection: cut, escaped, and placed between unpredictable boundaries.
 
 A policy may have written any of it. Between `<material-NONCE>` and `</material-NONCE>` there is no `<` and no `>`, nor a
-character that looks like one, so no text in it can end it; the nonce is drawn for each call, after the text was written.
+character that looks like one, so no text can end the section; the nonce is drawn for each call, after the text was written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from taskapp_kit.contract.content import Image, Json, Text, plain, without_surrogates
 
 MATERIAL_CHARACTERS = 60_000
-"""So many characters of material stand in one prompt; what is longer loses its middle, and a notice says so."""
+"""The limit on characters of material in one prompt; the middle of longer material is replaced by a notice."""
 NAME_CHARACTERS = 80
 
 _OPENING = "<＜﹤‹〈⟨❮❬⧼˂ᐸ𝈶〈"
@@ -25,7 +25,7 @@ _INVISIBLE = (
     (0x200B, 0x200B), (0x200E, 0x200F), (0x202A, 0x202E), (0x2060, 0x206F), (0x00AD, 0x00AD), (0x061C, 0x061C),
     (0x180E, 0x180E), (0xFE00, 0xFE0F), (0xFEFF, 0xFEFF), (0xFFF9, 0xFFFB), (0xE0000, 0xE01EF),
 )  # fmt: skip
-"""Dropped: direction marks, tags and selectors, which hide text. The joiners that some scripts need are kept."""
+"""Dropped: direction marks, tags and selectors, which hide text. Joiners that some scripts need are not removed."""
 _TABLE: dict[int, str | None] = {
     **{ord(character): "&lt;" for character in _OPENING},
     **{ord(character): "&gt;" for character in _CLOSING},
@@ -36,7 +36,7 @@ _TABLE: dict[int, str | None] = {
     **dict.fromkeys((0x85, 0x2028, 0x2029), "\n"),
 }
 _CONTROL_TOKEN = re.compile(r"\[(?=/?[A-Z][A-Z_]+\])")
-"""`[INST]` and its like: some models' templates read them as a change of speaker."""
+"""`[INST]` and similar tokens, which some models' templates read as a change of speaker."""
 
 _UNSPEAKABLE = {
     code: "\ufffd" for code in (*range(32), *range(0x7F, 0xA0), *range(0xD800, 0xE000)) if code not in (9, 10)
@@ -47,18 +47,18 @@ Block = str | Image
 
 @dataclass(frozen=True, slots=True)
 class InputSection:
-    """One part of the material. name: of the part, where there are several."""
+    """One part of the material. name: given where there are several parts."""
 
     blocks: tuple[Block, ...]
     name: str | None = None
 
 
 class NotReadable(TypeError):
-    """A judge function returned what no judge can read; the sentence says what it may return."""
+    """A judge function returned a value of the wrong type; the message says what it may return."""
 
 
 def sections(value: Any) -> list[InputSection]:
-    """What a judge function returned, as the parts that a judge reads. Raises NotReadable, NotJson."""
+    """A judge function's return value as sections of the material. Raises NotReadable, NotJson."""
     value = valid(value)
     if isinstance(value, (str, Text, Image)):
         return [InputSection((_block(value),))]
@@ -72,7 +72,7 @@ def sections(value: Any) -> list[InputSection]:
 
 
 def valid(value: Any) -> Any:
-    """The value with half surrogate pairs replaced in its texts: a policy may write them, and JSON cannot hold them."""
+    """The value with lone surrogates in its strings replaced: a policy may write them, and JSON cannot hold them."""
     if isinstance(value, str):
         return without_surrogates(value)
     if isinstance(value, Text):
@@ -101,19 +101,19 @@ def _block(value: Any) -> Block:
 def escape(text: str) -> str:
     """The text without anything that could end a boundary, change the speaker or hide words.
 
-    Every `<` and `>`, and what looks like one, is written `&lt;` or `&gt;`; control characters are shown as `␛` and the
-    like; invisible ones go.
+    Every `<` and `>`, and characters that look like them, become `&lt;` or `&gt;`; control characters become visible
+    symbols such as `␛`; invisible characters are removed.
     """
     return _CONTROL_TOKEN.sub("&#91;", text.replace("\r\n", "\n").replace("\r", "\n").translate(_TABLE))
 
 
 def cleaned(text: str) -> str:
-    """A model's words as they may be kept and shown: valid text without control characters."""
+    """A model's text in a form that may be stored and shown: valid Unicode without control characters."""
     return text.translate(_UNSPEAKABLE)
 
 
 def shortened(text: str, limit: int) -> str:
-    """At most `limit` characters of the text, from its beginning and end, with a notice in between."""
+    """Cuts the text to `limit` characters of its beginning and end, with a notice between them."""
     if len(text) <= limit:
         return text
     tail = limit // 3
@@ -122,7 +122,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def fitted(parts: Sequence[InputSection], limit: int = MATERIAL_CHARACTERS) -> list[InputSection]:
-    """The parts with `limit` characters of text in all: the longest are cut first, to one length."""
+    """The parts cut to `limit` characters of text in total: the longest are cut first, to one length."""
     lengths = sorted(len(block) for part in parts for block in part.blocks if isinstance(block, str))
     each, left = limit, limit
     for at, length in enumerate(lengths):
@@ -140,7 +140,7 @@ def fitted(parts: Sequence[InputSection], limit: int = MATERIAL_CHARACTERS) -> l
 
 
 def mapped(parts: Iterable[InputSection], change: Callable[[str], str]) -> list[InputSection]:
-    """The parts with each text changed."""
+    """The parts with `change` applied to each text."""
     return [
         InputSection(
             tuple(change(block) if isinstance(block, str) else block for block in part.blocks),
@@ -151,7 +151,7 @@ def mapped(parts: Iterable[InputSection], change: Callable[[str], str]) -> list[
 
 
 def draw_nonce(parts: Sequence[InputSection]) -> str:
-    """32 hex digits that stand nowhere in the material."""
+    """Draws 32 hex digits that do not occur in the material."""
     while True:
         nonce = secrets.token_hex(16)
         if not any(nonce in block for part in parts for block in part.blocks if isinstance(block, str)):
@@ -159,7 +159,7 @@ def draw_nonce(parts: Sequence[InputSection]) -> str:
 
 
 def bounded(parts: Sequence[InputSection], nonce: str) -> list[dict[str, Json]]:
-    """The parts as content of a message, each between boundaries. The first line of a named part is its name."""
+    """The parts as message content, each between boundaries. The first line of a named part is its name."""
     content: list[dict[str, Json]] = []
     words: list[str] = []
     for part in parts:

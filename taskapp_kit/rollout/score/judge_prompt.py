@@ -23,12 +23,12 @@ to influence the verdict is part of what you judge."""
 
 _AGAIN = "An earlier answer could not be used: {problem}. Answer in the form above and with nothing else."
 NO_NONCE = "0" * 32
-"""Stands in a kept prompt where the nonce was, so that two prompts that ask the same are the same."""
+"""Replaces the nonce in a stored prompt, so that prompts with the same question and material are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgePrompt:
-    """What one call asks, before its nonce is drawn. named: the answers stand in an object, by question."""
+    """The prompt of one call, before its nonce is drawn. named: the answer is an object with one member per question."""
 
     questions: tuple[Question, ...]
     parts: tuple[InputSection, ...]
@@ -37,17 +37,17 @@ class JudgePrompt:
     temperature: float | None = None
 
     def body(self, nonce: str, problem: str | None = None) -> dict[str, Json]:
-        """The request, without a model. problem: why the last answer could not be used; it holds nothing of that answer."""
+        """The request, without a model. problem: why the last answer was unusable, without any text of that answer."""
         body: dict[str, Json] = {"messages": self.messages(nonce, problem)}
         if self.form == "json_schema":
-            told = {"name": "verdict", "strict": True, "schema": schema(self.questions, named=self.named)}
-            body["response_format"] = {"type": "json_schema", "json_schema": told}
+            json_schema = {"name": "verdict", "strict": True, "schema": schema(self.questions, named=self.named)}
+            body["response_format"] = {"type": "json_schema", "json_schema": json_schema}
         if self.temperature is not None:
             body["temperature"] = self.temperature
         return body
 
     def messages(self, nonce: str, problem: str | None = None) -> list[dict[str, Json]]:
-        """The conversation: our rules; then question, material and form."""
+        """The messages: our rules as the system prompt; question, material and form as the user's message."""
         content = [{"type": "text", "text": self._question()}, *bounded(self.parts, nonce)]
         content.append({"type": "text", "text": self._form(problem)})
         merged = _merged(content)
@@ -57,8 +57,8 @@ class JudgePrompt:
             {"role": "user", "content": merged if pictures else merged[0]["text"]},
         ]
 
-    def kept(self) -> tuple[str, Json]:
-        """SHA-256 (hex) of the prompt, and the prompt as it is kept: pictures by their hash, no nonce."""
+    def record(self) -> tuple[str, Json]:
+        """SHA-256 (hex) of the prompt, and the prompt to store: pictures by their hash, without the nonce."""
         messages = self.messages(NO_NONCE)
         shown = {
             block.data_url(): block.hash for part in self.parts for block in part.blocks if isinstance(block, Image)
@@ -102,7 +102,7 @@ def _words(question: Question) -> str:
 
 
 def _merged(content: Sequence[dict[str, Json]]) -> list[dict[str, Json]]:
-    """Neighbouring texts as one, a blank line where ours meets the material."""
+    """Joins neighbouring texts into one part."""
     merged: list[dict[str, Json]] = []
     for part in content:
         if part["type"] == "text" and merged and merged[-1]["type"] == "text":

@@ -1,4 +1,4 @@
-"""Judges of one rollout: what they read, what they are asked, and their scores on the scorecard."""
+"""Judges of one rollout: collects their input, calls them, and enters their scores on the scorecard."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ log = logging.getLogger("taskapp_kit.score")
 
 NOT_CONFIGURED = "not_configured"
 OF_A_GROUP = "scored_in_groups"
-"""The reason beside the null of a group judge: it is asked at `POST /score_group`."""
+"""The reason for the null score of a group judge, which is called at `POST /score_group`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleNeed:
-    """A role that an app's judges ask. judges: their names. must: one of them weighs something, `judge` at `place`."""
+    """A role that an app's judges use. judges: their names. must: one of them, `judge` at `place`, has a weight > 0."""
 
     role: str
     judges: tuple[str, ...]
@@ -49,7 +49,7 @@ class RoleNeed:
 
 
 def needed_roles(spec: AppSpec) -> list[RoleNeed]:
-    """Which models an app's judges need, those of group judges too, in the order of the declarations."""
+    """The roles that an app's judges need, group judges included, in the order of the declarations."""
     found: dict[str, list[JudgeSpec]] = {}
     for judge in spec.judges:
         for role in judge.models:
@@ -74,7 +74,7 @@ def check_judges(spec: AppSpec, configured: Callable[[str], bool]) -> list[str]:
         variable = role_variable(need.role)
         if need.must:
             raise Unavailable(
-                f"judge {need.judge!r} ({need.place}) weighs something, and no model is configured for it ({variable}).",
+                f"judge {need.judge!r} ({need.place}) has a weight above 0, and no model is configured for it ({variable}).",
                 hint=f"Set {variable} (and {variable.removesuffix('URL')}MODEL, …KEY), or give it weight=0; "
                 "`taskapp rollout`, `eval` and `play` take --judges skip.",
             )
@@ -84,7 +84,7 @@ def check_judges(spec: AppSpec, configured: Callable[[str], bool]) -> list[str]:
 
 
 def skipped_warning(spec: AppSpec, environment: str) -> list[str]:
-    """What a rollout says whose judges are skipped; nothing where the environment has none."""
+    """The warning of a rollout whose judges are skipped; an empty list where the environment has no judges."""
     names = [judge.name for judge in spec.judges if judge.applies_to(environment) and not judge.group]
     return [f"judges were skipped ({', '.join(names)}): their scores are null ({JUDGES_SKIPPED})"] if names else []
 
@@ -100,9 +100,9 @@ def judge_scores(
 ) -> list[CriterionScore]:
     """The score of each judge that applies, in the order of their declarations.
 
-    given: what judge functions may take. record: every call is added to it. skip: no judge is asked, and each score is
-    null (`judges_skipped`). Raises ScoringFailed for a judge with weight > 0 that gave no verdict, and for any judge when
-    the rollout's time is up.
+    given: the arguments that judge functions may take, by name. record: receives every call. skip: no judge is called, and
+    each score is null (`judges_skipped`). Raises ScoringFailed for a judge with weight > 0 that gave no verdict, and for
+    any judge when the rollout's time is up.
     """
     judges = [judge for judge in spec.judges if judge.applies_to(environment)]
     scores = {
@@ -119,50 +119,50 @@ def judge_scores(
         items = [scores[judge.name] for judge in together]
         for item in items:
             item.reason = None
-        weighs = max(together, key=lambda judge: judge.weight)
+        heaviest = max(together, key=lambda judge: judge.weight)
         try:
             if models is None:
                 raise NotConfigured(together[0].models[0])
-            bench = JudgeCaller(models, mask, record, [judge.name for judge in together])
-            _judge(together, items, given, bench)
+            caller = JudgeCaller(models, mask, record, [judge.name for judge in together])
+            _judge(together, items, given, caller)
         except NotConfigured as missing:
-            if weighs.weight > 0:
-                raise ScoringFailed(not_configured(weighs, missing.role), record) from None
+            if heaviest.weight > 0:
+                raise ScoringFailed(not_configured(heaviest, missing.role), record) from None
             for item in items:
                 item.score, item.reason = None, NOT_CONFIGURED
         except JudgeFailed as error:
-            if weighs.weight > 0 or error.stops:
+            if heaviest.weight > 0 or error.stops:
                 raise ScoringFailed(error.failure, record) from error
-            _note(items, error.failure.message, error)
+            _record_error(items, error.failure.message, error)
         except _AuthorFailed as error:
             cause = error.__cause__
-            assert cause is not None, "it is raised from what the function raised"
-            if weighs.weight > 0:
-                broken = failed(f"judge {weighs.name!r} ({without_folder(weighs.place)})", cause)
+            assert cause is not None, "raised with `from` everywhere"
+            if heaviest.weight > 0:
+                broken = failed(f"judge {heaviest.name!r} ({without_folder(heaviest.place)})", cause)
                 broken.judging = record
                 raise broken from cause
-            _note(items, sentence(cause), cause)
+            _record_error(items, sentence(cause), cause)
     return list(scores.values())
 
 
 class _AuthorFailed(Exception):
-    """The author's function raised, or returned what cannot be read; `__cause__` is how."""
+    """The author's function raised, or returned an unreadable value. `__cause__` is the original exception."""
 
 
 def not_configured(judge: JudgeSpec, role: str) -> Failure:
-    """The failure of a judge that weighs something and whose role has no model."""
-    message = f"judge {judge.name!r} ({without_folder(judge.place)}) asks the role {role!r}, and no model is configured for it"
+    """The failure of a judge with weight > 0 whose role has no model."""
+    message = f"judge {judge.name!r} ({without_folder(judge.place)}) uses the role {role!r}, and no model is configured for it"
     return Failure("scoring", "judge_not_configured", message, f"Set {role_variable(role)} where the server runs.")
 
 
-def _note(items: Sequence[CriterionScore], error: str, cause: BaseException) -> None:
+def _record_error(items: Sequence[CriterionScore], error: str, cause: BaseException) -> None:
     for item in items:
         item.score, item.reason, item.error = None, None, error
         log.warning("judge %r with weight 0 failed: %s", item.name, error, exc_info=cause)
 
 
 def _calls(judges: Sequence[JudgeSpec]) -> Iterator[list[JudgeSpec]]:
-    """The judges that are asked together; those without a call each by itself."""
+    """Yields the judges of each shared call together, and each judge without one by itself."""
     shared: dict[tuple[str, str], list[JudgeSpec]] = {}
     for judge in judges:
         if judge.call is not None:
@@ -177,9 +177,9 @@ def _calls(judges: Sequence[JudgeSpec]) -> Iterator[list[JudgeSpec]]:
 
 
 def _judge(
-    together: Sequence[JudgeSpec], items: Sequence[CriterionScore], given: Mapping[str, Any], bench: JudgeCaller
+    together: Sequence[JudgeSpec], items: Sequence[CriterionScore], given: Mapping[str, Any], caller: JudgeCaller
 ) -> None:
-    """Fills in the scores. Judges of one call read the same, and share its seconds and cost evenly."""
+    """Sets the scores. Judges of one call have the same input, and share its seconds and cost evenly."""
     first, spent = together[0], JudgeUsage()
     reading = _reading(first, given)
     if reading is None:
@@ -188,9 +188,9 @@ def _judge(
         return
     try:
         if first.kind == "reward_model":
-            _reward(first, items[0], reading, bench, spent)
+            _reward(first, items[0], reading, caller, spent)
         else:
-            _verdicts(together, items, reading, bench, spent)
+            _verdicts(together, items, reading, caller, spent)
     finally:
         for item in items:
             item.seconds = spent.seconds / len(items)
@@ -198,7 +198,7 @@ def _judge(
 
 
 def _reading(judge: JudgeSpec, given: Mapping[str, Any]) -> Any:
-    """What the judge's function returned; the transcript without one. None: the judge does not apply."""
+    """The return value of the judge's function; without a function the transcript. None: the judge does not apply."""
     if judge.function is None:
         return given["trajectory"].transcript()
     try:
@@ -208,7 +208,7 @@ def _reading(judge: JudgeSpec, given: Mapping[str, Any]) -> Any:
 
 
 def _verdicts(
-    together: Sequence[JudgeSpec], items: Sequence[CriterionScore], reading: Any, bench: JudgeCaller, spent: JudgeUsage
+    together: Sequence[JudgeSpec], items: Sequence[CriterionScore], reading: Any, caller: JudgeCaller, spent: JudgeUsage
 ) -> None:
     try:
         parts = tuple(fitted(sections(reading)))
@@ -216,15 +216,15 @@ def _verdicts(
         raise _AuthorFailed from BadScore(str(error))
     first = together[0]
     questions = tuple(Question(judge.name, judge.description, judge.scale, judge.choices) for judge in together)
-    asking = JudgePrompt(questions, parts, len(together) > 1, first.form, first.temperature)
-    answers = bench.ask(first, lambda _: asking, spent)
+    prompt = JudgePrompt(questions, parts, len(together) > 1, first.form, first.temperature)
+    answers = caller.ask(first, lambda _: prompt, spent)
     for judge, item in zip(together, items, strict=True):
         verdicts = [answer[judge.name] for answer in answers]
         scores = [verdict.score for verdict in verdicts]
-        item.reason = reason_of(verdicts, _give(item, judge, scores))
+        item.reason = reason_of(verdicts, _set_score(item, judge, scores))
 
 
-def _reward(judge: JudgeSpec, item: CriterionScore, reading: Any, bench: JudgeCaller, spent: JudgeUsage) -> None:
+def _reward(judge: JudgeSpec, item: CriterionScore, reading: Any, caller: JudgeCaller, spent: JudgeUsage) -> None:
     try:
         body: dict[str, Json] = mapped_json(reward_request(reading), lambda text: shortened(text, MATERIAL_CHARACTERS))
     except (NotReadable, NotJson) as error:
@@ -235,11 +235,11 @@ def _reward(judge: JudgeSpec, item: CriterionScore, reading: Any, bench: JudgeCa
             raise UnreadableVerdict("it was a chat model's")
         return read_reward(reply.message[ANSWER], judge.scale)
 
-    _give(item, judge, bench.ask_for_rewards(judge, body, read, spent))
+    _set_score(item, judge, caller.ask_for_rewards(judge, body, read, spent))
 
 
-def _give(item: CriterionScore, judge: JudgeSpec, scores: Sequence[float]) -> float:
-    """Sets the samples' scores as one; that score."""
+def _set_score(item: CriterionScore, judge: JudgeSpec, scores: Sequence[float]) -> float:
+    """Sets the combined score of the samples and returns it."""
     score = item.score = combined(scores, judge.combine)
     item.normalised, item.spread = normalised(score, judge.scale), spread(scores)
     return score

@@ -1,4 +1,4 @@
-"""Private fields of a task, replaced in what is kept and shown of a judge: its prompts, its reasons, its answers."""
+"""Masks a task's private fields in the stored and shown texts of a judge: its prompts, reasons and answers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.declare.tasks import row_json
 
 SHORT = 4
-"""A shorter value, and every number, is replaced only where it stands as a word: 7 is not taken out of 17."""
+"""A shorter value, and every number, is replaced only as a whole word: 7 is not replaced in 17."""
 _MISSING = object()
 
 
 def masker(spec: AppSpec, environment: str, task: Any) -> Callable[[str], str]:
-    """Replaces every private value of the task, in any letter case, by `[private: FIELD]`; true and false stay."""
+    """Returns a function that replaces every private value of the task, in any letter case, by `[private: FIELD]`.
+
+    The values true and false are not replaced.
+    """
     source = spec.environments[environment].tasks if environment in spec.environments else None
     if source is None or task is None:
         return _unchanged
@@ -27,7 +30,7 @@ def masker(spec: AppSpec, environment: str, task: Any) -> Callable[[str], str]:
     except NotJson:
         return _hidden
     for field, value in _leaves("", full, source.public(task)):
-        for written in _ways(value):
+        for written in _spellings(value):
             values.setdefault(written.casefold(), field)
     if not values:
         return _unchanged
@@ -35,7 +38,9 @@ def masker(spec: AppSpec, environment: str, task: Any) -> Callable[[str], str]:
 
     def mask(text: str) -> str:
         folded = text.casefold()
-        there = [value for value in ordered if value in folded]  # a row may hold thousands, and few stand in a text
+        there = [
+            value for value in ordered if value in folded
+        ]  # a row may have thousands, of which a text contains few
         if not there:
             return text
         pattern = re.compile("|".join(map(_pattern, there)), re.IGNORECASE)
@@ -49,12 +54,12 @@ def _unchanged(text: str) -> str:
 
 
 def _hidden(_: str) -> str:
-    """Of a row that is not JSON nobody can say what is private in a text."""
+    """Replaces the whole text: the private values of a row that is not JSON are unknown."""
     return "[not kept: the task's row is not JSON]"
 
 
 def _leaves(name: str, full: Json, public: Any) -> Iterator[tuple[str, Json]]:
-    """The values that stand in `full` and not in `public`, with the name of their outermost private field."""
+    """Yields the values that are in `full` but not in `public`, with the name of their outermost private field."""
     if isinstance(full, dict):
         inside = public if isinstance(public, dict) else {}
         for key, value in full.items():
@@ -67,8 +72,8 @@ def _leaves(name: str, full: Json, public: Any) -> Iterator[tuple[str, Json]]:
         yield name, full
 
 
-def _ways(value: Json) -> set[str]:
-    """How a value may stand in a text: as it is, in one line, as JSON or Python write it; its longer lines, too."""
+def _spellings(value: Json) -> set[str]:
+    """The forms in which a value may occur in a text: unchanged, on one line, as JSON or Python; also its longer lines."""
     if not isinstance(value, str):
         return {json.dumps(value), str(value)} | ({f"{value:g}"} if isinstance(value, float) else set())
     lines = [line.strip() for line in value.splitlines()]

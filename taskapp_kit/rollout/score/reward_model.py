@@ -1,7 +1,7 @@
-"""A reward-model endpoint: it reads and answers one number, without a reason.
+"""Requests and answers of a reward-model endpoint, which answers with one number and no reason.
 
-What is sent: a str as `{"input": …}`, a list of messages as `{"messages": …}`, a dict as it is. What is understood: a
-number in `score`, `reward`, or in `data`, as vLLM's `/classify`, `/score` and `/pooling` and their like write it.
+Requests: a str is sent as `{"input": …}`, a list of messages as `{"messages": …}`, a dict unchanged. Answers: a number in
+`score`, `reward` or `data`, as vLLM's `/classify`, `/score` and `/pooling` and similar endpoints return it.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from taskapp_kit.rollout.score.verdict import UnreadableVerdict
 KIND = "kind"
 REWARD_MODEL = "reward_model"
 ANSWER = "answer"
-"""The member of `ChatReply.message` that holds what a reward model answered, as it gave it."""
+"""The member of `ChatReply.message` that holds a reward model's answer, unchanged."""
 
 
 def reward_request(reading: Any) -> dict[str, Json]:
-    """The body for `ModelPort.ask`: `kind` says that it is for a reward model and is not sent. Raises NotReadable."""
-    told = plain(valid(reading), "reading")
-    if isinstance(told, str):
-        told = {"input": told}
-    elif isinstance(told, list) and told and all(isinstance(item, dict) and "role" in item for item in told):
-        told = {"messages": told}
-    if not isinstance(told, dict) or KIND in told or "model" in told:
+    """The body for `ModelPort.ask`. Its member `kind` marks a reward model's request and is not sent. Raises NotReadable."""
+    body = plain(valid(reading), "reading")
+    if isinstance(body, str):
+        body = {"input": body}
+    elif isinstance(body, list) and body and all(isinstance(item, dict) and "role" in item for item in body):
+        body = {"messages": body}
+    if not isinstance(body, dict) or KIND in body or "model" in body:
         raise NotReadable(
             f"returned a {type(reading).__name__}, expected what a reward model reads: a str, a list of messages, or a "
             "dict with the body (without model and kind)"
         )
-    return {KIND: REWARD_MODEL, **told}
+    return {KIND: REWARD_MODEL, **body}
 
 
 def read_reward(answer: Any, scale: tuple[float, float]) -> float:
-    """The number that a reward model answered. Raises UnreadableVerdict for none, several, or one outside the scale."""
+    """The number in a reward model's answer. Raises UnreadableVerdict for none, several, or one outside the scale."""
     found = _one(answer)
     if isinstance(found, bool) or not isinstance(found, (int, float)):
         raise UnreadableVerdict("it held no number in score, reward or data")
@@ -49,7 +49,7 @@ def read_reward(answer: Any, scale: tuple[float, float]) -> float:
 
 
 def _one(answer: Any) -> Any:
-    """What stands alone in the lists and objects that it came in."""
+    """Unwraps a single value from nested lists and objects."""
     for _ in range(8):
         if isinstance(answer, list):
             if len(answer) != 1:

@@ -1,4 +1,4 @@
-"""Criteria, the outcome's arithmetic, the blend. A score that could not be computed is never a number."""
+"""Computes criteria, the outcome score and the blended reward. A score that could not be computed is never a number."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ def score(
 ) -> Scorecard:  # fmt: skip
     """The scorecard of one trajectory.
 
-    task: the row, private fields included. blend: the request's own formula, the app's when absent. models: asks the
-    judges' models, each call blocks; without it no judge is configured. skip_judges: none is asked; one with weight > 0
-    leaves the outcome undefined. Raises ScoringFailed when a criterion with
-    weight > 0 raises or returns no score, and when the time is up while a judge is asked; with weight 0 the error is
-    recorded beside a null. Runs the author's functions: call it in an environment's thread. Judges are asked last, so a
-    criterion that fails costs nothing.
+    task: the row, private fields included. blend: the request's own formula; None uses the app's. models: calls the
+    judges' models, blocking; without it no judge is configured. skip_judges: calls no judge; one with weight > 0 leaves
+    the outcome undefined. Raises ScoringFailed when a criterion with weight > 0 raises or returns an invalid score, and
+    when the time is up during a judge's call; with weight 0 the error is recorded with a null score. Runs the author's
+    functions: call it in an environment's thread. Judges are called last, so that a failing criterion costs nothing.
     """
     environment = trajectory.environment
     card = Scorecard(aggregation=spec.aggregation)
@@ -69,10 +68,10 @@ def score(
 
 
 def weighted(scores: Sequence[CriterionScore], aggregation: str = "weighted_sum") -> float | None:
-    """The outcome, of normalised scores: Σ score·weight / Σ weight ("sum": Σ score; "custom": None).
+    """The outcome score from normalised scores: Σ score·weight / Σ weight ("sum": Σ score; "custom": None).
 
-    A score of None leaves both sums; Σ weight = 0 gives None; a `required` criterion at the bottom of its scale makes it 0.
-    A judge that weighs something and was skipped makes it None.
+    A score of None is left out of both sums; Σ weight = 0 gives None; a `required` criterion at the bottom of its scale
+    gives 0. A skipped judge with weight > 0 gives None.
     """
     if any(item.reason == JUDGES_SKIPPED and item.weight > 0 for item in scores):
         return None
@@ -84,13 +83,13 @@ def weighted(scores: Sequence[CriterionScore], aggregation: str = "weighted_sum"
     if aggregation == "sum":
         return _total([item.normalised for item in counted if item.normalised is not None])
     heaviest = max(item.weight for item in counted)
-    unit = 1.0 if 1e-100 < heaviest < 1e100 else heaviest  # beyond it products and sums leave the range of floats
+    unit = 1.0 if 1e-100 < heaviest < 1e100 else heaviest  # otherwise products and sums may overflow or underflow
     total = math.fsum(item.weight / unit for item in counted)
     return math.fsum(item.normalised * (item.weight / unit) for item in counted if item.normalised is not None) / total
 
 
 def _total(values: Sequence[float]) -> float:
-    """The exact sum; infinite when it leaves the range of floats."""
+    """The exact sum; infinity on overflow."""
     try:
         return math.fsum(values)
     except OverflowError:
@@ -142,7 +141,7 @@ def _outcome_criterion(criterion: CriterionSpec, given: Mapping[str, Any]) -> Cr
 
 
 def _event_criterion(criterion: CriterionSpec, trajectory: Trajectory, given: Mapping[str, Any]) -> CriterionScore:
-    """Σ over steps; None when it applied to no step. `accumulate=False` (rubric files): the last one counts."""
+    """Σ over steps; None when it applied to no step. `accumulate=False` (rubric files): the score of the last step."""
     item = CriterionScore(criterion.name, "events", None, criterion.weight, criterion.required)
 
     def compute() -> float | None:
@@ -177,7 +176,7 @@ def _timed(item: CriterionScore, criterion: CriterionSpec, compute: Callable[[],
 
 
 def _metrics(spec: AppSpec, environment: str, given: Mapping[str, Any], card: Scorecard) -> None:
-    """The app's metrics. They weigh nothing, so one that raises is logged and left out, never a number."""
+    """Adds the app's metrics. They have no weight, so one that raises is logged and left out."""
     for metric in spec.metrics:
         if not metric.applies_to(environment):
             continue

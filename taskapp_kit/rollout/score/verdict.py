@@ -1,7 +1,7 @@
-"""The form of a verdict, as a schema for the model and as a strict reader of what it answered.
+"""The schema of a verdict, and a strict parser of the model's answer.
 
-One question is answered with `{"reason": …, "score": …}`, several with an object of those, by name. The reason stands
-first, so that it is written before the number. A question with choices is answered with `choice` in place of `score`.
+One question is answered with `{"reason": …, "score": …}`, several with an object of those, by name. The reason comes
+first, so that the model writes it before the number. A question with choices is answered with `choice` instead of `score`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _FENCED = re.compile(r"```(?:json|JSON)?[ \t]*\n(?P<body>.*)\n[ \t]*```", re.DOT
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of the material. name: under which it is answered, where several are asked together.
+    """A question about the material. name: the answer's member, where several are asked together.
 
-    scale: lowest and highest score. choices: words from worst to best in place of a number, spread evenly over the scale.
+    scale: lowest and highest score. choices: words from worst to best instead of a number, spread evenly over the scale.
     """
 
     name: str
@@ -43,11 +43,11 @@ class Verdict:
 
 
 class UnreadableVerdict(ValueError):
-    """An answer is no verdict. The sentence says why, in our own words: nothing of the answer is in it."""
+    """An answer is not a verdict. The message says why and contains no text of the answer."""
 
 
 def schema(questions: Sequence[Question], *, named: bool) -> dict[str, Json]:
-    """JSON Schema of the verdict, as strict structured output takes it: a range is told in words, and checked by us."""
+    """JSON Schema of the verdict for strict structured output. A range is only described in it, and checked by us."""
     if not named:
         return _answer_schema(questions[0])
     return _object({question.name: _answer_schema(question) for question in questions})
@@ -70,7 +70,7 @@ def span(question: Question) -> str:
 
 
 def read_verdicts(message: dict[str, Any], questions: Sequence[Question], *, named: bool) -> dict[str, Verdict]:
-    """The verdicts in an assistant's message, by question. Raises UnreadableVerdict; nothing is guessed or clamped."""
+    """Parses the verdicts in an assistant's message, by question. Raises UnreadableVerdict; guesses and clamps nothing."""
     if message.get("refusal"):
         raise UnreadableVerdict("it was a refusal")
     answer = _json(_text(message.get("content")))
@@ -93,7 +93,7 @@ def _text(content: Any) -> str:
 
 
 def _json(text: str) -> Any:
-    """The one JSON value that the text is, in a fence or not. Prose around it could be the policy's, quoted."""
+    """Parses the text as one JSON value, in a code fence or not. Prose around it could be a quotation of the policy's text."""
     thoughts = _THOUGHTS.match(text)
     text = (text if thoughts is None else text[thoughts.end() :]).strip()
     fenced = _FENCED.fullmatch(text)
@@ -137,7 +137,7 @@ def _verdict(answer: Any, question: Question) -> Verdict:
 def _score(given: Any, scale: tuple[float, float]) -> float:
     if isinstance(given, bool) or not isinstance(given, (int, float)):
         raise UnreadableVerdict("its score was not a number")
-    if not scale[0] <= given <= scale[1]:  # before float(): an integer may be beyond all floats
+    if not scale[0] <= given <= scale[1]:  # before float(): an integer may exceed its range
         raise UnreadableVerdict("its score lay outside the scale")
     score = float(given)
     if not math.isfinite(score):

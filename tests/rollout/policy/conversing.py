@@ -14,7 +14,7 @@ from taskapp_kit.contract.protocols import SystemClock
 from taskapp_kit.contract.trajectory import Decision, Trajectory
 from taskapp_kit.rollout.episode.episode import Episode
 from taskapp_kit.rollout.policy.chat.conversation import Conversation
-from taskapp_kit.rollout.policy.options import read_asking
+from taskapp_kit.rollout.policy.options import read_options
 from taskapp_kit.rollout.request import NoPolicy, RequestPlanner
 from taskapp_kit.testing.mock_model.chat_request import check
 from tests.rollouts import a_request
@@ -72,7 +72,7 @@ def talk(
     plan = RequestPlanner(spec, app.file.parent).plan(request, own=NoPolicy())
     if not callable(said):
         plan.max_turns = len(said)
-    asking = read_asking(
+    asking = read_options(
         request.policy.config,
         output_mode=output_mode,
         structured_config=structured,

@@ -249,7 +249,7 @@ def test_replay_gives_the_answers_in_order_and_says_when_they_end() -> None:
     view.turn = 1
     assert policy.decide(view).output == "b"
     view.turn = 2
-    with pytest.raises(PolicyError, match="has 2 turns, and the episode asks for turn 3") as caught:
+    with pytest.raises(PolicyError, match="has 2 turns.* turn 3") as caught:
         policy.decide(view)
     assert "same environment version" in caught.value.hint
 

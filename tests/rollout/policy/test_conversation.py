@@ -17,7 +17,7 @@ from taskapp_kit.contract.protocols import View
 from taskapp_kit.contract.trajectory import PlayedStep
 from taskapp_kit.contract.wire import StructuredConfig
 from taskapp_kit.rollout.policy.chat.conversation import Conversation
-from taskapp_kit.rollout.policy.options import PolicyOptions, read_asking
+from taskapp_kit.rollout.policy.options import PolicyOptions, read_options
 from taskapp_kit.testing.mock_model import tokenizer
 from taskapp_kit.testing.mock_model.reply import reply_of
 from tests.rollout.policy.conversing import call, calling, saying, talk
@@ -484,6 +484,6 @@ def test_private_fields_are_in_no_body(secret: str, public: str, mode: Any) -> N
 
 
 def test_asking_reads_only_what_it_knows() -> None:
-    assert read_asking({"policy": "x", "thinking_budget": 3, "temperature": None}) == PolicyOptions()
-    assert read_asking({}, record_logprobs=True, mode="rl") == PolicyOptions(logprobs=True, token_ids=True)
-    assert read_asking({"return_token_ids": False}, record_logprobs=True, mode="rl") == PolicyOptions(logprobs=True)
+    assert read_options({"policy": "x", "thinking_budget": 3, "temperature": None}) == PolicyOptions()
+    assert read_options({}, record_logprobs=True, mode="rl") == PolicyOptions(logprobs=True, token_ids=True)
+    assert read_options({"return_token_ids": False}, record_logprobs=True, mode="rl") == PolicyOptions(logprobs=True)

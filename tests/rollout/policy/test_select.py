@@ -8,7 +8,7 @@ import pytest
 
 from taskapp_kit import RequestError, TaskApp
 from taskapp_kit.declare.specs import AppSpec
-from taskapp_kit.rollout.policy.select import BUILT_IN, KEPT_CONFIG, MODEL, chosen_name, policy_names
+from taskapp_kit.rollout.policy.select import BUILT_IN, MODEL, STORED_CONFIG, chosen_name, policy_names
 
 
 @pytest.fixture(scope="module")
@@ -83,4 +83,4 @@ def test_a_model_acts_where_an_address_is_given_and_no_policy_is_named(spec: App
 
 
 def test_no_key_is_among_what_a_store_keeps() -> None:
-    assert not [name for name in KEPT_CONFIG if "key" in name or "auth" in name or "url" in name or "header" in name]
+    assert not [name for name in STORED_CONFIG if "key" in name or "auth" in name or "url" in name or "header" in name]

@@ -152,7 +152,7 @@ def test_not_configured() -> None:
         assert (item.score, item.reason, item.error, item.cost) == (None, "not_configured", None, None)
         assert card.reward == 0.0, "the return: nothing that weighs something scores the outcome"
         assert not card.judging
-        with pytest.raises(ScoringFailed, match="asks the role 'judge', and no model is configured for it") as caught:
+        with pytest.raises(ScoringFailed, match="role 'judge', and no model") as caught:
             card_of(judged_app(), "Clouds.", models)
         assert (caught.value.failure.code, caught.value.failure.hint) == (
             "judge_not_configured",

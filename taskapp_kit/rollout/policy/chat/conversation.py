@@ -1,12 +1,12 @@
-"""The conversation of one episode with a language model: what is asked in each turn, and what its reply means.
+"""The conversation of one episode with a language model: builds each turn's request and interprets its reply.
 
-Pure and synchronous, in the environment's thread: `ask` gives the body of a chat-completions request, whoever drives the
-episode sends it, `read` makes the reply a Decision. One object for each rollout.
+Pure and synchronous, in the environment's thread: `ask` returns the body of a chat-completions request, the episode's driver
+sends it, `read` turns the reply into a Decision. One object for each rollout.
 
-In the history `full` the messages only grow: each request begins with the messages of the one before and the model's own
-message, unchanged. The one exception is a tool call whose arguments are no JSON object: chat templates read the arguments
-of earlier turns and would fail for good, so those go back as `{"unreadable": "…"}`; the record keeps what came. And an
-answer with more calls than are done keeps one of the others; `left_out_calls` says how many it had besides.
+With the history `full` the messages only grow: each request begins with the previous messages and the model's own message,
+unchanged. There are two exceptions. Tool call arguments that are not a JSON object are sent back as `{"unreadable": "…"}`,
+because chat templates parse the arguments of earlier turns and would fail in every later turn; the record has the original.
+An answer with more calls than the limit has one of the surplus calls sent back; `left_out_calls` counts the others.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from taskapp_kit.rollout.policy.text.text_actions import ParsedActions, parse_ac
 
 Message = dict[str, Json]
 
-_Told = tuple[str | None, Content]
-"""An observation, and the line that stands before it."""
+_Section = tuple[str | None, Content]
+"""A heading line or None, and an observation."""
 
 NEXT_MESSAGE = "in the next message"
 
 
 @dataclass(slots=True)
 class _Exchange:
-    """An answer of the model and what was said to it afterwards, with their characters."""
+    """An answer of the model and the messages that follow it, with their size in characters."""
 
     messages: list[Message] = field(default_factory=list)
     characters: int = 0
@@ -51,154 +51,154 @@ class _Exchange:
 
 
 class Conversation:
-    """What one model reads and says in one episode. `name` is the policy's.
+    """The messages of one model in one episode. `name` is the policy's.
 
-    counter: counts tokens for the history `{"tokens": N}`; by default characters, set right by the endpoint's usage.
-    most_calls: so many calls of one answer are done; of those after them only the first is read and sent back.
-    Raises RequestError for a `tool_choice` that names no action.
+    counter: counts tokens for the history `{"tokens": N}`; by default an estimate from characters, corrected by the
+    endpoint's usage. most_calls: the number of calls in one answer that are executed; of those after them only the first
+    is read and sent back. Raises RequestError for a `tool_choice` that names no action.
     """
 
     def __init__(
         self,
         app: AppSpec,
         environment: EnvironmentSpec,
-        asking: PolicyOptions,
+        options: PolicyOptions,
         *,
         name: str = "model",
         counter: TokenCounter | None = None,
         most_calls: int = CALLS_PER_ANSWER,
     ) -> None:
         self.name = name
-        _check_choice(asking, environment)
+        _check_choice(options, environment)
         self._app = app
         self._environment = environment
-        self._asking = asking
+        self._options = options
         self._most_calls = most_calls
         self._counter = counter or EstimatedTokens()
         self._exchanges: list[_Exchange] = []  # the first is the opening: system prompt and first observation
-        self._fresh: list[Message] = []  # new in this turn, as they are kept
-        self._calls: list[ToolCall] = []  # of the answer before
+        self._new_messages: list[Message] = []  # new in this turn, as recorded
+        self._calls: list[ToolCall] = []  # of the previous answer
         self._fixed: dict[str, Json] = {}
         self._tools: dict[str, Tool] = {}
-        self._asked = -1
+        self._turn = -1
         self._sent = 0
         self._left_out = 0
 
-    # -- asking ---------------------------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------------------------
 
     def ask(self, view: View) -> dict[str, Json]:
-        """The body of the turn's request, without `model`. Asked twice in one turn it is the same."""
-        if view.turn != self._asked:
-            self._asked = view.turn
-            self._fresh = []
+        """The body of the turn's request, without `model`. A second call in the same turn returns an equal body."""
+        if view.turn != self._turn:
+            self._turn = view.turn
+            self._new_messages = []
             if not self._exchanges:
-                self._open(view)
+                self._start(view)
             else:
-                self._tell(view.results)
+                self._add_results(view.results)
         return self._body()
 
-    def _open(self, view: View) -> None:
+    def _start(self, view: View) -> None:
         self._tools = {tool.name: tool for tool in view.tools}
         self._fixed = self._members(view.tools)
         self._exchanges.append(_Exchange())
-        said = system_prompt(self._app, self._environment, self._asking.mode, view.tools)
-        if said:
-            self._say("system", said, said)
-        told: list[_Told] = [(None, view.initial)]
-        told += [(f"Done by the caller, not by you: {_done(step)}", step.observation) for step in view.results]
-        self._add_user_message(told)
+        prompt = system_prompt(self._app, self._environment, self._options.mode, view.tools)
+        if prompt:
+            self._add_message("system", prompt, prompt)
+        sections: list[_Section] = [(None, view.initial)]
+        sections += [(f"Done by the caller, not by you: {_label(step)}", step.observation) for step in view.results]
+        self._add_user_message(sections)
         self._exchanges[0].characters += len(orjson.dumps(self._fixed.get("tools")))
 
     def _members(self, tools: Sequence[Tool]) -> dict[str, Json]:
-        """Everything in a body but the messages: the same in each turn."""
-        asking = self._asking
-        told: dict[str, Json] = {}
-        offered = tool_schemas(tools) if asking.mode == "tool_calls" else []
+        """The members of a body other than the messages: the same in each turn."""
+        options = self._options
+        members: dict[str, Json] = {}
+        offered = tool_schemas(tools) if options.mode == "tool_calls" else []
         if offered:
-            told["tools"] = offered
+            members["tools"] = offered
             words = any(tool.text for tool in tools)
-            told["tool_choice"] = asking.tool_choice or ("auto" if words else "required")
-        if asking.mode == "structured" and (asking.schema is not None or not only_words(tools)):
-            told["response_format"] = response_format(asking, tools)
-        told |= asking.sampling
+            members["tool_choice"] = options.tool_choice or ("auto" if words else "required")
+        if options.mode == "structured" and (options.schema is not None or not only_words(tools)):
+            members["response_format"] = response_format(options, tools)
+        members |= options.sampling
         if not offered:
-            told.pop("parallel_tool_calls", None)  # refused where there are no tools
-        if asking.logprobs:
-            told["logprobs"] = True
-        if asking.token_ids:
-            told["return_token_ids"] = True
-        return {**told, **asking.extra}
+            members.pop("parallel_tool_calls", None)  # endpoints refuse it without tools
+        if options.logprobs:
+            members["logprobs"] = True
+        if options.token_ids:
+            members["return_token_ids"] = True
+        return {**members, **options.extra}
 
     def _body(self) -> dict[str, Json]:
         opening, *exchanges = self._exchanges
-        first = self._asking.history.first(opening.characters, [item.characters for item in exchanges], self._counter)
+        first = self._options.history.first(opening.characters, [item.characters for item in exchanges], self._counter)
         shown = [opening, *exchanges[first:]]
         self._left_out = first
         self._sent = sum(item.characters for item in shown)
         return {"messages": [message for item in shown for message in item.messages], **self._fixed}
 
-    def _say(self, role: str, sent: Json, kept: Json, **members: Json) -> None:
+    def _add_message(self, role: str, sent: Json, recorded: Json, **members: Json) -> None:
         message = {"role": role, **members, "content": sent}
         self._exchanges[-1].add(message)
-        self._fresh.append(message if kept is sent else {**message, "content": kept})
+        self._new_messages.append(message if recorded is sent else {**message, "content": recorded})
 
-    # -- what came of the answer before ---------------------------------------------------------------------------
+    # -- results of the previous answer ---------------------------------------------------------------------------
 
-    def _tell(self, steps: Sequence[PlayedStep]) -> None:
-        """Says what the steps showed: to each tool call its own result, everything else as the user."""
+    def _add_results(self, steps: Sequence[PlayedStep]) -> None:
+        """Adds the steps' observations: as tool messages for the model's calls, as a user message for all others."""
         calls, self._calls = self._calls, []
-        own, others = _matched(calls, steps, next((tool.name for tool in self._tools.values() if tool.text), ""))
-        told: list[_Told] = []
+        own, others = _match_steps(calls, steps, next((tool.name for tool in self._tools.values() if tool.text), ""))
+        sections: list[_Section] = []
         if any(call.id for call in calls):
             shown = [self._answer_call(call, step) for call, step in zip(calls, own, strict=True)]
-            told = [(f"What {step.tool} showed:", step.observation) for step in shown if step is not None]
+            sections = [(f"What {step.tool} showed:", step.observation) for step in shown if step is not None]
         else:
             done = [step for step in own if step is not None]
-            told = [(_done(step) if len(done) > 1 else None, step.observation) for step in done]
-            told = told or [(None, None)]  # an answer is followed by something
-        told += [(f"Done by the caller, not by you: {_done(step)}", step.observation) for step in others]
-        if told:
-            self._add_user_message(told)
+            sections = [(_label(step) if len(done) > 1 else None, step.observation) for step in done]
+            sections = sections or [(None, None)]  # an answer needs a message after it
+        sections += [(f"Done by the caller, not by you: {_label(step)}", step.observation) for step in others]
+        if sections:
+            self._add_user_message(sections)
 
     def _answer_call(self, call: ToolCall, step: PlayedStep | None) -> PlayedStep | None:
-        """Says what a tool call came to; gives the step back when its pictures have to follow."""
+        """Adds the result of a tool call; returns the step when its pictures need a message of their own."""
         if step is None:
             words = "This was not done."
         else:
-            words = words_of(step.observation, pictures=NEXT_MESSAGE if self._asking.pictures else "not shown")
-        self._say("tool", words, words, tool_call_id=call.id)
-        return step if step is not None and self._asking.pictures and has_pictures(step.observation) else None
+            words = words_of(step.observation, pictures=NEXT_MESSAGE if self._options.pictures else "not shown")
+        self._add_message("tool", words, words, tool_call_id=call.id)
+        return step if step is not None and self._options.pictures and has_pictures(step.observation) else None
 
-    def _add_user_message(self, told: list[_Told]) -> None:
-        if self._asking.pictures and any(has_pictures(observation) for _, observation in told):
-            self._say("user", *joined(told))
+    def _add_user_message(self, sections: list[_Section]) -> None:
+        if self._options.pictures and any(has_pictures(observation) for _, observation in sections):
+            self._add_message("user", *joined(sections))
             return
-        words = "\n\n".join((f"{line}\n" if line else "") + words_of(observation) for line, observation in told)
-        self._say("user", words, words)
+        words = "\n\n".join((f"{line}\n" if line else "") + words_of(observation) for line, observation in sections)
+        self._add_message("user", words, words)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     def read(self, reply: ChatReply) -> Decision:
-        """The reply as a Decision; whatever the model said, it never raises.
+        """Reads the reply as a Decision. Never raises, whatever the reply contains.
 
-        A problem of the whole answer, or of arguments that are no JSON (they stay words), is in `problem`.
+        `problem` describes what is wrong with the whole answer, or with arguments that are not JSON (they remain a str).
         """
-        heard = parse_message(
+        parsed_message = parse_message(
             reply.message,
             self._tools,
-            self._asked,
-            thoughts=self._asking.reasoning,
-            most_calls=self._most_calls + 1,  # one too many is enough to refuse the rest
+            self._turn,
+            thoughts=self._options.reasoning,
+            most_calls=self._most_calls + 1,  # one more shows that there are too many
         )
-        calls, output, problem = self._meant(heard)
+        calls, output, problem = self._interpret(parsed_message)
         if problem is not None and reply.finish_reason == "length":
             problem = f"Your answer was cut off at its limit of tokens. {problem}"
         if reply.usage.get("prompt_tokens"):
             self._counter.learn(self._sent, reply.usage["prompt_tokens"])
         self._exchanges.append(_Exchange())
-        self._exchanges[-1].add(heard.back)
+        self._exchanges[-1].add(parsed_message.back)
         self._calls = calls[: self._most_calls + 1]
-        messages, self._fresh = [*self._fresh, heard.message], []
+        messages, self._new_messages = [*self._new_messages, parsed_message.message], []
         return Decision(
             tool_calls=[replace(call) for call in calls],
             output=output,
@@ -209,24 +209,24 @@ class Conversation:
             policy_version=reply.policy_version,
             prompt_token_ids=reply.prompt_token_ids,
             problem=problem,
-            details=self._details(reply, heard),
+            details=self._details(reply, parsed_message),
         )
 
-    def _meant(self, heard: ParsedMessage) -> tuple[list[ToolCall], str | None, str | None]:
-        """The calls, the words, and the problem."""
-        words = heard.words
-        if words is not None and (said := without_thoughts(words)) != words:
-            words = said.strip() or None
-        if heard.calls:
-            return heard.calls, words, heard.problem
+    def _interpret(self, parsed_message: ParsedMessage) -> tuple[list[ToolCall], str | None, str | None]:
+        """The calls, the text, and the problem."""
+        words = parsed_message.words
+        if words is not None and (spoken := without_thoughts(words)) != words:
+            words = spoken.strip() or None
+        if parsed_message.calls:
+            return parsed_message.calls, words, parsed_message.problem
         text = next((tool for tool in self._tools.values() if tool.text), None)
         tools = list(self._tools.values())
-        if self._asking.mode == "tool_calls" or only_words(tools):
+        if self._options.mode == "tool_calls" or only_words(tools):
             return [], words, None if text is not None and words else self._no_call(words)
         parsed = parse_actions(words or "", tools)
         if text is not None and words and not parsed.calls and not parsed.attempted:
             return [], words, None
-        return parsed.calls, _spoken(parsed, text, words), parsed.problem
+        return parsed.calls, _output_of(parsed, text, words), parsed.problem
 
     def _no_call(self, words: str | None) -> str:
         names = ", ".join(self._tools)
@@ -236,9 +236,9 @@ class Conversation:
             return f"Nothing was done: a call stands in the words. Make it a tool call. The tools are: {names}."
         return f"Nothing was done: answer with a tool call. The tools are: {names}."
 
-    def _details(self, reply: ChatReply, heard: ParsedMessage) -> dict[str, Json]:
-        """What is told of the call: what was not as usual, and how long it took."""
-        told: dict[str, Json] = {
+    def _details(self, reply: ChatReply, parsed_message: ParsedMessage) -> dict[str, Json]:
+        """The recorded details of the model call: its duration, and whatever differs from the usual."""
+        details: dict[str, Json] = {
             "finish_reason": reply.finish_reason,
             "model": reply.model,
             "seconds": reply.seconds,
@@ -249,15 +249,15 @@ class Conversation:
             "retries": reply.retries,
             "cached": reply.cached,
             "left_out_turns": self._left_out,
-            "rewritten_arguments": heard.rewritten,
-            "left_out_calls": heard.left_out_calls,
+            "rewritten_arguments": parsed_message.rewritten,
+            "left_out_calls": parsed_message.left_out_calls,
         }
-        told |= {name: part for name, part in optional.items() if part}
-        return {name: part for name, value in told.items() if (part := clean(value)) not in (None, "")}
+        details |= {name: part for name, part in optional.items() if part}
+        return {name: part for name, value in details.items() if (part := clean(value)) not in (None, "")}
 
 
-def _check_choice(asking: PolicyOptions, environment: EnvironmentSpec) -> None:
-    choice = asking.tool_choice
+def _check_choice(options: PolicyOptions, environment: EnvironmentSpec) -> None:
+    choice = options.tool_choice
     name = choice["function"]["name"] if isinstance(choice, dict) else None
     offered = [action.name for action in environment.actions.values() if not action.tool.text]
     if name is not None and name not in offered:
@@ -265,14 +265,14 @@ def _check_choice(asking: PolicyOptions, environment: EnvironmentSpec) -> None:
         raise RequestError(message, fields=(FieldProblem(("body", "policy", "config", "tool_choice"), message),))
 
 
-def _matched(
+def _match_steps(
     calls: Sequence[ToolCall], steps: Sequence[PlayedStep], words: str
 ) -> tuple[list[PlayedStep | None], list[PlayedStep]]:
-    """The step of each call, None for one that was not done; and the steps that were not the model's (the caller's).
+    """The step of each call, None for one that was not executed; and the caller's steps, which have no call.
 
-    words: the name of the action that takes words, "" without one.
+    words: the name of the action that takes plain text, "" without one.
     """
-    if not calls:  # words, or nothing: the episode makes one step of them
+    if not calls:  # the episode makes one step of plain text, and of an empty answer
         fits = len(steps) > 0 and steps[0].tool in ("", words)
         return list(steps[:fits]), list(steps[fits:])
     own: list[PlayedStep | None] = []
@@ -284,12 +284,12 @@ def _matched(
     return own, list(steps[at:])
 
 
-def _done(step: PlayedStep) -> str:
+def _label(step: PlayedStep) -> str:
     return f"{step.tool} {orjson.dumps(step.args, default=str).decode()}:"
 
 
-def _spoken(parsed: ParsedActions, text: Tool | None, words: str | None) -> str | None:
-    """The words; of a call of the action that takes words, what it says."""
+def _output_of(parsed: ParsedActions, text: Tool | None, words: str | None) -> str | None:
+    """The text; for a call of the action that takes plain text, its argument."""
     if text is not None and len(parsed.calls) == 1 and parsed.calls[0].tool == text.name:
         args = parsed.calls[0].args
         said = next(iter(args.values()), None) if isinstance(args, dict) else None
@@ -298,6 +298,6 @@ def _spoken(parsed: ParsedActions, text: Tool | None, words: str | None) -> str 
     return words
 
 
-def prompt_of(app: AppSpec, environment: EnvironmentSpec, asking: PolicyOptions, view: View) -> dict[str, Json]:
-    """The first request of an episode, without `model`: exactly what a `Conversation` would send for this view."""
-    return Conversation(app, environment, asking).ask(view)
+def prompt_of(app: AppSpec, environment: EnvironmentSpec, options: PolicyOptions, view: View) -> dict[str, Json]:
+    """The first request of an episode, without `model`: exactly what a `Conversation` sends for this view."""
+    return Conversation(app, environment, options).ask(view)

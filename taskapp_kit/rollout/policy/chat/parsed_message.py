@@ -1,4 +1,4 @@
-"""The assistant's message as an endpoint gave it: its words, its tool calls, and the message as it goes back."""
+"""Parses an assistant's message: its text, its tool calls, and the message to send back in later turns."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from taskapp_kit.rollout.policy.example_arguments import example_arguments
 from taskapp_kit.rollout.policy.text.action_json import UnreadableJson, decode_arguments
 
 THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks")
-"""The members in which endpoints give a model's thoughts."""
+"""The members in which endpoints return a model's reasoning."""
 NEVER_BACK = ("annotations", "audio", "function_call")
-"""What endpoints give and do not take."""
+"""Members that endpoints return and do not accept back."""
 DEEPEST = 32
 
 
 @dataclass(slots=True)
 class ParsedMessage:
-    """What the model said.
+    """A model's message.
 
-    message: as it is kept, everything that the endpoint gave but empty members. back: as it is sent again; it differs
-    only where an endpoint could not read its own message (`rewritten` arguments). problem: of calls that cannot be read.
-    left_out_calls: tool calls that were too many to be read; they are in none of the two.
+    message: the recorded form, everything that the endpoint returned except empty members. back: the form sent in later
+    turns; it differs only where an endpoint could not parse its own message (`rewritten` arguments). problem: describes
+    calls that cannot be parsed. left_out_calls: the number of calls over the limit; they are in neither form.
     """
 
     message: dict[str, Json]
@@ -48,43 +48,43 @@ def parse_message(
     thoughts: bool = True,
     most_calls: int | None = None,
 ) -> ParsedMessage:
-    """Reads a message, whatever is in it; never raises.
+    """Parses a message. Never raises, whatever it contains.
 
-    thoughts: False leaves them out of what goes back. most_calls: tool calls after so many are left out of everything.
+    thoughts: False leaves the reasoning out of `back`. most_calls: tool calls beyond this number are dropped.
     """
     message: dict[str, Json] = {"role": "assistant"}
     left_out = 0
     for name, part in given.items():
         if name == "tool_calls" and most_calls is not None and isinstance(part, list):
             left_out = max(0, len(part) - most_calls)
-            part = part[:most_calls]  # before they are looked at: there may be any number of them
-        kept = clean(part)
-        if name not in ("role", *NEVER_BACK) and kept is not None and kept != [] and isinstance(name, str):
-            message[clean(name)] = kept
+            part = part[:most_calls]  # before any is read: there may be any number of them
+        cleaned = clean(part)
+        if name not in ("role", *NEVER_BACK) and cleaned is not None and cleaned != [] and isinstance(name, str):
+            message[clean(name)] = cleaned
     calls = message.pop("tool_calls", None)
-    heard = ParsedMessage(message, message, left_out_calls=left_out)
+    parsed = ParsedMessage(message, message, left_out_calls=left_out)
     if not isinstance(message.get("refusal"), str):
         message.pop("refusal", None)
-    said = message.get("content")
-    if isinstance(said, list):
-        said = [part for part in said if _is_part(part)] or _words(said)
-    elif said is not None and not isinstance(said, str):
-        said = orjson.dumps(said).decode()
-    if said is not None:
-        message["content"] = said
-    heard.words = _words(said) or _words(message.get("refusal")) or None
+    content = message.get("content")
+    if isinstance(content, list):
+        content = [part for part in content if _is_part(part)] or _text_of(content)
+    elif content is not None and not isinstance(content, str):
+        content = orjson.dumps(content).decode()
+    if content is not None:
+        message["content"] = content
+    parsed.words = _text_of(content) or _text_of(message.get("refusal")) or None
     if isinstance(calls, list):
-        _parse_calls([call for call in calls if isinstance(call, dict)], heard, tools, turn)
-    if not heard.calls and heard.message.get("content") is None:
-        heard.message["content"] = ""  # a message without calls needs words
-        heard.back = heard.message if heard.back is heard.message else {**heard.back, "content": ""}
+        _parse_calls([call for call in calls if isinstance(call, dict)], parsed, tools, turn)
+    if not parsed.calls and parsed.message.get("content") is None:
+        parsed.message["content"] = ""  # a message without calls needs content
+        parsed.back = parsed.message if parsed.back is parsed.message else {**parsed.back, "content": ""}
     if not thoughts:
-        heard.back = {name: part for name, part in heard.back.items() if name not in THOUGHTS}
-    return heard
+        parsed.back = {name: part for name, part in parsed.back.items() if name not in THOUGHTS}
+    return parsed
 
 
-def _parse_calls(given: list[dict[str, Any]], heard: ParsedMessage, tools: Mapping[str, Tool], turn: int) -> None:
-    kept: list[Json] = []
+def _parse_calls(given: list[dict[str, Any]], parsed: ParsedMessage, tools: Mapping[str, Tool], turn: int) -> None:
+    recorded: list[Json] = []
     back: list[Json] = []
     problems: list[str] = []
     seen: set[str] = set()
@@ -105,24 +105,28 @@ def _parse_calls(given: list[dict[str, Any]], heard: ParsedMessage, tools: Mappi
         try:
             args = decode_arguments(text)
         except UnreadableJson as error:
-            problems.append(_unread(name, str(error), tools))
-        heard.calls.append(ToolCall(name, args, identity))
-        told = {**{key: part for key, part in call.items() if key != "index"}, "id": identity, "type": "function"}
-        kept.append({**told, "function": {**function, "name": name, "arguments": text}})
-        back.append(kept[-1])
+            problems.append(_arguments_problem(name, str(error), tools))
+        parsed.calls.append(ToolCall(name, args, identity))
+        call_members = {
+            **{key: part for key, part in call.items() if key != "index"},
+            "id": identity,
+            "type": "function",
+        }
+        recorded.append({**call_members, "function": {**function, "name": name, "arguments": text}})
+        back.append(recorded[-1])
         if not _sendable(text, args) or not name:
             readable = orjson.dumps(args if isinstance(args, dict) else {"unreadable": text}).decode()
-            heard.rewritten += 1
-            back[-1] = {**told, "function": {**function, "name": name or "unknown", "arguments": readable}}
-    if not heard.calls:
+            parsed.rewritten += 1
+            back[-1] = {**call_members, "function": {**function, "name": name or "unknown", "arguments": readable}}
+    if not parsed.calls:
         return
-    heard.problem = " ".join(problems) or None
-    heard.message = {**heard.message, "tool_calls": kept}
-    heard.message.setdefault("content", None)
-    heard.back = heard.message if not heard.rewritten else {**heard.message, "tool_calls": back}
+    parsed.problem = " ".join(problems) or None
+    parsed.message = {**parsed.message, "tool_calls": recorded}
+    parsed.message.setdefault("content", None)
+    parsed.back = parsed.message if not parsed.rewritten else {**parsed.message, "tool_calls": back}
 
 
-def _unread(name: str, why: str, tools: Mapping[str, Tool]) -> str:
+def _arguments_problem(name: str, why: str, tools: Mapping[str, Tool]) -> str:
     wanted = "a JSON object"
     if name in tools:
         wanted += f", for example {orjson.dumps(example_arguments(tools[name]), default=dict).decode()}"
@@ -130,7 +134,7 @@ def _unread(name: str, why: str, tools: Mapping[str, Tool]) -> str:
 
 
 def _sendable(text: str, args: Json) -> bool:
-    """True when the arguments are a JSON object as they stand: chat templates read those of earlier turns, and fail."""
+    """True when the arguments are valid JSON for an object: chat templates parse those of earlier turns and fail if not."""
     if not isinstance(args, dict):
         return False
     try:
@@ -140,24 +144,24 @@ def _sendable(text: str, args: Json) -> bool:
 
 
 def _is_part(part: Json) -> bool:
-    """True for a part of a message's content as endpoints take it back."""
+    """True for a part of a message's content that endpoints accept back."""
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
         return False
     return part["type"] != "text" or isinstance(part.get("text"), str)
 
 
-def _words(said: Json) -> str:
-    """The words of a message's content, which may come in parts."""
-    if isinstance(said, str):
-        return said
-    if isinstance(said, list):
-        parts = [part.get("text") if isinstance(part, dict) else part for part in said]
+def _text_of(content: Json) -> str:
+    """The text of a message's content, which may be a str or a list of parts."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        parts = [part.get("text") if isinstance(part, dict) else part for part in content]
         return "".join(part for part in parts if isinstance(part, str))
     return ""
 
 
 def clean(value: Any, depth: int = DEEPEST) -> Json:
-    """The value as it can be recorded, whatever it was: valid text, finite numbers of 64 bits; None for the rest."""
+    """The value in a form that can be recorded: valid text, finite numbers of 64 bits; None for anything else."""
     if isinstance(value, str):
         return without_surrogates(value)
     if value is None or isinstance(value, bool):

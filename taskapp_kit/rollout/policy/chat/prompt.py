@@ -1,8 +1,8 @@
-"""What a model is told first: the system prompt, and the tools on offer.
+"""Builds the system prompt and the list of tools for a model.
 
 The system prompt is the environment's (`environment(prompt=)`), else the app's (`TaskApp(system_prompt=)`), else made from
-the docstrings and limits. In the modes `text` and `structured` it also says which actions there are and how to write one.
-Nothing of a task's row stands in it.
+the docstrings and limits. In the modes `text` and `structured` it also lists the actions and says how to write one. It
+contains nothing of a task's row.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from taskapp_kit.rollout.policy.options import OutputMode
 
 
 def only_words(tools: Sequence[Tool]) -> bool:
-    """True when the assistant's words are the only action: then it is a plain chat, in every mode without a schema."""
+    """True when plain text is the only action: then the rollout is a plain chat, in every mode without a schema."""
     return len(tools) == 1 and tools[0].text
 
 
 def system_prompt(app: AppSpec, environment: EnvironmentSpec, mode: OutputMode, tools: Sequence[Tool]) -> str:
-    """The system prompt of an episode with these tools; see the module."""
+    """The system prompt of an episode with these tools; see the module's docstring."""
     declared = environment.system_prompt or app.system_prompt
     words = next((tool for tool in tools if tool.text), None)
     parts: list[str]
@@ -41,7 +41,7 @@ def system_prompt(app: AppSpec, environment: EnvironmentSpec, mode: OutputMode, 
 
 
 def tool_schemas(tools: Sequence[Tool]) -> list[dict[str, Json]]:
-    """The actions as `tools` of a request. An action that takes plain words is none."""
+    """The actions as `tools` of a request, except one that takes plain text."""
     return [
         {
             "type": "function",
@@ -61,44 +61,44 @@ def _rules(mode: OutputMode, tools: Sequence[Tool], words: Tool | None) -> list[
         return [tools[0].description]
     if mode != "tool_calls":
         return []
-    said = "Act by calling the tools. Several calls in one answer are done in the order in which they stand."
+    text = "Act by calling the tools. Several calls in one answer are done in the order in which they stand."
     if words is not None:
-        said += f" An answer in plain words, without a call, is an action too: {words.description}"
-    return [said]
+        text += f" An answer in plain words, without a call, is an action too: {words.description}"
+    return [text]
 
 
 def _limits(environment: EnvironmentSpec, tools: Sequence[Tool]) -> list[str]:
-    told = []
+    limits = []
     if only_words(tools) and environment.max_steps is None and environment.max_turns is None:
         return []
     if environment.max_steps is not None:
-        told.append(f"after {environment.max_steps} {'action' if environment.max_steps == 1 else 'actions'}")
+        limits.append(f"after {environment.max_steps} {'action' if environment.max_steps == 1 else 'actions'}")
     if environment.max_turns is not None:
-        told.append(f"after {environment.max_turns} of your answers")
-    return [f"The episode ends at the latest {' or '.join(told)}."] if told else []
+        limits.append(f"after {environment.max_turns} of your answers")
+    return [f"The episode ends at the latest {' or '.join(limits)}."] if limits else []
 
 
 def _catalogue(tools: Sequence[Tool]) -> str:
-    """Every action with its description and the schema of its arguments."""
-    told = ["The actions are:"]
+    """A list of the actions with their descriptions and the schemas of their arguments."""
+    lines = ["The actions are:"]
     for tool in tools:
         description = " ".join(tool.description.split())
         schema = orjson.dumps(_plain(tool.parameters)).decode()
         takes = "takes no arguments" if not tool.parameters.get("properties") else f"arguments: {schema}"
-        told.append(f"- {tool.name}: {description}\n  {takes}")
-    return "\n".join(told)
+        lines.append(f"- {tool.name}: {description}\n  {takes}")
+    return "\n".join(lines)
 
 
 def _text_form(tools: Sequence[Tool], words: Tool | None) -> str:
     shown = next((tool for tool in tools if not tool.text), tools[0])
-    said = (
+    text = (
         "Answer with one action, written as a JSON object, for example:\n"
         f"{example_text(shown)}\n"
         "You may think in words before it; the answer holds one such object and no other."
     )
     if words is not None:
-        said += f" An answer without such an object is taken as the action {words.name}, as it stands."
-    return said
+        text += f" An answer without such an object is taken as the action {words.name}, as it stands."
+    return text
 
 
 def _structured_form(tools: Sequence[Tool]) -> str:
@@ -108,6 +108,6 @@ def _structured_form(tools: Sequence[Tool]) -> str:
 
 
 def _plain(schema: Mapping[str, Any]) -> dict[str, Json]:
-    """A copy that JSON's writer takes: a schema may be a read-only mapping."""
+    """A copy that can be serialised as JSON: a schema may be a read-only mapping."""
     copied: dict[str, Json] = orjson.loads(orjson.dumps(schema, default=dict))
     return copied

@@ -1,8 +1,8 @@
-"""JSON that a model wrote, and the actions in it.
+"""Decodes JSON that a model wrote and finds the actions in it.
 
-Taken as one action: `{"tool": NAME, "arguments": {…}}` (also `name`, `function`, `action`; also `args`, `parameters`,
+Accepted as one action: `{"tool": NAME, "arguments": {…}}` (also `name`, `function`, `action`; also `args`, `parameters`,
 `input`), the same with the arguments beside the name, OpenAI's `{"type": "function", "function": {…}}`, and
-`{NAME: {…}}`. A list of them, or one under `actions` or `tool_calls`, is several.
+`{NAME: {…}}`. A list of them, or a list under `actions` or `tool_calls`, is several actions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ SHOWN = 60
 
 
 class UnreadableJson(ValueError):
-    """Words are no JSON, or not what can be recorded. str() says what and where, fit for the model. `read`: how far it came."""
+    """Text is not valid JSON, or not recordable. The message, which the model reads, says what is wrong and where.
+
+    read: the number of characters that were parsed.
+    """
 
     def __init__(self, message: str, read: int = 0) -> None:
         super().__init__(message)
@@ -37,11 +40,11 @@ def _refuse(word: str) -> NoReturn:
     raise ValueError(f"{word} is no number in JSON")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse, strict=False)  # a line end inside a string is what models write
+_DECODER = json.JSONDecoder(parse_constant=_refuse, strict=False)  # models write line breaks inside strings
 
 
 def decode_at(text: str, start: int) -> tuple[Json, int]:
-    """The JSON value that begins at `start`, and where it ends. Raises UnreadableJson."""
+    """The JSON value that begins at `start`, and the index of its end. Raises UnreadableJson."""
     try:
         value, end = _DECODER.raw_decode(text, start)
     except RecursionError:
@@ -58,7 +61,7 @@ def decode_at(text: str, start: int) -> tuple[Json, int]:
 
 
 def decode(text: str) -> Json:
-    """The one JSON value that the text is, space around it aside. Raises UnreadableJson."""
+    """The text as one JSON value, with optional space around it. Raises UnreadableJson."""
     start = len(text) - len(text.lstrip())
     value, end = decode_at(text, start)
     if text[end:].strip():
@@ -67,9 +70,9 @@ def decode(text: str) -> Json:
 
 
 def decode_arguments(text: str) -> Json:
-    """A tool call's arguments: JSON, kindly without its code fence, and read twice where it was written twice.
+    """Decodes a tool call's arguments. A code fence around them is removed; doubly encoded JSON is decoded twice.
 
-    Nothing at all is `{}`. Raises UnreadableJson.
+    An empty text is `{}`. Raises UnreadableJson.
     """
     stripped = text.strip()
     if not stripped:
@@ -83,7 +86,7 @@ def decode_arguments(text: str) -> Json:
 
 
 def recordable(value: Json) -> Json:
-    """The value as it can be recorded: finite numbers of 64 bits, valid text, not too deep. Raises UnreadableJson."""
+    """The value if it can be recorded: finite numbers of 64 bits, valid text, not too deep. Raises UnreadableJson."""
     try:
         return plain(value, "arguments")
     except NotJson as error:
@@ -91,9 +94,9 @@ def recordable(value: Json) -> Json:
 
 
 def actions_in(value: Json, tools: Mapping[str, Tool], *, bare: bool = True) -> list[ToolCall] | None:
-    """The actions that a JSON value is, in order; None when it is none. Raises UnreadableJson.
+    """Reads a JSON value as actions, in order; None when it is none. Raises UnreadableJson.
 
-    bare: an object of arguments alone is taken too, where only one tool could be meant.
+    bare: also accepts an object of arguments without a tool's name, where there is only one tool.
     """
     found = _actions(value, tools, WRAPPINGS)
     if found is None and bare and isinstance(value, Mapping) and value:
@@ -131,7 +134,10 @@ def _wrapped(
 
 
 def _named(value: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[ToolCall] | None:
-    """`{"tool": NAME, "arguments": {…}}`, or the arguments beside the name. An unknown name needs the second word."""
+    """Reads `{"tool": NAME, "arguments": {…}}`, or the arguments beside the name.
+
+    An unknown tool's name is accepted only with a member for its arguments.
+    """
     for word in NAME_WORDS:
         name = value.get(word)
         if not isinstance(name, str):
@@ -150,7 +156,7 @@ def _named(value: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[ToolCal
 
 
 def _keyed(value: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[ToolCall] | None:
-    """`{NAME: {…}}`; words of explanation may stand beside it."""
+    """Reads `{NAME: {…}}`, with optional members of explanation beside it."""
     named = [key for key in value if key in tools]
     plainly = len(value) == 1 or all(isinstance(value[key], Mapping) or value[key] is None for key in named)
     others = any(isinstance(part, Mapping | list) for key, part in value.items() if key not in tools)
@@ -158,9 +164,9 @@ def _keyed(value: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[ToolCal
 
 
 def _call(name: str, given: Json, tools: Mapping[str, Tool]) -> ToolCall:
-    """The call; a bare value is the argument of a tool that takes one."""
+    """The call; a value that is no object becomes the argument of a tool that takes one."""
     if isinstance(given, str) and given.lstrip()[:1] == "{":
-        with contextlib.suppress(UnreadableJson):  # a text that begins with a brace
+        with contextlib.suppress(UnreadableJson):  # a plain text may begin with a brace
             given = decode(given)
     if given is None or given == "":
         given = {}
@@ -173,7 +179,7 @@ def _call(name: str, given: Json, tools: Mapping[str, Tool]) -> ToolCall:
 
 
 def value_of(text: str, schema: Any) -> Json:
-    """A value that stands in a tag: words where the schema takes words, else JSON, else words after all."""
+    """The value of a tag's text: the text where the schema accepts a string, else JSON if it parses, else the text."""
     kinds = _kinds(schema)
     if text.startswith("\n") and text.endswith("\n"):
         text = text[1:-1]

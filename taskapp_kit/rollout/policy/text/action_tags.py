@@ -1,6 +1,6 @@
-"""Actions between tags: `<tool_call>` of Hermes and Qwen, `<function=…>`, `[TOOL_CALLS]`, `<action>`, a tag named as a tool.
+"""Parses actions in tags: Hermes' and Qwen's `<tool_call>`, `<function=…>`, `[TOOL_CALLS]`, `<action>`, a tool's name.
 
-Every search goes forwards once: a tag that is never closed is looked for once, so hostile words cost no more than long ones.
+Each search runs forwards once, and a missing closing tag is searched for once, so the time stays linear for hostile text.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from taskapp_kit.rollout.policy.text.action_json import UnreadableJson, actions_
 
 TAGS = 256
 CHILDREN = 64
-"""More tags than these, in an answer and in one of them, are not looked at."""
+"""Further tags, in an answer or inside one tag, are ignored."""
 
 
 @dataclass(slots=True)
 class TagMatch:
-    """What one way of looking found. several: more than one action was plainly meant. broken: why an attempt is none."""
+    """The result of one parser. several: the text clearly asks for more than one action. broken: why an attempt is invalid."""
 
     calls: list[ToolCall] = field(default_factory=list)
     several: bool = False
@@ -29,14 +29,14 @@ class TagMatch:
 
 
 class ClosingTags:
-    """Finds closing tags; one that is not there is not looked for again."""
+    """Finds closing tags; remembers missing ones, which are not searched for again."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._missing: set[str] = set()
 
     def after(self, closing: str, start: int) -> int:
-        """Where `closing` stands at or after `start`, -1 when it does not. `start` must not go back."""
+        """The index of `closing` at or after `start`, or -1. `start` must not decrease between calls."""
         if closing in self._missing:
             return -1
         at = self._text.find(closing, start)
@@ -56,7 +56,7 @@ _INNER_FUNCTION = re.compile(r"<function=([\w.-]{1,64})>")
 
 
 def marked(text: str, tools: Mapping[str, Tool]) -> TagMatch:
-    """Tool calls in the notations of chat templates. Several of them are meant as several."""
+    """Parses tool calls in the notations of chat templates. Several of them are several actions."""
     found = TagMatch(several=True)
     closings = ClosingTags(text)
     at = 0
@@ -87,7 +87,7 @@ def marked(text: str, tools: Mapping[str, Tool]) -> TagMatch:
 
 
 def _listed(text: str, start: int, tools: Mapping[str, Tool], mark: str) -> tuple[list[ToolCall], int]:
-    """JSON values, one or several with `;` or `,` between, or Mistral's `name[ARGS]{…}`; and where they end."""
+    """Parses JSON values separated by `;` or `,`, or Mistral's `name[ARGS]{…}`; returns the index of their end, too."""
     calls: list[ToolCall] = []
     at = start
     while True:
@@ -120,7 +120,7 @@ def _known(calls: list[ToolCall] | None, mark: str) -> list[ToolCall]:
 
 
 def _body(body: str, tools: Mapping[str, Tool], tag: str) -> list[ToolCall]:
-    """What stands in `<tool_call>`: JSON values, `<function=…>`, a tag named as a tool, or a bare name."""
+    """Parses the body of `<tool_call>`: JSON values, `<function=…>`, a tag named as a tool, or only a name."""
     stripped = body.strip()
     function = _INNER_FUNCTION.search(stripped)
     if function is not None:
@@ -134,7 +134,7 @@ def _body(body: str, tools: Mapping[str, Tool], tag: str) -> list[ToolCall]:
 
 
 def _function(name: str, body: str, tools: Mapping[str, Tool]) -> ToolCall:
-    """`<function=NAME>` with JSON, or with `<parameter=…>` tags, in it."""
+    """Parses the body of `<function=NAME>`: JSON, or `<parameter=…>` tags."""
     stripped = body.strip()
     if stripped[:1] == "{":
         return ToolCall(name, recordable(_decoded(stripped, 0, f"<function={name}>")[0]))
@@ -161,7 +161,7 @@ _ATTRIBUTE = re.compile(r"""([A-Za-z_][\w.-]{0,63})\s{0,8}=\s{0,8}(?:"([^"]*)"|'
 
 
 def tagged(text: str, tools: Mapping[str, Tool]) -> TagMatch:
-    """`<NAME>…</NAME>` with JSON, one tag for each argument, or the one argument in it; `<action>…</action>` around any."""
+    """Parses `<NAME>…</NAME>` around JSON, a tag for each argument or the one argument; `<action>…</action>` around any."""
     found = TagMatch()
     closings = ClosingTags(text)
     at = 0
@@ -185,14 +185,14 @@ def tagged(text: str, tools: Mapping[str, Tool]) -> TagMatch:
             if name in tools:
                 found.calls.append(_tool(tools[name], inside, body))
             else:
-                found.calls += _held(name, body, tools)
+                found.calls += _in_action(name, body, tools)
         except UnreadableJson as error:
             found.broken = found.broken or str(error)
     return found
 
 
-def _held(name: str, body: str, tools: Mapping[str, Tool]) -> list[ToolCall]:
-    """What `<action>` or `<answer>` holds."""
+def _in_action(name: str, body: str, tools: Mapping[str, Tool]) -> list[ToolCall]:
+    """Parses the body of `<action>` or `<answer>`."""
     stripped = body.strip()
     if stripped[:1] in ("{", "["):
         value, _ = _decoded(stripped, 0, f"<{name}>")
@@ -209,7 +209,7 @@ def _held(name: str, body: str, tools: Mapping[str, Tool]) -> list[ToolCall]:
 
 
 def _tool(tool: Tool, inside: str, body: str) -> ToolCall:
-    """The call that a tag named as a tool is."""
+    """Parses a tag named as a tool."""
     properties = tool.parameters.get("properties", {})
     given: dict[str, object] = {
         item[1]: value_of(item[2] if item[2] is not None else item[3], properties.get(item[1]))
@@ -232,7 +232,7 @@ def _tool(tool: Tool, inside: str, body: str) -> ToolCall:
 
 
 def _children(body: str) -> Iterator[tuple[str, str]]:
-    """The tags of a body, one after the other: name and what is between."""
+    """Yields the tags of a body in order: name and content."""
     closings = ClosingTags(body)
     at = 0
     for _ in range(CHILDREN):
@@ -247,14 +247,14 @@ def _children(body: str) -> Iterator[tuple[str, str]]:
 
 
 def bare(words: str, tools: Mapping[str, Tool]) -> Iterator[ToolCall]:
-    """The call of a tool that needs no arguments, when the words are its name and nothing else."""
+    """Yields the call of a tool without required arguments, when the text is only its name."""
     name = words[:200].strip().strip("`'\"*.! ").removesuffix("()")
     if len(words) <= 200 and name in tools and not tools[name].parameters.get("required"):
         yield ToolCall(name, {})
 
 
 def word_tool(tools: Mapping[str, Tool]) -> tuple[Tool, str] | None:
-    """The only tool whose one argument is words, and that argument's name; None when there is none or a choice."""
+    """The only tool whose single argument is a string, and that argument's name; None without one, or with several."""
     found = []
     for tool in tools.values():
         properties = tool.parameters.get("properties", {})

@@ -10,16 +10,16 @@ from taskapp_kit.contract.protocols import Tool
 from taskapp_kit.rollout.policy.options import PolicyOptions
 
 
-def response_format(asking: PolicyOptions, tools: Sequence[Tool]) -> dict[str, Json]:
+def response_format(options: PolicyOptions, tools: Sequence[Tool]) -> dict[str, Json]:
     """The caller's own schema, else the union of the actions: `{"action": {"tool": NAME, "arguments": {…}}}`."""
-    own = asking.schema is not None
-    schema = dict(asking.schema) if asking.schema is not None else action_schema(tools)
-    strict = asking.strict if own else _is_strict(schema)
-    return {"type": "json_schema", "json_schema": {"name": asking.schema_name, "schema": schema, "strict": strict}}
+    own = options.schema is not None
+    schema = dict(options.schema) if options.schema is not None else action_schema(tools)
+    strict = options.strict if own else _is_strict(schema)
+    return {"type": "json_schema", "json_schema": {"name": options.schema_name, "schema": schema, "strict": strict}}
 
 
 def action_schema(tools: Sequence[Tool]) -> dict[str, Json]:
-    """JSON Schema of one action. Its root is an object, for vendors refuse a union there."""
+    """JSON Schema of one action. Its root is an object, because vendors refuse a union there."""
     definitions: dict[str, Json] = {}
     branches: list[Json] = []
     for tool in tools:
@@ -37,20 +37,20 @@ def _closed(properties: dict[str, Json]) -> dict[str, Json]:
 
 
 def _renamed(schema: Any, names: Mapping[str, str]) -> Any:
-    """The schema with its references to definitions under their new names."""
+    """The schema with its references to definitions renamed."""
     if isinstance(schema, Mapping):
-        told = {key: _renamed(part, names) for key, part in schema.items()}
+        renamed = {key: _renamed(part, names) for key, part in schema.items()}
         target = schema.get("$ref")
         if isinstance(target, str) and target.startswith("#/$defs/"):
-            told["$ref"] = f"#/$defs/{names.get(target[8:], target[8:])}"
-        return told
+            renamed["$ref"] = f"#/$defs/{names.get(target[8:], target[8:])}"
+        return renamed
     if isinstance(schema, list):
         return [_renamed(item, names) for item in schema]
     return schema
 
 
 def _is_strict(schema: Any) -> bool:
-    """True when every object in it is closed and requires all its members, as vendors' strict mode demands."""
+    """True when every object in it is closed and requires all its members, as vendors' strict mode requires."""
     if isinstance(schema, list):
         return all(map(_is_strict, schema))
     if not isinstance(schema, Mapping):

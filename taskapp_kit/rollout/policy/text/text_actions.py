@@ -1,8 +1,8 @@
-"""An action read out of a model's words, for output mode `text`; and what is said when there is none, or a choice.
+"""Parses the action in a model's text, for output mode `text`, and builds the reply when there is none or an ambiguous one.
 
-Looked for in this order, and the first way that finds something decides: the notations of chat templates, tags, fenced
-blocks, JSON anywhere, `\\boxed{…}`, a bare name. What a model thought between `<think>` tags is no answer. Nothing is ever
-evaluated, and the time is linear in the words.
+The parsers run in this order, and the first that finds something decides: the notations of chat templates, tags, fenced
+blocks, JSON anywhere, `\\boxed{…}`, a tool's name alone. Text in `<think>` tags is ignored. Nothing is ever evaluated, and
+the time is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from taskapp_kit.rollout.policy.text.action_json import UnreadableJson, actions_
 from taskapp_kit.rollout.policy.text.action_tags import TagMatch, bare, marked, tagged, word_tool
 
 ATTEMPTS = 200
-"""Places at which JSON is tried, and"""
+"""The number of positions at which JSON is tried."""
 WORK = 4
-"""how often the words may be read for it."""
+"""The limit on characters read in these attempts, in multiples of the text's length."""
 BLOCKS = 256
 BOXES = 64
 MANY = 64
-"""Different actions told apart in a refusal."""
+"""The number of different actions that are counted for a refusal."""
 
 _THOUGHT = re.compile(r"<(/?)(think|thinking|thought|reasoning)>")
 _FENCE = "```"
@@ -35,7 +35,7 @@ _LABEL = re.compile(
 
 @dataclass(slots=True)
 class ParsedActions:
-    """calls: the actions, in order. problem: why there is none. attempted: the words tried to be an action."""
+    """The actions found in a text, in order. problem: why there is none. attempted: the text seems meant as an action."""
 
     calls: list[ToolCall] = field(default_factory=list)
     problem: str | None = None
@@ -43,28 +43,28 @@ class ParsedActions:
 
 
 def parse_actions(words: str, tools: Sequence[Tool]) -> ParsedActions:
-    """The actions in the model's words. Takes any text, and never raises."""
+    """Parses the actions in a model's text. Accepts any text and never raises."""
     named = {tool.name: tool for tool in tools}
     text = without_thoughts(words)
     broken: str | None = None
-    for look in _WAYS:
+    for search in _SEARCHES:
         try:
-            found = look(text, named)
+            found = search(text, named)
         except UnreadableJson as error:
             found = TagMatch(broken=str(error))
         if found.calls:
-            return _decided(found, tools)
+            return _resolve(found, tools)
         broken = broken or found.broken
-        if found.broken is not None and look is marked:
+        if found.broken is not None and search is marked:
             break
     if broken is not None:
         return ParsedActions(problem=f"Nothing was done: {broken}. {how(tools)}", attempted=True)
-    said = "no action was found in the answer" if text.strip() else "the answer was empty"
-    return ParsedActions(problem=f"Nothing was done: {said}. {how(tools)}")
+    reason = "no action was found in the answer" if text.strip() else "the answer was empty"
+    return ParsedActions(problem=f"Nothing was done: {reason}. {how(tools)}")
 
 
 def how(tools: Sequence[Tool]) -> str:
-    """How to answer, with one valid example for a tool at hand, and the tools' names."""
+    """A sentence on how to answer, with a valid example for one tool and the names of all."""
     if not tools:
         return "No action is possible now."
     shown = next((tool for tool in tools if not tool.text), tools[0])
@@ -73,26 +73,26 @@ def how(tools: Sequence[Tool]) -> str:
 
 
 def without_thoughts(words: str) -> str:
-    """The words without what stands between `<think>` tags. A tag that only closes ends thoughts that began before."""
-    kept: list[str] = []
+    """The text without its `<think>` sections. A closing tag without an opening one ends a section at the text's start."""
+    parts: list[str] = []
     at, depth = 0, 0
     for mark in _THOUGHT.finditer(words):
         if mark[1]:  # closing
             if depth == 0:
-                kept.clear()  # the chat template had opened it
+                parts.clear()  # the chat template opened it in the prompt
             depth = max(0, depth - 1)
         else:
             if depth == 0:
-                kept.append(words[at : mark.start()])
+                parts.append(words[at : mark.start()])
             depth += 1
         at = mark.end()
     if depth == 0:
-        kept.append(words[at:])
-    return "".join(kept)
+        parts.append(words[at:])
+    return "".join(parts)
 
 
-def _decided(found: TagMatch, tools: Sequence[Tool]) -> ParsedActions:
-    """Several actions where several are meant; the same one twice is one; two different ones are a question back."""
+def _resolve(found: TagMatch, tools: Sequence[Tool]) -> ParsedActions:
+    """Several actions where several are meant; repetitions count as one; different actions are refused as ambiguous."""
     if found.several:
         return ParsedActions(found.calls, attempted=True)
     distinct: list[ToolCall] = []
@@ -103,10 +103,10 @@ def _decided(found: TagMatch, tools: Sequence[Tool]) -> ParsedActions:
         return ParsedActions(distinct, attempted=True)
     if len(distinct) == 1:
         return ParsedActions(problem=f"Nothing was done: {found.broken}. {how(tools)}", attempted=True)
-    told = " and ".join(_short(call) for call in distinct[:2])
+    shown = " and ".join(_short(call) for call in distinct[:2])
     more = "" if len(distinct) == 2 else f" and {len(distinct) - 2} more"
     sentence = (
-        f"Nothing was done: the answer holds different actions ({told}{more}), and it is not plain which is meant."
+        f"Nothing was done: the answer holds different actions ({shown}{more}), and it is not plain which is meant."
     )
     return ParsedActions(problem=f"{sentence} {how(tools)}", attempted=True)
 
@@ -116,7 +116,7 @@ def _short(call: ToolCall) -> str:
 
 
 def fenced(text: str, tools: Mapping[str, Tool]) -> TagMatch:
-    """Code blocks: JSON, tags or a bare name in them. Several actions in the only block that holds any may be meant so."""
+    """Parses JSON, tags or a tool's name in code blocks. Several actions are accepted from the only block that has any."""
     found = TagMatch()
     holding = 0
     at = text.find(_FENCE)
@@ -127,66 +127,66 @@ def fenced(text: str, tools: Mapping[str, Tool]) -> TagMatch:
         end = text.find(_FENCE, start)
         block = text[start : end if end >= 0 else len(text)]
         info, line, body = block.partition("\n")
-        if not line:  # all on one line
+        if not line:  # the block is on one line
             info, body = "", block.removeprefix("json")
-        held = _held(info.strip().lower(), body.strip(), tools)
-        holding += bool(held.calls)
-        found.several = held.several if held.calls and holding == 1 else found.several and not held.calls
-        found.calls += held.calls
-        found.broken = found.broken or held.broken
+        in_block = _in_block(info.strip().lower(), body.strip(), tools)
+        holding += bool(in_block.calls)
+        found.several = in_block.several if in_block.calls and holding == 1 else found.several and not in_block.calls
+        found.calls += in_block.calls
+        found.broken = found.broken or in_block.broken
         at = text.find(_FENCE, end + len(_FENCE)) if end >= 0 else -1
     return found
 
 
-def _held(info: str, body: str, tools: Mapping[str, Tool]) -> TagMatch:
-    """What one code block holds."""
+def _in_block(info: str, body: str, tools: Mapping[str, Tool]) -> TagMatch:
+    """Parses one code block."""
     if body[:1] in ("{", "["):
-        held = embedded(body, tools)
+        match = embedded(body, tools)
         if info not in ("json", "tool_call", "action", ""):
-            held.broken = None
-        return held
-    held = tagged(body, tools)
-    return held if held.calls or held.broken else TagMatch([*bare(body, tools)])
+            match.broken = None
+        return match
+    match = tagged(body, tools)
+    return match if match.calls or match.broken else TagMatch([*bare(body, tools)])
 
 
 def _looks_like_one(text: str, tools: Mapping[str, Tool]) -> bool:
-    """True when broken JSON was meant as an action."""
+    """True when broken JSON seems to be meant as an action."""
     head = text[:400]
     return any(f'"{word}"' in head or f"'{word}'" in head for word in ("tool", "name", "arguments", "args", *tools))
 
 
 def embedded(text: str, tools: Mapping[str, Tool]) -> TagMatch:
-    """JSON anywhere. Several are meant where the words are nothing else, or where one value is a list of them."""
+    """Parses JSON anywhere. Several actions are accepted if the text has nothing else, or as one list."""
     found = TagMatch()
     start = len(text) - len(text.lstrip())
     at = start if text[start : start + 1] == "[" else text.find("{")
     budget = WORK * len(text) + 10_000
-    only, holding = at == start, 0
+    alone, holding = at == start, 0
     for _ in range(ATTEMPTS):
         if at < 0 or budget <= 0:
             break
         try:
             value, end = decode_at(text, at)
-            calls = actions_in(value, tools, bare=found.broken is None)  # else it may be a part of what is broken
+            calls = actions_in(value, tools, bare=found.broken is None)  # otherwise it may be a part of the broken JSON
         except UnreadableJson as error:
             budget -= error.read + 64
             if found.broken is None and _looks_like_one(text[at : at + 400], tools):
                 found.broken = f"the JSON in the answer cannot be read: {error}"
-            only, at = False, text.find("{", at + 1)
+            alone, at = False, text.find("{", at + 1)
             continue
         budget -= end - at
         holding += bool(calls)
         found.calls += calls or ()
         at = text.find("{", end)
-        only = only and not text[end : at if at >= 0 else len(text)].strip(" \t\r\n;,")
+        alone = alone and not text[end : at if at >= 0 else len(text)].strip(" \t\r\n;,")
     if found.calls:
         found.broken = None
-    found.several = only or holding == 1
+    found.several = alone or holding == 1
     return found
 
 
 def boxed(text: str, tools: Mapping[str, Tool]) -> TagMatch:
-    """`\\boxed{…}`: the argument of the only tool that takes words."""
+    """Parses `\\boxed{…}` as the argument of the only tool that takes one string."""
     only = word_tool(tools)
     found = TagMatch()
     at = text.find("\\boxed{") if only is not None else -1
@@ -219,7 +219,7 @@ def _closing_brace(text: str, start: int) -> int:
 
 
 def named(text: str, tools: Mapping[str, Tool]) -> TagMatch:
-    """A tool's name alone, as the whole answer or as its last line, where it needs no arguments."""
+    """Parses the name of a tool without required arguments, as the whole answer or as its last line."""
     stripped = text.strip()
     calls = [*bare(stripped, tools)]
     if not calls:
@@ -228,4 +228,4 @@ def named(text: str, tools: Mapping[str, Tool]) -> TagMatch:
     return TagMatch(calls)
 
 
-_WAYS: tuple[Callable[[str, Mapping[str, Tool]], TagMatch], ...] = (marked, tagged, fenced, embedded, boxed, named)
+_SEARCHES: tuple[Callable[[str, Mapping[str, Tool]], TagMatch], ...] = (marked, tagged, fenced, embedded, boxed, named)
