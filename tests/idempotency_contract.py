@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from taskapp_kit.contract.protocols import (
-    TICKET_SECONDS,
     Claim,
     Clock,
     IdempotencyRecord,
@@ -21,6 +20,7 @@ from taskapp_kit.contract.protocols import (
     StoredResult,
 )
 from taskapp_kit.errors import Failure, StoreError
+from taskapp_kit.store.idempotency import RECORD_SECONDS
 
 Use = Callable[[IdempotencyStore, "HandClock"], Awaitable[None]]
 Run = Callable[[Use], None]
@@ -136,7 +136,7 @@ def test_after_a_day_a_record_is_gone_and_its_key_is_free(run: Run) -> None:
         await store.claim(record("settled", "k1"))
         await store.settle(StoredResult("settled", answer=b"{}"))
         await store.claim(record("running", "k2"))
-        clock.at += TICKET_SECONDS - 1
+        clock.at += RECORD_SECONDS - 1
         assert await store.claim(record("r3", "k1", at=clock.at)) is not None
         assert await store.claim(record("r4", "k2", at=clock.at)) is not None
         clock.at += 1
@@ -158,7 +158,7 @@ def test_a_clock_that_was_set_back_keeps_no_record_for_ever(run: Run) -> None:
         await store.settle(StoredResult("r1", answer=b"{}"))
         clock.at -= 3600
         assert await store.look("r1") is not None
-        clock.at -= 10 * TICKET_SECONDS
+        clock.at -= 10 * RECORD_SECONDS
         assert await store.look("r1") is None
         assert await store.claim(record("r2", at=clock.at)) is None
 

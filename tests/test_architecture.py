@@ -51,7 +51,7 @@ INSIDE = {
         {"author_loop"},
     ),
     "serve": (
-        {"connections", "key_file", "openapi_models", "watchdog"},
+        {"connections", "key_file", "event_loop_watchdog", "openapi_models"},
         {"docs_page", "errors", "keys", "request_preferences", "telemetry", "uvicorn_protocol"},
         {"auth", "rollout_stream", "uvicorn_server"},
         {"route"},

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taskapp_kit.contract.identity import SEED_LIMIT, derived_rng, size
+from taskapp_kit.contract.seeds import SEED_LIMIT, derived_rng, size
 
 UNKNOWN = range(1000)
 """Where a task app does not say how many tasks it has."""

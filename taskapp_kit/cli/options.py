@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from taskapp_kit.contract.identity import SEED_LIMIT
+from taskapp_kit.contract.seeds import SEED_LIMIT
 
 if TYPE_CHECKING:
     ValueKind = click.ParamType[Any]

@@ -1,7 +1,6 @@
 """Old import path of `taskapp_kit.contract.protocols`, kept because the documentation named it."""
 
 from taskapp_kit.contract.protocols import (
-    TICKET_SECONDS,
     Claim,
     Clock,
     IdempotencyRecord,
@@ -21,7 +20,6 @@ from taskapp_kit.contract.protocols import (
 )
 
 __all__ = [
-    "TICKET_SECONDS",
     "Claim",
     "Clock",
     "IdempotencyRecord",

@@ -240,10 +240,6 @@ class Store(Protocol):
         ...
 
 
-TICKET_SECONDS = 24 * 3600.0
-"""How long an idempotency record is stored, and with it the result of its rollout."""
-
-
 @dataclass(frozen=True, slots=True)
 class IdempotencyRecord:
     """A rollout that can be found again: by its id, and by the Idempotency-Key of its request.
@@ -289,7 +285,7 @@ class IdempotencyStore(Protocol):
     async def claim(self, ticket: IdempotencyRecord) -> Claim | None:
         """Stores the record as owned by this process and returns None; if its key is taken, returns who has it.
 
-        A key is free again when its record is older than TICKET_SECONDS, when it is lost, and when it was settled with
+        A key is free again when its record is older than 24 hours, when it is lost, and when it was settled with
         `free_key`. A record without a key is always stored. Of claims at the same time, in any process, one succeeds.
         """
         ...

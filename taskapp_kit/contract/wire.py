@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
-from taskapp_kit.contract.identity import SEED_LIMIT
+from taskapp_kit.contract.seeds import SEED_LIMIT
 
 JsonDict = dict[str, Any]
 Seed = Annotated[StrictInt, Field(ge=0, lt=SEED_LIMIT)]

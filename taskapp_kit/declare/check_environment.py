@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from taskapp_kit.contract.identity import SEED_LIMIT, overlap
+from taskapp_kit.contract.seeds import SEED_LIMIT, overlap
 from taskapp_kit.declare.check_actions import KIT_METHODS, check_actions
 from taskapp_kit.declare.check_functions import readable_names
 from taskapp_kit.declare.declarations import NOT_GIVEN, Declaration, Declarations

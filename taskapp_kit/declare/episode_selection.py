@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.identity import size
+from taskapp_kit.contract.seeds import size
 from taskapp_kit.declare.signature import BadArguments
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.declare.tasks import TaskSource, row_json

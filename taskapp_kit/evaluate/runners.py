@@ -13,9 +13,9 @@ from taskapp_kit.client import TaskAppClient
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.digest import json_hash
-from taskapp_kit.contract.identity import SEED_LIMIT
 from taskapp_kit.contract.inference_url import stored_url
 from taskapp_kit.contract.protocols import SystemClock
+from taskapp_kit.contract.seeds import SEED_LIMIT
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.episode_selection import find_environment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Iterator
 
-from taskapp_kit.contract.identity import SEED_LIMIT
+from taskapp_kit.contract.seeds import SEED_LIMIT
 from taskapp_kit.errors import ConfigError
 
 EXAMPLE = "Give them as 1000-1299, as 0,5,9, or mixed: 0-9,20,30."

@@ -22,9 +22,11 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from taskapp_kit.contract.protocols import TICKET_SECONDS, Claim, Clock, IdempotencyRecord, StoredResult
+from taskapp_kit.contract.protocols import Claim, Clock, IdempotencyRecord, StoredResult
 from taskapp_kit.errors import StoreError
 
+RECORD_SECONDS = 24 * 3600.0
+"""How long an idempotency record is stored, and with it the result of its rollout."""
 CLAIM_TRIES = 20
 """How often a claim tries to take a key over while other claims take it first and give it up again."""
 
@@ -110,7 +112,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
         """See `IdempotencyStore`. A caller that is cancelled meanwhile does not undo it.
 
         After a StoreError the record is no longer owned, and is lost when its lease ends. Nothing is stored for a record
-        that is older than TICKET_SECONDS by now.
+        that is older than RECORD_SECONDS by now.
         """
         self._check_open()
         rollout_id = settled.rollout_id
@@ -200,9 +202,9 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
         return Claim(entry.ticket, state, await self._result(entry) if state == "settled" else None)
 
     def _is_current(self, ticket: IdempotencyRecord) -> bool:
-        """Whether it is younger than TICKET_SECONDS, and not from a future that only a wrong clock can have written."""
+        """Whether it is younger than RECORD_SECONDS, and not from a future that only a wrong clock can have written."""
         age_seconds = self._clock.now() - ticket.created_at
-        return -TICKET_SECONDS <= age_seconds < TICKET_SECONDS
+        return -RECORD_SECONDS <= age_seconds < RECORD_SECONDS
 
     def _lease_holds(self, until: float) -> bool:
         """A lease that ends later than any owner could have written is from before a clock was set back."""

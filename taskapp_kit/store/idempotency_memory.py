@@ -8,9 +8,9 @@ import zlib
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
-from taskapp_kit.contract.protocols import TICKET_SECONDS, Clock, IdempotencyRecord, StoredResult
+from taskapp_kit.contract.protocols import Clock, IdempotencyRecord, StoredResult
 from taskapp_kit.errors import StoreError
-from taskapp_kit.store.idempotency import LeasedIdempotencyStore
+from taskapp_kit.store.idempotency import RECORD_SECONDS, LeasedIdempotencyStore
 
 log = logging.getLogger("taskapp_kit.service")
 
@@ -125,7 +125,7 @@ class MemoryIdempotencyStore(LeasedIdempotencyStore[MemoryEntry]):
                     "results of rollouts take more than %d MiB of memory: the oldest are removed before %d h are over, "
                     "with their Idempotency-Keys. A store in a file keeps them all.",
                     self._limit_bytes // 2**20,
-                    TICKET_SECONDS // 3600,
+                    RECORD_SECONDS // 3600,
                 )
             self._forget(next(iter(self._settled)))
 

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from taskapp_kit.contract.protocols import TICKET_SECONDS, Clock, IdempotencyRecord, StoredResult
+from taskapp_kit.contract.protocols import Clock, IdempotencyRecord, StoredResult
 from taskapp_kit.errors import Failure, StoreError
 from taskapp_kit.store.batch_thread import BatchThread, Job
 from taskapp_kit.store.database import Driver, SqlDatabase, SqlDialect
-from taskapp_kit.store.idempotency import CLAIM_TRIES, LeasedIdempotencyStore
+from taskapp_kit.store.idempotency import CLAIM_TRIES, RECORD_SECONDS, LeasedIdempotencyStore
 from taskapp_kit.store.lease_owner import certainly_dead, this_process
 from taskapp_kit.store.rows import packed
 
@@ -255,7 +255,7 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
     def _purge(self, connection: Driver) -> int:
         now = self._clock.now()
         return connection.execute(
-            self._statements.purge, [now - TICKET_SECONDS, now + TICKET_SECONDS, PURGED_AT_ONCE]
+            self._statements.purge, [now - RECORD_SECONDS, now + RECORD_SECONDS, PURGED_AT_ONCE]
         ).rowcount
 
 

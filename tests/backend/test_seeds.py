@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskapp_kit.backend.seeds import SeedRange, cycled, draw, ranges_of
-from taskapp_kit.contract.identity import size
+from taskapp_kit.contract.seeds import size
 
 
 @given(

@@ -22,10 +22,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from modal_proto import api_pb2
 
-from taskapp_kit.contract.protocols import TICKET_SECONDS, Claim, IdempotencyRecord, StoredResult
+from taskapp_kit.contract.protocols import Claim, IdempotencyRecord, StoredResult
 from taskapp_kit.deploy.modal.dict_entries import ModalEntries
 from taskapp_kit.deploy.modal.idempotency import LEASE_SECONDS, ModalIdempotencyStore
 from taskapp_kit.errors import Failure, StoreError
+from taskapp_kit.store.idempotency import RECORD_SECONDS
 from tests.idempotency_contract import *  # noqa: F403
 from tests.idempotency_contract import FAILURE, HandClock, record
 
@@ -145,7 +146,7 @@ def test_of_takeovers_at_once_one_wins(dicts: Dicts, client: Any, why: str) -> N
                 await holder.release(held)
             else:
                 await holder.settle(StoredResult(held, answer=b"{}"))
-                clock.at += TICKET_SECONDS
+                clock.at += RECORD_SECONDS
             claims = [record(f"r-{turn}-{number}", at=clock.at) for number in range(5)]
             found = await asyncio.gather(*(store.claim(claim) for store, claim in zip(many, claims, strict=True)))
             (winner,) = [number for number, other in enumerate(found) if other is None]

@@ -18,9 +18,10 @@ import pytest
 from postgres_server import name_of, server
 from stored_samples import rollout
 
-from taskapp_kit.contract.protocols import TICKET_SECONDS, Claim, Clock, IdempotencyRecord, StoredResult, SystemClock
+from taskapp_kit.contract.protocols import Claim, Clock, IdempotencyRecord, StoredResult, SystemClock
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store import open_store
+from taskapp_kit.store.idempotency import RECORD_SECONDS
 from taskapp_kit.store.idempotency_sql import (
     LEASE_SECONDS,
     PURGE_SECONDS,
@@ -471,10 +472,10 @@ def test_old_tickets_are_removed_with_the_first_claim_and_then_once_an_hour(shar
         old = [IdempotencyRecord(f"old-{number}", "body", clock.at) for number in range(2 * PURGED_AT_ONCE + 10)]
         await asyncio.gather(*map(tickets.claim, old))
         for ahead in range(3):  # a clock that was wrong for a while
-            await tickets.claim(IdempotencyRecord(f"ahead-{ahead}", "body", clock.at + 10 * TICKET_SECONDS))
+            await tickets.claim(IdempotencyRecord(f"ahead-{ahead}", "body", clock.at + 10 * RECORD_SECONDS))
 
     async def later(tickets: SqlIdempotencyStore) -> None:
-        await tickets.claim(IdempotencyRecord("new-1", "body", clock.at - TICKET_SECONDS + PURGE_SECONDS))
+        await tickets.claim(IdempotencyRecord("new-1", "body", clock.at - RECORD_SECONDS + PURGE_SECONDS))
         await becomes(1)
         clock.at += PURGE_SECONDS - 1
         await tickets.claim(IdempotencyRecord("new-2", "body", clock.at))
@@ -486,7 +487,7 @@ def test_old_tickets_are_removed_with_the_first_claim_and_then_once_an_hour(shar
 
     with_tickets(shared_address, many, clock)
     assert count() == 2 * PURGED_AT_ONCE + 10 + 3
-    clock.at += TICKET_SECONDS
+    clock.at += RECORD_SECONDS
     with_tickets(shared_address, later, clock)
 
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from taskapp_kit.contract.protocols import TICKET_SECONDS, Claim, StoredResult
+from taskapp_kit.contract.protocols import Claim, StoredResult
+from taskapp_kit.store.idempotency import RECORD_SECONDS
 from taskapp_kit.store.idempotency_memory import RECORD_BYTES, MemoryIdempotencyStore
 from tests.idempotency_contract import FAILURE, HandClock, record
 
@@ -65,7 +66,7 @@ def test_results_count_compressed_and_small_ones_are_bounded_too() -> None:
             await store.settle(StoredResult(f"r{number}", failure=FAILURE))
         known = [await store.look(f"r{number}") for number in range(100)]
         assert sum(one is not None for one in known) == 20
-        clock.at += TICKET_SECONDS
+        clock.at += RECORD_SECONDS
         await store.claim(replace(record("new", None), created_at=clock.at))
         assert store.stored_bytes == 0, "a day later they go with the next claim"
 

@@ -18,8 +18,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from taskapp_kit.contract.chat import ModelPort
 from taskapp_kit.contract.content import Content, Image, Json, NotJson, content, is_awaitable, plain, without_surrogates
-from taskapp_kit.contract.identity import derived_rng
 from taskapp_kit.contract.protocols import Tool
+from taskapp_kit.contract.seeds import derived_rng
 from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.declare.source_location import line_of, without_folder
 from taskapp_kit.declare.specs import ActionSpec, EnvironmentSpec

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from taskapp_kit.contract.content import Json, NotJson, is_awaitable, plain, without_images
-from taskapp_kit.contract.identity import derived_rng
 from taskapp_kit.contract.protocols import PolicyStops, Tool, View
+from taskapp_kit.contract.seeds import derived_rng
 from taskapp_kit.contract.trajectory import Decision, Recording, ToolCall
 from taskapp_kit.declare.source_location import without_folder
 from taskapp_kit.declare.specs import AuthorPolicySpec, EnvironmentSpec

@@ -12,8 +12,8 @@ from typing import Any
 
 from taskapp_kit.contract.chat import ModelPort
 from taskapp_kit.contract.content import Json, NotJson
-from taskapp_kit.contract.identity import derived_rng
 from taskapp_kit.contract.scorecard import CriterionScore, JudgeRecord, normalised
+from taskapp_kit.contract.seeds import derived_rng
 from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.declare.source_location import without_folder
 from taskapp_kit.declare.specs import AppSpec, JudgeSpec

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
-from taskapp_kit.contract.identity import SEED_LIMIT
+from taskapp_kit.contract.seeds import SEED_LIMIT
 from taskapp_kit.declare.episode_selection import Instance
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError

@@ -38,7 +38,7 @@ TOKENS = {
 
 
 class Loop(Protocol):
-    """What is known of the event loop's lateness (`serve/watchdog.py`)."""
+    """What is known of the event loop's lateness (`serve/event_loop_watchdog.py`)."""
 
     lag_seconds: float
     blocked: int

@@ -6,10 +6,10 @@ import asyncio
 
 from taskapp_kit.config import Settings
 from taskapp_kit.rollout.service import Service
+from taskapp_kit.serve.event_loop_watchdog import Watchdog
 from taskapp_kit.serve.telemetry.metrics import Metrics
 from taskapp_kit.serve.telemetry.rollout_log import log_ended
 from taskapp_kit.serve.telemetry.tracing import tracing_of
-from taskapp_kit.serve.watchdog import Watchdog
 
 
 class Observers:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
-from taskapp_kit.contract.identity import derived_rng
+from taskapp_kit.contract.seeds import derived_rng
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -17,8 +17,8 @@ from environments.crafter.names import ACHIEVEMENTS, ACTIONS
 from environments.crafter.rules import CrafterGame
 from environments.crafter.score import DEPTHS, crafter_score, success_rates
 from taskapp_kit.contract.content import images, text_of
-from taskapp_kit.contract.identity import derived_rng
 from taskapp_kit.contract.result import Rollout
+from taskapp_kit.contract.seeds import derived_rng
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.errors import RequestError
 from taskapp_kit.rollout.service import Service

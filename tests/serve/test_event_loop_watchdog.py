@@ -10,7 +10,7 @@ import time
 import pytest
 
 from taskapp_kit.logs import LogMessage
-from taskapp_kit.serve.watchdog import Watchdog
+from taskapp_kit.serve.event_loop_watchdog import Watchdog
 
 
 def blocks_the_loop(seconds: float) -> None:
@@ -45,7 +45,7 @@ def test_a_blocked_loop_is_told_with_its_culprit(caplog: pytest.LogCaptureFixtur
     (line,) = told(caplog, "event loop blocked")
     assert float(str(line["lag_seconds"])) >= 0.25
     culprit = str(line["culprit"])
-    assert "test_watchdog.py" in culprit.split(" < ", maxsplit=1)[0]
+    assert "test_event_loop_watchdog.py" in culprit.split(" < ", maxsplit=1)[0]
     assert "blocks_the_loop" in culprit.split(" < ", maxsplit=1)[0]
     (after,) = told(caplog, "event loop runs again")
     assert float(str(after["blocked_seconds"])) >= 0.6
