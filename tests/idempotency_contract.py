@@ -180,18 +180,18 @@ def test_of_a_hundred_claims_at_once_one_wins(run: Run) -> None:
 
 def test_what_this_process_does_not_own_cannot_be_settled(run: Run) -> None:
     async def use(store: IdempotencyStore, clock: Clock) -> None:
-        with pytest.raises(StoreError, match="'r1' cannot be settled"):
+        with pytest.raises(StoreError, match="'r1' cannot"):
             await store.settle(StoredResult("r1", answer=b"{}"))
         await store.claim(record("r1"))
         for both in (StoredResult("r1"), StoredResult("r1", answer=b"{}", failure=FAILURE)):
-            with pytest.raises(StoreError, match="exactly one"):
+            with pytest.raises(StoreError, match="'r1' .*exactly"):
                 await store.settle(both)
         settling = asyncio.ensure_future(store.settle(StoredResult("r1", answer=b"{}")))
         await asyncio.sleep(0)
-        with pytest.raises(StoreError, match="cannot be settled"):
+        with pytest.raises(StoreError, match="'r1' cannot"):
             await store.settle(StoredResult("r1", answer=b"at the same time"))
         await settling
-        with pytest.raises(StoreError, match="cannot be settled"):
+        with pytest.raises(StoreError, match="'r1' cannot"):
             await store.settle(StoredResult("r1", answer=b"another"))
         found = await store.look("r1")
         assert found is not None and found.settled == StoredResult("r1", answer=b"{}")
@@ -202,10 +202,10 @@ def test_what_this_process_does_not_own_cannot_be_settled(run: Run) -> None:
 def test_one_rollout_has_one_record(run: Run) -> None:
     async def use(store: IdempotencyStore, clock: Clock) -> None:
         await store.claim(record("r1", "k1"))
-        with pytest.raises(StoreError, match="'r1' is .* already"):
+        with pytest.raises(StoreError, match="'r1' .*already"):
             await store.claim(record("r1", "k2"))
         await store.settle(StoredResult("r1", answer=b"{}"))
-        with pytest.raises(StoreError, match="'r1' is .* already"):
+        with pytest.raises(StoreError, match="'r1' .*already"):
             await store.claim(record("r1", "k3"))
         assert await store.claim(record("r2", "k2")) is None
         found = await store.look("r1")
@@ -248,7 +248,7 @@ def test_a_closed_store_says_so(run: Run) -> None:
             store.release("r1"),
             store.settle(StoredResult("r1", answer=b"{}")),
         ):
-            with pytest.raises(StoreError, match="are closed"):
+            with pytest.raises(StoreError, match="closed"):
                 await call
 
     run(use)

@@ -172,7 +172,7 @@ def test_a_broken_env_file_names_its_line(tmp_path: Path, content: bytes, expect
 
 
 def test_a_missing_env_file_is_an_error_but_a_missing_dot_env_is_not(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=r"absent\.env"):
         load(env_files=[tmp_path / "absent.env"], folder=tmp_path, environ={})
     assert load(folder=tmp_path, environ={}).port == 8001
 
@@ -180,13 +180,13 @@ def test_a_missing_env_file_is_an_error_but_a_missing_dot_env_is_not(tmp_path: P
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("prot = 1\n", "Did you mean port"),
-        ("port = \n", "not TOML"),
-        ('environment_api_key = "sentinel-Key-41d9aa"\n', "meant to be committed"),
+        ("prot = 1\n", r"\bprot\b.* port\b"),
+        ("port = \n", "TOML"),
+        ('environment_api_key = "sentinel-Key-41d9aa"\n', "environment_api_key.*committed"),
         ('port = "many"\n', "taskapp.toml, port"),
-        ("port = true\n", "whole number"),
-        ("debug_env = 3\n", "one of 1, true"),
-        ("store = 3\n", "expected text"),
+        ("port = true\n", r"\bport\b.*whole"),
+        ("debug_env = 3\n", "debug_env.* 1, true"),
+        ("store = 3\n", r"\bstore\b.*text"),
     ],
 )
 def test_a_broken_config_file(tmp_path: Path, content: str, expected: str) -> None:
@@ -206,7 +206,7 @@ def test_a_config_file_speaks_toml(tmp_path: Path) -> None:
 
 
 def test_an_unknown_flag_is_a_mistake_of_ours() -> None:
-    with pytest.raises(ConfigError, match="Did you mean max_concurrent"):
+    with pytest.raises(ConfigError, match="max_concurent.*max_concurrent"):
         load({"max_concurent": 3}, environ={})
 
 

@@ -85,7 +85,7 @@ def test_a_name_that_leads_elsewhere_the_second_time_is_not_connected_to(local: 
 
         async def use(access: TaskAppAccess) -> None:
             there = f"http://rebinding.example:{port}"
-            with pytest.raises(TaskAppUnreachable, match="does not call"):
+            with pytest.raises(TaskAppUnreachable, match="link-local" if local else "loopback"):
                 await access.client("org", there)
             told = await access.verify("org", there)
             assert told["any_ok"] is False
@@ -98,7 +98,7 @@ def test_a_name_that_leads_elsewhere_the_second_time_is_not_connected_to(local: 
 
 def test_a_name_with_a_private_address_beside_a_public_one_is_refused() -> None:
     async def use(access: TaskAppAccess) -> None:
-        with pytest.raises(RequestError, match="a loopback address"):
+        with pytest.raises(RequestError, match="loopback"):
             await access.client("org", "http://mixed.example:9")
 
     resolving({"mixed.example": [[PUBLIC, "127.0.0.1"]]}, use, local=False)
@@ -113,7 +113,7 @@ def test_a_name_may_change_while_a_client_is_open() -> None:
             client = OpenedTaskApp(f"http://moves.example:{port}", None, access.addresses, (), 0)
             await client.health()
             await client.aclose()  # the next request makes a connection of its own
-            with pytest.raises(TaskAppUnreachable, match="metadata or link-local"):
+            with pytest.raises(TaskAppUnreachable, match="link-local"):
                 await client.health()
             await client.aclose()
 
@@ -129,7 +129,7 @@ def test_an_allowed_name_may_lead_to_this_machine_but_never_to_metadata() -> Non
         async def use(access: TaskAppAccess) -> None:
             client = await access.client("org", f"http://tasks.example:{port}")
             await client.aclose()
-            with pytest.raises(RequestError, match="metadata or link-local"):
+            with pytest.raises(RequestError, match="link-local"):
                 await access.client("org", f"http://metadata.google.internal:{port}")
 
         resolving(

@@ -64,8 +64,8 @@ def test_what_is_missing_is_named_and_no_key_is_shown() -> None:
     empty = JobSettings(None, None)
     for needed, words in (
         (empty.needed_backend, "taskapp backend serve"),
-        (empty.needed_backend_key, "SYNTH_API_KEY is not set"),
-        (empty.needed_task_app_key, "ENVIRONMENT_API_KEY is not set"),
+        (empty.needed_backend_key, "SYNTH_API_KEY"),
+        (empty.needed_task_app_key, "ENVIRONMENT_API_KEY"),
     ):
         with pytest.raises(ConfigError, match=words):
             needed()
@@ -74,7 +74,7 @@ def test_what_is_missing_is_named_and_no_key_is_shown() -> None:
 
 def test_a_file_that_is_not_there_or_not_text_is_told(tmp_path: Path) -> None:
     (tmp_path / "latin.env").write_bytes(b"A=\xff\n")
-    for name, words in (("none.env", "cannot be read"), ("latin.env", "not UTF-8")):
+    for name, words in (("none.env", r"none\.env"), ("latin.env", r"latin\.env .*UTF-8")):
         with pytest.raises(ConfigError, match=words):
             job_settings(env_files=[name])
 
@@ -100,9 +100,7 @@ def test_at_a_terminal_the_file_with_the_keys_is_asked_for_once(folder: Path) ->
     assert "canary" not in terminal.text
 
 
-@pytest.mark.parametrize(
-    ("typed", "words"), [("", "SYNTH_API_KEY is not set"), ("none.env", "There is no file none.env")]
-)
+@pytest.mark.parametrize(("typed", "words"), [("", "SYNTH_API_KEY"), ("none.env", "There is no file none.env")])
 def test_no_file_or_a_wrong_one_ends_with_a_sentence(folder: Path, typed: str, words: str) -> None:
     with Terminal(folder, *TRAIN) as terminal:
         terminal.wait("An .env file that holds them")
@@ -123,5 +121,5 @@ def test_without_a_terminal_nothing_is_asked(folder: Path) -> None:
         timeout=60,
     )
     assert done.returncode == 2
-    assert "SYNTH_API_KEY is not set" in done.stderr
+    assert "SYNTH_API_KEY" in done.stderr
     assert "An .env file" not in done.stdout + done.stderr

@@ -72,14 +72,14 @@ def test_what_goes_wrong_is_told(foreign: str, path: str, words: str, status: in
 
 
 def test_wrong_fields_are_named(foreign: str) -> None:
-    with pytest.raises(RemoteError, match=r"body\.env\.seed: should be less"):
+    with pytest.raises(RemoteError, match=r"body\.env\.seed: "):
         Remote(foreign, KEY).get("/wrong")
 
 
 def test_the_key_goes_to_the_address_and_not_where_it_redirects(foreign: str) -> None:
     _Foreign.asked.clear()
     assert Remote(foreign + "/", KEY).get("/ok") == {"a": 1}
-    with pytest.raises(RemoteError, match="answered 307"):
+    with pytest.raises(RemoteError, match=r"/moved .*\b307\b"):
         Remote(foreign, KEY).get("/moved")
     assert _Foreign.asked == [("/ok", KEY), ("/moved", KEY)]
 

@@ -27,7 +27,7 @@ def test_bad_names_are_refused(title: str) -> None:
 
 @pytest.mark.parametrize("title", ["random", "JSON", "taskapp-kit", "pytest"])
 def test_names_that_would_hide_a_module_are_refused(title: str) -> None:
-    with pytest.raises(RequestError, match=r"hide the Python module|meaning of its own"):
+    with pytest.raises(RequestError, match=f"'{title}'"):
         identifier(title)
 
 
@@ -71,6 +71,6 @@ def test_an_empty_directory_is_taken_and_a_full_one_is_not(template: Template, t
     (tmp_path / "empty").mkdir()
     assert instantiate(template, tmp_path / "empty", "empty")
     before = sorted((tmp_path / "empty").rglob("*"))
-    with pytest.raises(RequestError, match="not an empty directory"):
+    with pytest.raises(RequestError, match="/empty "):
         instantiate(template, tmp_path / "empty", "empty")
     assert sorted((tmp_path / "empty").rglob("*")) == before

@@ -60,12 +60,12 @@ def test_plain_words_go_to_the_tool_that_takes_words() -> None:
 @pytest.mark.parametrize(
     ("line", "tools", "words"),
     [
-        ("jump", [MOVE, PULL], "The tools are: move, pull"),
-        ("pull hard", [MOVE, PULL], "takes no arguments"),
-        ("move 1 2 a b", [MOVE, PULL], "takes 3 arguments: x, y, why"),
-        ("move 'a", [MOVE, PULL], "not closed"),
-        ('{"amount": ', [ADD], "not JSON"),
-        ('{"jump": {}}', [MOVE, PULL], "The tools are: move, pull"),
+        ("jump", [MOVE, PULL], "'jump'.*: move, pull"),
+        ("pull hard", [MOVE, PULL], "^pull "),
+        ("move 1 2 a b", [MOVE, PULL], "^move .*: x, y, why"),
+        ("move 'a", [MOVE, PULL], "closed"),
+        ('{"amount": ', [ADD], "JSON"),
+        ('{"jump": {}}', [MOVE, PULL], ": move, pull"),
     ],
 )
 def test_what_is_no_action_is_told(line: str, tools: list[Tool], words: str) -> None:

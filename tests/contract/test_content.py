@@ -177,7 +177,7 @@ def test_the_depth_is_bounded() -> None:
         return value
 
     assert plain(nested(MAX_DEPTH), "v") == nested(MAX_DEPTH)
-    with pytest.raises(NotJson, match="nested more than 64"):
+    with pytest.raises(NotJson, match=r"\b64\b"):
         plain(nested(MAX_DEPTH + 1), "v")
 
 

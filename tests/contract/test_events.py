@@ -97,16 +97,16 @@ def test_a_trajectory_is_the_fold_of_its_events(events: list[Event]) -> None:
 
 
 def test_an_episode_begins_with_started() -> None:
-    with pytest.raises(ValueError, match="first event is 'started', got 'observed'"):
+    with pytest.raises(ValueError, match="'started'.*'observed'"):
         fold([Observed("x", [])])
-    with pytest.raises(ValueError, match="got None"):
+    with pytest.raises(ValueError, match="None"):
         fold([])
     assert fold([Started("e", "1", "s", 0, {}, "p")]).status == "running"
 
 
 @pytest.mark.parametrize("body", [{}, {"v": 1, "kind": "danced"}, {"v": 99, "kind": "called", "turn": 0}])
 def test_an_unknown_event_is_refused_by_name(body: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="this release reads schema 1"):
+    with pytest.raises(ValueError, match=r"schema 1\b"):
         from_json(body)
 
 

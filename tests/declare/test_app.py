@@ -193,7 +193,7 @@ def test_every_decorator_works_bare_and_called(tmp_path: Path) -> None:
 
 def test_a_name_in_a_wrong_place_is_told_at_once() -> None:
     app = TaskApp("a")
-    with pytest.raises(DeclarationError, match=r"write @app.rubric\(name='reached'\)") as caught:
+    with pytest.raises(DeclarationError, match=r"@app.rubric\(name='reached'\)") as caught:
         app.rubric("reached")  # type: ignore[call-overload]
     assert "test_app.py:" in caught.value.problems[0].place
 

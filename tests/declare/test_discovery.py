@@ -54,11 +54,11 @@ def test_a_module_and_its_attribute(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "module_of_an_app.py").write_text(ONE)
     assert find_app("module_of_an_app:app").name == "one"
-    with pytest.raises(DiscoveryError, match="'nothing' is not there; the task apps in it: app"):
+    with pytest.raises(DiscoveryError, match="'nothing' .*: app"):
         find_app("module_of_an_app:nothing")
-    with pytest.raises(DiscoveryError, match="'number' is a int, not a TaskApp"):
+    with pytest.raises(DiscoveryError, match=r"'number' .*\bint\b"):
         find_app("module_of_an_app:number")
-    with pytest.raises(DiscoveryError, match="there is no module 'no_such_module'"):
+    with pytest.raises(DiscoveryError, match="'no_such_module'"):
         find_app("no_such_module:app")
 
 
@@ -98,15 +98,15 @@ def test_a_file_that_makes_no_app_says_why(text: str, message: str, hint: str, t
 
 @pytest.mark.parametrize("reference", ["none.py", "none.py:app", "no/such/folder", "./none"])
 def test_a_path_that_is_not_there(reference: str) -> None:
-    with pytest.raises(DiscoveryError, match="there is no file"):
+    with pytest.raises(DiscoveryError, match=r"none\b|no/such/folder"):
         find_app(reference)
 
 
 def test_a_folder_or_file_that_is_no_app(tmp_path: Path) -> None:
-    with pytest.raises(DiscoveryError, match=r"holds no app\.py"):
+    with pytest.raises(DiscoveryError, match=r"app\.py"):
         find_app(str(tmp_path))
     (tmp_path / "x.txt").write_text("")
-    with pytest.raises(DiscoveryError, match="is not a Python file"):
+    with pytest.raises(DiscoveryError, match=r"x\.txt"):
         find_app(str(tmp_path / "x.txt"))
 
 
@@ -158,7 +158,5 @@ def test_an_app_that_something_else_imported_is_found_in_its_module(
 
 
 def test_an_app_that_no_module_has_cannot_be_found_elsewhere() -> None:
-    with pytest.raises(
-        DiscoveryError, match=r"another process cannot find task app 'hidden' \(.*test_discovery.py:\d+"
-    ):
+    with pytest.raises(DiscoveryError, match=r"'hidden' \(.*test_discovery.py:\d+"):
         reference_of(TaskApp("hidden"))

@@ -106,7 +106,7 @@ def test_the_index_counts_in_the_split(spec: AppSpec) -> None:
     adder = spec.environments["adder"]
     assert seed_of_index(adder, "test", 3) == 106
     assert seed_of_index(adder, None, 3) == 3
-    with pytest.raises(RequestError, match="whose last seed is 118"):
+    with pytest.raises(RequestError, match=r"\b118\b"):
         seed_of_index(adder, "test", 10)
 
 
@@ -138,7 +138,7 @@ def test_a_wrong_config_names_the_member_and_the_known_ones(
     assert words in caught.value.message
     assert caught.value.fields[0].loc[:3] == ("body", "env", "config")
     assert caught.value.fields[0].loc[-1] == loc
-    with pytest.raises(RequestError, match="takes none"):
+    with pytest.raises(RequestError, match="'free'"):
         read_config(spec.environments["free"], config)
 
 

@@ -180,9 +180,9 @@ def test_a_parameter_may_have_any_name(name: str) -> None:
     arguments = Arguments("f", tuple(parameters_of(namespace["f"], skip_first=True)))
     assert list(arguments.schema["properties"]) == [name, f"{name}_too"]
     assert arguments.read({name: "1"}) == ({name: 1, f"{name}_too": 2}, 1)
-    with pytest.raises(BadArguments, match=f"^{name}: is missing"):
+    with pytest.raises(BadArguments, match=f"^{name}: "):
         arguments.read({})
-    with pytest.raises(BadArguments, match="there is no such argument"):
+    with pytest.raises(BadArguments, match="^other: "):
         arguments.read({name: 1, "other": 1})
 
 
@@ -213,7 +213,7 @@ def test_a_field_as_a_default_is_understood_as_pydantics_users_write_it() -> Non
 
     assert of(act).schema["required"] == ["m"]
     assert of(act).read({"m": 5}) == ({"n": 2, "m": 5}, 0)
-    with pytest.raises(BadArguments, match="n: input should be less than or equal to 3"):
+    with pytest.raises(BadArguments, match=r"^n: .*\b3\b"):
         of(act).read({"n": 4, "m": 5})
 
 
@@ -229,10 +229,10 @@ def test_no_parameters_take_the_empty_object_only() -> None:
     def act() -> None: ...
 
     assert of(act).read({}) == ({}, 0)
-    with pytest.raises(BadArguments, match="x: there is no such argument"):
+    with pytest.raises(BadArguments, match="^x: "):
         of(act).read({"x": 1})
     for wrong in (None, [], "x", 3):
-        with pytest.raises(BadArguments, match="expected an object with no members, got"):
+        with pytest.raises(BadArguments, match="^arguments: .*object"):
             of(act).read(wrong)
 
 
@@ -275,9 +275,9 @@ def test_a_whole_model_keeps_its_descriptions_its_validators_and_its_closed_door
     assert arguments.schema["additionalProperties"] is False
     with pytest.raises(BadArguments, match="b is greater than a"):
         arguments.read({"a": 1, "b": 2})
-    with pytest.raises(BadArguments, match="zz: there is no such argument"):
+    with pytest.raises(BadArguments, match="^zz: "):
         arguments.read({"a": 1, "zz": 2})
-    with pytest.raises(BadArguments, match="a: expected a number, got a boolean"):
+    with pytest.raises(BadArguments, match="^a: .*number.*boolean"):
         arguments.read({"a": True})
 
 

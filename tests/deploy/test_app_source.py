@@ -175,7 +175,7 @@ def test_an_authors_own_signal_handler_stays(tmp_path: Path) -> None:
 def test_their_package_is_missing(tmp_path: Path) -> None:
     file = tmp_path / "theirs.py"
     file.write_text(SYNTH_FILE.format(module="synth_ai.sdk.task.server"))
-    with pytest.raises(Unavailable, match=r"theirs.py needs synth-ai, which is not installed here. Install it"):
+    with pytest.raises(Unavailable, match=r"theirs\.py .*\(pip install synth-ai"):
         found(task_app_path=file)
 
     class Config:
@@ -184,7 +184,7 @@ def test_their_package_is_missing(tmp_path: Path) -> None:
         def rollout(self) -> None:
             """Looks like theirs."""
 
-    with pytest.raises(Unavailable, match="config needs synth-ai"):
+    with pytest.raises(Unavailable, match=r"^config .*\(pip install synth-ai"):
         found(config=Config())
 
 
@@ -197,7 +197,7 @@ def test_their_package_lacks_something(tmp_path: Path, sdk: str) -> None:
         def rollout(self) -> None:
             """Looks like theirs."""
 
-    with pytest.raises(Unavailable, match="synth-ai cannot be imported: it lacks celery_of_theirs"):
+    with pytest.raises(Unavailable, match="synth-ai .*celery_of_theirs"):
         found(config=Config())
 
 
@@ -205,13 +205,13 @@ def test_their_package_lacks_something(tmp_path: Path, sdk: str) -> None:
     ("given", "sentence"),
     [
         ({}, "exactly one of app, config, config_factory and task_app_path; none is given"),
-        ({"app": 1, "task_app_path": "a.py"}, "app and task_app_path are given"),
-        ({"app": 3}, "app is of type int; expected a TaskApp, an ASGI application"),
-        ({"app": TaskApp}, "app is of type type"),
-        ({"config": {"app_id": "x"}}, "config is of type dict"),
-        ({"config_factory": "build"}, "config_factory is of type str; expected a function"),
-        ({"config_factory": lambda: None}, r"config_factory\(\) is of type NoneType"),
-        ({"task_app_path": ""}, "names no file"),
+        ({"app": 1, "task_app_path": "a.py"}, "; app and task_app_path"),
+        ({"app": 3}, r"^app .*\bint; .*TaskApp"),
+        ({"app": TaskApp}, r"^app .*\btype; .*TaskApp"),
+        ({"config": {"app_id": "x"}}, r"^config .*\bdict; "),
+        ({"config_factory": "build"}, r"^config_factory .*\bstr; "),
+        ({"config_factory": lambda: None}, r"^config_factory\(\) .*\bNoneType; "),
+        ({"task_app_path": ""}, r"^task_app_path .*my_task_app\.py"),
     ],
 )
 def test_what_is_no_source(given: dict[str, Any], sentence: str) -> None:
@@ -224,7 +224,7 @@ def test_what_is_no_source(given: dict[str, Any], sentence: str) -> None:
 def test_a_method_of_the_app_is_not_the_app(tmp_path: Path) -> None:
     app = found(task_app_path=kit_file(tmp_path)).app
     assert isinstance(app, TaskApp)
-    with pytest.raises(BadArgument, match="Give the TaskApp itself"):
+    with pytest.raises(BadArgument, match=r"^app .*\bmethod; .*TaskApp itself"):
         found(app=app.asgi)
 
 
@@ -235,14 +235,14 @@ def test_a_factory_that_is_async_or_breaks() -> None:
     def broken() -> None:
         raise LookupError("no data here")
 
-    with pytest.raises(BadArgument, match="config_factory is async"):
+    with pytest.raises(BadArgument, match="config_factory.*async"):
         found(config_factory=later)
-    with pytest.raises(DiscoveryError, match=r"config_factory\(\) failed: LookupError: no data here"):
+    with pytest.raises(DiscoveryError, match=r"config_factory\(\).*LookupError: no data here"):
         found(config_factory=broken)
 
 
 def test_a_factory_or_a_file_that_exits_ends_nobody(tmp_path: Path) -> None:
-    with pytest.raises(DiscoveryError, match=r"config_factory\(\) failed: SystemExit: 0"):
+    with pytest.raises(DiscoveryError, match=r"config_factory\(\).*SystemExit: 0"):
         found(config_factory=lambda: sys.exit(0))
     file = tmp_path / "exits.py"
     file.write_text("import sys\nsys.exit(0)\n")
@@ -256,13 +256,13 @@ def test_modules_that_are_none_or_something_else_are_no_matter(tmp_path: Path, m
     monkeypatch.setitem(sys.modules, "object_here", object())  # type: ignore[arg-type]
     file = tmp_path / "empty.py"
     file.write_text("x = 1\n")
-    with pytest.raises(DiscoveryError, match="makes no task app"):
+    with pytest.raises(DiscoveryError, match=r"empty\.py .*build_config\(\)"):
         found(task_app_path=file)
 
 
 def test_a_file_that_is_not_there_is_a_file_not_found_error(tmp_path: Path) -> None:
     for reference in (tmp_path / "nix.py", str(tmp_path / "nix.py:app"), tmp_path / "nix"):
-        with pytest.raises(FileNotFoundError, match="There is no file") as raised:
+        with pytest.raises(FileNotFoundError, match="nix") as raised:
             found(task_app_path=reference)
         assert isinstance(raised.value, FileMissing)
         assert raised.value.hint
@@ -275,21 +275,21 @@ def test_a_file_that_breaks_or_makes_nothing(tmp_path: Path) -> None:
         found(task_app_path=file)
     file = tmp_path / "empty.py"
     file.write_text("x = 1\n")
-    with pytest.raises(DiscoveryError, match=r"empty.py makes no task app; looked for a TaskApp, .*build_config"):
+    with pytest.raises(DiscoveryError, match=r"empty\.py .*TaskApp, .*build_config\(\)"):
         found(task_app_path=file)
-    with pytest.raises(DiscoveryError, match="'y' is not there"):
+    with pytest.raises(DiscoveryError, match="'y'"):
         found(task_app_path=f"{file}:y")
     both = kit_file(tmp_path, file="both.py", more='second = TaskApp("second", version="1")\n')
-    with pytest.raises(DiscoveryError, match="several task apps: app, second"):
+    with pytest.raises(DiscoveryError, match=r"both\.py .*: app, second\b"):
         found(task_app_path=both)
-    with pytest.raises(DiscoveryError, match="there is no app 'craftr'"):
+    with pytest.raises(DiscoveryError, match="'craftr'.*'crafter'"):
         found(task_app_path="craftr")
 
 
 def test_a_file_with_a_mistake_tells_all_of_it(tmp_path: Path) -> None:
     file = tmp_path / "wrong.py"
     file.write_text('from taskapp_kit import TaskApp\napp = TaskApp("wrong", version="1")\n')
-    with pytest.raises(DeclarationError, match="'wrong' has 1 problem"):
+    with pytest.raises(DeclarationError, match=r"'wrong' .*\n.*wrong\.py:2:"):
         found(task_app_path=file).asgi(Settings(), "local")
 
 

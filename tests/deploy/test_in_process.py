@@ -116,9 +116,9 @@ def test_a_rollout_in_a_with_block() -> None:
         assert played.json()["metrics"]["mean_return"] == 1.0
         port = task_app.port
     assert is_free(port)
-    with pytest.raises(ConfigError, match="There is no url yet"):
+    with pytest.raises(ConfigError, match=r"\burl\b"):
         _ = task_app.url
-    with pytest.raises(ConfigError, match="There is no local_url yet"):
+    with pytest.raises(ConfigError, match="local_url"):
         _ = task_app.local_url
 
 
@@ -155,7 +155,7 @@ def test_it_may_be_opened_again_and_not_twice_at_once() -> None:
     for _ in range(2):
         with task_app:
             assert asked(task_app) == 200
-            with pytest.raises(BadArgument, match="is running already"):
+            with pytest.raises(BadArgument, match="InProcessTaskApp"):
                 task_app.start()
             assert asked(task_app) == 200
     task_app.stop()
@@ -233,7 +233,7 @@ def test_a_minted_key_is_new_each_time_told_nobody_and_leaves_the_environment_al
 
 @pytest.mark.parametrize("key", ["", "two,keys", " padded", "line\nend", "x" * 513])
 def test_what_is_no_key(key: str) -> None:
-    with pytest.raises(BadArgument, match="api_key cannot be used") as raised:
+    with pytest.raises(BadArgument, match="api_key") as raised:
         here(api_key=key)
     assert not key.strip() or key not in str(raised.value)
 
@@ -252,9 +252,7 @@ def test_a_taken_port_is_left_alone_and_the_next_free_one_found() -> None:
 def test_a_taken_port_without_a_search_is_said() -> None:
     with BackgroundServer(answering(200, {"mine": True})) as other:
         with (
-            pytest.raises(
-                ConfigError, match=rf"Port {other.port} .* somebody else holds it, and is left alone.*auto_find"
-            ),
+            pytest.raises(ConfigError, match=rf"Port {other.port} .*auto_find_port"),
             InProcessTaskApp(app=app, port=other.port, tunnel_mode="local", auto_find_port=False),
         ):
             raise AssertionError
@@ -264,7 +262,7 @@ def test_a_taken_port_without_a_search_is_said() -> None:
 def test_the_port_that_an_address_outside_leads_to_is_not_changed_for_another() -> None:
     with BackgroundServer(answering(200, {"mine": True})) as other:
         given = {"app": app, "port": other.port, "preconfigured_url": "https://task-app.example.org"}
-        with pytest.raises(ConfigError, match="somebody else holds it"), InProcessTaskApp(**given):
+        with pytest.raises(ConfigError, match=f"Port {other.port} "), InProcessTaskApp(**given):
             raise AssertionError
 
 
@@ -292,13 +290,13 @@ def test_many_at_once_never_get_the_same_port() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"port": 80}, "port cannot be used"),
-        ({"port": 70_000}, "port cannot be used"),
-        ({"port": "8114"}, "port cannot be used"),
-        ({"host": "192.168.0.1"}, "host '192.168.0.1' cannot be used; expected one of 127.0.0.1"),
-        ({"health_check_timeout": 0}, "health_check_timeout cannot be used"),
-        ({"app": None}, "exactly one of"),
-        ({"tunnel_mode": "fast"}, "tunnel_mode 'fast' is unknown"),
+        ({"port": 80}, "^port .*1024"),
+        ({"port": 70_000}, "^port .*1024"),
+        ({"port": "8114"}, "^port .*1024"),
+        ({"host": "192.168.0.1"}, "^host '192.168.0.1' .*127.0.0.1"),
+        ({"health_check_timeout": 0}, "health_check_timeout"),
+        ({"app": None}, "task_app_path"),
+        ({"tunnel_mode": "fast"}, "tunnel_mode 'fast'"),
     ],
 )
 def test_what_does_not_go_is_a_value_error_at_once(given: dict[str, Any], sentence: str) -> None:
@@ -308,7 +306,7 @@ def test_what_does_not_go_is_a_value_error_at_once(given: dict[str, Any], senten
 
 
 def test_a_missing_file_is_said_at_once(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="There is no file"):
+    with pytest.raises(FileNotFoundError, match=r"nix\.py"):
         here(app=None, task_app_path=tmp_path / "nix.py")
 
 
@@ -332,7 +330,7 @@ def test_an_app_that_cannot_be_imported_says_where(tmp_path: Path) -> None:
 
 
 def test_declarations_that_do_not_hold_together_say_all() -> None:
-    with failing(DeclarationError, "'empty' has 1 problem", app=TaskApp("empty", version="1")):
+    with failing(DeclarationError, "'empty'", app=TaskApp("empty", version="1")):
         pass
 
 
@@ -342,7 +340,7 @@ def test_a_startup_that_raises_is_told_with_its_exception() -> None:
         raise LookupError("the data is not there")
         yield
 
-    with failing(TaskAppError, "did not start: LookupError: the data is not there", app=Starlette(lifespan=lifespan)):
+    with failing(TaskAppError, "LookupError: the data is not there", app=Starlette(lifespan=lifespan)):
         pass
 
 
@@ -381,9 +379,7 @@ def test_a_startup_without_end_is_given_up_and_ended() -> None:
             ended.set()
         yield
 
-    with failing(
-        TaskAppError, "did not start within 0.5 s", app=Starlette(lifespan=lifespan), health_check_timeout=0.5
-    ):
+    with failing(TaskAppError, r"0\.5 s", app=Starlette(lifespan=lifespan), health_check_timeout=0.5):
         pass
     assert ended.is_set()
 
@@ -395,10 +391,10 @@ LEAKY = {"detail": {"error": {"code": "unauthorised", "allowed_first15": [KEY]}}
 @pytest.mark.parametrize(
     ("status", "body", "words"),
     [
-        (503, MISSING, r"no key is configured for it: it reads ENVIRONMENT_API_KEY .*Set ENVIRONMENT_API_KEY before"),
-        (400, LEAKY, r"refuses to answer without a key \(HTTP 400\)"),
-        (401, LEAKY, r"refuses to answer without a key \(HTTP 401\)"),
-        (404, {}, "GET /health answers HTTP 404; a task app has that route"),
+        (503, MISSING, "Set ENVIRONMENT_API_KEY before"),
+        (400, LEAKY, r"\bkey\b.*\(HTTP 400\)"),
+        (401, LEAKY, r"\bkey\b.*\(HTTP 401\)"),
+        (404, {}, "GET /health .*HTTP 404"),
     ],
 )
 def test_an_app_that_is_up_and_not_well_says_why_at_once(status: int, body: Any, words: str) -> None:
@@ -407,12 +403,12 @@ def test_an_app_that_is_up_and_not_well_says_why_at_once(status: int, body: Any,
 
 
 def test_a_key_that_the_app_does_not_know() -> None:
-    with failing(TaskAppError, "refuses the key that it was given", app=answering(400, LEAKY), api_key=KEY):
+    with failing(TaskAppError, "given", app=answering(400, LEAKY), api_key=KEY):
         pass
 
 
 def test_an_app_that_is_never_well_is_told_with_what_it_said() -> None:
-    with failing(TaskAppError, r"not well within 3 s: .*HTTP 500", app=answering(500, {}), health_check_timeout=3):
+    with failing(TaskAppError, r"\b3 s: .*HTTP 500", app=answering(500, {}), health_check_timeout=3):
         pass
 
 
@@ -443,7 +439,7 @@ def test_an_answer_that_drips_is_not_waited_for() -> None:
                 await asyncio.sleep(0.1)
 
     begun = time.monotonic()
-    with failing(TaskAppError, r"not well within 0.5 s: .*did not answer within", app=drips, health_check_timeout=0.5):
+    with failing(TaskAppError, r"0\.5 s: ", app=drips, health_check_timeout=0.5):
         pass
     assert time.monotonic() - begun < 15
 
@@ -451,7 +447,7 @@ def test_an_answer_that_drips_is_not_waited_for() -> None:
 def test_a_host_that_this_machine_lacks_is_told_and_not_searched() -> None:
     from taskapp_kit.deploy.local.server import take_port
 
-    with pytest.raises(ConfigError, match=r"Port 8114 on 192\.0\.2\.1 cannot be had: Cannot assign"):
+    with pytest.raises(ConfigError, match=r"Port 8114 on 192\.0\.2\.1 .*assign"):
         take_port("192.0.2.1", 8114, search=True)
 
 
@@ -484,7 +480,7 @@ def test_a_preconfigured_address_is_tried_and_told() -> None:
 def test_a_tunnel_that_does_not_open_takes_everything_down(tmp_path: Path) -> None:
     fake = FakeCloudflared(tmp_path, QUIET)
     timing = Timing(attempts=1, address_seconds=0.5)
-    with failing(TunnelError, "printed no address", tunnel_mode="quick", cloudflared=fake.path, timing=timing):
+    with failing(TunnelError, "cloudflared .*address", tunnel_mode="quick", cloudflared=fake.path, timing=timing):
         pass
     assert all(gone(call["pid"]) for call in fake.calls())
 
@@ -492,7 +488,7 @@ def test_a_tunnel_that_does_not_open_takes_everything_down(tmp_path: Path) -> No
 def test_a_loopback_backend_needs_no_tunnel_and_none_at_all_says_so() -> None:
     with here(tunnel_mode="auto", backend_url="http://127.0.0.1:8500/api", cloudflared="nix-da") as task_app:
         assert task_app.url == task_app.local_url
-    with pytest.raises(TunnelError, match="it is not known that the backend is on this machine.*no program nix-da"):
+    with pytest.raises(TunnelError, match="known.*nix-da"):
         here(tunnel_mode="auto", cloudflared="nix-da")
 
 
@@ -517,7 +513,7 @@ async def test_callbacks_may_be_async() -> None:
     async with here(on_start=tell, on_stop=tell) as task_app:
         url = task_app.url
     assert told == [url, url]
-    with pytest.raises(BadArgument, match="on_start is async; use `async with`"), here(on_start=tell):
+    with pytest.raises(BadArgument, match="on_start .*`async with`"), here(on_start=tell):
         raise AssertionError
 
 

@@ -265,13 +265,13 @@ def test_what_is_wrong_is_said_before_anything_is_started(files: dict[str, Path]
     given: dict[str, Any] = {**files, "port": port, "backend_url": "http://127.0.0.1:1"}
     (tmp_path / "bad.toml").write_text("[algorithm]\n")
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"job_type": "sft"}, BadArgument, "job_type 'sft' is unknown; expected rl"),
+        ({"job_type": "sft"}, BadArgument, "job_type 'sft'"),
         ({"config_path": tmp_path / "nix.toml"}, FileNotFoundError, "nix.toml"),
         ({"config_path": tmp_path / "bad.toml"}, JobConfigError, "model"),
         ({"overrides": {"training": {"num_epochs": "many"}}}, JobConfigError, "num_epochs"),
         ({"task_app_path": tmp_path / "nix.py"}, FileNotFoundError, "nix.py"),
-        ({"task_app_path": None}, BadArgument, "exactly one of"),
-        ({"backend_url": None}, JobConfigError, "no backend"),
+        ({"task_app_path": None}, BadArgument, "task_app_path"),
+        ({"backend_url": None}, JobConfigError, "BACKEND_BASE_URL"),
         ({"backend_url": "https://backend.example.org", "cloudflared": "nix-da"}, TunnelError, "another machine"),
         ({"colour": "blue"}, TypeError, "colour"),
     ]
@@ -288,7 +288,7 @@ def test_a_task_app_that_does_not_start_submits_nothing(files: dict[str, Path]) 
     backend = Backend()
     with (
         BackgroundServer(backend.app) as server,
-        pytest.raises(TaskAppError, match="GET /health answers HTTP 404"),
+        pytest.raises(TaskAppError, match="GET /health .*HTTP 404"),
     ):
         run_in_process_job(config_path=files["config_path"], app=lost, backend_url=server.url, port=0)
     assert not backend.jobs

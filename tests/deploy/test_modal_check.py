@@ -61,7 +61,7 @@ def test_an_app_that_is_slow_to_come_is_waited_for() -> None:
 
 
 def test_an_app_that_never_answers_is_given_up_with_where_to_look() -> None:
-    with pytest.raises(ModalRefused, match="did not answer within") as caught:
+    with pytest.raises(ModalRefused, match=r"http://127\.0\.0\.1:9") as caught:
         ask("http://127.0.0.1:9", KEY, seconds=0.1)
     assert "modal app logs" in caught.value.hint
     assert KEY not in str(caught.value)
@@ -76,7 +76,7 @@ def test_one_short_rollout_is_played() -> None:
 
 
 def test_a_rollout_that_fails_is_told_with_its_cause() -> None:
-    with server() as running, pytest.raises(ModalRefused, match="a first rollout failed") as caught:
+    with server() as running, pytest.raises(ModalRefused, match="unknown_policy") as caught:
         url = f"http://127.0.0.1:{running.port}"
         asyncio.run(smoke(url, KEY, {"policy": "nobody"}, environment="adder", seed=0, seconds=30))
     assert "nobody" in str(caught.value)

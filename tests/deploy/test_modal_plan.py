@@ -139,7 +139,7 @@ def test_an_environment_that_takes_a_context_may_ask_models_of_further_roles(fol
 
 def test_what_an_import_needs_in_turn_is_found_too(folder: Path) -> None:
     write(folder, tail="import rules\n", rules__py="\n\nimport yaml, numpy.random\n")
-    with pytest.raises(DiscoveryError, match=r"rules\.py:3 imports numpy"):
+    with pytest.raises(DiscoveryError, match=r"rules\.py:3 .*\bnumpy\b"):
         plan(folder)
 
 
@@ -250,7 +250,7 @@ def test_an_app_behind_a_link_brings_what_lies_beside_the_real_file(folder: Path
 
 def test_a_module_that_is_imported_by_name_alone_is_asked_for(folder: Path) -> None:
     write(folder, head="import importlib\n", tail='importlib.import_module("rules")\n', rules__py="")
-    with pytest.raises(DiscoveryError, match="imports rules"):
+    with pytest.raises(DiscoveryError, match=r"mine\.py:4 .*\brules\b"):
         plan(folder)
 
 
@@ -263,7 +263,7 @@ def test_a_module_that_is_imported_by_name_alone_is_asked_for(folder: Path) -> N
 )
 def test_a_file_that_is_opened_and_not_named_is_asked_for(folder: Path, how: str) -> None:
     write(folder, tail=how.format(folder) + "\n", words__txt="a")
-    with pytest.raises(ConfigError, match=r"opens words\.txt") as caught:
+    with pytest.raises(ConfigError, match=r"words\.txt") as caught:
         plan(folder)
     assert "app.path" in caught.value.hint
 
@@ -280,7 +280,7 @@ def test_a_private_file_stays_and_is_warned_of(folder: Path) -> None:
     assert travelling(made) == {"mine.py"}
     assert "reads .env here" in made.warnings[0] and "canary" not in made.warnings[0]
     write(folder, tail='app.path(".env")\n')
-    with pytest.raises(ConfigError, match="looks private"):
+    with pytest.raises(ConfigError, match=r"'\.env'"):
         plan(folder)
 
 

@@ -151,15 +151,15 @@ def test_nothing_outlives_a_run(machines: ModalMachines) -> None:
 def test_files_are_read_back_under_a_limit_and_never_through_a_link(machines: ModalMachines) -> None:
     with Sandbox(limits=LIMITS) as box:
         box.run_sync("import os; open('long', 'w').write('x' * 5000); os.symlink('/etc/passwd', 'link')")
-        with pytest.raises(SandboxError, match="longer than 100 bytes"):
+        with pytest.raises(SandboxError, match="'long' .*100 bytes"):
             box.read_sync("long", max_bytes=100)
-        with pytest.raises(SandboxError, match="cannot be opened"):
+        with pytest.raises(SandboxError, match="'link'"):
             box.read_sync("link")
         with pytest.raises(FileNotFoundError):
             box.read_sync("nothing")
-        with pytest.raises(SandboxError, match="cannot name a file"):
+        with pytest.raises(SandboxError, match=r"'\.\./agent\.zip'"):
             box.read_sync("../agent.zip")
-        with pytest.raises(SandboxError, match="more than the"):
+        with pytest.raises(SandboxError, match="file_bytes"):
             box.write_sync("big", bytes(9 * MB))
         assert box.list_sync() == ["long"]
 
@@ -176,7 +176,7 @@ def test_what_happens_to_the_machine_is_our_failure_and_no_result(
             box.run_sync("print(1)")
         plane.vanish_after = None
     plane.refuse = True
-    with pytest.raises(SandboxError, match="A Modal Sandbox could not be made: ResourceExhaustedError") as caught:
+    with pytest.raises(SandboxError, match="ResourceExhaustedError") as caught:
         Sandbox(limits=LIMITS, level=4).__enter__()
     assert "canary" not in str(caught.value)
 
@@ -216,11 +216,11 @@ def test_a_sandbox_that_has_a_network_is_not_used(plane: WithSandboxes, machines
     host, port = machines.reachable() or ("", 0)
     socket.create_connection((host, port), timeout=5).close()
     remote.use(ModalMachines(app=machines._app, client=machines._client, server_url=plane.url))
-    with pytest.raises(SandboxTooWeak, match=r"its own probe got through \(network off \(TCP\)"):
+    with pytest.raises(SandboxTooWeak, match=r"\(network off \(TCP\)"):
         Sandbox(limits=LIMITS, level=4).__enter__()
 
 
 def test_without_machines_there_is_no_level_4() -> None:
     assert remote.in_use() is None
-    with pytest.raises(SandboxTooWeak, match="no sandbox level 4"):
+    with pytest.raises(SandboxTooWeak, match="level 4"):
         Sandbox(level=4).__enter__()

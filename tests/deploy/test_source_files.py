@@ -29,7 +29,7 @@ def test_a_target_is_read_by_its_spelling(text: str, expected: Target) -> None:
 
 @pytest.mark.parametrize("text", ["", "games.adder", "games/adder"])
 def test_an_ambiguous_target_is_refused_with_what_to_write(text: str) -> None:
-    with pytest.raises(DiscoveryError, match=r"ending in \.py"):
+    with pytest.raises(DiscoveryError, match=r"\.py, `package\.module:attribute`"):
         parse_target(text)
 
 
@@ -143,8 +143,8 @@ def test_a_file_in_a_package_brings_the_packages_source(author: Path) -> None:
         (".env", "private"),
         ("data/innocent.txt", "private"),
         ("data/harmless.txt", "private"),
-        ("data/outside.txt", "leads out of"),
-        ("data/folder/outside.txt", "leads out of"),
+        ("data/outside.txt", "link"),
+        ("data/folder/outside.txt", "link"),
         ("tokens.json", "private"),
     ],
 )

@@ -99,18 +99,27 @@ def test_which_way_is_taken(given: dict[str, Any], environ: dict[str, str], way:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"mode": "qiuck"}, "tunnel_mode 'qiuck' is unknown; expected one of auto, local, quick, named, preconfigured"),
-        ({"mode": "quick", "preconfigured_url": "https://a.example.org"}, "preconfigured_url goes with"),
-        ({"mode": "quick", "hostname": "a.example.org"}, "tunnel_hostname goes with"),
+        ({"mode": "qiuck"}, "tunnel_mode 'qiuck' .* auto, local, quick, named, preconfigured"),
+        (
+            {"mode": "quick", "preconfigured_url": "https://a.example.org"},
+            'preconfigured_url .*tunnel_mode="preconfigured"',
+        ),
+        ({"mode": "quick", "hostname": "a.example.org"}, 'tunnel_hostname .*tunnel_mode="named"'),
         ({"mode": "preconfigured"}, "preconfigured_url or SYNTH_TASK_APP_URL"),
-        ({"preconfigured_url": "https://a.example.org", "preconfigured_auth_header": "X"}, "one of them is missing"),
-        ({"preconfigured_url": "https://a.example.org", "preconfigured_auth_token": KEY}, "one of them is missing"),
-        ({"preconfigured_url": "https://u:sentinel@a.example.org"}, "outside address cannot be used"),
-        ({"preconfigured_url": "ftp://a.example.org"}, "outside address cannot be used"),
-        ({"preconfigured_url": "https://a.example.org:x"}, "outside address cannot be used"),
-        ({"preconfigured_url": "https://a.example.org/?key=sentinel"}, "outside address cannot be used"),
-        ({"mode": "named"}, "a host name .* and its token"),
-        ({"mode": "named", "hostname": "a.example.org"}, "needs its token"),
+        (
+            {"preconfigured_url": "https://a.example.org", "preconfigured_auth_header": "X"},
+            "preconfigured_auth_header.*preconfigured_auth_token",
+        ),
+        (
+            {"preconfigured_url": "https://a.example.org", "preconfigured_auth_token": KEY},
+            "preconfigured_auth_header.*preconfigured_auth_token",
+        ),
+        ({"preconfigured_url": "https://u:sentinel@a.example.org"}, "https://task-app.example.org"),
+        ({"preconfigured_url": "ftp://a.example.org"}, "https://task-app.example.org"),
+        ({"preconfigured_url": "https://a.example.org:x"}, "https://task-app.example.org"),
+        ({"preconfigured_url": "https://a.example.org/?key=sentinel"}, "https://task-app.example.org"),
+        ({"mode": "named"}, r"\(tunnel_hostname .*\(tunnel_token"),
+        ({"mode": "named", "hostname": "a.example.org"}, r"^[^(]+\(tunnel_token"),
     ],
 )
 def test_what_does_not_go_together_is_said_in_a_sentence(given: dict[str, Any], sentence: str) -> None:
@@ -151,7 +160,7 @@ def test_the_patience_is_read_from_the_environment() -> None:
     for name, value in (("SYNTH_TUNNEL_MAX_ATTEMPTS", "0"), ("SYNTH_TUNNEL_VERIFY_DELAY_SECS", "nan")):
         with pytest.raises(BadArgument, match=name):
             Timing.of({name: value}, "quick")
-    with pytest.raises(BadArgument, match="SYNTH_TUNNEL_MODE is unknown"):
+    with pytest.raises(BadArgument, match="SYNTH_TUNNEL_MODE"):
         plan_tunnel(environ={"SYNTH_TUNNEL_MODE": "sentinel"})
 
 
@@ -188,23 +197,23 @@ def test_an_address_that_leads_here_is_tried_with_the_key_and_its_own_header() -
 @pytest.mark.parametrize(
     ("app", "words"),
     [
-        (App(status=401), "HTTP 401: the key is refused there"),
-        (App(status=302, headers=[(b"location", b"https://login.example.org/")]), "HTTP 302, a redirect: a login page"),
-        (App(body={"hello": "world"}), "HTTP 200, but from something else than this task app"),
-        (App(status=530), r"HTTP 530 \(2 tries in"),
+        (App(status=401), "HTTP 401"),
+        (App(status=302, headers=[(b"location", b"https://login.example.org/")]), "HTTP 302"),
+        (App(body={"hello": "world"}), "HTTP 200"),
+        (App(status=530), r"HTTP 530 \(2 "),
     ],
 )
 def test_an_address_that_leads_elsewhere_is_no_tunnel(app: App, words: str) -> None:
     with BackgroundServer(app) as server:
         plan = plan_tunnel(preconfigured_url=server.url, timing=QUICKLY, environ={})
-        with pytest.raises(TunnelError, match=rf"does not lead to the task app on .*{words}") as raised:
+        with pytest.raises(TunnelError, match=f"/health: {words}") as raised:
             opened(plan)
     assert KEY not in str(raised.value)
 
 
 def test_nobody_there_and_not_asked() -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(TunnelError, match="no answer: it refuses connections"):
+    with pytest.raises(TunnelError, match="/health: .*refuses"):
         opened(plan_tunnel(preconfigured_url=url, timing=QUICKLY, environ={}))
     assert opened(plan_tunnel(preconfigured_url=url, skip_verification=True, environ={})).url == url
 
@@ -256,7 +265,7 @@ def test_the_tunnel_is_tried_through_its_public_name(tmp_path: Path, monkeypatch
             assert tunnel.url == ADDRESS
             assert edge.asked == [f"{ADDRESS.removeprefix('https://')}:443"]
             assert app.asked[0]["x-api-key"] == KEY
-            with pytest.raises(TunnelError, match="a certificate that this machine does not trust"):
+            with pytest.raises(TunnelError, match="certificate"):
                 opened(quick(fake, QUICKLY, skip=False))
     finally:
         edge.close()
@@ -265,7 +274,7 @@ def test_the_tunnel_is_tried_through_its_public_name(tmp_path: Path, monkeypatch
 
 def test_a_cloudflared_that_gives_up_is_tried_three_times_and_quoted(tmp_path: Path) -> None:
     fake = FakeCloudflared(tmp_path, REFUSED)
-    with pytest.raises(TunnelError, match=r"tried 3 times; .* ended with status 1: .*ERR failed to request") as raised:
+    with pytest.raises(TunnelError, match=r"\b3 times; .*status 1: .*ERR failed to request") as raised:
         opened(quick(fake, Timing(3, 20.0, 1, 0.0, 0.01)))
     assert len(fake.calls()) == 3
     assert "steadier" in raised.value.hint
@@ -274,7 +283,7 @@ def test_a_cloudflared_that_gives_up_is_tried_three_times_and_quoted(tmp_path: P
 @pytest.mark.parametrize("behaviour", [QUIET, GARBAGE])
 def test_a_cloudflared_that_says_nothing_useful_is_ended(tmp_path: Path, behaviour: str) -> None:
     fake = FakeCloudflared(tmp_path, behaviour)
-    with pytest.raises(TunnelError, match=r"printed no address within 1.5 s") as raised:
+    with pytest.raises(TunnelError, match=r"cloudflared .*1\.5 s") as raised:
         opened(quick(fake, Timing(1, 1.5, 1, 0.0, 0.01)))
     assert str(raised.value).isprintable()
     assert all(gone(call["pid"]) for call in fake.calls())
@@ -283,7 +292,7 @@ def test_a_cloudflared_that_says_nothing_useful_is_ended(tmp_path: Path, behavio
 def test_a_program_that_is_none(tmp_path: Path) -> None:
     fake = FakeCloudflared(tmp_path, "")
     fake.path.write_text("#!/no/such/interpreter\n")
-    with pytest.raises(TunnelError, match="ended with status 127: .* cannot be run"):
+    with pytest.raises(TunnelError, match="status 127: .*cloudflared"):
         opened(quick(fake))
 
 
@@ -344,7 +353,7 @@ def test_a_token_is_not_repeated(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     slow = Timing(1, 20.0, 100, 0.0, 0.1)
     plan = plan_tunnel("named", hostname=url, token=TOKEN, cloudflared=fake.path, timing=slow, environ={})
-    with pytest.raises(TunnelError, match="ended with status 1: ERR bad token …") as raised:
+    with pytest.raises(TunnelError, match="status 1: ERR bad token …") as raised:
         opened(plan)
     assert "Check the token" in str(raised.value)
 
@@ -375,9 +384,9 @@ def test_it_gets_no_key_of_anybody_and_no_other_tunnel(tmp_path: Path, monkeypat
 
 def test_what_cannot_be_started_is_an_error_and_no_wait_for_ever(tmp_path: Path) -> None:
     fake = FakeCloudflared(tmp_path, BOX)
-    with pytest.raises(ValueError, match="null byte"):
+    with pytest.raises(ValueError, match="null"):
         Cloudflared([str(fake.path)], secret={"TUNNEL_TOKEN": "a\0b"})
-    with pytest.raises(BadArgument, match="The tunnel's token cannot be used") as raised:
+    with pytest.raises(BadArgument, match="token") as raised:
         plan_tunnel("named", hostname="a.example.org", token=f"{TOKEN}\n", cloudflared=fake.path, environ={})
     assert TOKEN not in str(raised.value)
 

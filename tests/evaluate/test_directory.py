@@ -88,10 +88,10 @@ def test_a_line_that_is_wrong_in_the_middle_is_told_not_dropped(tmp_path: Path) 
     directory.close()
     lines = (tmp_path / RESULTS).read_bytes().splitlines(keepends=True)
     for spoiled, said in (
-        ([lines[0], b"}{\n", lines[2]], "line 2, is not a JSON object"),
-        ([lines[0], lines[1], lines[0]], "line 3, repeats the result of another line"),
-        ([lines[0].replace(b'"seed":0', b'"seed":77')], "line 1, names a rollout that was not requested"),
-        ([lines[0].replace(b'"status"', b'"state"')], "line 1, is not a result"),
+        ([lines[0], b"}{\n", lines[2]], "line 2, .*JSON"),
+        ([lines[0], lines[1], lines[0]], "line 3, repeats"),
+        ([lines[0].replace(b'"seed":0', b'"seed":77')], "line 1, .*requested"),
+        ([lines[0].replace(b'"status"', b'"state"')], "line 1, .*release"),
     ):
         (tmp_path / RESULTS).write_bytes(b"".join(spoiled))
         with pytest.raises(StoreError, match=said):
@@ -126,10 +126,10 @@ def test_without_resume_what_is_there_is_left_alone(tmp_path: Path) -> None:
     directory.append([(0, result(0))])
     directory.close()
     before = (tmp_path / RESULTS).read_bytes(), (tmp_path / CONFIG).read_bytes()
-    with pytest.raises(ConfigError, match="already holds an evaluation") as refused:
+    with pytest.raises(ConfigError) as refused:
         opened(tmp_path, resume=False)
     assert "--resume" in refused.value.hint
-    with pytest.raises(ConfigError, match="seeds was 0-9, is 0-8"):
+    with pytest.raises(ConfigError, match="seeds .*0-9.*0-8"):
         opened(tmp_path, seeds="0-8")
     assert ((tmp_path / RESULTS).read_bytes(), (tmp_path / CONFIG).read_bytes()) == before
 
@@ -149,15 +149,15 @@ def test_where_nothing_was_played_anything_may_begin(tmp_path: Path) -> None:
 
 def test_files_of_somebody_else_are_not_touched(tmp_path: Path) -> None:
     (tmp_path / CONFIG).write_text('{"mine": true}')
-    with pytest.raises(ConfigError, match="not the configuration of an evaluation"):
+    with pytest.raises(ConfigError, match=r"/config\.json "):
         opened(tmp_path)
     assert (tmp_path / CONFIG).read_text() == '{"mine": true}'
     (tmp_path / CONFIG).unlink()
     (tmp_path / RESULTS).write_text("1\n")
-    with pytest.raises(ConfigError, match="unknown what was evaluated"):
+    with pytest.raises(ConfigError, match=r"results\.jsonl .*config\.json"):
         opened(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot hold results"):
+    with pytest.raises(ConfigError, match="/file .*--out"):
         opened(tmp_path / "file")
 
 
@@ -172,7 +172,7 @@ def test_two_at_once_are_refused_until_the_first_ends_however_it_ends(tmp_path: 
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(ConfigError, match="Another evaluation is working"):
+        with pytest.raises(ConfigError, match="Another"):
             opened(tmp_path)
     finally:
         holder.kill()
@@ -190,7 +190,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
     old, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, old[1]))
     try:
-        with pytest.raises(StoreError, match="cannot be written"):
+        with pytest.raises(StoreError, match=r"results\.jsonl .*written"):
             directory.append([(1, result(1)), (2, result(2))])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
@@ -227,6 +227,6 @@ def test_a_folder_that_takes_no_changes_is_a_sentence(tmp_path: Path, evaluation
     results.write_bytes(b"".join(results.read_bytes().splitlines(keepends=True)[:2]))
     summary.unlink()
     (summary / "inner").mkdir(parents=True)
-    with pytest.raises(StoreError, match=r"summary\.json cannot be removed"):
+    with pytest.raises(StoreError, match=r"summary\.json .*removed"):
         evaluations.run(tmp_path, asked)
     assert len(results.read_bytes().splitlines()) == 2

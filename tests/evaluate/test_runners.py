@@ -98,9 +98,9 @@ def test_wrong_seeds_and_policies_are_told_before_anything_is_played(url: str, t
     def player() -> Runner:
         return RemoteRunner(url, KEY) if there else LocalRunner(find_app(FLAKY), Settings())
 
-    with pytest.raises((RequestError, TaskAppError), match="seed 90 is outside"):
+    with pytest.raises((RequestError, TaskAppError), match=r"\b90\b.*\b59\b"):
         checked(player(), plan("0-90"))
-    with pytest.raises((RequestError, TaskAppError), match="belongs to split"):
+    with pytest.raises((RequestError, TaskAppError), match=r"\b60\b.*'train'"):
         checked(player(), plan("60-70", split="train"))
     with pytest.raises((RequestError, TaskAppError), match="environment"):
         about(player(), "nowhere")
@@ -108,11 +108,12 @@ def test_wrong_seeds_and_policies_are_told_before_anything_is_played(url: str, t
 
 
 def test_a_wrong_key_and_another_app_are_refused(url: str) -> None:
-    with pytest.raises(TaskAppError, match="refuses the key") as refused:
+    with pytest.raises(TaskAppError) as refused:
         about(RemoteRunner(url, "w" * 40))
+    assert refused.value.code == "unauthorised"
     assert "w" * 6 not in str(refused.value)
     adder = find_app(str(Path(__file__).parents[2] / "examples" / "adder.py")).freeze()
-    with pytest.raises(ConfigError, match=r"has flaky 1.0.0, and --app-id is adder 1.0.0"):
+    with pytest.raises(ConfigError, match=r"flaky 1\.0\.0.* --app-id .*adder 1\.0\.0"):
         about(RemoteRunner(url, KEY, spec=adder))
 
 
@@ -150,7 +151,7 @@ def test_a_foreign_servers_answers(evaluations: Any, tmp_path: Path) -> None:
     with BackgroundServer(Peer((500, {"detail": "boom"}))) as server:
         summary = evaluations.run(tmp_path / "a", plan("0-2"), RemoteRunner(server.url, None))
     assert summary["failures"] == {"untold": {"status_500": 3}}
-    with BackgroundServer(Peer((200, {"run_id": "r"}))) as server, pytest.raises(TaskAppError, match="not a rollout"):
+    with BackgroundServer(Peer((200, {"run_id": "r"}))) as server, pytest.raises(TaskAppError, match="rollout"):
         evaluations.run(tmp_path / "b", plan("0-2"), RemoteRunner(server.url, None))
     with BackgroundServer(Peer((404, {"detail": "x"}))) as server, pytest.raises(TaskAppError):
         evaluations.run(tmp_path / "c", plan("0-2"), RemoteRunner(server.url, None))

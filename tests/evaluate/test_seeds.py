@@ -29,14 +29,14 @@ def test_every_seed_has_one_place(chosen: set[int]) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("5-1", "whose end lies before its start"),
-        ("1-5,3", "names seed 3 twice"),
-        ("", "cannot read ''"),
-        ("a", "cannot read 'a'"),
-        ("-3", "cannot read ''"),
-        ("1-2-3", "cannot read '2-3'"),
-        (str(2**63), "cannot read"),
-        ("٣", "cannot read"),
+        ("5-1", " 5-1"),
+        ("1-5,3", "seed 3 "),
+        ("", "'' in"),
+        ("a", "'a' in"),
+        ("-3", "'' in"),
+        ("1-2-3", "'2-3' in '1-2-3'"),
+        (str(2**63), f"'{2**63}'"),
+        ("٣", "'٣'"),
     ],
 )
 def test_what_cannot_be_read_is_told(text: str, said: str) -> None:

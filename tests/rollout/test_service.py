@@ -303,7 +303,7 @@ def test_so_many_hung_threads_drain_the_server(app: TaskApp, gate: str) -> None:
         failed = await asyncio.gather(*map(service.rollout, requests), return_exceptions=True)
         assert all(isinstance(item, RolloutFailed) for item in failed)
         assert service.health()["status"] == "draining"
-        with pytest.raises(Saturated, match="threads are stuck") as caught:
+        with pytest.raises(Saturated, match="threads") as caught:
             await service.rollout(a_request("noop"))
         assert caught.value.code == "draining"
         assert service.in_flight == 0
@@ -416,7 +416,7 @@ def test_a_replay_of_nothing_is_the_callers_mistake(app: TaskApp, config: dict[s
 
 
 def test_a_replay_without_a_store(app: TaskApp) -> None:
-    with pytest.raises(Unavailable, match="needs a store"):
+    with pytest.raises(Unavailable, match="'replay' .*--store"):
         serving(app, lambda service: service.rollout(a_request("replay", policy_config={"rollout_id": "x"})))
 
 
@@ -486,7 +486,7 @@ def test_a_request_whose_every_action_is_scripted_needs_no_policy(app: TaskApp) 
     request = a_request(None, ops=[{"type": "env", "tool": "go", "args": {}}] * 2)
     rollout = serving(app, lambda service: service.rollout(request))
     assert (rollout.trajectory.length, rollout.ops_executed, rollout.trajectory.stop_reason) == (2, 2, "ops")
-    with pytest.raises(RequestError, match="no policy is named"):
+    with pytest.raises(RequestError, match=r"policy\.config\.inference_url"):
         serving(app, lambda service: service.rollout(a_request(None, ops=["agent"])))
 
 
@@ -546,7 +546,7 @@ def test_health_and_instances_and_aggregates(app: TaskApp) -> None:
             0,
         )
         assert service.instance(None, None, 3).split == "train"
-        with pytest.raises(RequestError, match="seed 99 is outside the seeds of environment 'e': train 0 to 9"):
+        with pytest.raises(RequestError, match=r"\b99\b.*'e': train 0 .*\b9\b"):
             service.instance(None, None, 99)
         summaries = [(await service.rollout(a_request("noop"))).summary() for _ in range(2)]
         assert all(isinstance(item, RolloutSummary) for item in summaries)

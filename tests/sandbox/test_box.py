@@ -95,9 +95,9 @@ def test_closing_from_elsewhere_ends_the_run(level: int) -> None:
     assert result.killed_for == "cancelled"
     assert gone(word, 0)
     opened.close()
-    with pytest.raises(SandboxError, match="not open"):
+    with pytest.raises(SandboxError, match="open"):
         opened.run_sync("pass")
-    with pytest.raises(SandboxError, match="not open"):
+    with pytest.raises(SandboxError, match="open"):
         opened.read_sync("x")
 
 
@@ -139,7 +139,7 @@ def test_one_program_at_a_time(level: int) -> None:
     with box(level) as opened, ThreadPoolExecutor(1) as pool:
         first = pool.submit(opened.run_sync, ["sleep", word])
         assert appeared(word)
-        with pytest.raises(SandboxError, match="runs another program"):
+        with pytest.raises(SandboxError, match="another"):
             opened.run_sync("pass")
         opened.write_sync("while.txt", b"it runs")
         opened.close()
@@ -170,7 +170,7 @@ def test_each_open_box_has_a_user_id_of_its_own(level: int) -> None:
             for opened in (one, two, three)
         }
         assert told == {f"{uid} {uid} []\n" for uid in wanted}
-        with pytest.raises(SandboxError, match="All 3 user ids"):
+        with pytest.raises(SandboxError, match="3 user"):
             box(level, user_ids=wanted).__enter__()
     with box(level, user_ids=wanted) as again:
         assert again.run_sync("print('free again')").ok
@@ -308,7 +308,7 @@ def test_a_limit_that_is_none_is_refused(wrong: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("wrong", [[], ["a\0b"], [1]])
 def test_a_command_that_is_none_is_refused(level: int, wrong: list[str]) -> None:
-    with box(level) as opened, pytest.raises(SandboxError, match="sequence of words"):
+    with box(level) as opened, pytest.raises(SandboxError, match="sequence"):
         opened.run_sync(wrong)
 
 

@@ -31,7 +31,7 @@ def test_files_go_in_and_come_out(level: int) -> None:
         assert opened.read_sync("deep/er/text.txt").decode() == "grüß!"
         opened.write_sync("out.bin", b"new")
         assert opened.run_sync("print(open('out.bin').read())").stdout == "new\n"
-        with pytest.raises(FileNotFoundError, match="no such file"):
+        with pytest.raises(FileNotFoundError, match=r"'none\.txt'"):
             opened.read_sync("none.txt")
         with pytest.raises(FileNotFoundError):
             opened.read_sync("no/folder.txt")
@@ -65,7 +65,7 @@ def test_boxes_share_nothing(level: int) -> None:
 def test_a_path_outside_is_refused(level: int, name: str) -> None:
     with box(level) as opened:
         for attempt in (lambda: opened.read_sync(name), lambda: opened.write_sync(name, b"x")):
-            with pytest.raises(SandboxError, match="cannot name a file"):
+            with pytest.raises(SandboxError, match="inside"):
                 attempt()
 
 
@@ -126,7 +126,7 @@ def test_a_file_of_somebody_else_is_not_read(tmp_path: Path) -> None:
         secret = folder.path / "secret"
         secret.write_text("of the host")
         os.link(secret, folder.files / "hard")
-        with pytest.raises(SandboxError, match="not a regular file of the box's own"):
+        with pytest.raises(SandboxError, match="'hard'.*regular"):
             folder.read("hard", most_bytes=100)
     finally:
         folder.remove()
@@ -136,14 +136,14 @@ def test_sizes_are_limited(level: int) -> None:
     with box(level) as opened:
         opened.write_sync("a", b"x" * 1000)
         assert len(opened.read_sync("a", max_bytes=1000)) == 1000
-        with pytest.raises(SandboxError, match="longer than 999 bytes"):
+        with pytest.raises(SandboxError, match="'a' .*999 bytes"):
             opened.read_sync("a", max_bytes=999)
-        with pytest.raises(SandboxError, match="more than the"):
+        with pytest.raises(SandboxError, match="file_bytes"):
             opened.write_sync("b", b"x" * (opened.limits.file_bytes + 1))
         assert opened.run_sync("for i in range(190): open(str(i), 'w')").ok
         assert len(opened.list_sync()) == 191
         opened.run_sync("for i in range(190, 300): open(str(i), 'w')")
-        with pytest.raises(SandboxError, match="more than 200 files"):
+        with pytest.raises(SandboxError, match="200 files"):
             opened.list_sync()
 
 

@@ -98,7 +98,7 @@ def test_revoking_takes_all_of_a_label_and_nothing_else(
     written = [f"# before {n}\n{label} key-{n}\n" for n, label in enumerate(labels)]
     file.write_text("".join(written))
     if gone not in labels:
-        with pytest.raises(KeyFileError, match="has that label"):
+        with pytest.raises(KeyFileError, match=f"{file.name} .*label"):
             key_file.remove(file, gone)
         return
     assert key_file.remove(file, gone) == (labels.count(gone), len(labels) - labels.count(gone))
@@ -113,7 +113,7 @@ def test_the_newest_key_of_a_label_may_stay(tmp_path: Path) -> None:
     assert key_file.remove(file, "ci", keep_newest=True) == (2, 2)
     assert file.read_text() == f"# why\nother other-key\n{key_file.written(KeyHolder('ci'), 'newest')}\n"
     for label in ("ci", "other"):
-        with pytest.raises(KeyFileError, match="that is its newest"):
+        with pytest.raises(KeyFileError, match=f"{label} .*--keep-newest"):
             key_file.remove(file, label, keep_newest=True)
     assert len(key_file.read(file)) == 2
 
@@ -207,7 +207,7 @@ def test_another_key_of_a_label_takes_its_quota(tmp_path: Path) -> None:
     key_file.add(file, "ci", "first", max_in_flight=4)
     with pytest.raises(KeyFileError, match="--another"):
         key_file.add(file, "ci", "second")
-    with pytest.raises(KeyFileError, match="another quota"):
+    with pytest.raises(KeyFileError, match="--max-in-flight"):
         key_file.add(file, "ci", "second", max_in_flight=5, another=True)
     assert len(key_file.read(file)) == 1
     assert key_file.add(file, "ci", "second", another=True) == KeyHolder("ci", 4)
@@ -265,12 +265,12 @@ def test_a_broken_file_is_not_changed(tmp_path: Path) -> None:
 
 def test_what_the_disk_refuses_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(KeyFileError, match="cannot be changed"):
+    with pytest.raises(KeyFileError, match="file/keys .*Not a directory"):
         key_file.add(tmp_path / "file" / "keys", "ci", KEY)
     (tmp_path / "folder").mkdir()
-    with pytest.raises(KeyFileError, match="Is a directory"):
+    with pytest.raises(KeyFileError, match="folder .*Is a directory"):
         key_file.add(tmp_path / "folder", "ci", KEY)
-    with pytest.raises(KeyFileError, match="There is no key file"):
+    with pytest.raises(KeyFileError, match="absent.*--keys-file"):
         key_file.remove(tmp_path / "absent", "ci")
 
 

@@ -47,7 +47,7 @@ def test_any_other_key_is_refused_by_name(key: bytes) -> None:
 
 
 def test_two_keys_are_refused() -> None:
-    with pytest.raises(RequestError, match="Idempotency-Key is there twice"):
+    with pytest.raises(RequestError, match="Idempotency-Key .*twice"):
         read_wishes([(b"idempotency-key", b"a"), (b"host", b"x"), (b"idempotency-key", b"a")])
 
 

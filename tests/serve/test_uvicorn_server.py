@@ -60,7 +60,7 @@ def test_a_taken_port_is_said_with_what_to_do() -> None:
 
 
 def test_a_host_that_is_none() -> None:
-    with pytest.raises(ConfigError, match="no address here"):
+    with pytest.raises(ConfigError, match=r"'256\.0\.0\.1\.invalid'"):
         bind("256.0.0.1.invalid", 0)
 
 
@@ -70,7 +70,7 @@ def test_an_app_that_does_not_start_is_an_error() -> None:
             await receive()
             await send({"type": "lifespan.startup.failed", "message": "no"})
 
-    with pytest.raises(RuntimeError, match="did not start"), BackgroundServer(broken):
+    with pytest.raises(RuntimeError, match="log"), BackgroundServer(broken):
         raise AssertionError
 
 
@@ -81,7 +81,7 @@ def test_what_the_startup_raised_is_told() -> None:
         yield
 
     with (
-        pytest.raises(RuntimeError, match="did not start; LookupError: the data is not there.") as raised,
+        pytest.raises(RuntimeError, match=r"LookupError: the data is not there\.") as raised,
         BackgroundServer(Starlette(lifespan=lifespan)),
     ):
         raise AssertionError
@@ -103,7 +103,7 @@ def test_a_startup_without_end_is_cancelled_and_the_port_is_free(left: bool) -> 
     server = BackgroundServer(Starlette(lifespan=lifespan))
     if left:
         leave.set()
-    with pytest.raises(RuntimeError, match="still getting ready"):
+    with pytest.raises(RuntimeError, match=rf"\b{server.port} .* {600 if left else 0.3} s: "):
         server.start(600 if left else 0.3, leave=leave)
     assert ended.is_set()
     assert not server.running

@@ -202,7 +202,7 @@ def test_what_a_closed_coordinator_held_is_lost_at_once(shared_address: str) -> 
         assert await two.claim(IdempotencyRecord("r3", "body", clock.now(), "key")) is None
         found = await two.look("r2")
         assert found is not None and found.state == "settled"
-        with pytest.raises(StoreError, match="cannot be settled"):
+        with pytest.raises(StoreError, match=r"'r1' .*\bsettled\b"):
             await two.settle(StoredResult("r1", answer=b"{}"))
 
     with_two(shared_address, use)
@@ -432,7 +432,7 @@ def test_a_file_deleted_under_it_is_noticed(tmp_path: Path) -> None:
     async def use(tickets: SqlIdempotencyStore) -> None:
         await tickets.claim(IdempotencyRecord("r1", "body", time.time()))
         path.unlink()
-        with pytest.raises(StoreError, match="deleted or replaced while it was open"):
+        with pytest.raises(StoreError, match="deleted"):
             await tickets.settle(StoredResult("r1", answer=b"{}"))
 
     with_tickets(str(path), use)
@@ -446,9 +446,9 @@ def test_an_answer_that_was_damaged_is_told(shared_address: str) -> None:
             await tickets.settle(StoredResult(name, answer=b"a" * 10_000))
 
     async def look(tickets: SqlIdempotencyStore) -> None:
-        with pytest.raises(StoreError, match="'r1' is in the store but cannot be read"):
+        with pytest.raises(StoreError, match=r"'r1' .*read: \w+\."):
             await tickets.look("r1")
-        with pytest.raises(StoreError, match="cannot be read"):
+        with pytest.raises(StoreError, match=r"'r1' .*read: \w+\."):
             await tickets.claim(IdempotencyRecord("r3", "body", time.time(), "r1"))
         assert await tickets.look("r2") is not None
 

@@ -41,14 +41,14 @@ def test_the_command_lines_form() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("rset=0.1", "Did you mean 'reset'"),
-        ("399=0.1", "no fault '399'"),
-        ("600=0.1", "no fault '600'"),
+        ("rset=0.1", "'rset'.*'reset'"),
+        ("399=0.1", "'399'"),
+        ("600=0.1", "'600'"),
         ("429", "KIND=PROBABILITY"),
         ("429=x", "KIND=PROBABILITY"),
-        ("429=1.5", "from 0 to 1"),
-        ("429=nan", "from 0 to 1"),
-        ("429=0.6,500=0.6", "sum to"),
+        ("429=1.5", r"429 .*\b0 to 1\b"),
+        ("429=nan", r"429 .*\b0 to 1\b"),
+        ("429=0.6,500=0.6", r"\b1\.2\b"),
     ],
 )
 def test_what_cannot_be_used(text: str, told: str) -> None:
@@ -57,6 +57,6 @@ def test_what_cannot_be_used(text: str, told: str) -> None:
 
 
 def test_a_sequence_knows_its_kinds() -> None:
-    with pytest.raises(ConfigError, match="no fault 'never'"):
+    with pytest.raises(ConfigError, match="'never'"):
         Faults(sequence=("never",))
     assert all(words and not words.endswith(".") for words in FAULTS.values())

@@ -245,7 +245,7 @@ def test_bad_answers_are_bad_in_every_way() -> None:
     }
     with MockModel(bad(share=0.0)) as model:
         ask(model.url, tools=[ADD])
-    with pytest.raises(ConfigError, match="no misdeed"):
+    with pytest.raises(ConfigError, match="'late'"):
         bad(misdeeds=("late",))
 
 
@@ -831,13 +831,13 @@ def test_who_waits_to_continue_is_told_to() -> None:
 
 
 def test_a_busy_port_is_a_sentence_and_a_model_may_run_again() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(ConfigError, match="cannot be had"):
+    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(ConfigError, match="Port "):
         MockModel(port=other.getsockname()[1]).start()
     model = MockModel(behaviour="echo")
     for _ in range(2):
         with model:
             ask(model.url)
-            with pytest.raises(ConfigError, match="runs already"):
+            with pytest.raises(ConfigError, match="already"):
                 model.start()
     assert model.stats["requests"] == 2
     model.close()

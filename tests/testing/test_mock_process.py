@@ -34,11 +34,11 @@ def test_settings_travel(tmp_path: Path) -> None:
 
 
 def test_what_cannot_travel_or_be_used() -> None:
-    with pytest.raises(ConfigError, match="cannot be sent"):
+    with pytest.raises(ConfigError, match="MockModel"):
         MockModel.process(lambda request: "x")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="no behaviour"):
+    with pytest.raises(ConfigError, match="'none'"):
         MockModel.process(behaviour="none")
-    with MockModel.process(["a"]) as model, pytest.raises(ConfigError, match="cannot be had"):
+    with MockModel.process(["a"]) as model, pytest.raises(ConfigError, match="Port "):
         ask(model.url)
         MockModel.process(port=int(model.root.rpartition(":")[2]))
 

@@ -130,7 +130,7 @@ def test_stock_crafter_is_left_alone(ordered_env: Any) -> None:
 def test_what_is_not_a_name_is_refused_and_does_nothing(action: Any) -> None:
     game = CrafterGame(1)
     before = game.observe()
-    with pytest.raises(UnknownActionError, match="17 names are: noop"):
+    with pytest.raises(UnknownActionError, match=r"\b17\b.*: noop"):
         game.step(action)
     with pytest.raises(UnknownActionError):
         game.interact(["noop", action])
@@ -152,7 +152,7 @@ def test_the_limit_truncates_and_nothing_steps_after_it() -> None:
     assert outcome.actions == ("noop",) * 3
     assert len(outcome.rewards) == 3
     for again in (lambda: game.step("noop"), lambda: game.interact(["noop"])):
-        with pytest.raises(EpisodeOverError, match="limit of 3 steps"):
+        with pytest.raises(EpisodeOverError, match="step 3: .*limit"):
             again()
     assert game.steps == 3
 
@@ -167,7 +167,7 @@ def test_death_terminates_with_the_published_return() -> None:
     game, rng = CrafterGame(0), random.Random(0)
     while not game.over:
         game.step(rng.choice(ACTIONS))
-    with pytest.raises(EpisodeOverError, match="player died"):
+    with pytest.raises(EpisodeOverError, match="died"):
         game.step("noop")
 
 
@@ -221,7 +221,7 @@ def test_answers_are_plain_numbers_and_copies() -> None:
     ],
 )
 def test_what_cannot_be_a_game_is_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="must be a whole number"):
+    with pytest.raises(ValueError, match=f"^{[*options][-1]} "):
         CrafterGame(**options)
 
 

@@ -67,11 +67,11 @@ def test_success_rates_count_episodes() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ValueError, match="at least one episode"):
+    with pytest.raises(ValueError, match="episode"):
         success_rates([])
     with pytest.raises(ValueError, match="fly"):
         ladder(["fly"])
-    with pytest.raises(ValueError, match="22 achievements"):
+    with pytest.raises(ValueError, match=r"\b22\b"):
         crafter_score({"wake_up": 1.0})
     with pytest.raises(ValueError, match="percentage"):
         crafter_score(dict.fromkeys(ACHIEVEMENTS, math.nan))

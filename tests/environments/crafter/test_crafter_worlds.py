@@ -73,7 +73,7 @@ def test_the_cache_is_bounded_and_drops_the_least_recently_used() -> None:
     assert worlds.generated == 3
     worlds.get(2, 1, (9, 9))
     assert worlds.generated == 4
-    with pytest.raises(ValueError, match="at least one world"):
+    with pytest.raises(ValueError, match="max_worlds"):
         WorldCache(0)
 
 

@@ -241,9 +241,9 @@ def test_costly_answers_neither_pay_nor_hold_up_honest_rollouts(client: httpx.Cl
 def test_files_that_do_not_fit_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises((ConfigError, DiscoveryError), match=r"neither train\.jsonl"):
+    with pytest.raises((ConfigError, DiscoveryError), match=r"TASKAPP_MATH_ROWS .*train\.jsonl"):
         own_copy(tmp_path / "a", empty, monkeypatch)
-    with pytest.raises(DeclarationError, match="no file"):
+    with pytest.raises(DeclarationError, match=r"none\.jsonl"):
         own_copy(tmp_path / "b", tmp_path / "none.jsonl", monkeypatch).freeze()
     (tmp_path / "bad.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n{"question": "1+2?", "answer": " "}\n')
     with pytest.raises(DeclarationError, match=r"bad\.jsonl:2") as told:

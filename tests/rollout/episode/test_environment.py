@@ -389,7 +389,7 @@ def test_a_worker_that_cannot_be_set_up_fails_each_rollout_until_it_can() -> Non
 
     app = app_of(Env)
     for _ in range(2):
-        with pytest.raises(RolloutFailed, match="environment Env raised OSError"):
+        with pytest.raises(RolloutFailed, match="Env .*OSError"):
             play(app, "noop")
     assert play(app, "noop").trajectory.length == 3
 
@@ -434,7 +434,7 @@ def test_a_second_model_that_nobody_configured() -> None:
             """Go."""
             return Step("")
 
-    with pytest.raises(RolloutFailed, match="no model is configured for the role 'user'.*TASKAPP_USER_URL"):
+    with pytest.raises(RolloutFailed, match="'user'.*TASKAPP_USER_URL"):
         play(app_of(Env), "noop")
 
 

@@ -130,7 +130,7 @@ def test_whatever_breaks_is_a_failure_of_the_environment_and_it_is_closed(
 
 
 def test_a_value_error_of_the_constructor_is_the_callers(app: TaskApp) -> None:
-    with pytest.raises(RequestError, match=r"refuses this env\.config: that config is wrong"):
+    with pytest.raises(RequestError, match=r"env\.config: that config is wrong"):
         play(app, "noop", config={"breaks": "init_value"})
 
 

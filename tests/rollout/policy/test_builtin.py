@@ -127,7 +127,7 @@ def test_noop_constant_and_what_they_need() -> None:
     assert " at test_builtin.py:" in caught.value.message, "the file and line, and no folder"
     assert " at test_builtin.py:" in caught.value.fields[0].message
     assert caught.value.code == "policy_unavailable"
-    with pytest.raises(RequestError, match=r"policy\.config has no 'action'"):
+    with pytest.raises(RequestError, match=r"policy\.config .*'action'"):
         play(app_of(), "constant")
 
 
@@ -178,7 +178,7 @@ def test_an_async_policy_is_told_to_compute() -> None:
     async def later(observation: Any) -> dict[str, Any]:
         return {}
 
-    with pytest.raises(RolloutFailed, match="policy 'later' is an async function") as caught:
+    with pytest.raises(RolloutFailed, match="'later' .*async") as caught:
         play(app, "later")
     assert caught.value.boundary == "policy"
 
@@ -249,7 +249,7 @@ def test_replay_gives_the_answers_in_order_and_says_when_they_end() -> None:
     view.turn = 1
     assert policy.decide(view).output == "b"
     view.turn = 2
-    with pytest.raises(PolicyError, match="has 2 turns.* turn 3") as caught:
+    with pytest.raises(PolicyError, match=r"\b2 turns\b.*\bturn 3\b") as caught:
         policy.decide(view)
     assert "same environment version" in caught.value.hint
 

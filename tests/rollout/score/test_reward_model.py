@@ -63,13 +63,13 @@ def test_anything_else_fails_at_once(answer: Any) -> None:
     with pytest.raises(UnreadableVerdict):
         read_reward(answer, (0.0, 1.0))
     models = Models([answered(answer)])
-    with pytest.raises(ScoringFailed, match="was asked once") as caught:
+    with pytest.raises(ScoringFailed, match=r"'judge' .*\bonce\b") as caught:
         card_of(judged_app(kind="reward_model"), "Clouds.", models)
     assert (len(models.asked), caught.value.failure.code) == (1, "judge_unreadable")
 
 
 def test_a_chat_models_answer_is_no_reward() -> None:
-    with pytest.raises(ScoringFailed, match="it was a chat model's"):
+    with pytest.raises(ScoringFailed, match="chat"):
         card_of(judged_app(kind="reward_model"), "Clouds.", Models([verdict(0.5)]))
 
 

@@ -321,14 +321,14 @@ def test_events_beyond_all_numbers_are_no_score() -> None:
     def huge(step: Any) -> float:
         return 10.0
 
-    with pytest.raises(RolloutFailed, match="events_score came to inf, beyond all numbers") as caught:
+    with pytest.raises(RolloutFailed, match=r"events_score .*\binf\b") as caught:
         scored(app)
     assert caught.value.boundary == "scoring"
 
 
 def test_a_reward_beyond_all_numbers_is_no_reward() -> None:
     app = app_with(reward=Blend(env=1e308))
-    with pytest.raises(RolloutFailed, match="beyond all numbers"):
+    with pytest.raises(RolloutFailed, match=r"1e\+308 .*\binf\b"):
         scored(app)
 
 
@@ -458,7 +458,7 @@ def test_an_aggregate_that_breaks_names_itself() -> None:
     def broken(rollouts: Any) -> float:
         return math.nan
 
-    with pytest.raises(ScoringFailed, match=r"aggregate 'broken' \(test_scoring\.py:\d+\) returned nan"):
+    with pytest.raises(ScoringFailed, match=r"'broken' \(test_scoring\.py:\d+\) .*\bnan\b"):
         aggregates(app.freeze(), [summary()])
 
 

@@ -318,9 +318,7 @@ async def test_a_job_that_hangs_alone_is_killed_after_its_deadline_and_replaced(
     told = Told()
     async with pool(shared=0, exclusive=1) as made:
         began = time.monotonic()
-        with pytest.raises(
-            WorkerDied, match=r"killed: the job did not end within 0.3 s of its deadline of 0.2 s"
-        ) as caught:
+        with pytest.raises(WorkerDied, match=r"0\.3 s .*0\.2 s$") as caught:
             await run(made, "hang", exclusive=True, seconds=0.2, tell=told)
         assert 0.5 <= time.monotonic() - began < 5
         assert (caught.value.killed_for, caught.value.signal_name) == ("deadline", "SIGKILL")
@@ -345,7 +343,7 @@ async def test_a_step_that_takes_too_long_is_killed_at_that_time(how: str) -> No
     async with pool(shared=0, exclusive=1) as made:
         await run(made, "echo", exclusive=True)
         began = time.monotonic()
-        with pytest.raises(WorkerDied, match=r"^killed: step took longer than 0.3 s$") as caught:
+        with pytest.raises(WorkerDied, match=r"^killed: step .*0\.3 s$") as caught:
             await run(made, how, exclusive=True, step_seconds=0.3)
         assert 0.3 <= time.monotonic() - began < 5
         assert caught.value.killed_for == "step"
@@ -361,7 +359,7 @@ async def test_many_steps_together_may_take_longer_than_one_may() -> None:
 async def test_a_hung_job_in_a_shared_child_is_given_up_and_the_others_end_well() -> None:
     async with pool() as made:
         good = asyncio.create_task(run(made, "wait", seconds=1))
-        with pytest.raises(JobHung, match=r"step took longer than 0.2 s") as caught:
+        with pytest.raises(JobHung, match=r"step .*0\.2 s") as caught:
             await run(made, "hang", step_seconds=0.2)
         assert caught.value.hung_in == "step"
         hung = made.counters()
@@ -371,7 +369,7 @@ async def test_a_hung_job_in_a_shared_child_is_given_up_and_the_others_end_well(
         assert (await good)[0] == {"stopped": "timeout"}
         await until(lambda: not lives(old))
         assert (made.counters()["alive"], made.counters()["replaced"]) == (1, 1)
-        with pytest.raises(JobHung, match=r"within 0.3 s of its deadline"):
+        with pytest.raises(JobHung, match=r"0\.3 s .*deadline"):
             await run(made, "hang", seconds=0.1)
         assert (await run(made, "echo"))[0]["echo"] is None
 
@@ -388,7 +386,7 @@ async def test_exclusive_jobs_wait_in_line_and_the_time_in_line_counts() -> None
             order.append(number)
 
         waiting = [asyncio.create_task(later(number)) for number in range(3)]
-        with pytest.raises(NeverBegan, match=r"no worker process had a free place within the job's 0.2 s"):
+        with pytest.raises(NeverBegan, match=r"0\.2 s"):
             await run(made, "echo", exclusive=True, seconds=0.2)
         waiting[0].cancel()
         await until(lambda: made.counters()["waiting"] == 2)
@@ -414,7 +412,7 @@ async def test_a_segmentation_fault_costs_one_job_and_what_was_told_before_is_ke
     told = Told()
     async with pool(exclusive=2) as made:
         others = [asyncio.create_task(run(made, "wait", exclusive=alone, seconds=0.6)) for alone in (True, False)]
-        with pytest.raises(WorkerDied, match=r"^segmentation fault \(SIGSEGV\)$") as caught:
+        with pytest.raises(WorkerDied, match=r"\(SIGSEGV\)$") as caught:
             await run(made, "segfault", exclusive=True, tell=told)
         assert (caught.value.exit_code, caught.value.signal_name) == (-11, "SIGSEGV")
         assert caught.value.killed_for is None
@@ -469,7 +467,7 @@ async def test_exclusive_children_that_nobody_needs_any_more_are_let_go_but_one(
 
 async def test_what_is_no_frame_kills_the_child_and_not_the_server() -> None:
     async with pool(exclusive=1) as made:
-        with pytest.raises(WorkerDied, match=r"cannot be read: a frame of .* bytes is announced") as caught:
+        with pytest.raises(WorkerDied, match="frame .* bytes") as caught:
             await run(made, "lie", exclusive=True)
         assert caught.value.killed_for == "frame"
         assert (await run(made, "echo", exclusive=True))[0]["exclusive"] is True
@@ -547,9 +545,9 @@ async def test_a_program_that_can_no_longer_start_is_tried_three_times_and_jobs_
     async with pool(mode=f"once:{tmp_path / 'started'}") as made:
         with pytest.raises(WorkerDied, match="exited 1"):
             await run(made, "exit", code=1)
-        with pytest.raises(StartFailed, match="could not start: started before"):
+        with pytest.raises(StartFailed, match="started before"):
             await run(made, "echo", seconds=5)  # stood in line until the third failure
-        with pytest.raises(StartFailed, match="could not start: started before"):
+        with pytest.raises(StartFailed, match="started before"):
             await run(made, "echo", seconds=60)  # at once: nothing is started a fourth time
         assert made.counters()["start_failures"] == 3
         assert children() == []
@@ -658,9 +656,9 @@ async def test_the_pool_works_on_uvloop_too() -> None:
             answers = await asyncio.gather(*(run(made, "echo", what=n) for n in range(50)))
             assert [frame["echo"] for frame, _ in answers] == list(range(50))
             assert len((await run(made, "echo", blob=bytes(2_000_000)))[1]) == 2_000_000
-            with pytest.raises(WorkerDied, match="segmentation fault"):
+            with pytest.raises(WorkerDied, match="SIGSEGV"):
                 await run(made, "segfault", exclusive=True)
-            with pytest.raises(WorkerDied, match=r"step took longer than 0.2 s"):
+            with pytest.raises(WorkerDied, match=r"step .*0\.2 s"):
                 await run(made, "hang in C", exclusive=True, step_seconds=0.2)
             assert (await run(made, "echo", exclusive=True))[0]["exclusive"] is True
 

@@ -368,7 +368,7 @@ def test_an_app_that_no_process_could_find_says_so() -> None:
             return ""
 
     async def work(service: Service) -> None:
-        with pytest.raises(Unavailable, match="another process cannot find task app 'local'") as caught:
+        with pytest.raises(Unavailable, match="'local'") as caught:
             await service.rollout(a_request("random"))
         assert "at the top of a file" in caught.value.hint
 
@@ -397,7 +397,7 @@ def test_an_app_that_breaks_in_workers_only_is_told_at_start(tmp_path: Path) -> 
     )
 
     async def work(service: Service) -> None:
-        with pytest.raises(Unavailable, match=r"could not start: .*app.py:.* LookupError: imported twice"):
+        with pytest.raises(Unavailable, match=r"app\.py:.* LookupError: imported twice"):
             await service.start()
 
     serving(app, work, workers=1)
@@ -427,9 +427,7 @@ def test_workers_whose_setup_fails_do_not_start(tmp_path: Path) -> None:
     )
 
     async def work(service: Service) -> None:
-        with pytest.raises(
-            Unavailable, match=r"environment 'bad' cannot be set up: Bad.setup_worker raised OSError: no data"
-        ):
+        with pytest.raises(Unavailable, match=r"'bad' .*Bad\.setup_worker .*OSError: no data"):
             await service.start()
 
     serving(app, work, workers=1)
