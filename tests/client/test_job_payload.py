@@ -90,7 +90,7 @@ def test_a_models_name_given_apart_replaces_the_files(model: str, key: str, cont
         named = data["config"]["model"]
         assert named["source" if key == "model" else "base"] == model and not {"source", "base"} <= set(named)
     assert contract.model == "Qwen/Qwen3-4B"
-    with pytest.raises(JobConfigError, match="model"):
+    with pytest.raises(JobConfigError, match="model.*empty"):
         build(contract, model=" ")
 
 

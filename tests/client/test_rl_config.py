@@ -310,8 +310,8 @@ def test_other_keys_of_a_free_section_are_silent_unless_they_look_like_a_slip(tm
 def test_an_unknown_section_is_a_warning_and_what_is_free_is_none(tmp_path: Path) -> None:
     config = load(tmp_path, CONTRACT + "\n[rewards]\nx = 1\n[evaluations]\n[smoke]\nx = 1\n[tags]\nteam = 'a'\n")
     rewards, evaluations = config.warnings
-    assert "[rewards] is no section that is known" in rewards
-    assert "[evaluations] is no section that is known; did you mean [evaluation]?" in evaluations
+    assert "[rewards]" in rewards
+    assert "[evaluations]" in evaluations and "[evaluation]?" in evaluations
     assert config.document["rewards"] == {"x": 1}
     (warning,) = load(tmp_path, "lr = 3\n" + CONTRACT).warnings
     assert warning.startswith("line 1: lr stands in no section")

