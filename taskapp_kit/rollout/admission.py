@@ -1,4 +1,4 @@
-"""Admission of rollouts: so many at once, so many of one key, none for new ones once the server stops."""
+"""Admission of rollouts: limits on those in flight, in total and for each key; none while the server stops."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from taskapp_kit.rollout.in_flight import Caller, InFlightRollout
 log = logging.getLogger("taskapp_kit.service")
 
 HUNG_LIMIT = 8
-"""So many stuck threads and the server takes nothing new: `/health` says `draining`, somebody has to replace it."""
+"""At this number of stuck threads the server accepts nothing new: `/health` reports `draining`, so that it is replaced."""
 STOPPING_SECONDS = 5.0
-"""How long rollouts that were stopped may take to be kept."""
+"""The time that stopped rollouts have to be stored."""
 
 
 class AdmissionControl:
-    """Who is in flight. Use it on the service's event loop.
+    """Counts the rollouts in flight and enforces the limits. Use it on the service's event loop.
 
-    most: rollouts at once. hung: how many threads are stuck now.
+    most: the limit on rollouts in flight. hung: returns the current number of stuck threads.
     """
 
     def __init__(self, most: int, hung: Callable[[], int]) -> None:
@@ -32,7 +32,9 @@ class AdmissionControl:
         self._hung = hung
         self._taken = 0
         self._of_label: Counter[str | None] = Counter()
-        self._unread: dict[str | None, dict[str, set[Peer]]] = {}  # whom answers are sent to: by key label, rollout
+        self._unread: dict[
+            str | None, dict[str, set[Peer]]
+        ] = {}  # peers that receive an answer, by key label and rollout
         self._under_way: dict[str, InFlightRollout] = {}
         self._closed = False
         self._empty: asyncio.Event | None = None
@@ -44,37 +46,39 @@ class AdmissionControl:
 
     @property
     def draining(self) -> bool:
-        """Nothing new is taken."""
+        """Whether new rollouts are refused because the server stops or has too many stuck threads."""
         return self._closed or self._hung() >= HUNG_LIMIT
 
     def check_open(self) -> None:
         """Raises Saturated when the server stops."""
         if self._closed:
-            raise Saturated("The server is stopping and takes nothing new.", code="draining", retry_after_seconds=5)
+            raise Saturated(
+                "The server is stopping and accepts no new rollouts.", code="draining", retry_after_seconds=5
+            )
 
     def take(self, caller: Caller) -> None:
-        """Takes a place. Raises Saturated: none is free, or the caller's key has all that it may have."""
+        """Counts a rollout as in flight. Raises Saturated when the server or the caller's key has reached its limit."""
         self.check_open()
         if self._hung() >= HUNG_LIMIT:
             raise Saturated(
-                f"{self._hung()} threads are stuck in environments that do not come back; the server has to be started "
-                "anew and takes nothing until then.",
+                f"{self._hung()} threads are stuck in environments that do not return; the server must be restarted and "
+                "accepts no new rollouts until then.",
                 code="draining",
                 retry_after_seconds=30,
             )
         if self._taken >= self.most:
-            raise Saturated(f"{self._taken} rollouts are under way, as many as this server takes at once.")
+            raise Saturated(f"{self._taken} rollouts are under way, the limit of this server.")
         if caller.max_in_flight is not None and (own := self._own(caller.key_label)) >= caller.max_in_flight:
             raise Saturated(
                 f"{own} rollouts of the key {caller.key_label!r} are under way or have answers that are not read yet, "
-                "as many as it may have at once.",
+                "the limit of this key.",
                 code="key_quota_reached",
             )
         self._taken += 1
         self._of_label[caller.key_label] += 1
 
     def give_back(self, caller: Caller) -> None:
-        """Somebody else may have the place."""
+        """Ends the count of a rollout as in flight."""
         self._taken -= 1
         self._of_label[caller.key_label] -= 1
         if not self._of_label[caller.key_label]:
@@ -84,10 +88,10 @@ class AdmissionControl:
 
     @contextmanager
     def unread(self, key_label: str | None, rollout_id: str, peer: Peer) -> Iterator[None]:
-        """While its answer is sent, a rollout counts as under way for the key that reads it: once, however many do.
+        """Counts a rollout as under way for the key that reads its answer, once for any number of readers.
 
-        It does until one of them has all of it: a caller who comes back after a lost connection need not wait until the
-        server notices that loss.
+        The count ends when one of the readers has the whole answer, so that a caller who reconnects need not wait until the
+        server notices the lost connection.
         """
         if not rollout_id:
             yield
@@ -110,18 +114,18 @@ class AdmissionControl:
         unread = self._unread.get(key_label, ())
         return self._of_label[key_label] + sum(rollout_id not in self._under_way for rollout_id in unread)
 
-    def enter(self, course: InFlightRollout) -> None:
-        """The rollout begins, in this task."""
-        course.task = asyncio.current_task()
-        self._under_way[course.rollout_id] = course
+    def enter(self, rollout: InFlightRollout) -> None:
+        """Registers the rollout, which runs in the current task."""
+        rollout.task = asyncio.current_task()
+        self._under_way[rollout.rollout_id] = rollout
 
-    def leave(self, course: InFlightRollout) -> None:
-        """It is over."""
-        del self._under_way[course.rollout_id]
-        self.give_back(course.caller)
+    def leave(self, rollout: InFlightRollout) -> None:
+        """Removes a rollout that has ended."""
+        del self._under_way[rollout.rollout_id]
+        self.give_back(rollout.caller)
 
     async def drain(self, grace_seconds: float) -> None:
-        """Takes nothing new and waits for what runs; what still runs after the grace is cancelled, told and kept so."""
+        """Refuses new rollouts and waits for running ones. After the grace the rest is cancelled, and stored as cancelled."""
         self._closed = True
         if self._empty is None:
             self._empty = asyncio.Event()
@@ -130,17 +134,17 @@ class AdmissionControl:
         log.info("draining in_flight=%d grace_seconds=%g", self._taken, grace_seconds)
         if await _within(self._empty, grace_seconds):
             return
-        stopped = [course for course in self._under_way.values() if not course.settling and course.stopped is None]
-        for course in stopped:
-            course.stopped = Failure(
+        stopped = [rollout for rollout in self._under_way.values() if not rollout.settling and rollout.stopped is None]
+        for rollout in stopped:
+            rollout.stopped = Failure(
                 "cancelled",
                 "server_stopping",
                 f"the server stopped, and the rollout had not ended within its grace of {grace_seconds:g} s",
                 "Send it again.",
                 error_id=uuid.uuid4().hex[:12],
             )
-            if course.task is not None:
-                course.task.cancel()
+            if rollout.task is not None:
+                rollout.task.cancel()
         log.warning("stopped rollouts=%d grace_seconds=%g", len(stopped), grace_seconds)
         if not await _within(self._empty, STOPPING_SECONDS):
             log.error("still under way in_flight=%d", self._taken)

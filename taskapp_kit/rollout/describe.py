@@ -1,6 +1,6 @@
-"""What callers are told about an app: `/info` and `/task_info`, built from the frozen declarations.
+"""The bodies of `/info` and `/task_info`, built from the frozen declarations.
 
-Private fields of a row never show: rows pass through `TaskSource.public`.
+They contain no private fields of a row: rows pass through `TaskSource.public`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from taskapp_kit.version import __version__
 
 
 class Description:
-    """One app's description, with the server's limits. What does not depend on the seed is built once."""
+    """The description of one app with the server's limits. Parts that do not depend on the seed are built once."""
 
     def __init__(self, spec: AppSpec, *, max_time_seconds: float, max_concurrent: int, max_body_bytes: int) -> None:
         self._spec = spec
@@ -28,7 +28,7 @@ class Description:
         self._fixed: dict[str, dict[str, Json]] = {}
 
     def info(self) -> dict[str, Json]:
-        """The body of `/info`: the default environment's view, and every environment by name."""
+        """The body of `/info`: the default environment's description, and every environment by name."""
         fixed = self._environment(self._spec.default_environment)
         return {
             "service": {"task": fixed["task"], "version": self._spec.version},
@@ -45,9 +45,9 @@ class Description:
         }
 
     def taskset(self, environment: EnvironmentSpec) -> dict[str, Json]:
-        """The body of `/task_info` without a seed: the task set, and what every task has in common.
+        """The body of `/task_info` without a seed: the task set, and the fields that all tasks have in common.
 
-        The SDK's client reads this answer as a TaskInfo, which its own server does not send.
+        The SDK's client parses this answer as a TaskInfo, although its own server sends none.
         """
         fixed = self._environment(environment)
         taskset = {**fixed["dataset"], "environments": list(self._spec.environments)}
@@ -62,7 +62,7 @@ class Description:
         )
 
     def task(self, environment: EnvironmentSpec, split: str, seed: int, row: Any = None) -> dict[str, Json]:
-        """One TaskInfo. `row` is the task's row, whole; only its public fields are told."""
+        """One TaskInfo. row: the whole row of the task, of which only the public fields are included."""
         fixed = self._environment(environment)
         metadata: dict[str, Json] = {"seed": seed, "split": split}
         if row is not None and environment.tasks is not None:
@@ -161,7 +161,7 @@ def _dataset(spec: AppSpec, environment: EnvironmentSpec) -> dict[str, Json]:
 
 
 def _count(numbers: range) -> int:
-    """How many; `len()` stops at 2⁶³ - 1."""
+    """The length of a range; `len()` fails from 2⁶³ on."""
     return (numbers[-1] - numbers[0]) // numbers.step + 1 if numbers else 0
 
 
@@ -177,13 +177,13 @@ def _rubric(spec: AppSpec, environment: str) -> dict[str, Json]:
 
 
 def _criterion(item: CriterionSpec) -> dict[str, Json]:
-    told: dict[str, Json] = {
+    described: dict[str, Json] = {
         "id": item.name,
         "description": item.description,
         "weight": item.weight,
         "required": item.required,
     }
-    return told if item.of == "events" else {**told, "scale": list(item.scale)}
+    return described if item.of == "events" else {**described, "scale": list(item.scale)}
 
 
 def _judge(item: JudgeSpec) -> dict[str, Json]:
@@ -200,7 +200,7 @@ def _judge(item: JudgeSpec) -> dict[str, Json]:
 
 
 def _rubrics(rubric: Mapping[str, Json], aggregation: str) -> dict[str, Json] | None:
-    """The rubric as `/info` tells it: sections with a version and an aggregation; None when nothing is scored."""
+    """The rubric in the form of `/info`: sections with a version and an aggregation; None when nothing is scored."""
     if not any(rubric.values()):
         return None
     goals = {"outcome": "What the finished episode is worth.", "events": "What each step is worth; it accumulates."}

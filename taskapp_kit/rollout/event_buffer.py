@@ -1,6 +1,6 @@
-"""The events of one rollout while it is played: written by whoever plays, read by any number of followers.
+"""Buffers the events of one running rollout, for any number of readers.
 
-Writing is cheap, for mostly nobody reads: events are encoded when somebody does.
+Most rollouts have no reader, so writing is cheap: events are encoded when they are read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from taskapp_kit.contract.events import Event, Observed, Stepped, encode_one, jo
 
 
 class EventBuffer:
-    """Make it on the event loop. show: is given pictures (PNG bytes by hash) before the events that name them are read."""
+    """The events of one rollout. Create it on the event loop.
+
+    show: receives pictures (PNG bytes by hash) before the events that name them are read.
+    """
 
     def __init__(self, show: Callable[[dict[str, bytes]], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -29,10 +32,10 @@ class EventBuffer:
         self._more = asyncio.Event()
         self._closed = False
 
-    # -- for who plays --------------------------------------------------------------------------------------------
+    # -- for the writer -------------------------------------------------------------------------------------------
 
     def __call__(self, event: Event) -> None:
-        """One event, from whichever thread plays; one thread at a time."""
+        """Adds an event. Any thread, but only one at a time."""
         observation = (
             event.observation
             if isinstance(event, Observed)
@@ -40,43 +43,43 @@ class EventBuffer:
             if isinstance(event, Stepped)
             else None
         )
-        if type(observation) is list:  # a picture is encoded in this thread, never on the event loop
+        if type(observation) is list:  # encodes a picture in this thread, not on the event loop
             self._pictures.append({picture.hash: picture.png for picture in images(observation)})
         self._unread.append(event)
         if self._followers:
-            with suppress(RuntimeError):  # the loop is closed: nobody follows any more
+            with suppress(RuntimeError):  # the loop is closed, so there are no readers
                 self._loop.call_soon_threadsafe(self._more.set)
 
     def take(self, piece: bytes, pictures: dict[str, bytes]) -> None:
-        """Encoded events with commas between, and pictures, as a worker process sends them; on the event loop."""
+        """Adds encoded events, separated by commas, and pictures from a worker process. On the event loop."""
         if pictures:
             self._pictures.append(pictures)
         self._unread.append(piece)
         self._more.set()
 
     def load(self, lines: list[bytes]) -> None:
-        """The whole of a rollout that is over, in place of all that was told."""
+        """Replaces all events by those of an ended rollout."""
         self._unread.clear()
         self._lines = lines
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Marks the end: no event follows."""
         self._closed = True
         self._more.set()
 
-    # -- for who reads, on the event loop -------------------------------------------------------------------------
+    # -- for readers, on the event loop ---------------------------------------------------------------------------
 
     @property
     def lines(self) -> list[bytes]:
         """The events so far, each as JSON."""
         while self._unread:
-            told = self._unread.popleft()
-            while self._pictures:  # those of this event are there by now; a thread may add more at any time
+            piece = self._unread.popleft()
+            while self._pictures:  # this event's were added before it; a thread may add more at any time
                 self._show(self._pictures.popleft())
-            if isinstance(told, bytes):
-                self._lines.extend(orjson.dumps(line) for line in orjson.loads(b"[%s]" % told))
+            if isinstance(piece, bytes):
+                self._lines.extend(orjson.dumps(line) for line in orjson.loads(b"[%s]" % piece))
             else:
-                self._lines.append(encode_one(len(self._lines), told))
+                self._lines.append(encode_one(len(self._lines), piece))
         return self._lines
 
     def text(self) -> bytes:
@@ -84,7 +87,7 @@ class EventBuffer:
         return joined(self.lines).text
 
     async def follow(self, first: int = 0) -> AsyncGenerator[list[bytes], None]:
-        """The events from number `first` on, as they happen, in lists of those that are there; ends after the last."""
+        """Yields the events from number `first` on, as they are added, in lists of those available; ends after the last."""
         self._followers += 1
         try:
             while True:

@@ -1,4 +1,4 @@
-"""`POST /score_group`: stored rollouts of one seed, fetched, compared as to what they are, and ranked by group judges."""
+"""`POST /score_group`: loads stored rollouts of one seed, checks that they are comparable, and ranks them by group judges."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from taskapp_kit.rollout.score.groups import GroupScored, group_judges, score_gr
 log = logging.getLogger("taskapp_kit.service")
 
 MOST_MEMBERS = 64
-"""Rollouts in one group."""
+"""The limit on rollouts in one group."""
 _SAME = {
     "app": "app",
     "environment": "environment",
@@ -37,7 +37,7 @@ _SAME = {
 
 @dataclass(slots=True)
 class Group:
-    """Rollouts of one episode's identity, ready to be scored. group_id: that all of them carry, or None."""
+    """Rollouts of one environment, split, seed and config, ready to be scored. group_id: common to all of them, or None."""
 
     spec: AppSpec
     rollout_ids: list[str]
@@ -47,9 +47,9 @@ class Group:
     group_id: str | None
 
     def score(self, models: ModelPort | None) -> dict[str, Json]:
-        """The answer of `POST /score_group`. Blocks, and runs the author's functions: call it in a thread.
+        """The response body of `POST /score_group`. Blocks, and runs the author's functions: call it in a thread.
 
-        Raises RolloutFailed at boundary `scoring` (or `timeout`) when a judge that weighs something gave no verdict.
+        Raises RolloutFailed at boundary `scoring` (or `timeout`) when a judge with weight > 0 gave no verdict.
         """
         try:
             scored = score_group(self.spec, self.trajectories, task=self.task, config=self.config, models=models)
@@ -60,7 +60,7 @@ class Group:
 
 
 def group_body(group: Group, scored: GroupScored) -> dict[str, Json]:
-    """A scored group as it is answered."""
+    """The response body for a scored group."""
     first = group.trajectories[0]
     return {
         "group_id": group.group_id,
@@ -100,15 +100,15 @@ async def load_group(
     rollout_ids: Sequence[str] | None = None,
     group_id: str | None = None,
 ) -> Group:
-    """The stored rollouts of a group: by their ids, or all that carry `group_id`.
+    """Loads the stored rollouts of a group: by their ids, or all with `group_id`.
 
-    sees: whether a rollout is one of this app that the caller may see; others are as if they were not there. listed:
-    gives those of them that fit a query, newest first.
-    Raises Unavailable without a store or a group judge; RequestError for ids that are not there, rollouts that failed,
-    fewer than two, and rollouts that are not of one environment, split, seed, config and declarations: it says which.
+    sees: whether a rollout belongs to this app and the caller may see it; others are treated as missing. listed: returns
+    those of them that match a query, newest first.
+    Raises Unavailable without a store or a group judge; RequestError for missing ids, failed rollouts, fewer than two
+    rollouts, and rollouts that differ in environment, split, seed, config or declarations: the message says in which.
     """
     if store is None:
-        raise Unavailable("/score_group needs a store, and this server keeps none.", hint="Serve with --store PATH.")
+        raise Unavailable("/score_group needs a store, and this server has none.", hint="Serve with --store PATH.")
     ids = await _ids_of(group_id, listed) if rollout_ids is None else list(rollout_ids)
     if len(set(ids)) < len(ids):
         raise _wrong("rollout_ids names a rollout twice.", "duplicate_rollout")
@@ -125,7 +125,7 @@ async def load_group(
     spec = planner.spec
     if first.spec_hash != spec.hash:
         raise _wrong(
-            "the rollouts were played by other declarations of the app than this server has (another spec hash).",
+            "the rollouts were played with other declarations of the app than this server's (another spec hash).",
             "other_declarations",
         )
     if not group_judges(spec, first.environment):
@@ -134,7 +134,7 @@ async def load_group(
         )
     instance = planner.instance(first.environment, first.split, first.seed)
     if (None if instance.task is None else row_hash(instance.task)) != first.row_hash:
-        raise _wrong("the task's row is not the one that was played.", "other_declarations")
+        raise _wrong("the task's row differs from the one that was played.", "other_declarations")
     arguments = read_config(spec.environments[first.environment], first.config).arguments
     trajectories = [await load_trajectory(store, member) for member in members]
     groups = {member.group_id for member in members}
@@ -144,7 +144,7 @@ async def load_group(
 async def _ids_of(
     group_id: str | None, listed: Callable[[RolloutQuery], Awaitable[Sequence[RolloutSummaryRow]]]
 ) -> list[str]:
-    """The group's ids, the oldest first; one more than may be in a group at most."""
+    """The group's ids, the oldest first; at most one more than the limit of a group."""
     found = await listed(RolloutQuery(group_id=group_id, limit=MOST_MEMBERS + 1))
     if not found:
         raise _wrong("there is no stored rollout with this group_id.", "no_such_group", field="group_id")
@@ -166,7 +166,7 @@ def _one_identity(members: Sequence[StoredRollout]) -> None:
 
 
 async def load_trajectory(store: Store, member: StoredRollout) -> Trajectory:
-    """A stored rollout as it was played, with its pictures and its private end state."""
+    """The trajectory of a stored rollout, with its pictures and its private end state."""
     blobs = await pictures_of(store, member)
     trajectory = fold(from_json(event, blobs) for event in member.events)
     trajectory.final_state = member.private.get("final_state")
@@ -174,14 +174,14 @@ async def load_trajectory(store: Store, member: StoredRollout) -> Trajectory:
 
 
 async def pictures_of(store: Store, member: StoredRollout) -> dict[str, bytes]:
-    """The PNG bytes, by hash, of the pictures that a stored rollout shows, as far as the store has them."""
+    """The PNG bytes, by hash, of the pictures in a stored rollout, as far as the store has them."""
     wanted: set[str] = set()
     _pictures(member.events, wanted.add)
     return {name: png for name in sorted(wanted) if (png := await store.blob(name)) is not None}
 
 
 def _pictures(events: Sequence[dict[str, Json]], found: Callable[[str], object]) -> None:
-    """The hashes of the pictures in observations."""
+    """Replaces the pictures in observations by what `found` returns for their hashes."""
     for event in events:
         shown = event["step"]["observation"] if event["kind"] == "stepped" else event.get("observation")
         for block in shown if isinstance(shown, list) else ():

@@ -1,4 +1,4 @@
-"""A rollout in flight: who requested it, its plan, and who follows it meanwhile."""
+"""A rollout in flight: its caller, its plan, and its observers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from taskapp_kit.errors import Failure
 from taskapp_kit.rollout.episode.plan import EpisodePlan
 
 Finished = RolloutResult
-"""The name under which docs/observability.md imported it from here until 2026-11-22."""
+"""Imported from here by docs/observability.md until 2026-11-22."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who requests a rollout.
+    """The caller that requests a rollout.
 
-    key_label: of the key that was used, never the key. max_in_flight: so many rollouts under this label at once, None
-    without such a bound. traceparent, tracestate: W3C trace context that came with the request. admin: may see and
-    cancel the rollouts of every key label, not only of its own.
+    key_label: of the key that was used, never the key. max_in_flight: the limit on rollouts in flight under this label,
+    None without one. traceparent, tracestate: W3C trace context of the request. admin: may see and cancel the rollouts of
+    every key label, not only of its own.
     """
 
     key_label: str | None = None
@@ -33,22 +33,22 @@ class Caller:
     admin: bool = False
 
     def may_see(self, key_label: str | None) -> bool:
-        """Whether a rollout of this key label is theirs to fetch, cancel, list, replay and compare."""
+        """Whether the caller may fetch, cancel, list, replay and compare rollouts of this key label."""
         return self.admin or (self.key_label is not None and self.key_label == key_label)
 
 
 ANYONE = Caller(admin=True)
-"""Who calls the service in its own process: the command line, a test."""
+"""The caller of a service in the same process: the command line, a test."""
 
 
 @dataclass(slots=True)
 class InFlightRollout:
     """One rollout, from its admission to its end.
 
-    recording: what a replay plays. endpoint: of the model that decides, None where none does. own: a policy in this
-    process acts in place of the named one. created_at: unix seconds. began: on the service's monotonic clock. seconds:
-    its deadline, counted from there. settling: it was played, and its result is being stored. stopped: why the server
-    ended it, when it did.
+    recording: the answers that a replay repeats. endpoint: of the policy's model, None without one. own: a policy in this
+    process replaces the named one. created_at: unix seconds. began: on the service's monotonic clock. seconds: its
+    deadline, counted from `began`. settling: it was played, and its result is being stored. stopped: why the server ended
+    it, if it did.
     """
 
     rollout_id: str
@@ -66,11 +66,11 @@ class InFlightRollout:
 
 
 RolloutObserver = Callable[[InFlightRollout, RolloutResult], None]
-"""Is called with each rollout when it is over and stored: scored, failed or cancelled. On the event loop; must not raise.
+"""Called with each rollout that has ended and is stored: scored, failed or cancelled. On the event loop; must not raise.
 
-The result's numbers cost nothing; `events` and `trajectory` may decode what a worker process sent.
+Reading the result's numbers is cheap; `events` and `trajectory` may decode data from a worker process.
 """
 
 
 Listener = Callable[[Event], None]
-"""Is called with each event of a rollout as it happens; must not raise."""
+"""Called with each event of a rollout as it happens; must not raise."""

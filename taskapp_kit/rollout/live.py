@@ -1,7 +1,7 @@
-"""Rollouts that somebody joins, follows or fetches later: by their Idempotency-Key, by their id.
+"""Rollouts that clients can join, follow or fetch later, by Idempotency-Key or by id.
 
-Each is a task of its own, a `TrackedRollout`; its result is stored with the coordinator, so that it is found again for
-24 h, by another process of the same store too.
+Each is a task of its own, a `TrackedRollout`. The coordinator stores its result, so that it can be found for 24 h, also by
+another process with the same store.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from taskapp_kit.store.idempotency_memory import MemoryIdempotencyStore
 log = logging.getLogger("taskapp_kit.service")
 
 POLL_SECONDS = (0.05, 0.5)
-"""How often a rollout that another process plays is looked at: at first, and in the long run."""
-BROKEN_KEPT = 1000
-"""So many rollouts that ended without anything that could be settled (a full disk) are remembered with their error."""
+"""The first and the longest pause between two checks of a rollout that another process plays."""
+MAX_BROKEN = 1000
+"""The number of rollouts without a result (after a full disk, for example) whose error is remembered."""
 CLOSING_SECONDS = 5.0
 
 T = TypeVar("T")
 
 
 class LiveRollouts:
-    """All of them in this process. Use it on the service's event loop; call `close` before the service's.
+    """The tracked rollouts of this process. Use it on the service's event loop; call `close` before the service's.
 
-    coordinator: where tickets are kept; that of the service's store when absent, else this process's memory.
+    coordinator: stores the idempotency records; by default that of the service's store, else this process's memory.
     """
 
     def __init__(self, service: Service, coordinator: IdempotencyStore | None = None) -> None:
@@ -68,60 +68,61 @@ class LiveRollouts:
         detached: bool = False,
         followed: bool = False,
     ) -> TrackedRollout:
-        """A rollout for this request: a new one, or the one that runs or ran under its key. Does not wait.
+        """Starts a rollout for this request, or returns the one that runs or ran under its key. Does not wait.
 
-        body: the request as it was sent, which with the same key has to be the same. detached: it goes on when nobody
-        waits for it. followed: somebody follows from the start, so that no event may wait for others to be told with.
-        Raises IdempotencyKeyReused; further refusals come out of `TrackedRollout.admitted`.
+        body: the request as sent, which must be equal for an equal key. detached: it continues without subscribers.
+        followed: a client follows from the start, so events are sent at once and not in batches. Raises
+        IdempotencyKeyReused; `TrackedRollout.admitted` raises other refusals.
         """
         fingerprint = hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
         app = self._service.spec.name
-        key = None if idempotency_key is None else _whose(app, caller.key_label, idempotency_key)
+        key = None if idempotency_key is None else _scoped_key(app, caller.key_label, idempotency_key)
         if key is not None and key in self._by_key:
             known, live = self._by_key[key]
-            if not live.leaving:  # what is cancelled gives nobody a result: a repetition is played anew
+            if not live.cancelled:  # a cancelled rollout has no result, so a repetition is played again
                 if known != fingerprint:
                     raise _reused()
                 live.detached = live.detached or detached
                 return live
-        ticket = IdempotencyRecord(uuid.uuid4().hex, fingerprint, self._service.clock.now(), key, caller.key_label, app)
-        live = self._made(detached=detached)
+        record = IdempotencyRecord(uuid.uuid4().hex, fingerprint, self._service.clock.now(), key, caller.key_label, app)
+        live = self._new(detached=detached)
         if key is not None:
             self._by_key[key] = (fingerprint, live)
-        self._undertake(live, self._play(live, request, caller, ticket, followed), key, followed=followed)
+        self._start_task(live, self._play(live, request, caller, record, followed), key, followed=followed)
         return live
 
     async def find(self, rollout_id: str, caller: Caller, *, with_events: bool = False) -> TrackedRollout | None:
-        """The rollout of this id, under way or over, with a ticket or stored; None for one that the caller may not see.
+        """The rollout with this id, running or ended, with an idempotency record or only stored; None if there is none.
 
-        with_events: those of one that is over are wanted too. Raises StoreError.
+        A rollout that the caller may not see counts as none. with_events: loads the events of an ended one, too. Raises
+        StoreError.
         """
         found = None if rollout_id in self._by_id else await self._coordinator.look(rollout_id)
         live = self._by_id.get(rollout_id)
         if live is not None:
             return live if caller.may_see(live.key_label) else None
-        if found is not None and not self._is_for(found.ticket, caller):
+        if found is not None and not self._visible(found.ticket, caller):
             return None
         broken = rollout_id in self._broken and found is not None and found.state == "running"
-        if found is None or found.state == "lost" or broken:  # it may be stored all the same, only never settled
+        if found is None or found.state == "lost" or broken:  # it may be stored although it was never settled
             live = await self._stored(rollout_id, caller, with_events=with_events) or self._broken.get(rollout_id)
             if live is not None:
                 return live if caller.may_see(live.key_label) else None
         if found is None:
             return None
-        live = self._made(detached=True)
+        live = self._new(detached=True)
         live.admit(found.ticket)
         if found.state == "running":
             self._by_id[rollout_id] = live
-            self._undertake(live, self._watch(live, found))
+            self._start_task(live, self._watch(live, found))
             return live
         over = self._shared(found)
-        del found  # an answer of its own, which may be large; what follows waits
-        await self._told(live, over, with_events=with_events)
+        del found  # it has a copy of the answer, which may be large and is not needed while the next line waits
+        await self._deliver(live, over, with_events=with_events)
         return live
 
     async def _stored(self, rollout_id: str, caller: Caller, *, with_events: bool) -> TrackedRollout | None:
-        """A rollout that is over and has no ticket (any more). One is read at a time: each may be large."""
+        """An ended rollout without an idempotency record. One is read at a time, because each may be large."""
         async with self._reading:
             over = self._over.get(rollout_id)
             if over is None:
@@ -134,20 +135,20 @@ class LiveRollouts:
                 self._over[rollout_id] = over
         if not caller.may_see(over.key_label):
             return None
-        live = self._made(detached=True)
+        live = self._new(detached=True)
         live.admit(IdempotencyRecord(rollout_id, "", 0.0, key_label=over.key_label))
-        await self._told(live, over, with_events=with_events)
+        await self._deliver(live, over, with_events=with_events)
         return live
 
-    def _is_for(self, ticket: IdempotencyRecord, caller: Caller) -> bool:
-        """Whether it is a ticket of this app that the caller may see."""
-        return ticket.app in (None, self._service.spec.name) and caller.may_see(ticket.key_label)
+    def _visible(self, record: IdempotencyRecord, caller: Caller) -> bool:
+        """Whether the record belongs to this app and the caller may see it."""
+        return record.app in (None, self._service.spec.name) and caller.may_see(record.key_label)
 
-    def _made(self, *, detached: bool) -> TrackedRollout:
+    def _new(self, *, detached: bool) -> TrackedRollout:
         return TrackedRollout(EventBuffer(self._service.show_pictures), detached=detached)
 
     async def close(self) -> None:
-        """Ends what still runs and lets go of the coordinator."""
+        """Cancels running rollouts and closes the coordinator."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -155,12 +156,12 @@ class LiveRollouts:
         await self._coordinator.close()
 
     async def settled(self) -> None:
-        """Waits until all that ended is settled: after `Service.drain`, and not for what other processes play."""
-        waiting = [live.task for live in self._by_id.values() if live.task is not None and live.here]
+        """Waits until the ended rollouts of this process are settled. Call it after `Service.drain`."""
+        waiting = [live.task for live in self._by_id.values() if live.task is not None and live.is_local]
         if waiting:
             await asyncio.wait(waiting, timeout=CLOSING_SECONDS)
 
-    def _undertake(
+    def _start_task(
         self,
         live: TrackedRollout,
         work: Coroutine[Any, Any, StoredResult],
@@ -171,8 +172,8 @@ class LiveRollouts:
         async def run() -> None:
             try:
                 live.settle(await work)
-            except BaseException as error:  # it belongs to those who wait
-                known = live.rollout_id and (live.detached or followed)  # somebody was told its id, and may come back
+            except BaseException as error:  # raised to the subscribers
+                known = live.rollout_id and (live.detached or followed)  # a client has its id and may ask for it again
                 if known and not isinstance(error, asyncio.CancelledError):
                     self._remember_broken(live, error)
                 live.fail(error)
@@ -195,79 +196,79 @@ class LiveRollouts:
     def _remember_broken(self, live: TrackedRollout, error: BaseException) -> None:
         log.warning("rollout ended without a result rollout_id=%s error=%s", live.rollout_id, type(error).__name__)
         self._broken[live.rollout_id] = live
-        if len(self._broken) > BROKEN_KEPT:
+        if len(self._broken) > MAX_BROKEN:
             self._broken.popitem(last=False)
 
     async def _play(
-        self, live: TrackedRollout, request: RolloutRequest, caller: Caller, ticket: IdempotencyRecord, followed: bool
+        self, live: TrackedRollout, request: RolloutRequest, caller: Caller, record: IdempotencyRecord, followed: bool
     ) -> StoredResult:
         self._service.store_state.check()
-        while (found := await self._write(partial(self._coordinator.claim, ticket))) is not None:
+        while (found := await self._write(partial(self._coordinator.claim, record))) is not None:
             own = self._by_id.get(found.ticket.rollout_id)
-            if own is not None and own.leaving:
+            if own is not None and own.cancelled:
                 await own.ended()
                 continue
-            if found.ticket.fingerprint != ticket.fingerprint:
+            if found.ticket.fingerprint != record.fingerprint:
                 raise _reused()
             live.admit(found.ticket)
             if running := found.state == "running":
                 found = await self._until_over(found)
             if found is not None and not (running and (found.settled is None or _of_cancelled(found.settled))):
                 over = self._shared(found)
-                del found  # an answer of its own, which may be large; what follows waits
-                return await self._told(live, over, with_events=True)
-            # its holder died, cancelled it, or let go of the key: it is ours to play
+                del found  # it has a copy of the answer, which may be large and is not needed while the next line waits
+                return await self._deliver(live, over, with_events=True)
+            # its owner died, cancelled it, or released the key: this process plays it
         began = False
         try:
-            course = await self._service.admit(request, caller=caller, rollout_id=ticket.rollout_id)
+            in_flight = await self._service.admit(request, caller=caller, rollout_id=record.rollout_id)
             began = True
-            live.admit(ticket)
-            live.here = True
-            self._by_id[ticket.rollout_id] = live
-            rollout = await self._service.run(course, tell=live.journal, prompt=followed, written=True)
-            settled = StoredResult(ticket.rollout_id, answer=answer_bytes(rollout), events=self._events_of(live))
+            live.admit(record)
+            live.is_local = True
+            self._by_id[record.rollout_id] = live
+            rollout = await self._service.run(in_flight, tell=live.event_buffer, prompt=followed, written=True)
+            settled = StoredResult(record.rollout_id, answer=answer_bytes(rollout), events=self._events_of(live))
         except RolloutFailed as error:
-            settled = StoredResult(ticket.rollout_id, failure=error.failure, events=self._events_of(live))
+            settled = StoredResult(record.rollout_id, failure=error.failure, events=self._events_of(live))
         except asyncio.CancelledError:
-            await asyncio.shield(self._let_go(live, ticket, began=began))
+            await asyncio.shield(self._settle_cancelled(live, record, began=began))
             raise
         except BaseException:
-            await self._coordinator.release(ticket.rollout_id)
+            await self._coordinator.release(record.rollout_id)
             raise
-        live.keep()
-        # what was cancelled has no result that a repetition could give
+        live.begin_settling()
+        # a cancelled rollout has no result for a repetition, so its key is freed
         settle = partial(self._coordinator.settle, settled, free_key=_of_cancelled(settled))
         await asyncio.shield(self._write(settle))
         return settled
 
     async def _write(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Writes tickets; where they lie in the service's store, a failure is the store's, and is probed by a ticket."""
+        """Writes records. A failure of records in the service's store is a failure of the store, with `_probe` as its probe."""
         return await (self._service.store_state.write(write, again=self._probe) if self._in_store else write())
 
     async def _probe(self) -> None:
-        ticket = IdempotencyRecord(uuid.uuid4().hex, "probe", self._service.clock.now(), app=self._service.spec.name)
-        await self._coordinator.claim(ticket)
-        await self._coordinator.release(ticket.rollout_id)
+        record = IdempotencyRecord(uuid.uuid4().hex, "probe", self._service.clock.now(), app=self._service.spec.name)
+        await self._coordinator.claim(record)
+        await self._coordinator.release(record.rollout_id)
 
-    async def _let_go(self, live: TrackedRollout, ticket: IdempotencyRecord, *, began: bool) -> None:
+    async def _settle_cancelled(self, live: TrackedRollout, record: IdempotencyRecord, *, began: bool) -> None:
         if not began:
-            await self._coordinator.release(ticket.rollout_id)
+            await self._coordinator.release(record.rollout_id)
             return
-        failure = _failure_told(live.journal) or cancellation()
-        settled = StoredResult(ticket.rollout_id, failure=failure, events=self._events_of(live))
+        failure = _cancellation_in(live.event_buffer) or cancellation()
+        settled = StoredResult(record.rollout_id, failure=failure, events=self._events_of(live))
         await self._coordinator.settle(settled, free_key=True)
         live.settle(settled)
 
     def _events_of(self, live: TrackedRollout) -> bytes | None:
-        """The events, where no store has them."""
-        return live.journal.text() if self._service.store is None else None
+        """The events for the coordinator; None with a store, which has them."""
+        return live.event_buffer.text() if self._service.store is None else None
 
     async def _watch(self, live: TrackedRollout, found: Claim) -> StoredResult:
-        """A rollout that another process plays."""
+        """Waits for a rollout that another process plays."""
         again = await self._until_over(found)
         if again is None:
             raise RolloutFailed(_lost(), rollout_id=found.ticket.rollout_id)
-        return await self._told(live, self._shared(again), with_events=True)
+        return await self._deliver(live, self._shared(again), with_events=True)
 
     async def _until_over(self, found: Claim) -> Claim | None:
         pause, longest = POLL_SECONDS
@@ -279,7 +280,7 @@ class LiveRollouts:
         return again
 
     def _shared(self, found: Claim) -> EndedRollout:
-        """The result of a rollout that is over, the same object for all who read it now."""
+        """The result of an ended rollout, one object for all concurrent readers."""
         rollout_id = found.ticket.rollout_id
         over = self._over.get(rollout_id)
         if over is None:
@@ -288,20 +289,20 @@ class LiveRollouts:
             )
         return over
 
-    async def _told(self, live: TrackedRollout, over: EndedRollout, *, with_events: bool) -> StoredResult:
-        """Gives what came of a rollout that is over to a caller who asks only now."""
+    async def _deliver(self, live: TrackedRollout, over: EndedRollout, *, with_events: bool) -> StoredResult:
+        """Settles `live` with the result of a rollout that had already ended."""
         live.replayed = True
         live.shared = over
         if with_events:
             async with over.loading:
                 if over.lines is None:
                     over.lines = await self._lines_of(over.settled)
-            live.journal.load(over.lines)
+            live.event_buffer.load(over.lines)
         live.settle(over.settled)
         return over.settled
 
     async def _lines_of(self, settled: StoredResult) -> list[bytes]:
-        """The events of a rollout that is over, each as JSON."""
+        """The events of an ended rollout, each as JSON."""
         events = settled.events
         if events is None and self._service.store is not None:
             stored = await self._service.store.load(settled.rollout_id)
@@ -309,15 +310,15 @@ class LiveRollouts:
         return [orjson.dumps(event) for event in orjson.loads(events or b"[]")]
 
 
-def _whose(app: str, label: str | None, key: str) -> str:
-    """Two callers, and two apps of one store, may have the same key; each has its own rollouts under it."""
+def _scoped_key(app: str, label: str | None, key: str) -> str:
+    """The stored form of an Idempotency-Key, distinct for each app and key label, so that equal keys do not collide."""
     return hashlib.sha256(f"{app}\n{label or ''}\n{key}".encode()).hexdigest()
 
 
 def _reused() -> IdempotencyKeyReused:
     return IdempotencyKeyReused(
         "This Idempotency-Key was used with another request body.",
-        hint="Send the very same body to have the same rollout again, or give each request a key of its own.",
+        hint="Send an identical body to get the same rollout again, or use a new key for each request.",
     )
 
 
@@ -325,9 +326,9 @@ def _of_cancelled(settled: StoredResult) -> bool:
     return settled.failure is not None and settled.failure.boundary == "cancelled"
 
 
-def _failure_told(journal: EventBuffer) -> Failure | None:
-    """The cancellation as its last event tells it, so that stream, store and answer say the same."""
-    last = orjson.loads(journal.lines[-1]) if journal.lines else {}
+def _cancellation_in(event_buffer: EventBuffer) -> Failure | None:
+    """The cancellation's failure from the last event, so that stream, store and answer agree."""
+    last = orjson.loads(event_buffer.lines[-1]) if event_buffer.lines else {}
     if last.get("kind") != "failed" or last["boundary"] != "cancelled":
         return None
     return Failure("cancelled", last["code"], last["message"], last["hint"], last["error_id"])

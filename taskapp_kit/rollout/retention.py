@@ -1,4 +1,4 @@
-"""Old rollouts are removed from the store while the server runs, where `TASKAPP_STORE_KEEP` says how many stay."""
+"""Removes old rollouts from the store while the server runs, as `TASKAPP_STORE_KEEP` says."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from taskapp_kit.rollout.service import Service
 log = logging.getLogger("taskapp_kit.store")
 
 PRUNE_SECONDS = 3600.0
-"""Between two prunings; the first comes when the server starts."""
+"""The pause between two prunings; the first runs when the server starts."""
 DAY_SECONDS = 86_400.0
 
 
 def retention_of(service: Service, keep: str | None) -> Retention | None:
-    """What prunes the service's store; None when everything is kept. Raises Unavailable for a store that cannot prune."""
+    """The retention of the service's store; None without `keep`. Raises Unavailable for a store that cannot prune."""
     if keep is None or service.store is None:
         return None
     if not isinstance(service.store, PrunableStore):
@@ -30,7 +30,7 @@ def retention_of(service: Service, keep: str | None) -> Retention | None:
 
 
 class Retention:
-    """Removes this app's older rollouts. keep: `30d` keeps those of the last 30 days, `N` the newest N."""
+    """Removes this app's older rollouts. keep: `30d` retains those of the last 30 days, `N` the newest N."""
 
     def __init__(self, store: PrunableStore, app: str, keep: str, clock: Clock) -> None:
         self._store = store
@@ -45,12 +45,12 @@ class Retention:
         self._task = asyncio.create_task(self._hourly(), name="taskapp-store-pruning")
 
     async def prune(self) -> int:
-        """Prunes once; how many rollouts were removed. Raises StoreError."""
+        """Prunes once and returns the number of removed rollouts. Raises StoreError."""
         before = None if self._days is None else self._clock.now() - self._days * DAY_SECONDS
         return await self._store.prune(self._app, before=before, keep=self._newest)
 
     async def close(self) -> None:
-        """Ends it."""
+        """Stops pruning."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -65,6 +65,6 @@ class Retention:
                     log.info("pruned rollouts=%d", removed)
             except StoreError as error:
                 log.warning("old rollouts were not removed: %s", error)
-            except Exception:  # a plugin's own fault
+            except Exception:  # an error of a store plugin
                 log.exception("old rollouts were not removed")
             await asyncio.sleep(PRUNE_SECONDS)

@@ -1,8 +1,8 @@
-"""Whether the store keeps what it is given. While the last write to it failed, nothing new is played.
+"""Tracks whether writes to the store succeed. While the last write failed, new rollouts are refused.
 
-A rollout costs minutes and model calls, and one that cannot be kept is not answered. So after a write that failed new
-rollouts are refused before they are played, and the write itself is tried again, alone, every PROBE_SECONDS: a full disk
-takes a small probe and still refuses a rollout. A rollout whose first answer was `store_failed` may so be kept later.
+A rollout costs minutes and model calls, and one that cannot be stored gets no answer. So after a failed write new rollouts
+are refused before they are played, and the same write is retried, alone, every PROBE_SECONDS: a smaller probe may succeed
+on a full disk where a rollout fails. A rollout that was answered with `store_failed` may therefore be stored later.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from taskapp_kit.errors import Saturated, StoreError, StoreRefusal
 log = logging.getLogger("taskapp_kit.store")
 
 PROBE_SECONDS = 2.0
-"""Between the end of one attempt to write again and the beginning of the next; also what `Retry-After` says."""
+"""The pause between two attempts to write again; also the value of `Retry-After`."""
 
 T = TypeVar("T")
 Write = Callable[[], Awaitable[Any]]
 
 
 class StoreState:
-    """The state of one store, as its writes show it. Use it on one event loop; call `close` before the store's."""
+    """The state of one store by the results of its writes. Use it on one event loop; call `close` before the store's."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -42,22 +42,22 @@ class StoreState:
         return self._failing_since is not None
 
     def to_json(self) -> dict[str, Json]:
-        """For `/health`: failing; since when, in unix seconds, else null; how many writes failed since the start."""
+        """For `/health`: failing; since when, in unix seconds, else null; the number of failed writes since the start."""
         return {"failing": self.failing, "since": self._failing_since, "failures": self._failures}
 
     def check(self) -> None:
         """Raises Saturated while the last write failed."""
         if self.failing:
             raise Saturated(
-                "The store cannot keep rollouts now, so nothing was played; the server's log says why.",
+                "The store cannot store rollouts now, so nothing was played; the server's log says why.",
                 code="store_failing",
                 retry_after_seconds=round(PROBE_SECONDS),
             )
 
     async def write(self, write: Callable[[], Awaitable[T]], *, again: Write | None = None) -> T:
-        """The result of `write`. After a StoreError, `again` (by default `write`) is tried until it succeeds.
+        """Calls `write` and returns its result. After a StoreError, `again` (by default `write`) is retried in the background.
 
-        A StoreRefusal concerns one rollout and says nothing against the store. Raises what `write` raises.
+        A StoreRefusal concerns one rollout and does not mean that the store fails. Raises what `write` raises.
         """
         try:
             result = await write()
@@ -70,7 +70,7 @@ class StoreState:
         return result
 
     async def close(self) -> None:
-        """Ends the attempts to write again."""
+        """Stops the attempts to write again."""
         probing, self._probing = self._probing, None
         if probing is not None:
             probing.cancel()
@@ -98,13 +98,13 @@ class StoreState:
                 return
             try:
                 await self._again()
-            except StoreRefusal:  # the store answers: it is the rollout that it does not take
+            except StoreRefusal:  # the store works; it refuses this rollout only
                 pass
             except StoreError as error:
                 self._failures += 1
                 log.debug("store still failing: %s", error)
                 continue
-            except Exception:  # a plugin's own fault
+            except Exception:  # an error of a store plugin
                 self._failures += 1
                 log.exception("store still failing")
                 continue

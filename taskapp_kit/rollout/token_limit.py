@@ -1,4 +1,4 @@
-"""`safety.max_rollout_tokens`: what one rollout's models have read and written, looked at before each call."""
+"""`safety.max_rollout_tokens`: counts the tokens of one rollout's models and checks the limit before each call."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from taskapp_kit.contract.trajectory import Decision
 from taskapp_kit.rollout.policy.history import EstimatedTokens, characters_of
 
 MAX_ROLLOUT_TOKENS = "max_rollout_tokens"
-"""The stop reason of a rollout whose models may be asked nothing more."""
+"""The stop reason of a rollout that reached its token limit."""
 
 
 class TokenMeter:
-    """The tokens of one rollout: prompt and completion of the policy's model and of those that the environment asks.
+    """The tokens of one rollout: prompt and completion of the policy's model and of the environment's models.
 
-    As the endpoint counted them, else estimated from the characters. Judges are not counted: they are asked when the
-    episode is over. The last call may go beyond `limit`; no call begins when it is reached.
+    The endpoint's counts are used, else an estimate from the characters. Judges are not counted, since they are called
+    after the episode. The last call may exceed `limit`; no call begins once it is reached.
     """
 
     def __init__(self, limit: int) -> None:
@@ -30,7 +30,7 @@ class TokenMeter:
             raise PolicyStops(MAX_ROLLOUT_TOKENS, self.limit)
 
     def count(self, body: dict[str, Json], reply: ChatReply) -> None:
-        """Adds one call: the body that was sent, and what came back."""
+        """Adds the tokens of one call."""
         self.spent += reply.tokens or self._estimate.tokens(_characters(body) + characters_of(reply.message))
 
 
@@ -41,7 +41,7 @@ def _characters(body: dict[str, Json]) -> int:
 
 
 class MeteredPolicy:
-    """A policy whose model is asked within a limit of tokens."""
+    """A policy whose model calls have a token limit."""
 
     def __init__(self, policy: RemotePolicy, meter: TokenMeter) -> None:
         self.name = policy.name
@@ -56,20 +56,20 @@ class MeteredPolicy:
         return self._asked
 
     def read(self, reply: ChatReply) -> Decision:
-        """What the model decided."""
+        """The reply as a Decision."""
         self._meter.count(self._asked, reply)
         return self._policy.read(reply)
 
 
 class MeteredPort:
-    """Models that are asked from the environment's thread within a limit of tokens."""
+    """A `ModelPort` for the environment's thread, with a token limit."""
 
     def __init__(self, models: ModelPort, meter: TokenMeter) -> None:
         self._models = models
         self._meter = meter
 
     def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
-        """One answer. Raises PolicyStops when the limit is reached, and what `ModelPort.ask` raises."""
+        """Requests a reply. Raises PolicyStops when the limit is reached, and what `ModelPort.ask` raises."""
         self._meter.check()
         reply = self._models.ask(role, body)
         self._meter.count(body, reply)

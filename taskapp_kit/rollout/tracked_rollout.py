@@ -1,4 +1,4 @@
-"""One rollout that several may wait for and follow; a plain one belongs to the request that asked for it."""
+"""A rollout that several clients can wait for and follow."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from taskapp_kit.rollout.event_buffer import EventBuffer
 
 
 class Subscriber:
-    """Somebody waits for a rollout. When the last one leaves, it is cancelled: after `grace_seconds`, unless one comes."""
+    """A client that waits for a rollout.
+
+    When the last subscriber leaves, the rollout is cancelled after `grace_seconds`, unless another one subscribes.
+    """
 
     def __init__(self, live: TrackedRollout, grace_seconds: float) -> None:
         self._live: TrackedRollout | None = live
         self._grace_seconds = grace_seconds
 
     def leave(self) -> None:
-        """Does not wait any longer. A second call does nothing."""
+        """Ends the subscription. A second call does nothing."""
         live, self._live = self._live, None
         if live is not None:
             live._left(self._grace_seconds)
@@ -28,10 +31,10 @@ class Subscriber:
 
 @dataclass(eq=False)
 class EndedRollout:
-    """What came of a rollout that is over: one object for all who read it at the same time.
+    """The result of an ended rollout, one object for all concurrent readers.
 
-    key_label: of the key that asked for it. lines: its events as JSON, with_events: its answer with them; None until one
-    of the readers wants them.
+    key_label: of the key that requested it. lines: its events as JSON. with_events: its answer with the events. Both are
+    None until a reader requests them.
     """
 
     settled: StoredResult
@@ -42,19 +45,19 @@ class EndedRollout:
 
 
 class TrackedRollout:
-    """One rollout as those see it who wait for it.
+    """A rollout with its events, its result and its subscribers.
 
-    rollout_id, key_label: known once it is admitted. created_at: unix seconds. journal: its events. here: this process
-    plays it. replayed: it was over before it was asked for. detached: it goes on when nobody waits. shared: the result,
-    when it is shared with others who read it.
+    rollout_id, key_label: known once it is admitted. created_at: unix seconds. is_local: this process plays it. replayed: it
+    had ended before this request. detached: it continues without subscribers. shared: the result, when other readers
+    share it.
     """
 
-    def __init__(self, journal: EventBuffer, *, detached: bool = False) -> None:
+    def __init__(self, event_buffer: EventBuffer, *, detached: bool = False) -> None:
         self.rollout_id = ""
         self.created_at = 0.0
         self.key_label: str | None = None
-        self.journal = journal
-        self.here = False
+        self.event_buffer = event_buffer
+        self.is_local = False
         self.replayed = False
         self.shared: EndedRollout | None = None
         self.detached = detached
@@ -62,47 +65,47 @@ class TrackedRollout:
         self._loop = asyncio.get_running_loop()
         self._admitted = asyncio.Event()
         self._over: asyncio.Future[StoredResult] = self._loop.create_future()
-        self._over.add_done_callback(_looked_at)
-        self._seats = 0
-        self._leaving = False
-        self._keeping = False
-        self._patience_ends = 0.0
-        self._alone: asyncio.TimerHandle | None = None
+        self._over.add_done_callback(_retrieve)
+        self._subscribers = 0
+        self._cancelled = False
+        self._settling = False
+        self._grace_ends = 0.0
+        self._cancel_timer: asyncio.TimerHandle | None = None
 
-    # -- for who plays it -----------------------------------------------------------------------------------------
+    # -- for the task that plays it -------------------------------------------------------------------------------
 
-    def admit(self, ticket: IdempotencyRecord) -> None:
-        """It has an id, and can be found by it."""
-        self.rollout_id, self.created_at, self.key_label = ticket.rollout_id, ticket.created_at, ticket.key_label
+    def admit(self, record: IdempotencyRecord) -> None:
+        """Sets its id, under which it can now be found."""
+        self.rollout_id, self.created_at, self.key_label = record.rollout_id, record.created_at, record.key_label
         self._admitted.set()
 
-    def keep(self) -> None:
-        """It was played to its end, and that is being settled: too late to cancel it."""
-        self._keeping = True
+    def begin_settling(self) -> None:
+        """Marks that its result is being stored, so that it can no longer be cancelled."""
+        self._settling = True
 
     def settle(self, settled: StoredResult) -> None:
-        """It is over."""
+        """Ends it with a result."""
         if not self._over.done():
             self._over.set_result(settled)
         self._ended()
 
     def fail(self, error: BaseException) -> None:
-        """It is over, and nothing came of it that could be settled."""
+        """Ends it with an error, without a result."""
         if not self._over.done():
-            if isinstance(error, asyncio.CancelledError):  # of its task: those who wait are not cancelled
+            if isinstance(error, asyncio.CancelledError):  # its task was cancelled, not its subscribers
                 error = RolloutFailed(cancellation(), rollout_id=self.rollout_id)
             self._over.set_exception(error)
         self._ended()
 
     def _ended(self) -> None:
         self._admitted.set()
-        self.journal.close()
+        self.event_buffer.close()
 
-    # -- for who waits --------------------------------------------------------------------------------------------
+    # -- for subscribers ------------------------------------------------------------------------------------------
 
     @property
     def over(self) -> bool:
-        """Nothing more will happen."""
+        """Whether it has ended."""
         return self._over.done()
 
     @property
@@ -112,64 +115,64 @@ class TrackedRollout:
         return len(self._over.result().answer or b"") if done else 0
 
     @property
-    def leaving(self) -> bool:
-        """It was cancelled: over, or about to be. Nobody new should join it."""
-        return self._leaving
+    def cancelled(self) -> bool:
+        """Whether it was cancelled, even if it has not ended yet. New requests must not join it."""
+        return self._cancelled
 
-    def attend(self, grace_seconds: float = 0.0) -> Subscriber:
-        """A seat; as long as somebody has one the rollout is not cancelled for want of an audience."""
-        self._seats += 1
-        if self._alone is not None:
-            self._alone.cancel()
+    def subscribe(self, grace_seconds: float = 0.0) -> Subscriber:
+        """Adds a subscriber. A rollout with a subscriber is not cancelled for lack of clients."""
+        self._subscribers += 1
+        if self._cancel_timer is not None:
+            self._cancel_timer.cancel()
         return Subscriber(self, grace_seconds)
 
     async def admitted(self) -> None:
-        """Waits until the rollout is under way. Raises what `Service.admit` raises, or IdempotencyKeyReused."""
+        """Waits until the rollout is admitted. Raises what `Service.admit` raises, or IdempotencyKeyReused."""
         await self._admitted.wait()
         if not self.rollout_id:
             await asyncio.shield(self._over)
 
     async def result(self, seconds: float | None = None) -> StoredResult | None:
-        """What came of it; None when that is not known after `seconds`. Raises what broke on the way to be settled."""
+        """Waits for the result; None after `seconds` without one. Raises the error of a rollout without a result."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(self._over)
         return None
 
     async def ended(self) -> None:
-        """Waits until it is over, whatever came of it."""
+        """Waits until it has ended, with or without a result."""
         await asyncio.wait((self._over,))
 
     def cancel(self) -> None:
-        """Ends it now."""
-        if self.task is not None and not self.over and not self._keeping:
-            self._leaving = True
+        """Cancels it, unless its result is already being stored."""
+        if self.task is not None and not self.over and not self._settling:
+            self._cancelled = True
             self.task.cancel()
 
     def _left(self, grace_seconds: float) -> None:
-        """Whoever left last but may come back within a longer grace is waited for too."""
-        self._seats -= 1
+        """Removes a subscriber. The longest grace of all former subscribers applies."""
+        self._subscribers -= 1
         now = self._loop.time()
-        self._patience_ends = max(self._patience_ends, now + grace_seconds)
-        if self._seats == 0 and not self.detached and not self.over:
-            if self._patience_ends > now:
-                self._alone = self._loop.call_at(self._patience_ends, self._cancel_if_alone)
+        self._grace_ends = max(self._grace_ends, now + grace_seconds)
+        if self._subscribers == 0 and not self.detached and not self.over:
+            if self._grace_ends > now:
+                self._cancel_timer = self._loop.call_at(self._grace_ends, self._cancel_if_unsubscribed)
             else:
-                self._cancel_if_alone()
+                self._cancel_if_unsubscribed()
 
-    def _cancel_if_alone(self) -> None:
-        if self._seats == 0 and not self.detached:
+    def _cancel_if_unsubscribed(self) -> None:
+        if self._subscribers == 0 and not self.detached:
             self.cancel()
 
 
-def _looked_at(future: asyncio.Future[StoredResult]) -> None:
-    """Whoever waited may have gone; asyncio need not complain of an error that nobody took."""
+def _retrieve(future: asyncio.Future[StoredResult]) -> None:
+    """Retrieves the error, because asyncio logs errors that are never retrieved."""
     if not future.cancelled():
         future.exception()
 
 
 def cancellation() -> Failure:
-    """Of a rollout whose audience has gone."""
+    """The failure of a rollout without clients, or one that a client cancelled."""
     return Failure(
         "cancelled",
         "cancelled",

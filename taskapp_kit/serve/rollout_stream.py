@@ -36,7 +36,7 @@ class EventStream(EventStreamResponse):
     def __init__(
         self,
         live: TrackedRollout,
-        seat: Subscriber,
+        subscriber: Subscriber,
         *,
         first: int = 0,
         headers: Headers | None = None,
@@ -44,7 +44,7 @@ class EventStream(EventStreamResponse):
     ) -> None:
         super().__init__(self._frames(), headers=headers, alive_seconds=alive_seconds)
         self._live = live
-        self._seat = seat
+        self._subscriber = subscriber
         self._first = first
         self._peer = Peer()
 
@@ -60,19 +60,19 @@ class EventStream(EventStreamResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._peer.holds(None, 0)
-            self._seat.leave()
+            self._subscriber.leave()
 
     async def _frames(self) -> AsyncGenerator[Iterable[bytes], None]:
         live, number = self._live, self._first
-        async with aclosing(live.journal.follow(number)) as events:
+        async with aclosing(live.event_buffer.follow(number)) as events:
             async for lines in events:
-                self._peer.holds(live.journal.lines, sum(map(len, lines)) + live.answer_bytes)
+                self._peer.holds(live.event_buffer.lines, sum(map(len, lines)) + live.answer_bytes)
                 frames = (encode_frame(number + place, _kind(line), line) for place, line in enumerate(lines))
                 yield (piece for frame in frames for piece in frame)
                 number += len(lines)
                 self._peer.holds(None, 0)
         # a client that has more events than there are has received the result, too
-        if self._first <= len(live.journal.lines):
+        if self._first <= len(live.event_buffer.lines):
             frame = await self._last(number)
             self._peer.holds(frame[1], len(frame[1]))
             yield frame

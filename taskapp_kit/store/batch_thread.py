@@ -1,4 +1,4 @@
-"""A thread with a connection of its own that does small jobs on the database: all that wait, in one transaction.
+"""A thread with its own connection that runs small database jobs, all waiting ones in one transaction.
 
 As with the rollouts (`group_commit.py`) the jobs that arrive while one transaction is flushed make the next one, so many
 at once share a flush, and a single one does not wait.
@@ -22,14 +22,14 @@ from taskapp_kit.store.database import Driver, SqlDatabase
 T = TypeVar("T")
 
 MOST_AT_ONCE = 128
-"""Jobs in one transaction at most."""
+"""The limit on jobs in one transaction."""
 
 Job = Callable[[Driver], T]
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A job that waits for its turn. prepare: makes the job, without the write lock. writes: it needs that lock."""
+    """A queued job. prepare: makes the job, without the write lock. writes: whether it needs that lock."""
 
     prepare: Callable[[], Job[Any]]
     writes: bool
@@ -38,13 +38,13 @@ class _Waiting:
 
 
 class BatchThread:
-    """Does jobs in the order in which they arrive; in one transaction, neighbours that have an `order` are sorted by it.
-    So servers that write the same rows at once wait for each other without a deadlock.
+    """Runs jobs in the order of arrival; in one transaction, neighbouring jobs with an `order` are sorted by it.
+    The order prevents deadlocks between servers that write the same rows at the same time.
 
     A job is run again when its transaction failed, or when it is unknown whether its commit succeeded; so it must be
     harmless to run it twice.
 
-    A job that raises StoreError is refused alone, and what it wrote until then stands; so it writes nothing before.
+    A job that raises StoreError is refused alone. What it wrote before is not undone, so it must raise before it writes.
     """
 
     def __init__(self, database: SqlDatabase, thread_name: str) -> None:
@@ -56,13 +56,13 @@ class BatchThread:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=thread_name)
 
     def do(self, job: Job[T], *, writes: bool = True, order: str | None = None) -> asyncio.Future[T]:
-        """The result of `job`, which is done even when its caller is cancelled. Raises StoreError."""
+        """Runs `job` and returns its result. The job runs even if its caller is cancelled. Raises StoreError."""
         return asyncio.shield(self.do_prepared(lambda: job, writes=writes, order=order))
 
     def do_prepared(
         self, prepare: Callable[[], Job[T]], *, writes: bool = True, order: str | None = None
     ) -> asyncio.Future[T]:
-        """The same, where making the job is work too, for which the write lock is not held. The caller shields the future."""
+        """Like `do`, for a job whose preparation does not need the write lock. The caller shields the future."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_retrieve)
         with self._lock:
@@ -73,7 +73,7 @@ class BatchThread:
         return future
 
     async def stop(self) -> None:
-        """Does what waits, then closes the connection and ends the thread."""
+        """Runs the queued jobs, then closes the connection and ends the thread."""
         try:
             await asyncio.shield(asyncio.wrap_future(self._thread.submit(self._forget_connection)))
         finally:
@@ -99,14 +99,14 @@ class BatchThread:
             )
 
     def _done(self, prepared: Sequence[tuple[_Waiting, Job[Any]]]) -> list[Any]:
-        """One outcome for each: the result of the job, or a StoreError."""
+        """Runs the jobs; returns one outcome for each, the result or a StoreError."""
         try:
             return self._database.persist(lambda: self._attempt(prepared))
         except StoreError as refusal:
             return [refusal] * len(prepared)
         except Exception as fault:
             if len(prepared) > 1 and not self._database.strikes_all(fault):
-                # One of them may be what is too large for the disk: each gets its own answer.
+                # One of them may be too large for the disk, so each is tried alone and has its own outcome.
                 return [outcome for one in prepared for outcome in self._done([one])]
             return [self._explained(fault, any(one.writes for one, _ in prepared))] * len(prepared)
 
@@ -132,7 +132,7 @@ class BatchThread:
         return self._database.explain(fault, "write" if writes else "read")
 
     def _forget_connection(self) -> None:
-        """After a fault the next job begins on a new connection."""
+        """Closes the connection after a fault; the next job opens a new one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(*self._database.faults):
@@ -172,6 +172,6 @@ def _resolve(results: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:
-    """The caller may have been cancelled; asyncio is not to log an error that nobody retrieved."""
+    """Retrieves the error, because asyncio logs errors that a cancelled caller does not retrieve."""
     if not future.cancelled():
         future.exception()

@@ -1,4 +1,4 @@
-"""What the store refuses rather than change, and rather than keep: JSON that would not come back equal; keys."""
+"""Checks of values before they are stored: refuses JSON that would not be read back equal, and API keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from taskapp_kit.contract.content import Json, has_surrogate
 from taskapp_kit.errors import StoreRefusal
 
 DEEPEST = 250
-"""Nesting beyond which the JSON writer refuses."""
+"""The nesting limit of the JSON writer."""
 
 _STRICT = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
@@ -26,14 +26,14 @@ _ALLOWED_IN_QUERY = frozenset({"cid"})
 
 
 class Inexact(ValueError):
-    """A value would not come back from the store as it went in. The message names the place and what is there."""
+    """A value would not be read back from the store equal. The message names its path and what it is."""
 
 
 def exact_json(value: Json, name: str) -> bytes:
-    """`value` as JSON that reads back equal to it, bytes in UTF-8. Raises Inexact, naming the place under `name`.
+    """`value` as JSON that reads back equal to it, bytes in UTF-8. Raises Inexact, naming the path under `name`.
 
-    The writer alone is not enough: it turns NaN into null and tuples into lists without a word. Reading back what was
-    written and comparing costs about as much as one look at each value in Python, and leaves no gap.
+    The writer alone is not enough: it silently turns NaN into null and tuples into lists. Reading the result back and
+    comparing costs about as much as checking each value in Python, and misses nothing.
     """
     try:
         written = orjson.dumps(value, option=_STRICT)
@@ -94,7 +94,7 @@ def exact_int(value: Any, name: str) -> int:
 
 
 def exact_float(value: Any, name: str, *, optional: bool) -> float | None:
-    """A number column's value as a finite float; SQLite would keep NaN as NULL. Raises Inexact."""
+    """A number column's value as a finite float; SQLite would store NaN as NULL. Raises Inexact."""
     if type(value) is float:
         if value - value != 0.0:
             raise Inexact(f"{name} is {value}, which is not a finite number")
@@ -109,12 +109,12 @@ def exact_float(value: Any, name: str, *, optional: bool) -> float | None:
 
 
 def refuse_keys(policy: Mapping[str, Json], rollout_id: str) -> None:
-    """The second wall before the store: raises StoreRefusal when `policy` has a place where keys are put.
+    """Raises StoreRefusal when `policy` has a field that holds a key, as a second check before the store.
 
-    The first wall is whoever makes the rollout: only allow-listed fields reach `policy`. What gets past it is a bug
-    of the kit, and a rollout that is refused loudly is better than a key on disk. Looked at are the names of
-    the fields, whether or not they look secret, and addresses (user:password@, a query other than `cid`). What a policy
-    does (`action`, `actions`) is not looked into. The sentence names the field, never its value.
+    The first check is an allow-list of the fields of `policy`. A field that gets past it is a bug of the kit, and refusing
+    the rollout is better than a key on disk. Checked are the names of the fields, whether or not they look secret, and
+    addresses (user:password@, a query other than `cid`); a policy's actions (`action`, `actions`) are not. The message
+    names the field, never its value.
     """
     for name, value in policy.items():
         if not value or name in ("action", "actions"):
@@ -126,8 +126,8 @@ def refuse_keys(policy: Mapping[str, Json], rollout_id: str) -> None:
             found = "is an address with a user name, a password or a query"
         if found:
             raise StoreRefusal(
-                f"rollout {rollout_id!r} was not kept: policy.{name} {found}, and keys are never stored.",
-                hint=f"Leave policy.{name} out of what is handed to the store.",
+                f"rollout {rollout_id!r} was not stored: policy.{name} {found}, and keys are never stored.",
+                hint=f"Leave out policy.{name} before you save the rollout.",
             )
 
 

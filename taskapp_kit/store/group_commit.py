@@ -1,7 +1,7 @@
-"""The one thread that writes, and group commit: whatever waits is written in one transaction.
+"""Group commit: one thread writes all waiting rollouts in one transaction.
 
-While one transaction is being flushed to the disk, more rollouts arrive; they make the next one. So 16 in flight share
-one flush, and a single one waits for nobody.
+While one transaction is flushed to the disk, more rollouts arrive and form the next one. So 16 in flight share one flush,
+and a single one does not wait.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.errors import StoreError
 
 MOST_AT_ONCE = 128
-"""Rollouts in one transaction at most, so that the first of them need not wait for thousands."""
+"""The limit on rollouts in one transaction, so that the first of them does not wait for thousands."""
 
 Outcome = StoreError | None
 Job = tuple[StoredRollout, "asyncio.Future[None]"]
 
 
 class GroupCommit:
-    """Runs `commit(rollouts) -> one outcome for each` in a thread of its own. Nobody who waits for it is left hanging.
+    """Runs `commit(rollouts) -> one outcome for each` in a thread of its own. Every waiting caller gets an outcome.
 
-    `place` is how sentences call the store.
+    place: the store's name in messages.
     """
 
     def __init__(self, commit: Callable[[Sequence[StoredRollout]], Sequence[Outcome]], place: str) -> None:
@@ -34,7 +34,7 @@ class GroupCommit:
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._waiting: set[asyncio.Future[None]] = set()
         self._stopped = False
-        # A daemon: a program that forgets to close its store can still end, and what was answered is on disk.
+        # A daemon, so that a program which does not close its store can still end; answered rollouts are on disk.
         self._thread = threading.Thread(target=self._run, name="taskapp-store-writer", daemon=True)
         self._thread.start()
 
@@ -48,14 +48,14 @@ class GroupCommit:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
         self._queue.put((rollout, future))
-        # First in the queue, then the look: a thread that ends says so first and then sees to everyone who waits.
+        # Queue first, then check: a thread that ends sets `_stopped` first and then answers all waiting callers.
         if self._stopped or not self._thread.is_alive():
             self._waiting.discard(future)
             raise self._gone()
         await future
 
     def stop(self) -> None:
-        """Writes what is waiting, then ends the thread. Blocks."""
+        """Writes the waiting rollouts, then ends the thread. Blocks."""
         self._queue.put(None)
         self._thread.join()
 
@@ -72,7 +72,7 @@ class GroupCommit:
             self._set_results([(future, self._gone()) for future in list(self._waiting)])
 
     def _take(self) -> list[Job] | None:
-        """Waits for a job; answers with all that are there by then. None when the writer is to stop."""
+        """Waits for a job; returns all available ones. None when the thread has to stop."""
         job = self._queue.get()
         if job is None:
             return None
@@ -88,25 +88,25 @@ class GroupCommit:
             pass
         return batch
 
-    def _set_results(self, told: Sequence[tuple[asyncio.Future[None], Outcome]]) -> None:
+    def _set_results(self, settled: Sequence[tuple[asyncio.Future[None], Outcome]]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[None], Outcome]]] = {}
-        for future, outcome in told:
+        for future, outcome in settled:
             by_loop.setdefault(future.get_loop(), []).append((future, outcome))
         for loop, results in by_loop.items():
-            with suppress(RuntimeError):  # of a loop that is closed: nobody waits there any more
+            with suppress(RuntimeError):  # the loop is closed, so no caller waits there
                 loop.call_soon_threadsafe(_resolve, results)
-        self._waiting.difference_update(future for future, _ in told)
+        self._waiting.difference_update(future for future, _ in settled)
 
     def _gone(self) -> StoreError:
         return StoreError(
-            f"the store {self._place} is closed or its writing thread has ended; the rollout was not kept.",
+            f"the store {self._place} is closed or its writing thread has ended; the rollout was not stored.",
             hint="Restart the server.",
         )
 
     def _unexpected(self, fault: Exception) -> StoreError:
         error = StoreError(
-            f"the store {self._place} could not write: {type(fault).__name__}; the rollout was not kept.",
-            hint="This is a fault of taskapp-kit: please report it with the traceback from the log.",
+            f"the store {self._place} could not write: {type(fault).__name__}; the rollout was not stored.",
+            hint="This is a bug in taskapp-kit: please report it with the traceback from the log.",
         )
         error.__cause__ = fault
         return error

@@ -1,15 +1,15 @@
 """Idempotency records: one algorithm for records in SQL, in a modal.Dict, and in memory.
 
-A claim puts its record if neither its rollout id nor its idempotency key is there. Otherwise it reads who has the key. A
-rollout that runs, or that has a result, is what the claim returns. A record that is lost, expired, or gave up its key is
-taken over: the claim puts its own record once more, now in the place of exactly the record that it saw. Of several
-claims that do so at once one succeeds, and the others read on.
+A claim puts its record if neither its rollout id nor its idempotency key exists. Otherwise it reads the record that has the
+key, and returns it if its rollout runs or has a result. A record that is lost or expired, or that gave up its key, is taken
+over: the claim puts its own record again, now in place of exactly the record that it read. Of several concurrent claims
+one succeeds, and the others read again.
 
-Whoever claimed a record owns it until it is settled or released, and renews its lease meanwhile. A record without a
+The process that claimed a record owns it until it is settled or released, and renews its lease meanwhile. A record without a
 result, whose lease ran out or whose owner certainly died, is lost. An owner that was only slow may still settle its
 record after a takeover: the key stays with the new rollout, and both have run. No lease can prevent that.
 
-The three stores say how a record is put, read, and written, and how an owner shows that it is alive.
+The three stores implement how a record is put, read, and written, and how an owner shows that it is alive.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ State = Literal["running", "lost", "settled"]
 
 
 class StoredEntry(Protocol):
-    """A record as a store has it."""
+    """A stored record."""
 
     @property
     def ticket(self) -> IdempotencyRecord:
@@ -62,9 +62,9 @@ Entry = TypeVar("Entry", bound=StoredEntry)
 
 
 class LeasedIdempotencyStore(ABC, Generic[Entry]):
-    """An `IdempotencyStore`. Use it on one event loop.
+    """The algorithm of an `IdempotencyStore`. Use it on one event loop.
 
-    place: what sentences call the store. log: where failing renewals are reported. lease_seconds: how long a lease
+    place: the store's name in messages. log: where failing renewals are reported. lease_seconds: how long a lease
     lasts. renew_seconds: how often the leases of all owned records are renewed; None where no lease is needed.
     owner: a name of its own for each store that claims, drawn at the first claim, so that processes that were restored
     from one memory snapshot are not the same owner.
@@ -202,7 +202,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
         return Claim(entry.ticket, state, await self._result(entry) if state == "settled" else None)
 
     def _is_current(self, ticket: IdempotencyRecord) -> bool:
-        """Whether it is younger than RECORD_SECONDS, and not from a future that only a wrong clock can have written."""
+        """Whether it is younger than RECORD_SECONDS, and not from the future (written by a wrong clock)."""
         age_seconds = self._clock.now() - ticket.created_at
         return -RECORD_SECONDS <= age_seconds < RECORD_SECONDS
 
@@ -217,7 +217,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
             await asyncio.sleep(seconds)
             if not self._owned and idle:
                 continue
-            idle = not self._owned  # once more after the last, so that one that could not be settled is lost soon
+            idle = not self._owned  # once more after the last, so that a record that could not be settled is lost soon
             try:
                 await self._renew()
                 failing = False
@@ -254,7 +254,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
             hint="Send the request again.",
         )
 
-    # -- what a store says -----------------------------------------------------------------------------------------
+    # -- to be implemented by a store ------------------------------------------------------------------------------
 
     @abstractmethod
     async def _put_if_absent(self, ticket: IdempotencyRecord, over: Entry | None) -> Entry | None:
@@ -286,12 +286,12 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
 
     @abstractmethod
     async def _renew(self) -> None:
-        """Renews the leases of all that is owned. Raises StoreError."""
+        """Renews the leases of all owned records. Raises StoreError."""
 
     @abstractmethod
     async def _give_up(self, rollout_ids: list[str]) -> None:
         """Ends the leases of these records, which were owned until now. Raises StoreError."""
 
     async def _close(self) -> None:
-        """Lets go of connections and memory."""
+        """Releases connections and memory."""
         return

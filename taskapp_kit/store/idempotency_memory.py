@@ -17,14 +17,14 @@ log = logging.getLogger("taskapp_kit.service")
 LIMIT_BYTES = 256 * 2**20
 """How many bytes of results are stored, compressed."""
 RECORD_BYTES = 1024
-"""What a settled record counts beside its answer and events, so that many small ones are bounded too."""
+"""The size counted for a settled record in addition to its answer and events, so that many small ones are bounded, too."""
 _INLINE_BYTES = 64 * 1024
-"""What is longer than this is compressed and decompressed in a thread: zlib takes some 10 ms for 1 MB."""
+"""Longer data is compressed and decompressed in a thread: zlib takes some 10 ms for 1 MB."""
 
 
 @dataclass(slots=True, eq=False)
 class MemoryEntry:
-    """A `StoredEntry`. result: None while it runs; its answer and events are compressed. size: bytes that it counts."""
+    """A `StoredEntry`. result: None while it runs; its answer and events are compressed. size: its counted bytes."""
 
     ticket: IdempotencyRecord
     owner: str
@@ -41,7 +41,7 @@ class MemoryEntry:
 class MemoryIdempotencyStore(LeasedIdempotencyStore[MemoryEntry]):
     """An `IdempotencyStore` in memory. When results exceed `limit_bytes`, those that were settled first are removed.
 
-    Here a record runs or is settled; it is never lost, for its owner would be too. So there is no lease.
+    A record is never lost before its owner, which is this process, so there is no lease.
     """
 
     def __init__(self, clock: Clock, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -55,7 +55,7 @@ class MemoryIdempotencyStore(LeasedIdempotencyStore[MemoryEntry]):
 
     @property
     def stored_bytes(self) -> int:
-        """What settled records take, in bytes."""
+        """The size of settled records in bytes."""
         return self._stored_bytes
 
     async def _put_if_absent(self, ticket: IdempotencyRecord, over: MemoryEntry | None) -> MemoryEntry | None:

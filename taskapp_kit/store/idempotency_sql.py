@@ -1,6 +1,6 @@
-"""Idempotency records in the table `tickets`, beside the rollouts, for all processes that serve one database.
+"""Idempotency records in the table `tickets`, for all processes that use one database.
 
-Of two claims the unique index on `key` decides. Each step is one transaction and holds also where others write at once.
+The unique index on `key` decides between two claims. Each step is one transaction, correct with concurrent writers.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ LEASE_SECONDS = 15.0
 RENEW_SECONDS = 5.0
 """How often an owner renews its leases."""
 PURGE_SECONDS = 3600.0
-"""Expired records are removed with the first claim, and with one when this long has passed since."""
+"""Expired records are removed at the first claim, and again at a claim after this time."""
 PURGED_AT_ONCE = 100
-"""Records removed in one transaction, so that no write waits long for it."""
+"""The limit on records removed in one transaction, so that no write waits long for it."""
 
 
 class IdempotencyRow(NamedTuple):
@@ -101,7 +101,7 @@ _BY_ID = (
 _ANY = IdempotencyStatements(
     by_id=_BY_ID,
     by_key=_BY_ID.replace("WHERE rollout_id", "WHERE key"),
-    # Only from the record that was seen: it may have been renewed or settled, or the key taken, since.
+    # Only from the record that was read: it may have been renewed or settled since, or its key taken.
     free_key="UPDATE tickets SET key = NULL WHERE rollout_id = ? AND key = ? AND lease_until = ? "
     "AND COALESCE(settled_at, -1) = ?",
     insert="INSERT INTO tickets (rollout_id, fingerprint, created_at, key, key_label, app, holder, process, lease_until) "
@@ -184,7 +184,7 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
         await self._jobs.stop()
 
     def _purge_some(self) -> None:
-        """Removes records that expired, or are from a future that a wrong clock wrote: some now, the others next."""
+        """Removes some of the records that are expired or from the future (written by a wrong clock)."""
 
         def then(purged: asyncio.Future[int]) -> None:
             if purged.cancelled() or self._closed:
@@ -217,11 +217,11 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
                 if self._put_before(same_id.row, ticket):
                     return None
                 raise self._duplicate(ticket.rollout_id)
-            # its key was given up just now
+            # its key was given up meanwhile
         raise self._contended(ticket.rollout_id)
 
     def _put_before(self, row: IdempotencyRow, ticket: IdempotencyRecord) -> bool:
-        """Whether this very claim was written before: a job is repeated when its commit lost the connection."""
+        """Whether this claim was already written: a job is repeated when the connection is lost at its commit."""
         written = (row.rollout_id, row.fingerprint, row.created_at, row.key, row.holder, row.settled_at)
         return written == (ticket.rollout_id, ticket.fingerprint, ticket.created_at, ticket.key, self.owner, None)
 

@@ -1,4 +1,4 @@
-"""Schema changes: how tables that an older release wrote become those of today."""
+"""Migrations: bring tables that an older release created up to date."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy.types import TypeEngine
 from taskapp_kit.errors import StoreError
 
 Migration = tuple[str, Callable[[Connection], None]]
-"""A name and what it does. A name that was released never changes and is never removed."""
+"""A name and a function. A released name never changes and is never removed."""
 
 
 def applied_table(name: str, metadata: MetaData, name_type: TypeEngine[str] | None = None) -> Table:
@@ -27,8 +27,8 @@ def applied_table(name: str, metadata: MetaData, name_type: TypeEngine[str] | No
 def apply_migrations(connection: Connection, applied: Table, what: str, migrations: Sequence[Migration]) -> list[str]:
     """Applies the migrations, oldest first, that are not in `applied`, inside the caller's transaction.
 
-    what: the subject of an error's sentence. Returns the names of those that it applied. Raises StoreError where a newer
-    release has applied others.
+    what: the database's name in messages. Returns the names of those that it applied. Raises StoreError if a newer release
+    has applied others.
     """
     if applied.name not in inspect(connection).get_table_names():
         applied.create(connection)
@@ -37,7 +37,7 @@ def apply_migrations(connection: Connection, applied: Table, what: str, migratio
     if newer:
         raise StoreError(
             f"{what} was written by a newer taskapp-kit: it has the schema change {newer[-1]!r}, and this release knows "
-            f"them up to {migrations[-1][0]!r}. Nothing in it was touched.",
+            f"them up to {migrations[-1][0]!r}. Nothing in it was changed.",
             hint="Upgrade taskapp-kit, or give another store.",
         )
     fresh = [(name, step) for name, step in migrations if name not in known]

@@ -1,4 +1,4 @@
-"""From an address (`sqlite:///path`, `postgresql://…`, a path, `memory`) to an open store."""
+"""Opens a store by its address: `sqlite:///path`, `postgresql://…`, a path, `memory`."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from taskapp_kit.contract.protocols import Store
 from taskapp_kit.errors import ConfigError, StoreError, Unavailable
 
 KNOWN = "sqlite:///PATH, a bare PATH, postgresql://USER:PASSWORD@HOST/DATABASE, memory, none"
-"""The addresses that this release understands, as a sentence lists them."""
+"""The addresses that this release accepts, for messages."""
 
 _MEANT_FOR_POSTGRES = re.compile(r"^postgres(ql)?(\+\w+)?:|(^|\s)(host|dbname|user|password)\s*=", re.IGNORECASE)
-"""A bare path like this is libpq's other way of writing, or lacks a slash: no file is to be named after a password."""
+"""Such a bare path is libpq's key-value form, or an address that lacks a slash; it may contain a password."""
 
 
 def open_store(url: str, *, create: bool = True) -> Store:
-    """Opens the store at `url`, creating file, directories or tables when they are not there. Blocks: for the start.
+    """Opens the store at `url` and creates missing files, directories or tables. Blocks: call it at the start.
 
-    create: False refuses a SQLite file that is not there, for those who only read.
+    create: False refuses a missing SQLite file, for callers that only read.
 
     `sqlite:///rel/path.db`, `sqlite:////abs/path.db` or a bare path: a SQLite file. `postgresql://…`: a database that
-    any number of servers may share (extra `postgres`). `memory`: kept until the process ends. `none` is the caller's
-    word for "no store" and is refused here: pass None where a store is expected. Another scheme is looked for among the
+    any number of servers may share (extra `postgres`). `memory`: lost when the process ends. `none` means "no
+    store" in settings and is refused here: pass None where a store is expected. Other schemes are searched for in the
     installed plugins (entry points of the group `taskapp_kit.stores`, named after the scheme, each a function of the
     address).
 
-    Raises ConfigError for an address that says nothing to us, Unavailable when the extra is not installed, StoreError
-    when the place cannot be used. No message repeats an address: it may hold a password.
+    Raises ConfigError for an unknown address, Unavailable when the extra is not installed, StoreError when the store
+    cannot be opened. No message repeats an address, since it may contain a password.
     """
     url = url.strip()
     if not url:
         raise ConfigError("the store's address is empty.", hint=f"Give one of: {KNOWN}.")
     if url.lower() == "none":
         raise ConfigError(
-            "the store address 'none' means that nothing is kept; there is nothing to open.",
+            "the store address 'none' means that nothing is stored; there is nothing to open.",
             hint="Pass None instead of a store.",
         )
     if url.lower() in ("memory", ":memory:"):
@@ -89,7 +89,7 @@ def _postgres(scheme: str, url: str) -> Store:
         )
     try:
         import psycopg  # noqa: F401
-    except ImportError:  # also when it is there and finds no libpq
+    except ImportError:  # also when it is installed but finds no libpq
         raise Unavailable(
             "a store in Postgres needs the package psycopg, which is not installed.",
             hint="pip install 'taskapp-kit[postgres]'",

@@ -9,10 +9,9 @@ from taskapp_kit.store.sql import SAVE_SECONDS, SqlStore
 class PostgresStore(SqlStore):
     """A `Store` in the database at `address` (`postgresql://user:password@host:port/database?sslmode=…`).
 
-    Opening makes the tables that are not there; blocks. statement_seconds: how long the server may take for a
-    statement. retry_seconds: how long a lost connection is tried to be had again before callers are told.
-    save_seconds: how long a save waits for a lock that another session holds.
-    Raises ConfigError for an address that cannot be read, StoreError when the database cannot be used.
+    Opening creates missing tables and blocks. statement_seconds: the limit on a statement. retry_seconds: how long to try
+    to reconnect a lost connection before an error is raised. save_seconds: how long a save waits for a lock that another
+    session holds. Raises ConfigError for an invalid address, StoreError when the database cannot be used.
     """
 
     def __init__(

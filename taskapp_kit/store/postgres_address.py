@@ -1,4 +1,4 @@
-"""A Postgres address, read strictly: what cannot be read without doubt is refused, and no sentence repeats any of it."""
+"""Strict parsing of Postgres addresses: ambiguous ones are refused, and no message contains a part of one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _ENCODE = "A user name or password writes / ? # @ : and % as %2F %3F %23 %40 %3A
 
 
 def read_address(address: str, options: frozenset[str]) -> URL:
-    """The address for SQLAlchemy's psycopg dialect. `options`: what may stand after `?`. Raises ConfigError.
+    """The address for SQLAlchemy's psycopg dialect. options: the names allowed after `?`. Raises ConfigError.
 
-    With a `/`, `?`, `#` or second `@` unescaped in the password, readers disagree about where the host begins, and the
-    one that is wrong shows a part of the password as the host. So such an address is refused.
+    With an unescaped `/`, `?`, `#` or second `@` in the password, parsers disagree about where the host begins, and a wrong
+    one would show a part of the password as the host. So such an address is refused.
     """
     _, _, rest = address.partition("://")
     authority, path = rest, ""
@@ -46,7 +46,7 @@ def read_address(address: str, options: frozenset[str]) -> URL:
 
 
 def place_of(url: URL) -> str:
-    """How sentences call it: host, port and database, without user, password and options."""
+    """The database's name in messages: host, port and database, without user, password and options."""
     host = url.host or url.query.get("host") or "this machine"
     port = f":{url.port}" if url.port else ""
     database = url.database or url.query.get("dbname") or ""

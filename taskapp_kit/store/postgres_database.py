@@ -1,7 +1,7 @@
-"""Connections to one Postgres database: few, bounded in every wait, and made anew when they are lost.
+"""Connections to one Postgres database: few, with a limit on every wait, and reopened when they are lost.
 
-Nothing is left in a session (no prepared statement, no SET that outlives its transaction), so a pooler that hands out a
-connection for each transaction, as PgBouncer and the poolers of serverless Postgres do, may stand between.
+Nothing is left in a session (no prepared statement, no SET that outlives its transaction), so poolers in transaction mode,
+such as PgBouncer and those of serverless Postgres, can be used.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from taskapp_kit.store.schema import METADATA, ROLLOUTS, migrate
 T = TypeVar("T")
 
 POOL_SIZE = 3
-"""One that writes and two that read; the idempotency records have one more."""
+"""One connection that writes and two that read; the idempotency records have one more."""
 CONNECT_SECONDS = 10
 STATEMENT_SECONDS = 30.0
-"""How long the server may take for one statement, and how long it is waited for when it says nothing at all."""
+"""The limit on one statement, and on the wait for a server that does not answer at all."""
 LOCK_SECONDS = 10.0
 CHECK_SECONDS = 3600.0
 RETRY_SECONDS = 10.0
-"""How long a lost connection is tried to be had again, before what waits is told."""
+"""How long to try to reconnect a lost connection before waiting callers get an error."""
 OPENING = 0x7461736B_61707001
-"""The advisory lock under which the tables are made: servers that start at once take turns."""
+"""The advisory lock for creating the tables, so that servers that start at the same time do it one after the other."""
 
 _FIRST_SCHEMA = """
 SELECT nspname FROM unnest(string_to_array(current_setting('search_path'), ',')) WITH ORDINALITY AS path (name, place)
 JOIN pg_namespace ON nspname = replace(trim(BOTH ' "' FROM name), '$user', current_user) ORDER BY place LIMIT 1
 """
-"""Of the user's search_path the first schema that exists, whether or not the user may use it."""
+"""Selects the first existing schema of the user's search_path, whether or not the user may use it."""
 
 _OPTIONS = frozenset(option.keyword.decode() for option in pq.Conninfo.get_defaults()) - {"password"}
 _DEFAULTS: dict[str, Any] = {
@@ -55,7 +55,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 class PostgresDatabase(SqlDatabase):
-    """The database at `address`, its tables made or brought up to date. Blocks. Raises ConfigError, StoreError.
+    """The database at `address`. Creates or migrates its tables; blocks. Raises ConfigError, StoreError.
 
     statement_seconds, retry_seconds: see STATEMENT_SECONDS, RETRY_SECONDS.
     """
@@ -69,7 +69,7 @@ class PostgresDatabase(SqlDatabase):
         url = read_address(address, _OPTIONS)
         self.place = place_of(url)
         self.begin = _beginning(statement_seconds)
-        # The server is heard first when a statement takes too long; this is for one that says nothing.
+        # The server's own timeout ends a slow statement first; this limit is for a server that does not answer.
         self._patience_seconds = statement_seconds + min(5.0, statement_seconds)
         self._retry_seconds = retry_seconds
         self._lost_since: float | None = None
@@ -82,7 +82,7 @@ class PostgresDatabase(SqlDatabase):
             pool_size=POOL_SIZE,
             max_overflow=0,
             pool_timeout=CONNECT_SECONDS + statement_seconds,
-            hide_parameters=True,  # an error's text never holds what was being stored
+            hide_parameters=True,  # an error's text must not contain stored data
             use_native_hstore=False,
         )
         event.listen(self.writer, "do_connect", self._connected)
@@ -103,13 +103,13 @@ class PostgresDatabase(SqlDatabase):
             raise error from None
 
     def connect(self) -> Driver:
-        """A connection of the driver's own, outside the pool; who asks for it closes it."""
+        """Opens a driver's connection outside the pool, which the caller closes."""
         held = self.writer.raw_connection()
         held.detach()
         return cast(Driver, held.dbapi_connection)
 
     def in_transaction(self, connection: Driver) -> bool:
-        """Whether a transaction was begun on it that can still be rolled back."""
+        """Whether the connection has an open transaction that can be rolled back."""
         held = cast(BoundedConnection, connection)
         if held.closed:
             return False
@@ -123,11 +123,11 @@ class PostgresDatabase(SqlDatabase):
             yield
 
     def explain(self, fault: Exception, doing: str) -> StoreError:
-        """A sentence for what was raised while `doing` (open, read, write); the cause stays untold."""
+        """The StoreError for an exception while `doing` (open, read, write), without its cause."""
         return explain(fault, self.place, doing)
 
     def strikes_all(self, fault: Exception) -> bool:
-        """Whether the server is away or slow. Else one of them may be what cannot be written."""
+        """Whether the server is unreachable or slow. Else the fault may concern one of several rollouts only."""
         state = getattr(getattr(fault, "orig", fault), "sqlstate", None) or ""
         return is_lost(fault) or state in ("57014", "55P03", "25006", "42501", "42P01")
 
@@ -136,9 +136,9 @@ class PostgresDatabase(SqlDatabase):
         return is_locked(fault)
 
     def persist(self, work: Callable[[], T]) -> T:
-        """What `work` makes, on a new connection when the old one is lost, for up to `retry_seconds` of an outage.
+        """Calls `work` and returns its result; repeats it on a new connection for up to `retry_seconds` of an outage.
 
-        When the outage is older one new connection is tried, so that those who wait are told soon.
+        In a longer outage only one new connection is tried, so that waiting callers get an error soon.
         """
         tries = 0
         while True:
@@ -154,12 +154,12 @@ class PostgresDatabase(SqlDatabase):
                 return made
 
     def findings(self, connection: Connection) -> list[str]:
-        """Settings of the server under which a power failure may lose what was answered."""
+        """Settings of the server with which a power failure may lose answered rollouts."""
         _driver_of(connection).patience_seconds = CHECK_SECONDS
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = {int(CHECK_SECONDS * 1000)}")
         shown = {name: connection.exec_driver_sql(f"SHOW {name}").scalar() for name in ("fsync", "full_page_writes")}
         return [
-            f"the server's {name} is off: a power failure may lose what was answered, and more"
+            f"the server's {name} is off: a power failure may lose answered rollouts, and more"
             for name, value in shown.items()
             if value != "on"
         ]
@@ -169,7 +169,7 @@ class PostgresDatabase(SqlDatabase):
         return func.json_array_elements_text(cast_to(ROLLOUTS.c.blob_hashes, JSON)).table_valued("value")
 
     def hold_pictures(self, connection: Connection) -> None:
-        """Until the transaction ends, no other one that keeps or looks for pictures is under way."""
+        """Locks the pictures: until the transaction ends, no other one writes or looks for pictures."""
         connection.exec_driver_sql("LOCK TABLE blobs IN ACCESS EXCLUSIVE MODE")
 
     def size_bytes(self, connection: Connection) -> int:
@@ -191,10 +191,10 @@ class PostgresDatabase(SqlDatabase):
             self._lost_since = now
         return (
             tries == 1 or now - self._lost_since < self._retry_seconds
-        )  # the first may only have found an old one cut
+        )  # the first may only have found an old connection closed
 
     def _connected(self, dialect: Any, record: Any, arguments: Any, named: dict[str, Any]) -> Any:
-        """Instead of the driver's own way of connecting."""
+        """Replaces the driver's own function for connecting."""
         connection = BoundedConnection.connect(*arguments, **named)
         connection.patience_seconds = self._patience_seconds
         connection.adapters.register_dumper(str, _AnyText)
@@ -207,7 +207,7 @@ class PostgresDatabase(SqlDatabase):
         connection.exec_driver_sql(self.begin)
 
     def _lacking_rights(self) -> str:
-        """The SQL after which this user can open the store; empty when that cannot be found out."""
+        """The SQL that would allow this user to open the store; empty when it cannot be determined."""
         with suppress(*self.faults), self.writer.connect() as connection, connection.begin():
             user, schema = connection.exec_driver_sql("SELECT current_user, current_schema()").one()
             if schema is None:  # it has no USAGE on those of its search_path
@@ -238,7 +238,7 @@ class PostgresDatabase(SqlDatabase):
 
 
 def _changes(connection: Connection, place: str) -> str:
-    """What `migrate` would run to bring the tables up to date, as SQL; nothing is changed."""
+    """The SQL that `migrate` would run to bring the tables up to date; changes nothing."""
     statements = []
 
     def instead(
@@ -263,7 +263,7 @@ def _driver_of(connection: Connection) -> BoundedConnection:
 
 
 def _beginning(statement_seconds: float) -> str:
-    """One message to the server. Whatever the server's or the user's own settings are, these hold until the commit."""
+    """The statements that begin a transaction. Their settings override the server's and the user's until the commit."""
     return (
         "BEGIN ISOLATION LEVEL READ COMMITTED; "
         f"SET LOCAL statement_timeout = {int(statement_seconds * 1000)}; "
@@ -275,15 +275,15 @@ def _beginning(statement_seconds: float) -> str:
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """Waits for the server's answer for `patience_seconds` at most, then counts as lost.
+    """A connection that counts as lost when the server does not answer for `patience_seconds`.
 
-    The server's own timeouts say nothing when it, or the network, is stopped.
+    The server's own timeouts have no effect when it, or the network, is down.
     """
 
     patience_seconds: float = STATEMENT_SECONDS
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **named: Any) -> T:
-        """Runs psycopg's generator, which it asks again every 0.1 s while nothing comes."""
+        """Runs psycopg's generator, which is polled every 0.1 s while no data arrives."""
         return super().wait(self._bounded(gen), *args, **named)
 
     def _bounded(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
@@ -301,7 +301,7 @@ class BoundedConnection(psycopg.Connection[Any]):
             return made
 
 
-# Postgres holds any text but NUL. It is written as SUB and "0", and SUB itself as SUB and "1"; nothing else changes.
+# Postgres stores any text except NUL. NUL is written as SUB and "0", and SUB as SUB and "1"; nothing else changes.
 
 
 class _AnyText(StrDumperUnknown):

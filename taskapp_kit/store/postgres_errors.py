@@ -1,4 +1,4 @@
-"""What Postgres and psycopg raise, in sentences of our own: their texts may quote what was stored, or how to log in."""
+"""Messages for errors of Postgres and psycopg, whose own texts may quote stored data or credentials."""
 
 from __future__ import annotations
 
@@ -11,69 +11,69 @@ _LATER = "Try again in a moment."
 
 _BY_STATE = (
     ("57P01", "the server ended the connection", _LATER),
-    ("57P", "the server starts or stops just now", _LATER),
-    ("57014", "it took longer than the store waits", "Look for what holds the server up; a lock, or too little of it."),
+    ("57P", "the server is starting or stopping", _LATER),
+    ("57014", "it took longer than the store waits", "Check what delays the server: a lock, or too few resources."),
     ("55P03", "another program has held a lock for too long", "Look for a program that locks the store's tables."),
     ("40P01", "several servers waited for each other", _LATER),
     ("40", "several servers wrote the same at once", _LATER),
     ("53300", "the server has no connection left", "Allow it more connections, or put a pooler before it."),
     ("53100", "the server's disk is full", "Free some space there."),
-    ("53", "the server has not enough memory or disk", "Look at the server's log."),
-    ("54", "the rollout is larger than Postgres can hold (1 GB)", "Let the environment show less."),
+    ("53", "the server has not enough memory or disk", "Check the server's log."),
+    ("54", "the rollout is larger than Postgres can hold (1 GB)", "Make the environment's observations smaller."),
     ("25006", "it can only be read", "Give the primary server's address, or target_session_attrs=read-write."),
     ("42501", "the user may not do that", _GRANT),
-    ("42P01", "its tables are gone", "Restore them from a copy, or restart the server, which makes them anew."),
-    ("3F", "there is no schema to make the tables in", "Set the user's search_path to a schema that exists."),
-    ("3D", "there is no such database", "Create it first, or mend its name in the address."),
+    ("42P01", "its tables are gone", "Restore them from a copy, or restart the server, which creates them again."),
+    ("3F", "there is no schema to create the tables in", "Set the user's search_path to a schema that exists."),
+    ("3D", "there is no such database", "Create it first, or correct its name in the address."),
     ("28", "the user name or password was not accepted", "Check both in the address."),
     ("08", "the connection was lost", _LATER),
-    ("58", "the server's disk reported an error", "Look at the server's log."),
-    ("XX00", "the server reports damage", "Look at the server's log; restore the database from a copy."),
+    ("58", "the server's disk reported an error", "Check the server's log."),
+    ("XX00", "the server reports damage", "Check the server's log; restore the database from a copy."),
 )
 """(beginning of an SQLSTATE, what happened, what to do); the first that fits."""
 
 _BY_TEXT = (
-    (("timeout expired", "timed out"), "nobody answered there in time", "Check host, port and firewall."),
-    (("refused", "No such file"), "nobody listens there", "Check host and port, and that the server runs."),
+    (("timeout expired", "timed out"), "no server answered there in time", "Check host, port and firewall."),
+    (("refused", "No such file"), "no server listens there", "Check host and port, and that the server runs."),
     (
         ("resolve host", "translate host", "Name or service", "nodename nor servname"),
         "there is no host of that name",
         "Check the host in the address.",
     ),
-    (("starting up", "shutting down", "recovery mode"), "the server starts or stops just now", _LATER),
+    (("starting up", "shutting down", "recovery mode"), "the server is starting or stopping", _LATER),
     (("too many", "remaining connection slots"), "the server has no connection left",
      "Allow it more connections, or put a pooler before it."),
-    (("pg_hba.conf",), "the server lets this host, user or way of connecting not in", "Try sslmode=require; see pg_hba.conf."),
-    (("database", "does not exist"), "there is no such database", "Create it first, or mend its name in the address."),
+    (("pg_hba.conf",), "the server does not allow this host, user or connection type", "Try sslmode=require; see pg_hba.conf."),
+    (("database", "does not exist"), "there is no such database", "Create it first, or correct its name in the address."),
     (("authentication", "no password", "role "), "the user name or password was not accepted", "Check both in the address."),
     (("SSL", "certificate", "sslmode", "sslroot"), "TLS could not be agreed on",
      "Check sslmode and sslrootcert in the address (sslrootcert=system takes the system's authorities)."),
 )  # fmt: skip
-"""(words of libpq's text, what happened, what to do) for a connection that was not made: those have no SQLSTATE.
+"""(words of libpq's text, what happened, what to do) for failed connections, which have no SQLSTATE.
 
-With one group of words any of them fits, but a missing database is told by both of its words.
+Any word of a group matches, except that a missing database needs both of its words.
 """
 
 
 def explain(fault: Exception, place: str, doing: str) -> StoreError:
-    """A StoreError for what was raised while `doing` (open, read, write) the store at `place`; it has no cause to show."""
+    """The StoreError for an exception while `doing` (open, read, write) the store at `place`, without its cause."""
     origin = getattr(fault, "orig", None) or fault
     state, kind = _state(origin), type(origin).__name__
-    told = next((entry[1:] for entry in _BY_STATE if state.startswith(entry[0])), None)
-    if told is None and not state and isinstance(origin, psycopg.Error | OSError):
-        told = next((entry[1:] for entry in _BY_TEXT if _fits(entry[0], str(origin))), None)
-        if told is None and is_lost(origin):
-            told = ("the connection was lost", _LATER)
+    cause = next((entry[1:] for entry in _BY_STATE if state.startswith(entry[0])), None)
+    if cause is None and not state and isinstance(origin, psycopg.Error | OSError):
+        cause = next((entry[1:] for entry in _BY_TEXT if _fits(entry[0], str(origin))), None)
+        if cause is None and is_lost(origin):
+            cause = ("the connection was lost", _LATER)
     code = f" ({state})" if state else f" ({kind})"
-    if told is None:
+    if cause is None:
         return StoreError(f"could not {doing} the store {place}: {kind}{code if state else ''}.",
-                          hint="Look at the Postgres server's log.")  # fmt: skip
+                          hint="Check the Postgres server's log.")  # fmt: skip
     error = StoreRefusal if state.startswith("54") else StoreError
-    return error(f"could not {doing} the store {place}: {told[0]}{code}.", hint=told[1])
+    return error(f"could not {doing} the store {place}: {cause[0]}{code}.", hint=cause[1])
 
 
 def is_lost(fault: Exception) -> bool:
-    """Whether the connection is gone, or was not to be had: another one may do better."""
+    """Whether the connection was lost or could not be opened, so that another one may succeed."""
     origin = getattr(fault, "orig", None) or fault
     if isinstance(origin, psycopg.OperationalError | psycopg.InterfaceError):
         state = _state(origin)
@@ -82,7 +82,7 @@ def is_lost(fault: Exception) -> bool:
 
 
 def is_forbidden(fault: Exception) -> bool:
-    """Whether the user lacks a privilege. To one without USAGE on a schema it is as if there were none (3F000)."""
+    """Whether the user lacks a privilege. Without USAGE on a schema the error says that it does not exist (3F000)."""
     return _state(getattr(fault, "orig", None) or fault) in ("42501", "3F000")
 
 
@@ -92,7 +92,7 @@ def is_locked(fault: Exception) -> bool:
 
 
 def is_tangled(fault: Exception) -> bool:
-    """Whether it fell to concurrent writers, was undone whole, and may be tried again at once."""
+    """Whether a conflict with concurrent writers rolled it back, so that it may be retried at once."""
     return _state(getattr(fault, "orig", None) or fault).startswith("40")
 
 

@@ -1,4 +1,4 @@
-"""Between a `StoredRollout` and a row of the table `rollouts`."""
+"""Converts a `StoredRollout` to a row of the table `rollouts`, and back."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _FIELDS = tuple(name for name in COLUMNS if name not in _DERIVED)
 class Row:
     """A rollout ready to be written.
 
-    values: in the order of `COLUMNS`. blobs: (sha256, bytes) given with it. lacking: pictures that its events show
-    and that were not given, so the store must have them already. size: bytes of events and pictures.
+    values: in the order of `COLUMNS`. blobs: (sha256, bytes) given with it. lacking: pictures in its events that were not
+    given, so the store must already have them. size: bytes of events and pictures.
     """
 
     rollout_id: str
@@ -53,13 +53,13 @@ class Row:
 
 
 def to_row(rollout: StoredRollout) -> Row:
-    """The row of `rollout`. Raises StoreRefusal, naming the field, for what would not come back equal or is a key."""
+    """The row of `rollout`. Raises StoreRefusal, naming the field, for a key or a value that would not be read back equal."""
     try:
         return _row(rollout)
     except Inexact as fault:
         raise StoreRefusal(
-            f"rollout {rollout.rollout_id!r} was not kept: {fault}.",
-            hint="The store keeps JSON exactly or refuses it: finite numbers, 64-bit integers, valid text, str keys.",
+            f"rollout {rollout.rollout_id!r} was not stored: {fault}.",
+            hint="The store saves JSON exactly or refuses it: finite numbers, 64-bit integers, valid text, str keys.",
         ) from None
 
 
@@ -115,19 +115,19 @@ def _object(value: Any, name: str) -> str:
 
 
 def _word(value: Json) -> str | None:
-    """A column that is only searched by: what is not text stays in its JSON column alone."""
+    """The value of a column for filters only: None if it is not text, which only its JSON column stores."""
     return value if isinstance(value, str) else None
 
 
 def packed(text: bytes) -> tuple[str, bytes]:
-    """JSON as it is kept, and how: `json` as it stands, `zlib` when it is long."""
+    """The stored form of JSON, and its encoding: `json` unchanged, `zlib` when it is long."""
     if len(text) <= COMPRESS_ABOVE_BYTES:
         return "json", text
     return "zlib", zlib.compress(text, 1)
 
 
 def _pictures(events: Sequence[Json]) -> set[str]:
-    """The hashes of the pictures that recorded observations show."""
+    """The hashes of the pictures in recorded observations."""
     shown: set[str] = set()
     for event in events:
         step = event.get("step")
@@ -177,7 +177,7 @@ def unpacked(encoding: str, data: bytes) -> list[dict[str, Json]]:
 
 
 def differing(stored: Sequence[Any], new: Sequence[Any]) -> list[str]:
-    """The columns in which two rows say different things; the order of keys and the compression do not count."""
+    """The columns in which two rows differ, other than in the order of keys and the compression."""
     one, two = (dict(zip(COLUMNS, values, strict=True)) for values in (stored, new))
     return [name for name in COLUMNS if name != "events_encoding" and _meaning(name, one) != _meaning(name, two)]
 

@@ -1,8 +1,8 @@
 """The tables of stored rollouts, and their migrations. Schema v1.
 
-`rollouts` has a column for all that is filtered or sorted by, JSON text for what is only shown, and the events as one
-blob: JSON, or the same JSON under zlib (level 1) when it is longer than `COMPRESS_ABOVE_BYTES`; `events_encoding` says
-which. The small columns stand first, so that a scan does not have to read the blob.
+`rollouts` has columns for everything that is filtered or sorted by, JSON text for other fields, and the events as one
+blob: JSON, compressed by zlib (level 1) when it is longer than `COMPRESS_ABOVE_BYTES`; `events_encoding` says which. The
+small columns come first, so that a scan does not have to read the blob.
 `blobs` has each picture once, under the SHA-256 of its bytes; a rollout's pictures are listed in `blob_hashes`.
 `tickets` has the idempotency records of a day: which rollout has which Idempotency-Key, its owner, and its result.
 """
@@ -36,7 +36,7 @@ COMPRESS_ABOVE_BYTES = 4096
 
 METADATA = MetaData()
 
-# In Postgres compared byte by byte, as SQLite does: quicker, and an index outlives a change of the system's collations.
+# In Postgres compared byte by byte, as in SQLite: faster, and an index stays valid when the system's collations change.
 _WORD = String().with_variant(Text(collation="C"), "postgresql")
 
 ROLLOUTS = Table(
@@ -126,22 +126,22 @@ APPLIED = applied_table("taskapp_migrations", METADATA, _WORD)
 
 
 def first_tables(connection: Connection) -> None:
-    """`rollouts` and `blobs`, in the shape of this release."""
+    """Creates `rollouts` and `blobs` with the schema of this release."""
     METADATA.create_all(connection, tables=[ROLLOUTS, BLOBS])
 
 
 def tickets(connection: Connection) -> None:
-    """`tickets`, in the shape of this release."""
+    """Creates `tickets` with the schema of this release."""
     METADATA.create_all(connection, tables=[TICKETS])
 
 
 def observation_digest(connection: Connection) -> None:
-    """The column `rollouts.observation_digest`; null in existing rows."""
+    """Adds the column `rollouts.observation_digest`; null in existing rows."""
     _add_column(connection, ROLLOUTS.c.observation_digest)
 
 
 def listing(connection: Connection) -> None:
-    """What lists show and filter by: `rollouts.tokens`, `rollouts.cost`, `tickets.app`, and the indexes of lists."""
+    """Adds the columns and indexes of lists: `rollouts.tokens`, `rollouts.cost`, `tickets.app`."""
     for column in (ROLLOUTS.c.tokens, ROLLOUTS.c.cost, TICKETS.c.app):
         _add_column(connection, column)
     for index in sorted(ROLLOUTS.indexes, key=lambda index: str(index.name)):
@@ -149,7 +149,7 @@ def listing(connection: Connection) -> None:
 
 
 def _add_column(connection: Connection, column: Column[Any]) -> None:
-    """The column, unless its table has it already. Raises SQLAlchemyError."""
+    """Adds the column, unless its table already has it. Raises SQLAlchemyError."""
     table = column.table.name
     if column.name not in {there["name"] for there in inspect(connection).get_columns(table)}:
         added = CreateColumn(column).compile(dialect=connection.dialect)
@@ -162,19 +162,19 @@ MIGRATIONS: Sequence[Migration] = (
     ("0003_observation_digest", observation_digest),
     ("0004_listing", listing),
 )
-"""All steps from an empty file to today's schema, oldest first.
+"""All migrations from an empty database to the current schema, oldest first.
 
-Those that create a table create today's shape, so a later step checks first whether its column or index exists.
+Those that create a table create its current schema, so a later one first checks whether its column or index exists.
 """
 
 
 def migrate(
     connection: Connection, place: str, migrations: Sequence[Migration] = MIGRATIONS, *, shared: bool = False
 ) -> list[str]:
-    """Applies the migrations that the database has not yet; see `apply_migrations`.
+    """Applies missing migrations; see `apply_migrations`.
 
-    shared: tables of others may be beside ours, under other names; a file is ours alone. place: the subject of an
-    error's sentence. Raises StoreError for a database that a newer release has changed, and for one that is not ours.
+    shared: the database may also have other programs' tables; a file may not. place: the database's name in messages.
+    Raises StoreError for a database that a newer release has changed, and for one of another program.
     """
     tables = set(inspect(connection).get_table_names())
     if APPLIED.name not in tables:

@@ -1,7 +1,7 @@
-"""The store in a database that speaks SQL; `sqlite.py` and `postgres.py` say which.
+"""The store in an SQL database; `sqlite.py` and `postgres.py` choose the database.
 
-Writes go through `GroupCommit`, one transaction for all that wait. Reads run in two threads on connections of their own, so
-neither blocks the event loop, and a reader never waits for the writer.
+Writes go through `GroupCommit`, one transaction for all waiting rollouts. Reads run in two threads on their own connections,
+so neither blocks the event loop, and a reader never waits for the writer.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from taskapp_kit.store.schema import BLOBS, ROLLOUTS, TICKETS
 T = TypeVar("T")
 
 LARGEST_TRANSACTION_BYTES = 16 * 2**20
-"""Events and pictures beyond which waiting rollouts are spread over several transactions, to bound memory."""
+"""The limit on bytes of events and pictures in one transaction, to bound memory."""
 
 SAVE_SECONDS = 60.0
-"""How long a save waits for a locked database: the rollout is played and paid for, so it waits longer than others do."""
+"""How long a save waits for a locked database: longer than other calls, because the rollout was already paid for."""
 
 _ROLLOUT = select(*ROLLOUTS.columns).where(ROLLOUTS.c.rollout_id == bindparam("rollout_id"))
 _BLOB = select(BLOBS.c.bytes).where(BLOBS.c.sha256 == bindparam("sha256"))
@@ -61,7 +61,7 @@ _SUMMARY = select(*(ROLLOUTS.c[_COLUMN_OF.get(item.name, item.name)] for item in
 )
 
 PRUNED_AT_ONCE = 200
-"""Rollouts removed in one transaction, so that no save waits long for it."""
+"""The limit on rollouts removed in one transaction, so that no save waits long for it."""
 
 
 def _found_by(wanted: RolloutQuery) -> Select[Any]:
@@ -72,7 +72,9 @@ def _found_by(wanted: RolloutQuery) -> Select[Any]:
         if value is not None:
             column: ColumnElement[Any] = ROLLOUTS.c[_COLUMN_OF.get(name, name)]
             if of_few and name not in ("run_id", "group_id"):
-                column = column.concat("")  # no index has it: SQLite would else walk all rollouts of a key label
+                column = column.concat(
+                    ""
+                )  # disables the index: SQLite would otherwise scan all rollouts of a key label
             statement = statement.where(column == value)
     if wanted.reward_above is not None:
         statement = statement.where(ROLLOUTS.c.reward > wanted.reward_above)
@@ -85,7 +87,7 @@ def _found_by(wanted: RolloutQuery) -> Select[Any]:
 
 @dataclass(frozen=True, slots=True)
 class StoreCheck:
-    """What `check()` found. `integrity`: the database's own findings, empty when it has none. `missing_blobs`: hashes of
+    """The findings of `check()`. `integrity`: the database's own findings, empty when it has none. `missing_blobs`: hashes of
     pictures that a rollout lists and the store lacks. `damaged`: rollouts and pictures whose content cannot be read
     or does not match its hash. `size_bytes`: of the file and its write-ahead log, or of the tables; 0 in memory."""
 
@@ -121,12 +123,12 @@ class SqlStore:
         self._writer = GroupCommit(self._commit, self.place)
 
     async def save(self, rollout: StoredRollout) -> None:
-        """Keeps the rollout; when this returns, it is on disk.
+        """Stores the rollout. It is on disk when this returns.
 
-        Saving the same rollout again is fine; another one under the same id is refused. So are values that would not
-        come back equal, pictures whose bytes are neither given nor kept already, and keys in `policy`. A refusal is a
-        StoreRefusal that names the field, and touches no other rollout. While another process or session holds a
-        lock, the save waits up to SAVE_SECONDS. Raises StoreError.
+        Saving the same rollout again is allowed; another one with the same id is refused. So are values that would not be
+        read back equal, pictures whose bytes are neither given nor already stored, and keys in `policy`. A refusal is a
+        StoreRefusal that names the field, and affects no other rollout. While another process or session holds a lock, the
+        save waits up to SAVE_SECONDS. Raises StoreError.
         """
         self._open()
         await self._writer.write(rollout)
@@ -164,7 +166,7 @@ class SqlStore:
         return await self._read(read)
 
     async def query(self, wanted: RolloutQuery) -> list[RolloutSummaryRow]:
-        """The rollouts that fit, newest first, among equal times by rollout_id descending. Raises StoreError."""
+        """The matching rollouts, newest first, at equal times by rollout_id descending. Raises StoreError."""
         if wanted.limit < 1:
             raise StoreError(f"query() was asked for {wanted.limit} rollouts; the limit is 1 or more.")
         statement = _found_by(wanted)
@@ -175,10 +177,10 @@ class SqlStore:
         return await self._read(read)
 
     async def prune(self, app: str, *, before: float | None = None, keep: int | None = None) -> int:
-        """Removes rollouts of `app` that began before that time (unix seconds), or all but the newest `keep`.
+        """Removes rollouts of `app` that began before `before` (unix seconds), or all but the newest `keep`.
 
-        Those with an idempotency record stay, and every picture that a remaining rollout shows. A few at a time, so that
-        saving goes on meanwhile. How many were removed. Raises StoreError.
+        Rollouts with an idempotency record, and pictures of remaining rollouts, are not removed. Works in small
+        transactions, so that saves can run meanwhile. Returns the number of removed rollouts. Raises StoreError.
         """
         self._open()
         loop, removed = asyncio.get_running_loop(), 0
@@ -192,15 +194,15 @@ class SqlStore:
         return removed
 
     def coordinator(self, clock: Clock) -> SqlIdempotencyStore | None:
-        """Idempotency records in the same database, each call an owner of its own. Close it before the store."""
+        """Creates an idempotency store in the same database, with an owner of its own. Close it before the store."""
         return SqlIdempotencyStore(self._database, clock)
 
     async def check(self) -> StoreCheck:
-        """Reads everything: what the database says of itself, each rollout, each picture's hash. Slow on a large store."""
+        """Checks everything: the database's own report, each rollout, each picture's hash. Slow on a large store."""
         return await self._read(self._checked)
 
     async def close(self) -> None:
-        """Writes what is waiting and lets go of the database. A second call does nothing."""
+        """Writes the waiting rollouts and closes the database. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -230,7 +232,7 @@ class SqlStore:
         return self._changed(lambda connection: connection.execute(removal).rowcount)
 
     def _prune_blobs(self) -> int:
-        """Removes the pictures that no rollout lists any more; no rollout that shows one is kept meanwhile."""
+        """Removes the pictures that no rollout lists any more. Saves of rollouts with pictures wait meanwhile."""
         removal = self._blob_removal()
 
         def remove(connection: Connection) -> int:
@@ -242,11 +244,11 @@ class SqlStore:
     def _blob_removal(self) -> Delete:
         listed = self._database.listed_pictures()
         used = select(listed.c.value).select_from(ROLLOUTS).join(listed, true()).where(ROLLOUTS.c.blob_hashes != "[]")
-        # Not NOT IN: once it expects many hashes, Postgres would compare each picture with each of them.
+        # Not NOT IN: for many hashes, Postgres would compare each picture with each of them.
         return delete(BLOBS).where(BLOBS.c.sha256.in_(except_(select(BLOBS.c.sha256), used)))
 
     def _changed(self, work: Callable[[Connection], int]) -> int:
-        """What `work` makes in a transaction of its own. Raises StoreError."""
+        """Calls `work` in a transaction of its own and returns its result. Raises StoreError."""
 
         def once() -> int:
             self._database.same_file()
@@ -282,7 +284,7 @@ class SqlStore:
     # What follows runs in the writer's thread.
 
     def _commit(self, rollouts: Sequence[StoredRollout]) -> Sequence[Outcome]:
-        """Writes these rollouts; one outcome for each, None for kept."""
+        """Writes these rollouts; returns one outcome for each, None for a stored one."""
         outcomes: list[Outcome] = [None] * len(rollouts)
         rows: list[tuple[int, Row]] = []
         size = 0
@@ -315,13 +317,13 @@ class SqlStore:
             return [(index, refusal) for index, _ in rows]
         except self._database.faults as fault:
             if len(rows) > 1 and not self._database.strikes_all(fault):
-                # One of them may be what is too large for the disk: each gets its own answer.
+                # One of them may be too large for the disk, so each is tried alone and has its own outcome.
                 return [outcome for row in rows for outcome in self._written([row])]
             error = self._database.explain(fault, "write")
             return [(index, error) for index, _ in rows]
 
     def _attempt(self, rows: Sequence[tuple[int, Row]]) -> list[tuple[int, Outcome]]:
-        """May be made again after a fault, also when its commit got through: the same rollout again is fine."""
+        """Writes the rows. May be repeated after a fault, even if its commit succeeded: rows may be written twice."""
         try:
             return self._transaction(rows)
         except self._database.faults:
@@ -354,19 +356,19 @@ class SqlStore:
                         columns = differing(stored, row.values)
                         if columns:
                             refused[index] = _other(row, columns)
-            # In one order everywhere: two servers that keep the same pictures wait for each other, and never in a ring.
+            # In one order everywhere, so that servers which write the same pictures do not deadlock.
             blobs = sorted(blob for index, row in wanted if index not in refused for blob in row.blobs)
             if blobs:
                 connection.cursor().executemany(self._insert_blob, blobs)
         return [(index, refused.get(index)) for index, _ in rows]
 
     def _forget_connection(self) -> None:
-        """After a fault the next write begins on a new connection."""
+        """Closes the connection after a fault; the next write opens a new one."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
         with self._database.turn:
-            if getattr(connection.dbapi_connection, "closed", False):  # of Postgres: the server is gone
+            if getattr(connection.dbapi_connection, "closed", False):  # Postgres: the server is gone
                 connection.invalidate()
             else:
                 connection.close()

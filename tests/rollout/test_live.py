@@ -120,7 +120,7 @@ async def failure_of(live: TrackedRollout) -> dict[str, str]:
 
 
 def kinds(live: TrackedRollout) -> list[str]:
-    return [json.loads(line)["kind"] for line in live.journal.lines]
+    return [json.loads(line)["kind"] for line in live.event_buffer.lines]
 
 
 async def stored(here: Party, rollout_id: str) -> StoredRollout:
@@ -140,12 +140,12 @@ def sqlite(folder: Path) -> SqliteStore:
 def test_the_last_to_leave_cancels_it(tmp_path: Path) -> None:
     async def work(here: Party) -> None:
         live = here.start(a_body(gate=tmp_path / "never", mark=tmp_path / "mark"))
-        one, two = live.attend(), live.attend()
+        one, two = live.subscribe(), live.subscribe()
         await until(lambda: marks(tmp_path / "mark", "waiting") == 1)
         one.leave()
         one.leave()
         await asyncio.sleep(0.02)
-        assert not live.over and not live.leaving
+        assert not live.over and not live.cancelled
         two.leave()
         failure = await failure_of(live)
         assert (failure["boundary"], failure["code"]) == ("cancelled", "cancelled")
@@ -163,16 +163,16 @@ def test_the_last_to_leave_cancels_it(tmp_path: Path) -> None:
 def test_who_comes_back_within_the_grace_finds_it_running(tmp_path: Path) -> None:
     async def work(here: Party) -> None:
         live = here.start(a_body(gate=tmp_path / "gate"))
-        live.attend(0.3).leave()
+        live.subscribe(0.3).leave()
         await asyncio.sleep(0.05)
-        seat = live.attend(0.3)
+        subscriber = live.subscribe(0.3)
         await asyncio.sleep(0.4)
-        assert not live.leaving
-        seat.leave()
+        assert not live.cancelled
+        subscriber.leave()
         await asyncio.sleep(0.05)
-        live.attend(0.05).leave()
+        live.subscribe(0.05).leave()
         await asyncio.sleep(0.1)
-        assert not live.leaving, "the second time has a whole grace of its own"
+        assert not live.cancelled, "the second time has a whole grace of its own"
         (tmp_path / "gate").touch()
         assert await answer_of(live)
 
@@ -182,11 +182,11 @@ def test_who_comes_back_within_the_grace_finds_it_running(tmp_path: Path) -> Non
 def test_who_leaves_later_with_less_patience_does_not_end_anothers_grace(tmp_path: Path) -> None:
     async def work(here: Party) -> None:
         live = here.start(a_body(gate=tmp_path / "gate"))
-        patient, other = live.attend(0.4), live.attend()
+        patient, other = live.subscribe(0.4), live.subscribe()
         patient.leave()
         other.leave()
         await asyncio.sleep(0.1)
-        assert not live.leaving
+        assert not live.cancelled
         began = time.monotonic()
         await live.ended()
         assert time.monotonic() - began > 0.05, "abandoned in the end, and not at once"
@@ -199,9 +199,9 @@ def test_who_leaves_later_with_less_patience_does_not_end_anothers_grace(tmp_pat
 def test_one_that_is_detached_needs_nobody(tmp_path: Path) -> None:
     async def work(here: Party) -> None:
         live = here.start(a_body(gate=tmp_path / "gate"))
-        seat = live.attend()
+        subscriber = live.subscribe()
         assert here.start(a_body(gate=tmp_path / "gate"), detached=True) is live, "a joiner may detach it"
-        seat.leave()
+        subscriber.leave()
         await asyncio.sleep(0.05)
         (tmp_path / "gate").touch()
         assert await answer_of(live)
@@ -212,7 +212,7 @@ def test_one_that_is_detached_needs_nobody(tmp_path: Path) -> None:
 def test_cancelled_before_its_first_step_it_is_over_too() -> None:
     async def work(here: Party) -> None:
         live = here.start()
-        live.attend().leave()
+        live.subscribe().leave()
         with pytest.raises(RolloutFailed) as caught:
             await live.admitted()
         assert caught.value.boundary == "cancelled"
@@ -235,7 +235,7 @@ def test_a_hundred_with_one_key_are_one_episode(tmp_path: Path, kept: str) -> No
         again = here.start(body)
         assert await answer_of(again) == answers[0]
         assert (again.replayed, again.rollout_id) == (True, lives[0].rollout_id)
-        assert again.journal.lines == lives[0].journal.lines
+        assert again.event_buffer.lines == lives[0].event_buffer.lines
         assert marks(tmp_path / "mark", "reset") == 1
 
     party(work, sqlite(tmp_path) if kept == "sqlite" else None)
@@ -276,7 +276,7 @@ def test_a_failure_is_repeated_as_that_failure(tmp_path: Path, breaks: str) -> N
         two = here.start(body)
         assert await failure_of(two) == first
         assert first["error_id"]
-        assert two.journal.lines == one.journal.lines
+        assert two.event_buffer.lines == one.event_buffer.lines
         assert marks(tmp_path / "mark", "reset") == 1
 
     party(work, sqlite(tmp_path))
@@ -313,9 +313,9 @@ def test_who_repeats_a_cancelled_one_at_once_has_it_played_anew(tmp_path: Path, 
     async def work(here: Party) -> None:
         body = a_body(gate=tmp_path / "gate", mark=tmp_path / "mark")
         live = here.start(body)
-        seat = live.attend()
+        subscriber = live.subscribe()
         await until(lambda: marks(tmp_path / "mark", "waiting") == 1)
-        seat.leave()
+        subscriber.leave()
         again = here.start(body)  # before the first one has ended
         assert again is not live
         joined = here.start(body)
@@ -357,7 +357,7 @@ def test_it_is_found_by_its_id_while_it_runs_and_afterwards(tmp_path: Path) -> N
             again = await here.live.find(live.rollout_id, ANYONE, with_events=with_events)
             assert again is not None and again is not live
             assert await answer_of(again) == answer
-            assert again.journal.lines == (live.journal.lines if with_events else [])
+            assert again.event_buffer.lines == (live.event_buffer.lines if with_events else [])
 
     party(work)
 
@@ -371,8 +371,8 @@ def test_the_events_afterwards_are_those_that_were_told(tmp_path: Path, kept: st
         answer = json.loads(await answer_of(live))
         found = await here.live.find(live.rollout_id, ANYONE, with_events=True)
         assert found is not None
-        assert found.journal.lines == live.journal.lines
-        told = [json.loads(line) for line in live.journal.lines]
+        assert found.event_buffer.lines == live.event_buffer.lines
+        told = [json.loads(line) for line in live.event_buffer.lines]
         assert [event["seq"] for event in told] == list(range(len(told)))
         pictures = {}
         for event in told:
@@ -432,12 +432,12 @@ def test_another_process_joins_a_running_key(tmp_path: Path) -> None:
         await live.admitted()
         joined = other.start(body)
         await joined.admitted()
-        assert (joined.rollout_id, joined.here) == (live.rollout_id, False)
+        assert (joined.rollout_id, joined.is_local) == (live.rollout_id, False)
         with pytest.raises(IdempotencyKeyReused):
             await other.start(a_body(seed=1), "k").result()
         (tmp_path / "gate").touch()
         assert await answer_of(joined) == await answer_of(live)
-        assert joined.journal.lines == live.journal.lines
+        assert joined.event_buffer.lines == live.event_buffer.lines
         assert marks(tmp_path / "mark", "reset") == 1
 
     two(tmp_path, work)
@@ -450,10 +450,10 @@ def test_another_process_finds_it_by_its_id(tmp_path: Path) -> None:
         watched = await other.live.find(live.rollout_id, ANYONE)
         assert watched is not None
         assert await other.live.find(live.rollout_id, ANYONE) is watched
-        assert (watched.here, watched.over) == (False, False)
+        assert (watched.is_local, watched.over) == (False, False)
         (tmp_path / "gate").touch()
         assert await answer_of(watched) == await answer_of(live)
-        assert watched.journal.lines == live.journal.lines
+        assert watched.event_buffer.lines == live.event_buffer.lines
 
     two(tmp_path, work)
 
@@ -462,11 +462,11 @@ def test_what_another_process_cancelled_is_played_here(tmp_path: Path) -> None:
     async def work(one: Party, other: Party) -> None:
         body = a_body(gate=tmp_path / "gate")
         live = one.start(body)
-        seat = live.attend()
+        subscriber = live.subscribe()
         await live.admitted()
         joined = other.start(body)
         await joined.admitted()
-        seat.leave()
+        subscriber.leave()
         await live.ended()
         (tmp_path / "gate").touch()
         answer = json.loads(await answer_of(joined))
@@ -550,9 +550,9 @@ def test_a_cancelled_one_that_cannot_be_settled_ends_too(tmp_path: Path) -> None
 
     async def work(here: Party) -> None:
         live = here.start(a_body(gate=tmp_path / "gate"))
-        seat = live.attend()
+        subscriber = live.subscribe()
         await live.admitted()
-        seat.leave()
+        subscriber.leave()
         with pytest.raises(StoreError):
             await live.result()
         (tmp_path / "gate").touch()
@@ -611,7 +611,7 @@ def test_what_is_being_settled_is_cancelled_no_more() -> None:
         here = Party(coordinator=coordinator)
         live = here.start()
         await coordinator.asked.wait()
-        live.attend().leave()
+        live.subscribe().leave()
         live.cancel()
         assert here.start() is live, "it can still be joined"
         coordinator.go.set()
@@ -689,13 +689,13 @@ def test_whatever_callers_do_all_hear_the_same_and_nothing_is_left(tmp_path: Pat
     answers: dict[str, set[bytes]] = {}
 
     async def follow(live: TrackedRollout) -> tuple[TrackedRollout, list[bytes]]:
-        return live, [line async for lines in live.journal.follow() for line in lines]
+        return live, [line async for lines in live.event_buffer.follow() for line in lines]
 
     async def caller(server: Party, followers: list[asyncio.Task[tuple[TrackedRollout, list[bytes]]]]) -> None:
         number = rng.randrange(4)
         key = f"key {number}" if rng.random() < 0.8 else None
         live = server.start(bodies[number], key, detached=rng.random() < 0.3, followed=rng.random() < 0.3)
-        seat = live.attend(rng.choice([0, 0, 0.01]))
+        subscriber = live.subscribe(rng.choice([0, 0, 0.01]))
         if rng.random() < 0.5:
             followers.append(asyncio.create_task(follow(live)))
         try:
@@ -711,7 +711,7 @@ def test_whatever_callers_do_all_hear_the_same_and_nothing_is_left(tmp_path: Pat
         except (RolloutFailed, Saturated):
             pass
         finally:
-            seat.leave()
+            subscriber.leave()
         await live.ended()
         found = await server.live.find(live.rollout_id, ANYONE, with_events=True) if live.rollout_id else None
         if found is not None:
@@ -730,7 +730,7 @@ def test_whatever_callers_do_all_hear_the_same_and_nothing_is_left(tmp_path: Pat
             await asyncio.sleep(rng.random() * 0.004)
         await asyncio.gather(*callers)
         for live, lines in await asyncio.gather(*followers):
-            assert lines == live.journal.lines
+            assert lines == live.event_buffer.lines
             assert [json.loads(line)["seq"] for line in lines] == list(range(len(lines)))
         assert all(len(different) == 1 for different in answers.values())
         for server in servers:

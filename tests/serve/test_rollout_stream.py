@@ -34,8 +34,8 @@ class Wire:
         self.gone = asyncio.Event()
         self.held = asyncio.Event()
         self.held.set()
-        self.seat = live.attend()
-        self.task = asyncio.ensure_future(EventStream(live, self.seat, **options)({}, self.receive, self.send))
+        self.subscriber = live.subscribe()
+        self.task = asyncio.ensure_future(EventStream(live, self.subscriber, **options)({}, self.receive, self.send))
 
     async def receive(self) -> Message:
         await self.gone.wait()
@@ -90,12 +90,12 @@ async def soon() -> None:
 
 def test_events_come_as_they_happen_and_then_the_result() -> None:
     async def work(live: TrackedRollout) -> None:
-        live.journal(EVENTS[0])
+        live.event_buffer(EVENTS[0])
         wire = Wire(live, headers=[(b"location", b"/x")])
         await soon()
         assert [(number, kind) for number, kind, _ in wire.frames] == [(0, "started")]
-        live.journal(EVENTS[1])
-        live.journal(EVENTS[2])
+        live.event_buffer(EVENTS[1])
+        live.event_buffer(EVENTS[2])
         await soon()
         assert len(wire.frames) == 3
         assert wire.sent[-1]["more_body"] is True
@@ -124,7 +124,7 @@ def test_events_come_as_they_happen_and_then_the_result() -> None:
 def test_from_any_event_on(first: int, over: bool) -> None:
     async def work(live: TrackedRollout) -> None:
         for event in EVENTS:
-            live.journal(event)
+            live.event_buffer(event)
         if over:
             live.settle(SETTLED)
         wire = Wire(live, first=first)
@@ -150,8 +150,8 @@ def test_from_any_event_on(first: int, over: bool) -> None:
 )
 def test_a_failure_is_the_last_frame_and_the_same_envelope(end: Callable[[TrackedRollout], None], code: str) -> None:
     async def work(live: TrackedRollout) -> None:
-        live.journal(EVENTS[0])
-        live.journal(Failed("environment", "environment_raised", "it broke"))
+        live.event_buffer(EVENTS[0])
+        live.event_buffer(Failed("environment", "environment_raised", "it broke"))
         wire = Wire(live)
         await soon()
         end(live)
@@ -172,7 +172,7 @@ def test_silence_is_broken_by_a_comment() -> None:
         wire = Wire(live, alive_seconds=0.02)
         while wire.text.count(ALIVE) < 3:
             await asyncio.sleep(0.005)
-        live.journal(EVENTS[0])
+        live.event_buffer(EVENTS[0])
         live.settle(SETTLED)
         await wire.task
         assert [kind for _, kind, _ in wire.frames] == ["started", "result"]
@@ -190,13 +190,13 @@ def test_a_caller_that_goes_gives_up_its_seat_and_leaves_nothing(when: str) -> N
             wire.held.clear()
         if when != "before":
             await soon()
-        live.journal(EVENTS[0])
+        live.event_buffer(EVENTS[0])
         if when != "before":
             await soon()
         wire.gone.set()
         await wire.task
         await asyncio.wait((live.task,))
-        assert live.leaving, "nobody is left"
+        assert live.cancelled, "nobody is left"
         live.fail(asyncio.CancelledError())
 
     streaming(work)
@@ -209,7 +209,7 @@ def test_a_server_that_stops_ends_the_stream() -> None:
         wire.task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await wire.task
-        live.journal(EVENTS[0])
+        live.event_buffer(EVENTS[0])
         live.settle(SETTLED)
         await other.task
         assert [kind for _, kind, _ in other.frames] == ["started", "result"], "another follower does not notice"
@@ -219,7 +219,7 @@ def test_a_server_that_stops_ends_the_stream() -> None:
 
 def test_a_wire_that_breaks_is_told_to_the_server() -> None:
     async def work(live: TrackedRollout) -> None:
-        seat = live.attend()
+        subscriber = live.subscribe()
 
         async def receive() -> Message:
             await asyncio.sleep(60)
@@ -229,7 +229,7 @@ def test_a_wire_that_breaks_is_told_to_the_server() -> None:
             raise OSError("broken")
 
         with pytest.raises(OSError, match="broken"):
-            await EventStream(live, seat)({}, receive, send)
+            await EventStream(live, subscriber)({}, receive, send)
         live.settle(SETTLED)
 
     streaming(work)
@@ -244,8 +244,8 @@ def test_a_long_event_and_a_long_result_are_sent_in_slices() -> None:
     async def work(live: TrackedRollout) -> None:
         answer = json.dumps({"long": "y" * 3 * SLICE_BYTES}).encode()
         for event in EVENTS:
-            live.journal(event)
-        live.journal(Failed("environment", "environment_raised", "x" * 2 * SLICE_BYTES))
+            live.event_buffer(event)
+        live.event_buffer(Failed("environment", "environment_raised", "x" * 2 * SLICE_BYTES))
         live.settle(StoredResult(ROLLOUT_ID, answer=answer))
         wire = Wire(live)
         await wire.task

@@ -75,10 +75,10 @@ def test_each_way_of_not_getting_in_is_a_sentence(postgres: PostgresServer) -> N
     assert "there is no host of that name" in refusal(f"postgresql://tester:{PASSWORD}@no.such.host.invalid/x")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        assert "nobody listens there" in refusal(address.replace(str(postgres.port), str(free.getsockname()[1])))
+        assert "no server listens there" in refusal(address.replace(str(postgres.port), str(free.getsockname()[1])))
         free.listen()
         silent = f"{address}?connect_timeout=2".replace(str(postgres.port), str(free.getsockname()[1]))
-        assert "nobody answered there in time" in refusal(silent)
+        assert "no server answered there in time" in refusal(silent)
 
 
 def test_a_user_who_may_not_make_tables_is_told_and_may_use_those_that_are_there(postgres: PostgresServer) -> None:
@@ -383,7 +383,7 @@ def test_a_server_that_is_away_is_told_and_found_again(postgres: PostgresServer)
                      tickets.claim(ticket("away")), tickets.look("before")]  # fmt: skip
             for outcome in await asyncio.gather(*calls, return_exceptions=True):
                 assert isinstance(outcome, StoreError)
-                assert "(Postgres): nobody listens there" in str(outcome)
+                assert "(Postgres): no server listens there" in str(outcome)
         finally:
             await asyncio.to_thread(postgres.start)
         await store.save(rollout("after"))

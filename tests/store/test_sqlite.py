@@ -96,7 +96,7 @@ def test_nobody_hangs_when_the_writing_thread_dies(tmp_path: Path) -> None:
         saves = [store.save(rollout(f"r{index}")) for index in range(50)]
         outcomes = await asyncio.wait_for(asyncio.gather(*saves, return_exceptions=True), 5)
         assert any(isinstance(outcome, StoreError) for outcome in outcomes)
-        assert all(outcome is None or "was not kept" in str(outcome) for outcome in outcomes)
+        assert all(outcome is None or "was not stored" in str(outcome) for outcome in outcomes)
         with pytest.raises(StoreError, match="thread"):
             await asyncio.wait_for(store.save(rollout("after")), 5)
         for index, outcome in enumerate(outcomes):

@@ -1,4 +1,4 @@
-"""How a rollout reaches models: the one that plays, judges, user simulators. The front alone holds addresses and keys.
+"""Access to a rollout's models: the policy's, judges, user simulators. Only the parent process holds addresses and keys.
 
 A role's model is configured by TASKAPP_{ROLE}_URL, TASKAPP_{ROLE}_MODEL and TASKAPP_{ROLE}_KEY, e.g. TASKAPP_JUDGE_URL.
 """
@@ -24,13 +24,13 @@ from taskapp_kit.rollout.models.client import HttpModelClient
 from taskapp_kit.rollout.models.registry import ModelNames
 
 Ask = Callable[[str, dict[str, Json]], Awaitable[ChatReply | ModelFailed]]
-"""(role, body) -> what came of it. On the event loop. Raises Unavailable when no model has the role."""
+"""(role, body) -> the reply or the failure. On the event loop. Raises Unavailable when no model has the role."""
 
 
 def role_endpoint(settings: Settings, role: str, *, reward_model: bool = False) -> Endpoint | None:
-    """The model that has this role (`judge`, `user`, …); None when none is configured.
+    """The model configured for a role (`judge`, `user`, …); None when there is none.
 
-    reward_model: its address is taken as it stands (`…/classify`), not completed to chat completions.
+    reward_model: its address is used unchanged (`…/classify`), not completed to chat completions.
     """
     variable = role_variable(role)
     url = settings.variable(variable)
@@ -50,12 +50,12 @@ class ModelAccess:
         self._settings = settings
 
     def of_policy(self, request: RolloutRequest) -> Endpoint:
-        """The model that the request names to play, checked before anything runs.
+        """The policy's model that the request names, checked before anything runs.
 
-        Raises RequestError: the address may not be called, or the request holds a key of this server's own door.
+        Raises RequestError when the address may not be called, or the request contains one of this server's own API keys.
         """
         endpoint = self._client.endpoint(request.policy.config, request.inference_url, cache=request.mode != "rl")
-        assert endpoint is not None, "a model plays where an address is given"
+        assert endpoint is not None, "the policy is a model only where an address is given"
         return endpoint
 
     def configured(self, role: str) -> bool:
@@ -63,7 +63,10 @@ class ModelAccess:
         return role_endpoint(self._settings, role) is not None
 
     def of_rollout(self, policy: Endpoint | None, seconds: float) -> Ask:
-        """How one rollout asks. policy: the model that plays it. seconds: its deadline from now, inherited by each call."""
+        """The function with which one rollout calls its models.
+
+        policy: the endpoint of the policy's model. seconds: the rollout's deadline from now, which limits each call.
+        """
         until = time.monotonic() + seconds
 
         async def ask(role: str, body: dict[str, Json]) -> ChatReply | ModelFailed:
@@ -85,14 +88,14 @@ class ModelAccess:
         return ask
 
     async def close(self) -> None:
-        """Lets go of connections."""
+        """Closes connections."""
         await self._client.close()
 
 
 def model_access(
     settings: Settings, exposure: Exposure, clock: Clock, *, is_door_key: Callable[[str], bool] | None = None
 ) -> ModelAccess:
-    """The models that these settings reach. is_door_key: whether a text is a key to this server's own door."""
+    """The models that these settings configure. is_door_key: whether a text is an API key of this server."""
     client = HttpModelClient(
         exposure, settings, clock, is_door_key=is_door_key, model_names=ModelNames.of(settings, Path.cwd())
     )
@@ -100,7 +103,7 @@ def model_access(
 
 
 def _no_model_name(role: str) -> str:
-    """The hint for a request without a model's name that the endpoint refused."""
+    """The hint for a request without a model's name, which the endpoint refused."""
     if role == POLICY:
         return "No model name was sent; give one (policy.config.model)."
     variable = role_variable(role).removesuffix("URL") + "MODEL"
@@ -108,7 +111,7 @@ def _no_model_name(role: str) -> str:
 
 
 class ThreadPort:
-    """A `ModelPort` for an environment's thread in the front's own process. Make it on the event loop."""
+    """A `ModelPort` for an environment's thread in the server's process. Create it on the event loop."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -117,7 +120,7 @@ class ThreadPort:
         self._stopped: Literal["timeout", "cancelled"] | None = None
 
     def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
-        """Waits for one answer. Raises ModelFailed, Unavailable."""
+        """Requests a reply and blocks until it is there. Raises ModelFailed, Unavailable."""
         if self._stopped is not None:
             raise stopped_failure(self._stopped)
         work: Coroutine[Any, Any, ChatReply | ModelFailed] = _awaited(self._ask(role, body))
@@ -133,7 +136,7 @@ class ThreadPort:
         return came
 
     def stop(self, reason: Literal["timeout", "cancelled"]) -> None:
-        """Ends the call under way, and lets no other begin. On the event loop."""
+        """Cancels the call in progress and refuses further ones. On the event loop."""
         self._stopped = self._stopped or reason
         if self._under_way is not None:
             self._under_way.cancel()
@@ -144,9 +147,9 @@ async def _awaited(work: Awaitable[ChatReply | ModelFailed]) -> ChatReply | Mode
 
 
 def stopped_failure(reason: str) -> ModelFailed:
-    """What a call raises whose rollout was stopped. reason: timeout | cancelled."""
+    """The exception of a call whose rollout was stopped. reason: timeout | cancelled."""
     if reason == "timeout":
-        failure = Failure("timeout", "deadline", "the rollout reached its deadline while a model was asked")
+        failure = Failure("timeout", "deadline", "the rollout reached its deadline during a model call")
     else:
-        failure = Failure("cancelled", "cancelled", "the rollout was cancelled while a model was asked")
+        failure = Failure("cancelled", "cancelled", "the rollout was cancelled during a model call")
     return ModelFailed(failure)

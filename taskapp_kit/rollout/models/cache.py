@@ -1,7 +1,7 @@
-"""Answers of models, kept in a folder: the same request to the same model at the same address is asked once.
+"""A cache of model replies in a folder: an identical request to the same model at the same address is sent once.
 
 One file for each request, named by the SHA-256 of its address (without the query), model and whole body. Two processes may
-share the folder. A file that cannot be read is a miss; a folder that cannot be written is told once, and stops nothing.
+share the folder. An unreadable file is a miss; a folder that cannot be written is logged once and causes no failure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("taskapp_kit.policy")
 
 
 class ResponseCache:
-    """The folder. It holds what models were asked for and said, so only its owner may read it."""
+    """The folder of cached replies. It contains requests and replies, so only its owner may read it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -33,12 +33,12 @@ class ResponseCache:
 
     @staticmethod
     def key(url: str, model: str | None, body: Mapping[str, Json]) -> str:
-        """The name of a request, 64 hex digits. The order of a body's members plays no role."""
+        """The key of a request, 64 hex digits. It does not depend on the order of the body's members."""
         written = orjson.dumps([url.partition("?")[0], model, body], option=orjson.OPT_SORT_KEYS)
         return hashlib.sha256(written).hexdigest()
 
     def load(self, key: str) -> ChatReply | None:
-        """The answer, `cached`; None when there is none."""
+        """The cached reply, with `cached` set; None when there is none."""
         try:
             reply = ChatReply.from_json(orjson.loads(self._file(key).read_bytes()))
         except (OSError, ValueError, TypeError):
@@ -46,7 +46,7 @@ class ResponseCache:
         return replace(reply, cached=True, cost=0.0 if reply.cost is not None else None, seconds=0.0)
 
     def save(self, key: str, reply: ChatReply) -> None:
-        """Keeps the answer. The file is there whole or not at all."""
+        """Stores the reply. The file is written completely or not at all."""
         content = orjson.dumps(replace(reply, retries=[], attempts=1).to_json())
         file = self._file(key)
         temporary: Path | None = None
@@ -64,7 +64,7 @@ class ResponseCache:
             if not self._told:
                 self._told = True
                 log.warning(
-                    "The response cache %s cannot be written: %s. Answers are not kept.", self.folder, error.strerror
+                    "The response cache %s cannot be written: %s. Answers are not stored.", self.folder, error.strerror
                 )
 
     def _file(self, key: str) -> Path:

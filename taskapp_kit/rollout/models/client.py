@@ -47,7 +47,7 @@ class ResolvedEndpoint:
 
     called: ParsedUrl
     own_key: str | None
-    gate_name: str
+    host_key: str
 
 
 class HttpModelClient:
@@ -82,7 +82,7 @@ class HttpModelClient:
         self._resolver, self._sleep = resolver, sleep
         self._rng = rng or random.Random()
         self._attempt_seconds = attempt_seconds
-        self._ways: dict[str, ResolvedEndpoint] = {}
+        self._resolved: dict[str, ResolvedEndpoint] = {}
         self._connections: ModelConnections | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -95,15 +95,15 @@ class HttpModelClient:
         scalar = body.get("kind") == "reward_model"  # a word for us, not for the endpoint
         sent = {member: part for member, part in body.items() if member != "kind"} if scalar else body
         read = read_reward_reply if scalar else read_reply
-        way = self._ways.get(endpoint.url) or self._find(endpoint.url)
-        place = way.called.place
-        key = endpoint.key if endpoint.key is not None else way.own_key
+        resolved = self._resolved.get(endpoint.url) or self._resolve(endpoint.url)
+        place = resolved.called.place
+        key = endpoint.key if endpoint.key is not None else resolved.own_key
         if key is not None:
             self._check_key(key, place)
         price = self._names.price(endpoint.url, endpoint.model)
         cached, name = self.cache if endpoint.cache else None, ""
         if cached is not None:
-            name = cached.key(way.called.url, endpoint.model, body)
+            name = cached.key(resolved.called.url, endpoint.model, body)
             found = await asyncio.to_thread(cached.load, name)
             if found is not None:
                 return _without_key(found, key, place)
@@ -115,14 +115,14 @@ class HttpModelClient:
                 f"The request for the model at {place} cannot be written as JSON: half a letter or too large a number is in it.",
                 "Look at what the environment shows, and at the sampling parameters.",
             ) from None
-        connections, gate = self._open(), self.throttle.gate(way.gate_name)
+        connections, host = self._open(), self.throttle.host(resolved.host_key)
 
         hung = 0
 
         async def once(_: int, left: float) -> ChatReply:
             nonlocal hung
             try:
-                reply = await self._attempt(connections, gate, way, content, key, hung, left, read)
+                reply = await self._attempt(connections, host, resolved, content, key, hung, left, read)
                 return _without_key(reply, key, place)
             except AttemptFailed as failed:
                 hung += failed.kind == "hung"
@@ -154,7 +154,7 @@ class HttpModelClient:
             "key_refused", f"The key for the model at {place} {why}; it was not sent.", "Give a key of the model's own."
         )
 
-    def _find(self, url: str) -> ResolvedEndpoint:
+    def _resolve(self, url: str) -> ResolvedEndpoint:
         """The way to an address, judged anew and then remembered. Raises ModelFailed."""
         try:
             called = read_url(url)
@@ -167,11 +167,11 @@ class HttpModelClient:
         if self.keys.address_opens_the_door(url):
             raise _failed("key_refused", "The model's address holds a key to this server's own door; it was not called.",
                           "Take it out of the address.")  # fmt: skip
-        way = ResolvedEndpoint(called, self.keys.own_key(called), f"{called.scheme}://{called.place}")
-        if len(self._ways) >= MOST_REMEMBERED:  # each rollout may have a query of its own
-            self._ways.clear()
-        self._ways[url] = way
-        return way
+        resolved = ResolvedEndpoint(called, self.keys.own_key(called), f"{called.scheme}://{called.place}")
+        if len(self._resolved) >= MOST_REMEMBERED:  # each rollout may have a query of its own
+            self._resolved.clear()
+        self._resolved[url] = resolved
+        return resolved
 
     def _open(self) -> ModelConnections:
         loop = asyncio.get_running_loop()
@@ -184,7 +184,7 @@ class HttpModelClient:
     # one attempt
 
     async def _attempt(
-        self, connections: ModelConnections, gate: HostLimiter, way: ResolvedEndpoint, content: bytes, key: str | None,
+        self, connections: ModelConnections, host: HostLimiter, resolved: ResolvedEndpoint, content: bytes, key: str | None,
         hung: int, left: float, read: Callable[[int, bytes, float | None], ChatReply],
     ) -> ChatReply:  # fmt: skip
         """An answer, or AttemptFailed.
@@ -192,20 +192,20 @@ class HttpModelClient:
         hung: attempts of this call that did. left: seconds, waiting for a place included. read: makes it of status and body.
         """
         clock = self._clock
-        asked = clock.monotonic()
+        queued = clock.monotonic()
         try:
-            ticket = await gate.enter(left)
+            epoch = await host.enter(left)
         except TimeoutError:
             raise AttemptFailed("out_of_time", "was not asked: no place was free before the time ran out") from None
         began = clock.monotonic()
-        left -= began - asked
-        patience = gate.patience()
+        left -= began - queued
+        hang_timeout = host.hang_timeout()
         # an answer that really takes long has twice the time when it is asked for again
-        limit = min(left, self._attempt_seconds, left if patience is None else patience * 2**hung)
+        limit = min(left, self._attempt_seconds, left if hang_timeout is None else hang_timeout * 2**hung)
         congested, seconds = False, None
         try:
             async with asyncio.timeout(limit):
-                answered = await connections.post(way.called, content, key, clock.now)
+                answered = await connections.post(resolved.called, content, key, clock.now)
             reply = read(answered.status, answered.body, answered.retry_after)
             reply.seconds = seconds = clock.monotonic() - began
         except TimeoutError:
@@ -219,7 +219,7 @@ class HttpModelClient:
         else:
             return reply
         finally:
-            gate.leave(ticket, congested=congested, seconds=seconds)
+            host.leave(epoch, congested=congested, seconds=seconds)
 
 
 def _cost(reply: ChatReply, price: Price | None) -> float | None:
@@ -235,10 +235,10 @@ def _without_key(reply: ChatReply, key: str | None, place: str) -> ChatReply:
     """
     if key is None or len(key) < LEAST_HIDDEN:
         return reply
-    said = {"message": reply.message, "finish_reason": reply.finish_reason, "model": reply.model,
+    answer = {"message": reply.message, "finish_reason": reply.finish_reason, "model": reply.model,
             "usage": reply.usage, "policy_version": reply.policy_version}  # fmt: skip
-    cleaned = without_keys(said, (key,))
-    if cleaned == said:
+    cleaned = without_keys(answer, (key,))
+    if cleaned == answer:
         return reply
     log.warning("the model at %s repeated the key that it was sent; it was taken out of the answer", place)
     return replace(reply, **cleaned, token_ids=None, logprobs=None, prompt_token_ids=None)

@@ -1,4 +1,7 @@
-"""Which key goes where: the server's own only to the hosts they belong to, a caller's with its call, the door's to nobody."""
+"""Selects the key of a call: the server's vendor keys go to their hosts only, a caller's key with its call.
+
+API keys of this server itself are sent to no model.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,13 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
     "TOGETHER_API_KEY": ("api.together.xyz", "api.together.ai"),
     "XAI_API_KEY": ("api.x.ai",),
 }
-"""Variable to the hosts that its key belongs to; over https only."""
+"""Maps a variable to the hosts of the vendor whose key it holds; https only."""
 KEYS_FOR = "TASKAPP_INFERENCE_KEYS_FOR"
 API_KEY: Place = ("body", "policy", "config", "api_key")
 MAX_KEY_LETTERS = 4096
 EXCERPT_LETTERS = 200
 LEAST_HIDDEN = 12
-"""A door's key is looked for inside longer texts from so many letters on: "test" stands in many a model's name."""
+"""The minimum length of a server's API key that is searched for inside longer texts: "test" occurs in model names."""
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _BEARER = re.compile(r"bearer\s+", re.IGNORECASE)
@@ -45,11 +48,11 @@ _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206
 class Credentials:
     """The keys of one server. Its repr shows none.
 
-    is_door_key: whether a text opens the server's door, for keys that the settings do not hold (a file of digests).
+    is_door_key: whether a text is an API key of this server, for keys that the settings do not contain (a file of digests).
     """
 
     def __init__(self, settings: Settings, *, is_door_key: Callable[[str], bool] | None = None) -> None:
-        """Raises ConfigError when TASKAPP_INFERENCE_KEYS_FOR cannot be read."""
+        """Raises ConfigError when TASKAPP_INFERENCE_KEYS_FOR is invalid."""
         door = (settings.environment_api_key, settings.dev_environment_api_key, *settings.environment_api_key_aliases)
         self._door = tuple({key.encode(): None for key in door if key})
         self._is_door_key = is_door_key
@@ -66,7 +69,7 @@ class Credentials:
         return f"Credentials(for {', '.join(sorted({host for _, host, _ in self._for})) or 'no host'})"
 
     def _add(self, entry: str, settings: Settings) -> None:
-        """Reads `HOST=VARIABLE`, `HOST:PORT=VARIABLE` or, for a key that may travel in the open, `http://HOST=VARIABLE`."""
+        """Reads `HOST=VARIABLE`, `HOST:PORT=VARIABLE` or, for a key that may be sent unencrypted, `http://HOST=VARIABLE`."""
         host, _, variable = entry.rpartition("=")
         open_road = host.lower().startswith("http://")
         bare = host.partition("://")[2] or host
@@ -79,7 +82,7 @@ class Credentials:
         if not variable or variable.startswith(SERVER_ONLY):
             raise ConfigError(
                 f"{KEYS_FOR} names no vendor's key for {called.host}.",
-                hint="Write HOST=VARIABLE; the door's keys go to nobody.",
+                hint="Write HOST=VARIABLE; the server's own API keys are sent to no model.",
             )
         key = settings.variable(variable)
         if not key:
@@ -91,7 +94,9 @@ class Credentials:
         port = called.port if named else None
         schemes = ("https", "http") if open_road or called.host in _LOOPBACK else ("https",)
         for scheme in schemes:
-            self._for.pop((scheme, called.host, 443), None)  # who names the host means it
+            self._for.pop(
+                (scheme, called.host, 443), None
+            )  # an explicit entry without a port replaces the vendor's default
             self._for[scheme, called.host, port] = key.strip()
 
     def own_key(self, called: ParsedUrl) -> str | None:
@@ -100,7 +105,7 @@ class Credentials:
         return found if found is not None else self._for.get((called.scheme, called.host, None))
 
     def opens_the_door(self, text: str) -> bool:
-        """Whether the text is one of the keys to this server's door, or holds one that the settings name."""
+        """Whether the text is one of this server's API keys, or contains one that the settings name."""
         given = _BEARER.sub("", text.strip())
         encoded = given.encode("utf-8", "replace")
         found = False
@@ -111,12 +116,12 @@ class Credentials:
         return found
 
     def address_opens_the_door(self, url: str) -> bool:
-        """The same for an address: the whole of it, and each value in its query."""
+        """Whether an address, or a value in its query, is or contains one of this server's API keys."""
         values = [value for _, value in parse_qsl(url.partition("?")[2])]
         return any(map(self.opens_the_door, (url, unquote(url), *values)))
 
     def check_config(self, config: Mapping[str, Any], *, loc: Place = API_KEY[:-1]) -> None:
-        """Refuses a `policy.config` that holds a key to this server's door, anywhere. Raises RequestError naming the member."""
+        """Raises RequestError naming the member of `policy.config` that contains one of this server's API keys."""
         pending: list[tuple[Any, Place]] = [(config, loc)]
         while pending:
             value, place = pending.pop()
@@ -126,7 +131,7 @@ class Credentials:
                 pending += [(inner, (*place, index)) for index, inner in enumerate(value)]
             elif isinstance(value, str) and self.address_opens_the_door(value):
                 field = ".".join(str(part) for part in place if part != "body")
-                message = f"{field} holds a key to this server's own door; it is sent to no model."
+                message = f"{field} contains an API key of this server, which is sent to no model."
                 raise RequestError(
                     message,
                     fields=(FieldProblem(place, message, "key_refused"),),
@@ -135,7 +140,7 @@ class Credentials:
                 )
 
     def excerpt(self, text: str, used: str | None) -> str:
-        """What an endpoint said, in one short line; empty when a part of a key stands in it. used: the key of this call."""
+        """An endpoint's error text in one short line; empty when it contains a part of a key. used: the key of this call."""
         if not text:
             return ""
         line = " ".join(_UNSEEN.sub(" ", text).split())
@@ -151,8 +156,7 @@ def caller_key(config: Mapping[str, Any]) -> str | None:
     if key is None or key == "":
         return None
     if not isinstance(key, str) or len(key) > MAX_KEY_LETTERS or not re.fullmatch(r"[\x21-\x7e]+", key):
-        message = (
-            f"policy.config.api_key is no key; expected up to {MAX_KEY_LETTERS} printable ASCII letters without spaces."
-        )
+        expected = f"up to {MAX_KEY_LETTERS} printable ASCII characters without spaces"
+        message = f"policy.config.api_key is not a valid key; expected {expected}."
         raise RequestError(message, fields=(FieldProblem(API_KEY, message, "api_key"),))
     return key

@@ -1,4 +1,4 @@
-"""From `policy.config` to the endpoint that is asked: everything about it that can be refused is refused before the rollout."""
+"""Reads the model's endpoint from `policy.config`. Whatever can be refused about it is refused before the rollout."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def endpoint_of(
 ) -> Endpoint | None:
     """The model of a request; None when it names no address. Raises RequestError naming the field.
 
-    top_level: `inference_url` of the request itself, which counts when `policy.config` has none. cache: answers may come
-    from the response cache.
+    top_level: the request's own `inference_url`, used when `policy.config` has none. cache: replies may come from the
+    response cache.
     """
     given = given_url(config, top_level)
     if given is None or given[1] != INFERENCE_URL:
@@ -37,7 +37,7 @@ def endpoint_of(
     url, loc = given
     model = config.get("model")
     if model is not None and not (isinstance(model, str) and 0 < len(model) <= MAX_MODEL_LETTERS):
-        raise _wrong((*CONFIG, "model"), f"is no model's name; expected 1 to {MAX_MODEL_LETTERS} letters")
+        raise _wrong((*CONFIG, "model"), f"is not a model's name; expected 1 to {MAX_MODEL_LETTERS} characters")
     return Endpoint(check_address(complete_url(url), rules.exposure, rules, loc=loc), model, caller_key(config), cache)
 
 

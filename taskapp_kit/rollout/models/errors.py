@@ -1,4 +1,4 @@
-"""An endpoint that says no: what its status and its error mean for who asked, across the dialects of the endpoints."""
+"""Classifies error responses of endpoints by status and body, across the formats of different vendors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OVERFLOW_CODES = frozenset(
     ("context_length_exceeded", "exceed_context_size_error", "context_window_exceeded", "model_context_window_exceeded")
 )
 SPENT_CODES = frozenset(("insufficient_quota", "billing_hard_limit_reached", "billing_not_active"))
-"""Codes of a 429 that no waiting mends."""
+"""Codes of a 429 for which a retry does not help."""
 
 _OVERFLOW = re.compile(
     r"maximum context length"  # OpenAI, vLLM, SGLang, DeepSeek, Mistral, Fireworks
@@ -26,13 +26,13 @@ _OVERFLOW = re.compile(
 )
 _TOO_MANY_WANTED = re.compile(r"max(_completion)?_tokens\D{0,60}too large: (\d+)\D+?(\d+)", re.IGNORECASE)
 _NEVER_MEASURED = (401, 403, 404, 429)
-"""Statuses that say nothing of a conversation's length, whatever their words are."""
+"""Statuses that never report a conversation's length, whatever their text is."""
 _NEVER_SERVED = (501, 505)
-"""Server's errors that the same request meets again, whenever it comes."""
+"""Server errors that the same request causes again at any time."""
 
 
 def refused(status: int, error: Any, text: str, retry_after: float | None) -> AttemptFailed:
-    """What a refusal comes to. error: as JSON, where it is; else text. A status of 200 is that of an error in an answer."""
+    """The failed attempt for an error response. error: its JSON, else its text. Status 200 means an error in an answer."""
     words = text_of(error) or text
     codes = _codes(error)
     if status == 200:
@@ -40,13 +40,13 @@ def refused(status: int, error: Any, text: str, retry_after: float | None) -> At
         if inner is not None:
             status = inner
     if status not in _NEVER_MEASURED and status >= 200 and _overflows(codes, words):
-        return AttemptFailed("overflow", "cannot read so long a conversation", status=status, excerpt=words)
+        return AttemptFailed("overflow", "cannot read a conversation of this length", status=status, excerpt=words)
     if status == 200:
         return AttemptFailed("error_in_answer", "answered 200 with an error", status=status, excerpt=words)
     if status == 429:
         if codes & SPENT_CODES:
             return AttemptFailed(
-                "refused", "answered 429: the key's money is spent", status=status,
+                "refused", "answered 429: the key's credit is exhausted", status=status,
                 hint="Top up the account of the key, or give another one.",
             )  # fmt: skip
         return AttemptFailed("rate_limited", "answered 429", status=status, excerpt=words, retry_after=retry_after)
@@ -55,7 +55,7 @@ def refused(status: int, error: Any, text: str, retry_after: float | None) -> At
     if status >= 500 and status not in _NEVER_SERVED:
         kind = "overloaded" if status in (503, 529) else "server_error"
         return AttemptFailed(kind, f"answered {status}", status=status, excerpt=words, retry_after=retry_after)
-    if status in (401, 403):  # an endpoint may repeat here what it was sent, so nothing of it is told
+    if status in (401, 403):  # the text may repeat the key, so no excerpt
         return AttemptFailed(
             "refused", f"answered {status}: it does not take this key, or none was sent", status=status,
             hint="Give a key that it takes in policy.config.api_key, or set the server's own (TASKAPP_INFERENCE_KEYS_FOR).",
@@ -68,9 +68,7 @@ def _overflows(codes: set[str], words: str) -> bool:
         return True
     wanted = _TOO_MANY_WANTED.search(words)
     if wanted is not None and int(wanted[2]) >= int(wanted[3]) > 0:
-        return (
-            False  # the answer alone was allowed to be longer than the model reads: that is a setting, no conversation
-        )
+        return False  # max_tokens alone exceeds the context window: an error of the settings, not of the conversation
     return _OVERFLOW.search(words) is not None
 
 
@@ -81,7 +79,7 @@ def _codes(error: Any) -> set[str]:
 
 
 def _status_in(error: Any) -> int | None:
-    """The status that a proxy put into an error, as OpenRouter does."""
+    """The status inside an error's body, as the proxy OpenRouter sends it."""
     if isinstance(error, dict):
         for name in ("code", "status", "status_code"):
             value = error.get(name)
@@ -91,7 +89,7 @@ def _status_in(error: Any) -> int | None:
 
 
 def text_of(error: Any) -> str:
-    """The sentence in an error of any shape; empty when there is none."""
+    """The message in an error of any format; empty when there is none."""
     for _ in range(4):
         if isinstance(error, str):
             return error[:2000]

@@ -1,11 +1,11 @@
-"""`models.toml`: names of models, where they are asked, whose key they take and what they cost.
+"""`models.toml`: names of models with their addresses, keys and prices.
 
 [small]
 url = "https://api.together.xyz/v1"
-model = "Qwen/Qwen3-8B"               # what the endpoint calls it; the table's name when absent
+model = "Qwen/Qwen3-8B"               # the endpoint's name for it; the table's name when absent
 key = "TOGETHER_API_KEY"              # the variable that holds the key; the host's own when absent
 usd_per_million_input_tokens = 0.18
-usd_per_million_cached_tokens = 0.09  # input that the endpoint had read before; as input when absent
+usd_per_million_cached_tokens = 0.09  # input from the endpoint's prefix cache; the input price when absent
 usd_per_million_output_tokens = 0.18
 """
 
@@ -31,14 +31,14 @@ _MEMBERS = ("url", "model", "key", *_PRICES)
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars for a million tokens. cached: input that the endpoint had read before."""
+    """US dollars for a million tokens. cached: input from the endpoint's prefix cache."""
 
     input: float
     cached: float
     output: float
 
     def cost(self, usage: Mapping[str, float]) -> float:
-        """US dollars for a call that used so many tokens."""
+        """The price in US dollars of a call with this usage."""
         asked, cached = usage.get("prompt_tokens", 0.0), usage.get("cached_tokens", 0.0)
         cached = min(cached, asked)
         answered = usage.get("completion_tokens", 0.0)
@@ -47,7 +47,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class NamedModel:
-    """A table of `models.toml`. url: as it stands there. key: a variable's name. price: None when there is none."""
+    """A table of `models.toml`. url: unchanged. key: a variable's name. price: None when there is none."""
 
     name: str
     url: str
@@ -69,7 +69,7 @@ class ModelNames:
 
     @classmethod
     def of(cls, settings: Settings, folder: Path | None = None) -> ModelNames:
-        """Those of `settings.models_file`; else of `models.toml` in the folder (the working directory), if there is one.
+        """Reads `settings.models_file`, else `models.toml` in `folder` (default: the working directory) if it exists.
 
         Raises ConfigError.
         """
@@ -80,7 +80,7 @@ class ModelNames:
 
     @classmethod
     def read(cls, file: Path) -> ModelNames:
-        """The tables of the file. Raises ConfigError naming the table; the message holds no value that may be a key."""
+        """Reads the tables of a file. Raises ConfigError naming the table; the message contains no value of it."""
         try:
             content = tomllib.loads(file.read_text("utf-8-sig"))
         except OSError as error:
@@ -89,12 +89,12 @@ class ModelNames:
             ) from None
         except (UnicodeDecodeError, tomllib.TOMLDecodeError):
             raise ConfigError(
-                f"{file} is no TOML in UTF-8.", hint='Write [NAME] and below it url = "https://…/v1".'
+                f"{file} is not TOML in UTF-8.", hint='Write [NAME] and below it url = "https://…/v1".'
             ) from None
         return cls({name: _model(file, name, table) for name, table in content.items()}, file)
 
     def resolve(self, name: str) -> NamedModel:
-        """The model of that name. Raises ConfigError with *did you mean*."""
+        """The model with this name. Raises ConfigError, with a suggestion for a misspelt name."""
         found = self.models.get(name)
         if found is not None:
             return found
@@ -108,12 +108,12 @@ class ModelNames:
         raise ConfigError(f"{self.file} has no model {name!r}.", hint=f"Did you mean {close!r}?" if close else known)
 
     def price(self, url: str, model: str | None) -> Price | None:
-        """What the model costs at this complete address; None when nobody says."""
+        """The price of a model at this complete address; None when it is unknown."""
         return self._prices.get((_address(url), model)) if model is not None and self._prices else None
 
 
 def _address(url: str) -> str:
-    """What makes two addresses the same place: without query, completed."""
+    """The form in which addresses are compared: completed, without the query."""
     return read_url(complete_url(url)).url.partition("?")[0]
 
 
@@ -122,7 +122,7 @@ def _model(file: Path, name: str, table: Any) -> NamedModel:
         return ConfigError(f"{file}: [{name}] {what}.", hint=hint)
 
     if not isinstance(table, dict):
-        raise wrong("is no table", f'Write [{name}] and below it url = "https://…/v1".')
+        raise wrong("is not a table", f'Write [{name}] and below it url = "https://…/v1".')
     for member in table:
         if member not in _MEMBERS:
             close = closest(member, _MEMBERS)
@@ -138,13 +138,13 @@ def _model(file: Path, name: str, table: Any) -> NamedModel:
     except NotAnAddress as error:
         raise wrong(f"has a url that {error}", 'Write url = "https://…/v1".') from None
     if not isinstance(model, str) or not model:
-        raise wrong("has a model that is no text", "Write what the endpoint calls it, in quotes.")
+        raise wrong("has a model that is not a string", "Write the endpoint's name for it, in quotes.")
     if key is not None and (not isinstance(key, str) or not re.fullmatch(r"[A-Z][A-Z0-9_]*", key)):
         raise wrong(
-            "has a key that is no variable's name", "Write the name of the variable that holds the key, never a key."
+            "has a key that is not a variable's name", "Write the name of the variable that holds the key, never a key."
         )
     if key is not None and key.startswith(SERVER_ONLY):
-        raise wrong(f"takes the key {key}", "That one opens this server's door; name the model's own.")
+        raise wrong(f"takes the key {key}", "That variable holds an API key of this server; name the model's own.")
     return NamedModel(name, url, model, key, _price(table, wrong))
 
 
@@ -155,7 +155,7 @@ def _price(table: Mapping[str, Any], wrong: Any) -> Price | None:
         if value is None:
             continue
         if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
-            raise wrong(f"has a {member} that is no price", "Write US dollars for a million tokens, such as 0.18.")
+            raise wrong(f"has a {member} that is not a price", "Write US dollars for a million tokens, such as 0.18.")
         given[member] = float(value)
     if not given:
         return None

@@ -1,7 +1,7 @@
-"""An endpoint's answer, read: a ChatReply, or what is wrong with it. Every dialect of the same answer ends here.
+"""Parses an endpoint's response into a ChatReply, across the formats of different endpoints.
 
 Token ids, log-probabilities and the weights' version come as vLLM (`return_token_ids`), SGLang (`meta_info`,
-`metadata.weight_version`), Tinker-like gateways and NeMo Gym (in the message) give them; none is computed.
+`metadata.weight_version`), Tinker-like gateways and NeMo Gym (in the message) return them; none is computed.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from taskapp_kit.rollout.models.errors import refused, text_of
 from taskapp_kit.rollout.models.retry import AttemptFailed
 
 MOST_TOKENS = 10**12
-"""No call reads or writes more; such numbers are a fault of the endpoint's, and their sums would not be finite."""
+"""No call uses more tokens; larger counts are errors of the endpoint, and their sums could overflow."""
 CUT_SHORT = frozenset(("error", "abort", "aborted"))
-"""Finish reasons that mean that the endpoint gave up, as it does while its weights change."""
+"""Finish reasons of an aborted answer, for example during an update of the weights."""
 
 
 def read_reply(status: int, body: bytes, retry_after: float | None = None) -> ChatReply:
-    """The answer of status and body. Raises AttemptFailed. retry_after: seconds, as the headers name them."""
+    """Parses a chat completion. Raises AttemptFailed. retry_after: seconds, from the headers."""
     answer = _answer(status, body, retry_after)
     if not isinstance(answer, dict):
-        raise _malformed("is no object")
+        raise _malformed("is not an object")
     choices = answer.get("choices")
     if not isinstance(choices, list):
         raise _malformed("has no list of choices")
@@ -38,7 +38,7 @@ def read_reply(status: int, body: bytes, retry_after: float | None = None) -> Ch
     finish_reason = choice.get("finish_reason")
     if finish_reason in CUT_SHORT:
         raise AttemptFailed(
-            "aborted", f"gave up in the midst of its answer ({finish_reason})", status=status,
+            "aborted", f"stopped in the middle of its answer ({finish_reason})", status=status,
             excerpt=text_of(choice.get("error")),
         )  # fmt: skip
     reply = ChatReply(
@@ -52,24 +52,24 @@ def read_reply(status: int, body: bytes, retry_after: float | None = None) -> Ch
 
 
 def read_reward_reply(status: int, body: bytes, retry_after: float | None = None) -> ChatReply:
-    """A reward model's answer, whole, as `message["answer"]`: who asked finds the number in it. Raises AttemptFailed."""
+    """Parses a reward model's answer. The whole JSON is `message["answer"]`, unchanged. Raises AttemptFailed."""
     answer = _answer(status, body, retry_after)
-    told = answer if isinstance(answer, dict) else {}
+    members = answer if isinstance(answer, dict) else {}
     return ChatReply(
         message={"role": "assistant", "content": "", "answer": answer},
-        model=told["model"] if isinstance(told.get("model"), str) else "",
-        usage=_usage(told.get("usage")),
+        model=members["model"] if isinstance(members.get("model"), str) else "",
+        usage=_usage(members.get("usage")),
     )
 
 
 def _answer(status: int, body: bytes, retry_after: float | None) -> Any:
-    """The JSON of an answer that is no error. Raises AttemptFailed."""
+    """The JSON of a successful answer. Raises AttemptFailed for an error."""
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
         if status != 200:
             raise refused(status, None, body[:2000].decode(errors="replace"), retry_after) from None
-        raise AttemptFailed("malformed", "answered 200 with something that is no JSON", status=status) from None
+        raise AttemptFailed("malformed", "answered 200 with something that is not JSON", status=status) from None
     error = _error_of(answer)
     if status != 200 or error is not None:
         raise refused(status, error if error is not None else answer, "", retry_after)
@@ -81,8 +81,8 @@ def _malformed(what: str) -> AttemptFailed:
 
 
 def _error_of(answer: Any) -> Any:
-    """The error in an answer that has one: `{"error": …}`, or SGLang's and older vLLM's `{"object": "error", …}`."""
-    if isinstance(answer, list) and len(answer) == 1:  # Gemini wraps its errors so
+    """The error in an answer, if any: `{"error": …}`, or SGLang's and older vLLM's `{"object": "error", …}`."""
+    if isinstance(answer, list) and len(answer) == 1:  # Gemini wraps its errors in a list
         answer = answer[0]
     if not isinstance(answer, dict):
         return None
@@ -92,7 +92,7 @@ def _error_of(answer: Any) -> Any:
 
 
 def _message(message: dict[str, Any]) -> dict[str, Json]:
-    """The message as it came, in the shape that a conversation can send back."""
+    """The message in a form that a conversation can send back."""
     content = message.get("content")
     if content is not None and not isinstance(content, (str, list)):
         raise _malformed("has a content that is neither text nor a list")
@@ -102,13 +102,13 @@ def _message(message: dict[str, Any]) -> dict[str, Json]:
     if calls is None:
         return message
     if not isinstance(calls, list):
-        raise _malformed("has tool calls that are no list")
+        raise _malformed("has tool calls that are not a list")
     for index, call in enumerate(calls):
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise _malformed("has a tool call without a function's name")
         arguments = function.get("arguments")
-        if not isinstance(arguments, str):  # an object, as some local servers write it, or nothing at all
+        if not isinstance(arguments, str):  # some local servers send an object, or nothing
             function["arguments"] = "{}" if arguments is None else orjson.dumps(arguments).decode()
         if not isinstance(call.get("id"), str) or not call["id"]:
             call["id"] = f"call_{index}"
@@ -117,7 +117,7 @@ def _message(message: dict[str, Any]) -> dict[str, Json]:
 
 
 def _usage(usage: Any) -> dict[str, float]:
-    """Every count, those inside `…_details` under their own names."""
+    """All counts; those inside `…_details` have their own names."""
     found: dict[str, float] = {}
     if not isinstance(usage, dict):
         return found
@@ -132,7 +132,7 @@ def _usage(usage: Any) -> dict[str, float]:
 
 
 def _counts(value: Any) -> bool:
-    """Whether it can be a number of tokens of one call; anything else counts as not given."""
+    """Whether the value is a plausible token count of one call; anything else is ignored."""
     return type(value) in (int, float) and 0 <= value <= MOST_TOKENS
 
 
@@ -140,7 +140,7 @@ def _counts(value: Any) -> bool:
 
 
 def _tokens(reply: ChatReply, answer: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
-    """Puts ids, log-probabilities and version into the reply. Raises AttemptFailed when they do not go together."""
+    """Sets ids, log-probabilities and version of the reply. Raises AttemptFailed when their lengths differ."""
     message = choice["message"]
     meta = choice.get("meta_info")
     meta = meta if isinstance(meta, dict) else {}
@@ -155,14 +155,14 @@ def _tokens(reply: ChatReply, answer: Mapping[str, Any], choice: Mapping[str, An
     if reply.token_ids is not None and reply.logprobs is not None and len(reply.token_ids) != len(reply.logprobs):
         raise AttemptFailed(
             "token_mismatch",
-            f"answered with {len(reply.token_ids)} token ids and {len(reply.logprobs)} log-probabilities; expected as many "
-            "of the one as of the other",
+            f"answered with {len(reply.token_ids)} token ids and {len(reply.logprobs)} log-probabilities; expected equal "
+            "numbers",
             status=200,
         )
 
 
 def _logprobs(choice: Mapping[str, Any], message: Mapping[str, Any], meta: Mapping[str, Any]) -> tuple[Any, Any]:
-    """(log-probabilities, token ids that stand among them), each None where there are none."""
+    """(log-probabilities, token ids among them), each None where there are none."""
     given = choice.get("logprobs")
     if isinstance(given, dict):
         entries = given.get("content")
@@ -194,7 +194,7 @@ def _ids(values: Any) -> list[int] | None:
     if values is None:
         return None
     if not isinstance(values, list) or not all(type(value) is int and value >= 0 for value in values):
-        raise _malformed("has token ids that are no whole numbers")
+        raise _malformed("has token ids that are not whole numbers")
     return values
 
 
@@ -202,7 +202,7 @@ def _numbers(values: Any) -> list[float] | None:
     if values is None:
         return None
     if not isinstance(values, list) or not all(type(value) in (int, float) and value <= 1e-3 for value in values):
-        raise _malformed("has log-probabilities that are no numbers up to 0")
+        raise _malformed("has log-probabilities that are not numbers up to 0")
     return values
 
 

@@ -1,7 +1,7 @@
-"""Asking again: what an attempt may come to, which of that is worth another one, how long to wait, and when it is enough.
+"""Retries of model calls: the outcomes of an attempt, which of them are retried, the waits, and the limits.
 
-Asked again, after a wait drawn from all of 0 to a growing bound (full jitter): 429, 408, 5xx, a connection that is refused or
-drops, an answer that is cut short, cannot be read or is empty, and a call that hangs. Never: any other status from 400 on.
+Retried, after a random wait between 0 and a growing bound (full jitter): 429, 408, 5xx, a connection that is refused or
+dropped, an answer that is truncated, malformed or empty, and a call that hangs. Never: any other status of 400 or above.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Sleep = Callable[[float], Awaitable[object]]
 
 
 class AttemptFailed(Exception):
-    """One attempt came to nothing.
+    """One attempt failed.
 
-    kind: a key of KINDS. words: goes after "The model at HOST ". excerpt: what the endpoint said, not yet rid of keys.
-    retry_after: seconds, where the endpoint named them. hint: what to do, where the kind's own words are not enough.
+    kind: a key of KINDS. words: the rest of a sentence that begins "The model at HOST ". excerpt: the endpoint's own text,
+    from which keys are not yet removed. retry_after: seconds, if the endpoint named them. hint: replaces the kind's hint.
     """
 
     def __init__(
@@ -49,17 +49,17 @@ class AttemptFailed(Exception):
 
     @property
     def congested(self) -> bool:
-        """Whether the host has too much to do."""
+        """Whether the failure is a sign that the host is overloaded."""
         return KINDS[self.kind].congested
 
-    def told(self) -> dict[str, Json]:
-        """The attempt as a trajectory keeps it."""
+    def to_json(self) -> dict[str, Json]:
+        """The attempt as recorded in a trajectory."""
         return {"kind": self.kind} if self.status is None else {"kind": self.kind, "status": self.status}
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptOutcome:
-    """What an attempt may come to. again: whether another one makes sense. congested: whether the host has too much to do."""
+    """A kind of failed attempt. again: whether it is retried. congested: whether it is a sign of an overloaded host."""
 
     code: str
     hint: str
@@ -68,9 +68,9 @@ class AttemptOutcome:
     boundary: Boundary = "policy"
 
 
-_RUNS = "Look whether the endpoint runs and answers at that address."
-_LESS = "Ask less at once, or ask its owner for a higher limit."
-_LOGS = "Look into the endpoint's own log."
+_RUNS = "Check that the endpoint runs and answers at that address."
+_LESS = "Send fewer requests at once, or ask its owner for a higher limit."
+_LOGS = "Check the endpoint's own log."
 
 KINDS: Mapping[str, AttemptOutcome] = {
     "unreachable": AttemptOutcome("model_unreachable", _RUNS),
@@ -91,19 +91,21 @@ KINDS: Mapping[str, AttemptOutcome] = {
     "refused": AttemptOutcome("model_refused", "Look at the model's name, the key and the sampling parameters.", False),
     "redirected": AttemptOutcome("model_redirected", "Give the address to which it leads.", False),
     "overflow": AttemptOutcome(
-        "context_overflow", "Let the model see fewer turns, or take one that reads more.", False
+        "context_overflow",
+        "Show the model fewer turns (policy.config.history), or use one with a larger context.",
+        False,
     ),
-    "token_mismatch": AttemptOutcome("token_mismatch", "Such a turn cannot be trained on; mend the endpoint.", False),
+    "token_mismatch": AttemptOutcome("token_mismatch", "Such a turn cannot be trained on; fix the endpoint.", False),
     "address_refused": AttemptOutcome("address_refused", "Give a public address.", False),
     "key_refused": AttemptOutcome("key_refused", "Give a key of the model's own.", False),
     "out_of_time": AttemptOutcome(
-        "deadline", "Give the rollout more time, or a quicker model.", False, boundary="timeout"
+        "deadline", "Give the rollout more time, or use a faster model.", False, boundary="timeout"
     ),
 }
 
 
 def wait_seconds(failed: AttemptFailed, attempt: int, rng: random.Random) -> float:
-    """How long to wait after this attempt, the first being 1: never less than the endpoint asked for, up to 30 s."""
+    """Seconds to wait after this attempt (the first is 1): at least what the endpoint requested, but at most 30 s."""
     bound = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1))
     jitter = rng.uniform(0.0, bound)
     if failed.retry_after is None:
@@ -114,7 +116,7 @@ def wait_seconds(failed: AttemptFailed, attempt: int, rng: random.Random) -> flo
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """The seconds that `retry-after-ms` or `Retry-After` (seconds or a date) ask for.
+    """The seconds that `retry-after-ms` or `Retry-After` (seconds or a date) request.
 
     headers: names in lower case. now: unix seconds.
     """
@@ -143,9 +145,9 @@ async def persist(
     clock: Clock | None = None,
     sleep: Sleep = asyncio.sleep,
 ) -> ChatReply:
-    """An answer within `seconds`. once(attempt, seconds left) answers or raises AttemptFailed. Raises ModelFailed.
+    """Repeats `once(attempt, seconds left)`, which returns a reply or raises AttemptFailed. Raises ModelFailed.
 
-    place: how the endpoint is named in messages.
+    seconds: the limit for all attempts and waits. place: the endpoint's name in messages.
     """
     clock = clock or SystemClock()
     deadline = clock.monotonic() + seconds
@@ -157,7 +159,7 @@ async def persist(
         try:
             reply = await once(attempt, left)
         except AttemptFailed as failed:
-            retries.append(failed.told())
+            retries.append(failed.to_json())
             kind = KINDS[failed.kind]
             if not kind.again or attempt == MOST_ATTEMPTS:
                 raise model_failed(failed, place, retries) from None
@@ -177,7 +179,7 @@ async def persist(
 def model_failed(failed: AttemptFailed, place: str, retries: list[dict[str, Json]], *, more: str = "") -> ModelFailed:
     """The failure of a rollout after these attempts, of which `failed` was the last."""
     kind = KINDS[failed.kind]
-    said = f": {failed.excerpt.rstrip('. ')}" if failed.excerpt else ""
+    excerpt = f": {failed.excerpt.rstrip('. ')}" if failed.excerpt else ""
     tries = f" It was asked {len(retries)} times." if len(retries) > 1 else ""
     metadata = {"endpoint": place, "attempts": ", ".join(_in_words(each) for each in retries)}
     if failed.status is not None:
@@ -185,12 +187,12 @@ def model_failed(failed: AttemptFailed, place: str, retries: list[dict[str, Json
     failure = Failure(
         kind.boundary,
         kind.code,
-        f"The model at {place} {failed.words}{said}.{tries}{more}",
+        f"The model at {place} {failed.words}{excerpt}.{tries}{more}",
         hint=kind.hint if failed.hint is None else failed.hint,
         metadata=metadata,
     )
     return ModelFailed(failure, overflow=failed.kind == "overflow")
 
 
-def _in_words(told: dict[str, Json]) -> str:
-    return f"{told['kind']} {told['status']}" if "status" in told else str(told["kind"])
+def _in_words(attempt: dict[str, Json]) -> str:
+    return f"{attempt['kind']} {attempt['status']}" if "status" in attempt else str(attempt["kind"])

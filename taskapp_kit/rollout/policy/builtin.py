@@ -79,7 +79,7 @@ def random_policy(environment: EnvironmentSpec, rng: random.Random) -> RandomPol
         except Unbounded as error:
             raise unavailable(
                 "random", f"action {action.name!r} at {without_folder(action.place)}: {error}",
-                "Give its fields bounds (Literal, Field(ge=, le=), a maximum length), or the action a sampler: "
+                "Give its fields bounds (Literal, Field(ge=, le=), a greatest length), or the action a sampler: "
                 "@action(sample=fn).",
             ) from None  # fmt: skip
     return RandomPolicy(rng)

@@ -69,24 +69,24 @@ async def _live(
         detached=preferences.respond_async,
         followed=preferences.event_stream,
     )
-    seat = live.attend(COME_BACK_SECONDS if preferences.event_stream else 0.0)
+    subscriber = live.subscribe(COME_BACK_SECONDS if preferences.event_stream else 0.0)
     if preferences.event_stream:
-        return await _streamed(live, seat, request, preferences)
+        return await _streamed(live, subscriber, request, preferences)
     try:
         return await _while_connected(_answered(live, preferences), request)
     finally:
-        seat.leave()
+        subscriber.leave()
 
 
 async def _streamed(
-    live: TrackedRollout, seat: Subscriber, request: Request, preferences: RequestPreferences
+    live: TrackedRollout, subscriber: Subscriber, request: Request, preferences: RequestPreferences
 ) -> EventStream:
     try:
         await _while_connected(live.admitted(), request)
     except BaseException:
-        seat.leave()
+        subscriber.leave()
         raise
-    return EventStream(live, seat, first=preferences.first_event, headers=[location(live)])
+    return EventStream(live, subscriber, first=preferences.first_event, headers=[location(live)])
 
 
 async def _answered(live: TrackedRollout, preferences: RequestPreferences) -> EncodedResponse:

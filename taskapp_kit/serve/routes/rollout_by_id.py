@@ -41,7 +41,7 @@ def pending(live: TrackedRollout) -> EncodedResponse:
         "rollout_id": live.rollout_id,
         "status": "running",
         "created_at": live.created_at,
-        "events": len(live.journal.lines),
+        "events": len(live.event_buffer.lines),
         "url": f"/rollouts/{live.rollout_id}",
     }
     return json_answer(told, 202, [location(live), ASK_AGAIN])
@@ -77,10 +77,10 @@ async def rollout_by_id(context: RouteContext, request: Request) -> EncodedRespo
     events = _events_asked(request)
     live = await _found(context, request, with_events=preferences.event_stream or events)
     if preferences.event_stream:
-        if live.over and preferences.first_event > len(live.journal.lines):
+        if live.over and preferences.first_event > len(live.event_buffer.lines):
             return nothing_more()
         return EventStream(
-            live, live.attend(COME_BACK_SECONDS), first=preferences.first_event, headers=[location(live)]
+            live, live.subscribe(COME_BACK_SECONDS), first=preferences.first_event, headers=[location(live)]
         )
     settled = await live.result(preferences.wait_seconds or 0.0)
     if settled is None:
@@ -101,7 +101,7 @@ def _events_asked(request: Request) -> bool:
 
 async def _with_events(live: TrackedRollout, body: bytes) -> bytes:
     """The answer with its events; made once for all who read a result that is over at the same time."""
-    lines, over = list(live.journal.lines), live.shared
+    lines, over = list(live.event_buffer.lines), live.shared
     if over is None:
         return await asyncio.to_thread(_joined, body, lines)
     async with over.loading:
@@ -124,7 +124,7 @@ def _joined(body: bytes, lines: list[bytes]) -> bytes:
 async def cancel_rollout(context: RouteContext, request: Request) -> EncodedResponse:
     """Cancels it if it is still under way; what was played is kept. One of another key label is not found."""
     live = await _found(context, request, with_events=False)
-    if not live.over and not live.here:
+    if not live.over and not live.is_local:
         raise RequestRefused(
             "rollout_elsewhere",
             "The rollout is played by another server of the same store.",
@@ -133,7 +133,7 @@ async def cancel_rollout(context: RouteContext, request: Request) -> EncodedResp
     if not live.over:
         live.cancel()
         await live.ended()
-        if live.leaving:
+        if live.cancelled:
             return json_answer({"rollout_id": live.rollout_id, "status": "cancelled"})
     return json_answer({"rollout_id": live.rollout_id, "status": "ended"})
 

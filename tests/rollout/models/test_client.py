@@ -207,7 +207,7 @@ def test_a_first_attempt_far_slower_than_all_others_is_given_up_once() -> None:
                 await client.chat(at(model), BODY, seconds=5)
             return await client.chat(at(model), BODY, seconds=20)
 
-    reply = running(work, throttle=ConcurrencyLimiter(least_patience_seconds=0.3))
+    reply = running(work, throttle=ConcurrencyLimiter(least_hang_timeout_seconds=0.3))
     assert reply.retries == [{"kind": "hung"}] and reply.attempts == 2
 
 
@@ -219,7 +219,7 @@ def test_a_host_that_says_it_has_too_much_to_do_is_asked_less_at_once() -> None:
                 for _ in range(4):
                     with pytest.raises(ModelFailed):
                         await client.chat(at(model), BODY, seconds=20)
-                limits.append(client.throttle.gate(f"http://127.0.0.1:{model.port}").limit)
+                limits.append(client.throttle.host(f"http://127.0.0.1:{model.port}").limit)
         return limits
 
     limited, overloaded, broken = running(work, throttle=ConcurrencyLimiter(first_limit=8))
@@ -245,7 +245,7 @@ def test_waiting_for_a_place_counts() -> None:
         with MockModel(["x"], latency_seconds=0.6) as model:
             endpoint = at(model)
             await client.chat(endpoint, BODY, seconds=5)
-            gate = client.throttle.gate(f"http://127.0.0.1:{model.port}")
+            gate = client.throttle.host(f"http://127.0.0.1:{model.port}")
             gate.limit = 1.0
             return await asyncio.gather(
                 client.chat(endpoint, BODY, seconds=5), client.chat(endpoint, BODY, seconds=0.2), return_exceptions=True
@@ -266,7 +266,7 @@ def test_a_cancelled_call_is_gone_at_once() -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            gate = client.throttle.gate(f"http://127.0.0.1:{model.port}")
+            gate = client.throttle.host(f"http://127.0.0.1:{model.port}")
             assert gate.idle
             for _ in range(100):
                 if model.stats["open_connections"] == 0:
@@ -304,7 +304,7 @@ def test_many_at_once_under_faults_are_right_or_say_why_not(loop: Callable[[], a
 
             found = await asyncio.gather(*(one(number) for number in range(600)))
             most: Any = model.stats["connections"]
-            assert client.throttle.gate(f"http://127.0.0.1:{model.port}").idle
+            assert client.throttle.host(f"http://127.0.0.1:{model.port}").idle
             return found, most
 
     found, connections = running(work, loop=loop)

@@ -7,7 +7,12 @@ import random
 
 import pytest
 
-from taskapp_kit.rollout.models.concurrency import LEAST_PATIENCE_SECONDS, MOST_HOSTS, ConcurrencyLimiter, HostLimiter
+from taskapp_kit.rollout.models.concurrency import (
+    LEAST_HANG_TIMEOUT_SECONDS,
+    MOST_HOSTS,
+    ConcurrencyLimiter,
+    HostLimiter,
+)
 
 
 async def turn(gate: HostLimiter, answers: int, congested_share: float, rng: random.Random) -> None:
@@ -167,23 +172,23 @@ def test_patience_is_known_after_many_answers_and_lies_far_beyond_them() -> None
     async def main() -> list[float | None]:
         gate, found = HostLimiter(), []
         for seconds in (0.2, 30.0):
-            found.append(gate.patience())
+            found.append(gate.hang_timeout())
             for _ in range(128):
                 gate.leave(await gate.enter(1.0), seconds=seconds)
-        return [*found, gate.patience()]
+        return [*found, gate.hang_timeout()]
 
-    assert asyncio.run(main()) == [None, LEAST_PATIENCE_SECONDS, 240.0]
+    assert asyncio.run(main()) == [None, LEAST_HANG_TIMEOUT_SECONDS, 240.0]
 
 
 def test_hosts_have_gates_of_their_own_and_idle_ones_are_forgotten() -> None:
     async def main() -> None:
         throttle = ConcurrencyLimiter(2)
-        gate = throttle.gate("a")
-        assert throttle.gate("a") is gate is not throttle.gate("b")
+        gate = throttle.host("a")
+        assert throttle.host("a") is gate is not throttle.host("b")
         await gate.enter(1.0)
         for index in range(3 * MOST_HOSTS):
-            throttle.gate(f"host{index}")
-        assert throttle.gate("a") is gate
+            throttle.host(f"host{index}")
+        assert throttle.host("a") is gate
 
     asyncio.run(main())
 

@@ -74,15 +74,15 @@ def test_did_you_mean(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("x = 1", "no table"), ("[a]\n", "no url"), ('[a]\nurl = "h/v1"', "is no address"), ('[a]\nurl = "http://u:p@h/v1"', "names a user"),
-        ('[a]\nurl = "http://h"\nmodle = "x"', "modle"), ('[a]\nurl = "http://h"\nmodel = 3', "no text"),
-        ('[a]\nurl = "http://h"\nkey = "sk-secret-secret"', "no variable's name"), ('[a]\nurl = "http://h"\nkey = 3', "no variable's name"),
+        ("x = 1", "not a table"), ("[a]\n", "no url"), ('[a]\nurl = "h/v1"', "is no address"), ('[a]\nurl = "http://u:p@h/v1"', "names a user"),
+        ('[a]\nurl = "http://h"\nmodle = "x"', "modle"), ('[a]\nurl = "http://h"\nmodel = 3', "not a string"),
+        ('[a]\nurl = "http://h"\nkey = "sk-secret-secret"', "not a variable's name"), ('[a]\nurl = "http://h"\nkey = 3', "not a variable's name"),
         ('[a]\nurl = "http://h"\nkey = "ENVIRONMENT_API_KEY"', "ENVIRONMENT_API_KEY"),
-        ('[a]\nurl = "http://h"\nusd_per_million_input_tokens = -1', "no price"),
-        ('[a]\nurl = "http://h"\nusd_per_million_input_tokens = true', "no price"),
-        ('[a]\nurl = "http://h"\nusd_per_million_input_tokens = nan', "no price"),
+        ('[a]\nurl = "http://h"\nusd_per_million_input_tokens = -1', "not a price"),
+        ('[a]\nurl = "http://h"\nusd_per_million_input_tokens = true', "not a price"),
+        ('[a]\nurl = "http://h"\nusd_per_million_input_tokens = nan', "not a price"),
         ('[a]\nurl = "http://h"\nusd_per_million_input_tokens = 1', "usd_per_million_output_tokens"),
-        ("[a", "no TOML"),
+        ("[a", "not TOML"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used(tmp_path: Path, text: str, says: str) -> None:
