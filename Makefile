@@ -2,10 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The tests wait more than they compute. A file's tests stay in one process, in order, the longest files (tests/conftest.py)
-# first; those of tests/fuzz share names, which the processes could not tell apart. They alone need schemathesis, over
-# half a second of each process.
-TEST_PROCESSES ?= 4
+# Two processors have work for three processes, and each process collects all tests for itself (10 s). A file's tests
+# stay in one process, in order, the longest files (tests/conftest.py) first; those of tests/fuzz share names, which the
+# processes could not tell apart. They alone need schemathesis, over half a second of each process.
+TEST_PROCESSES ?= 3
 # What failed beside others on a busy machine is tried once more, alone; a real fault fails again.
 # Only where tests failed (status 1): after a run that broke off, the last failures are those of an earlier run.
 ALONE = { status=$$?; [ $$status -eq 1 ] || exit $$status; echo "once more, alone: what failed" >&2; $(BIN)/pytest -m "$(MARKS)" --last-failed --last-failed-no-failures none; }
