@@ -22,11 +22,12 @@ stage = @seconds=$$(( $$(date +%s) - $(STARTED) )); printf '\n[%s of 3] %s (%d m
 EXTRAS := crafter,gymnasium,jobs,modal,otel,postgres,dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
-.PHONY: demo test test-all suite check lint types drawn interop golden fuzz sentinels bench docs wheel clean help
+.PHONY: demo test test-fast test-all suite check lint types drawn interop golden fuzz sentinels bench docs wheel clean help
 
 help:
 	@echo "make demo     play and score episodes over HTTP; leaves a GIF and a page in out/demo"
 	@echo "make test     lint, types and the test suite"
+	@echo "make test-fast  the tests that need neither a server nor another process"
 	@echo "make test-all the same with every repetition that is marked exhaustive, as CI runs it"
 	@echo "make check    lint and types alone"
 	@echo "make suite    the test suite alone"
@@ -72,6 +73,10 @@ test: $(VENV)/dev
 	@$(MAKE) --no-print-directory -j2 types drawn
 	$(call stage,3,the test suite in $(TEST_PROCESSES) processes)
 	@$(MAKE) --no-print-directory suite
+
+# Seconds instead of minutes: what needs neither a server nor another process.
+test-fast:
+	@$(MAKE) --no-print-directory suite MARKS="not interop and not exhaustive and not server and not process"
 
 test-all:
 	@$(MAKE) --no-print-directory test MARKS="not interop"

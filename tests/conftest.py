@@ -1,12 +1,16 @@
-"""The summary of what was skipped, with what would run it; and `--sentinels DIR`, which stores all that the run writes
-and answers in DIR and searches it for keys at its end.
+"""What the whole suite has in common.
+
+The markers `server` and `process` are compared with what each test does; the summary says what was skipped, and what
+would run it; `--sentinels DIR` stores all that the run writes and answers in DIR and searches it for keys at its end.
 """
 
 from __future__ import annotations
 
 import gc
 import signal
+import socket
 import ssl
+import sys
 from collections import Counter
 from collections.abc import Generator
 from functools import cache
@@ -34,6 +38,36 @@ def _context(*args: Any, **named: Any) -> ssl.SSLContext:
 
 
 ssl.create_default_context = _context
+
+
+NEEDS = {
+    "socket.bind": "server",
+    **dict.fromkeys(("subprocess.Popen", "os.posix_spawn", "os.fork", "os.exec", "os.system"), "process"),
+}
+"""What Python reports when it happens, and the marker of tests that do it: `make test-fast` leaves them out."""
+
+_unmarked: set[str] = set()
+"""The markers that the running test lacks."""
+
+
+def _refuse_what_is_unmarked(event: str, arguments: tuple[Any, ...]) -> None:
+    marker = NEEDS.get(event)
+    if marker not in _unmarked or (event == "socket.bind" and arguments[0].family == socket.AF_UNIX):
+        return
+    raise RuntimeError(f"{event} in a test without the marker {marker!r}: add @pytest.mark.{marker}")
+
+
+sys.addaudithook(_refuse_what_is_unmarked)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    if item.get_closest_marker("exhaustive") is None and item.get_closest_marker("interop") is None:
+        _unmarked.update(marker for marker in NEEDS.values() if item.get_closest_marker(marker) is None)
+    try:
+        return (yield)
+    finally:
+        _unmarked.clear()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

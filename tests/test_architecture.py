@@ -414,6 +414,7 @@ def loaded_by(code: str) -> set[str]:
     return set(json.loads(ran.stdout.splitlines()[-1]))
 
 
+@pytest.mark.process
 def test_importing_the_kit_loads_the_declarations_only() -> None:
     loaded = loaded_by("import taskapp_kit")
     assert not loaded & set(OPTIONAL)
@@ -422,6 +423,7 @@ def test_importing_the_kit_loads_the_declarations_only() -> None:
     assert {name.split(".")[1] for name in own} <= {"contract", "declare", "errors", "version"}
 
 
+@pytest.mark.process
 def test_the_service_needs_no_server_and_no_database() -> None:
     loaded = loaded_by("import taskapp_kit.rollout.service")
     assert not loaded & (set(OPTIONAL) - {"pydantic", "dotenv"})

@@ -228,6 +228,7 @@ def test_every_setting_has_a_field_and_a_variable_of_its_own() -> None:
     assert [name for name, _, _ in Settings().shown()] == [setting.name for setting in SETTINGS]
 
 
+@pytest.mark.process
 def test_importing_it_loads_nothing_heavy() -> None:
     code = "import sys, taskapp_kit.config\nprint(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

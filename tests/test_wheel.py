@@ -18,7 +18,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.process
+
 
 ROOT = Path(__file__).parents[1]
 TREES = {

@@ -117,6 +117,7 @@ def test_same_seed_plays_the_same_episode_and_another_seed_another(name: str) ->
     assert digests[0] == digests[1] != digests[2]
 
 
+@pytest.mark.process
 def test_digests_are_equal_in_two_processes() -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(Path.cwd())!r}); import importlib.util as u\n"
@@ -434,6 +435,7 @@ def test_every_mistake_is_one_sentence_with_its_line(arguments: Any, sentence: s
         made()
 
 
+@pytest.mark.process
 def test_without_gymnasium_the_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['gymnasium'] = None\n"

@@ -19,6 +19,8 @@ from starlette.routing import Route
 from taskapp_kit.backend.app import create_backend
 from tests.waiting import until
 
+pytestmark = pytest.mark.server
+
 KEY = "Vq7ZtWxK-Mjh4/Lp+XnRwYs"
 OTHER = "Gz3HvTqN-Bkf8/Dy+UoEiJa"
 K, O = KEY.encode(), OTHER.encode()  # noqa: E741

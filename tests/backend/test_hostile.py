@@ -20,6 +20,8 @@ from taskapp_kit.backend.store import JobStore
 from tests.backend.test_store import a_job as a_row
 from tests.backend.test_store import with_records
 
+pytestmark = pytest.mark.server
+
 
 def job_of(play: Any, config: dict[str, Any] | None = None) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     with serving(ScriptedApp(play=play).app()) as url, backend() as back:

@@ -30,6 +30,8 @@ from taskapp_kit.backend.schema import JOBS
 from taskapp_kit.errors import StoreError
 from tests.waiting import until
 
+pytestmark = pytest.mark.server
+
 
 class Held(ScriptedApp):
     """Its rollouts wait for `gate`."""

@@ -60,6 +60,7 @@ def test_a_look_that_failed_or_was_long_is_not_kept() -> None:
     asyncio.run(use())
 
 
+@pytest.mark.server
 def test_everybody_who_follows_a_job_gets_each_event_once() -> None:
     gate = Gate()
 

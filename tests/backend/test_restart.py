@@ -24,6 +24,8 @@ from tests.live_app import app as live_app
 from tests.live_app import marks
 from tests.waiting import until
 
+pytestmark = [pytest.mark.process, pytest.mark.server]
+
 APP_KEY = "sentinel-key-of-the-live-app"
 ITERATIONS, GROUPS, SAMPLES, EVALUATIONS = 6, 2, 2, 3
 TOTAL = ITERATIONS * GROUPS * SAMPLES + EVALUATIONS * 2

@@ -11,6 +11,8 @@ from exchange import APP_KEY, Answer, Gate, ScriptedApp, a_config, backend, epis
 from taskapp_kit.backend.engine import REPEATED
 from tests.waiting import until
 
+pytestmark = pytest.mark.server
+
 
 def played(
     app: ScriptedApp, config: dict[str, Any] | None = None, **options: Any

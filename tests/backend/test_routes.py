@@ -27,6 +27,8 @@ from exchange import (
 )
 from nacl.public import PublicKey, SealedBox
 
+pytestmark = pytest.mark.server
+
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Backend]:

@@ -14,11 +14,14 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import pytest
 from exchange import ScriptedApp, a_config, a_job, episode, failure, serving
 from nacl.public import PublicKey, SealedBox
 
 from tests.sentinels import Key, Search
 from tests.waiting import until
+
+pytestmark = [pytest.mark.process, pytest.mark.server]
 
 LETTERS = "".join(set(string.ascii_letters) - set("abcdefABCDEF"))
 

@@ -15,6 +15,8 @@ from click.testing import CliRunner
 from taskapp_kit.cli.main import main
 from tests.waiting import until
 
+pytestmark = pytest.mark.process
+
 
 def run(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(

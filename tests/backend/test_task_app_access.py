@@ -23,6 +23,8 @@ from taskapp_kit.backend.task_app_access import TaskAppAccess
 from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
 from taskapp_kit.errors import RequestError, TaskAppUnreachable
 
+pytestmark = pytest.mark.server
+
 PUBLIC = "93.184.216.34"
 
 

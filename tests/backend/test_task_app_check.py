@@ -17,6 +17,8 @@ from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
+pytestmark = pytest.mark.server
+
 app = TaskApp("two")
 
 

@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from .conftest import ADDER, Run
 
 CARELESS = """
@@ -60,6 +62,7 @@ def test_an_app_that_is_not_there_is_a_mistake_of_the_command_line(run: Run) -> 
     assert "nothing.py" in told.stderr
 
 
+@pytest.mark.process
 def test_bundled_apps_are_checked_by_name(run: Run) -> None:
     told = run("check", "python_sandbox", "--json")
     findings = json.loads(told.stdout)["findings"]

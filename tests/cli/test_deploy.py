@@ -35,6 +35,8 @@ from tests.cli.conftest import Run
 from tests.system.test_child_python import MARKS, SHADOWS, imported
 from tests.waiting import until
 
+pytestmark = pytest.mark.process
+
 KEY = "canary-door-key-" + "5c" * 24
 VENDOR = "canary-vendor-key-77b2"
 STAYS = "canary-that-stays-9a0e"
@@ -88,6 +90,7 @@ def create(plane: ControlPlane, own: Path, *more: str) -> Deploy:
     return taskapp(plane, own, "deploy", "capitals.py", "--create-secret", "--env-file", "keys.env", *more)
 
 
+@pytest.mark.server
 def test_from_nothing_to_an_app_that_answers(own: Path, served: str) -> None:
     for name in SHADOWS:
         (own / f"{name}.py").write_text(MARKS)
@@ -161,6 +164,7 @@ def test_a_key_is_made_once_and_written_for_its_owners_eyes(
     assert key not in captured.out + captured.err
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("flag", ["create_secret", "update_secret"])
 def test_a_secret_that_is_there_is_changed_only_by_an_update(
     planned: DeployPlan, own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flag: str
@@ -188,6 +192,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> DeployPlan:
     return make_plan("capitals.py", ModalSettings(app_name="capitals", store="none"), beside=folder)
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     ("key", "words"), [("another-key", "not the one in the Secret"), (None, "its key is not known here")]
 )
@@ -200,6 +205,7 @@ def test_a_wrong_key_here_is_told_and_no_rollout_tried(
     assert key is None or key not in told
 
 
+@pytest.mark.server
 def test_a_secret_that_another_makes_meanwhile_is_not_called_ours(deploy: Callable[..., Result]) -> None:
     with Raced({}).running() as plane:
         done = deploy(plane, "--create-secret", "--env-file", "keys.env", "--no-wait")
@@ -227,6 +233,7 @@ class Slow(ControlPlane):
         return api_pb2.ImageGetOrCreateResponse()
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     "number",
     [
@@ -264,6 +271,7 @@ def test_a_deploy_that_is_stopped_stops_modals_and_leaves_nothing(own: Path, num
         assert list((own / "tmp").iterdir()) == []
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     ("secrets", "apps", "arguments", "status", "words"),
     [
@@ -307,6 +315,7 @@ def test_what_cannot_be_deployed_is_told_in_one_sentence(
         assert canary not in done.output
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     "token", [{}, pytest.param({"MODAL_TOKEN_ID": "", "MODAL_TOKEN_SECRET": ""}, marks=pytest.mark.exhaustive)]
 )

@@ -80,6 +80,7 @@ def test_an_odd_file_keeps_all_that_is_not_set(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.process
 def test_nothing_is_left_of_an_attempt_that_failed(tmp_path: Path) -> None:
     """A file that cannot be replaced: the keys must not stay in another one."""
     (tmp_path / ".env").mkdir()

@@ -163,6 +163,7 @@ def test_crafter_beside_the_published_table(run_at_terminal: Run, width: int) ->
     assert max(map(len, told.stdout.splitlines())) <= width
 
 
+@pytest.mark.server
 def test_a_model_plays_and_its_tokens_are_counted(run: Run, tmp_path: Path) -> None:
     with MockModel() as model:
         told = run(
@@ -176,6 +177,7 @@ def test_a_model_plays_and_its_tokens_are_counted(run: Run, tmp_path: Path) -> N
     assert "CANARY" not in told.output
 
 
+@pytest.mark.process
 def test_at_a_servers_address(run: Run, adder_server: Served, tmp_path: Path) -> None:
     key = str(adder_server.key)
     asked = ("--policy", "gold", "--seeds", "0-4", "--key", key)
@@ -222,6 +224,7 @@ def test_a_wrong_command_line_is_told_and_leaves_nothing(
     assert not (tmp_path / "r1").exists()
 
 
+@pytest.mark.server
 def test_a_model_that_is_gone_stops_it_and_the_way_on_is_said(run: Run, tmp_path: Path) -> None:
     with MockModel(faults=Faults({"401": 1.0})) as model:
         asked = (

@@ -21,6 +21,8 @@ from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from .conftest import ROOT, Run
 from .terminals import NAMES, Terminal
 
+pytestmark = pytest.mark.server
+
 SYNTH, TASK_APP = "canary-synth-key-1212", "canary-task-app-key-3434"
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b1m\u202e"
 CONFIG = (ROOT / "examples" / "rl_in_process_config.toml").read_text(encoding="utf-8")
@@ -196,6 +198,7 @@ def test_eval_of_servers_that_mean_harm(run: Run, tmp_path: Path) -> None:
         assert not path.is_file() or TASK_APP not in path.read_text()
 
 
+@pytest.mark.process
 def test_setup_with_a_backend_that_means_harm(run: Run, tmp_path: Path) -> None:
     for key in ("!!!", base64.b64encode(bytes(32)).decode(), "QUJD", 7, EVIL):
         with answering(**{"api__v1__crypto__public-key": {"public_key": key}, "{rest:path}": {}}) as url:
@@ -205,6 +208,7 @@ def test_setup_with_a_backend_that_means_harm(run: Run, tmp_path: Path) -> None:
         safe(done.output + done.stderr)
 
 
+@pytest.mark.process
 def test_a_server_that_takes_and_never_answers_is_told_of_and_left_by_one_ctrl_c(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         url = f"http://127.0.0.1:{mute.getsockname()[1]}"

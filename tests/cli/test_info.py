@@ -112,6 +112,7 @@ def test_a_reset_that_raises_is_shown_with_its_line(run: Run, tmp_path: Path) ->
     assert "boundary environment" in told.stderr
 
 
+@pytest.mark.process
 def test_info_of_a_server_tells_the_same(run: Run, adder_server: Served) -> None:
     told = run("info", adder_server.url, "--json", ENVIRONMENT_API_KEY=str(adder_server.key))
     assert told.exit_code == 0, told.stderr
@@ -123,6 +124,7 @@ def test_info_of_a_server_tells_the_same(run: Run, adder_server: Served) -> None
     assert str(adder_server.key) not in shown.stdout + shown.stderr
 
 
+@pytest.mark.process
 def test_info_of_a_server_without_its_key(run: Run, adder_server: Served) -> None:
     told = run("info", adder_server.url)
     assert told.exit_code == 1
@@ -130,6 +132,7 @@ def test_info_of_a_server_without_its_key(run: Run, adder_server: Served) -> Non
     assert run("info", adder_server.url, "--prompt").exit_code == 2
 
 
+@pytest.mark.process
 def test_an_environment_that_is_not_there(run: Run, adder_server: Served) -> None:
     assert run("info", ADDER, "--env", "ader").exit_code == 2
     told = run("info", adder_server.url, "--env", "ader", "--key", str(adder_server.key))

@@ -90,6 +90,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.process
 def test_at_a_terminal_the_file_with_the_keys_is_asked_for_once(folder: Path) -> None:
     with Terminal(folder, *TRAIN) as terminal:
         terminal.wait("Not set: SYNTH_API_KEY, ENVIRONMENT_API_KEY")
@@ -100,6 +101,7 @@ def test_at_a_terminal_the_file_with_the_keys_is_asked_for_once(folder: Path) ->
     assert "canary" not in terminal.text
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("typed", "words"), [("", "SYNTH_API_KEY"), ("none.env", "There is no file none.env")])
 def test_no_file_or_a_wrong_one_ends_with_a_sentence(folder: Path, typed: str, words: str) -> None:
     with Terminal(folder, *TRAIN) as terminal:
@@ -109,6 +111,7 @@ def test_no_file_or_a_wrong_one_ends_with_a_sentence(folder: Path, typed: str, w
     assert words in terminal.text
 
 
+@pytest.mark.process
 def test_without_a_terminal_nothing_is_asked(folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "taskapp_kit", *TRAIN],

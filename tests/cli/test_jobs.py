@@ -21,6 +21,8 @@ from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from .conftest import ROOT, Run
 from .test_train import BACKEND_KEY, TASK_APP_KEY, Both, safe
 
+pytestmark = pytest.mark.server
+
 CONFIG = ROOT / "examples" / "rl_in_process_config.toml"
 FAST = ("--poll-interval", "0.1")
 

@@ -24,6 +24,8 @@ from taskapp_kit.store import open_store
 from taskapp_kit.testing import ChatRequest, MockModel, Reply
 from tests.rollouts import a_request
 
+pytestmark = pytest.mark.server
+
 APP = '''
 from taskapp_kit import TaskApp
 app = TaskApp("explain")

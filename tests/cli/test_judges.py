@@ -30,6 +30,7 @@ def criteria(told: dict[str, Any]) -> dict[str, Any]:
     return {item["name"]: item for item in told["scorecard"]["criteria"]}
 
 
+@pytest.mark.server
 def test_play_asks_the_judge_as_rollout_does(run: Run, settings: dict[str, str]) -> None:
     played = run("play", *ONE, stdin="Clouds.\n", **settings)
     assert played.exit_code == 0, played.stderr
@@ -38,6 +39,7 @@ def test_play_asks_the_judge_as_rollout_does(run: Run, settings: dict[str, str])
     assert played.stdout.count("polite") == 1
 
 
+@pytest.mark.server
 def test_an_environments_own_model_is_read_everywhere(run: Run) -> None:
     with MockModel(["Good morning."]) as model:
         user = {"TASKAPP_USER_URL": model.url, "TASKAPP_USER_MODEL": "mock"}
@@ -87,6 +89,8 @@ async def _load(url: str, rollout_id: str) -> Any:
         await store.close()
 
 
+@pytest.mark.process
+@pytest.mark.server
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_an_evaluation_without_judges(run: Run, tmp_path: Path, settings: dict[str, str], workers: str) -> None:
     asked = ("eval", JUDGED, "--env", "judged", "--action", "Clouds.", "--seeds", "0-1", "--out", "r1")
@@ -116,6 +120,7 @@ def test_a_missing_judge_is_noticed_before_anything_is_made(run: Run, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", ["rollout", "eval"])
 def test_a_server_asks_its_own_judges(run: Run, adder_server: Served, command: str) -> None:
     told = run(command, adder_server.url, "--judges", "skip", "--policy", "random")
@@ -123,6 +128,7 @@ def test_a_server_asks_its_own_judges(run: Run, adder_server: Served, command: s
     assert "--judges" in told.stderr
 
 
+@pytest.mark.server
 def test_a_judge_without_a_models_name_names_the_variable(run: Run, settings: dict[str, str]) -> None:
     told = run("rollout", *ONE, "--action", "Clouds.", TASKAPP_JUDGE_URL=settings["TASKAPP_JUDGE_URL"])
     assert told.exit_code == 1

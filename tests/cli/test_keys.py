@@ -39,6 +39,7 @@ def test_mint_prints_the_key_once_and_keeps_only_its_digest(run: Run, tmp_path: 
     assert Keys(file=file).match([key.encode()]) == KeyHolder("ci", 8)
 
 
+@pytest.mark.process
 def test_a_shell_takes_the_key_as_it_is(tmp_path: Path) -> None:
     script = f"KEY=$({shlex.quote(sys.executable)} -m taskapp_kit keys mint ci 2> told.txt); printf '<%s>' \"$KEY\""
     done = subprocess.run(
@@ -192,6 +193,7 @@ def test_the_file_is_found_as_every_setting_is(run: Run, tmp_path: Path) -> None
     assert found == {"from-toml": ["a"], "from-env-file": ["b"], "from-environment": ["c"], "from-flag": ["d"]}
 
 
+@pytest.mark.process
 def test_a_running_server_notices_mint_and_revoke(run: Run, tmp_path: Path) -> None:
     first = run("keys", "mint", "first").stdout.strip()
     file = str(tmp_path / ".taskapp" / "keys")

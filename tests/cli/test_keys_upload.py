@@ -21,6 +21,8 @@ from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from .conftest import Run
 from .terminals import NAMES
 
+pytestmark = pytest.mark.server
+
 SYNTH, TASK_APP = "canary-synth-key-8899", "canary-task-app-key-1010"
 
 

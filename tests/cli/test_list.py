@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from taskapp_kit.cli.templates import templates
 from taskapp_kit.declare.discovery import bundled_apps
 
@@ -28,6 +30,7 @@ def test_list_as_json(run: Run) -> None:
     assert set(told) == {"apps", "plugins", "templates"}
 
 
+@pytest.mark.process
 def test_an_extra_that_is_missing_is_said(tmp_path: Path) -> None:
     """Metadata of the kit that stands first on the path names a package that nobody has."""
     info = tmp_path / "taskapp_kit-0.0.0.dist-info"

@@ -21,6 +21,7 @@ def test_help_shows_every_command_under_its_group(run: Run) -> None:
         assert [line.split()[0] for line in section.splitlines() if line[:3].strip()] == list(names)
 
 
+@pytest.mark.process
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys\n"
@@ -85,6 +86,7 @@ def test_version(run: Run) -> None:
     assert run("--version").stdout.split()[-1] == __version__
 
 
+@pytest.mark.process
 def test_python_m_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "taskapp_kit", "--help"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("Usage: taskapp ")

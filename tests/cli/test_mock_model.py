@@ -46,6 +46,7 @@ def running(folder: Path, *args: str) -> Iterator[tuple[subprocess.Popen[str], l
         process.communicate()
 
 
+@pytest.mark.process
 def test_it_says_where_it_is_and_ctrl_c_ends_it(tmp_path: Path) -> None:
     with running(tmp_path, "--model", "small", "--fault", "429=1", "--seed", "3") as (process, lines):
         text = "".join(lines)
@@ -66,6 +67,7 @@ def test_it_says_where_it_is_and_ctrl_c_ends_it(tmp_path: Path) -> None:
         assert "sk-sentinel" not in out + err
 
 
+@pytest.mark.process
 def test_script_latency_and_json(tmp_path: Path) -> None:
     (tmp_path / "script.jsonl").write_text('"first"\n{"add": {"amount": 1}}\n')
     with running(tmp_path, "--script", "script.jsonl", "--latency-ms", "60-80", "--json", "--weight-version", "v9") as (
@@ -106,6 +108,7 @@ def test_what_cannot_be_used(run: Run, args: list[str], told: str) -> None:
     assert refused.exit_code == 2 and told in refused.stderr and refused.stdout == ""
 
 
+@pytest.mark.server
 def test_a_busy_port_is_one_sentence_and_status_1(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         refused = run("mock-model", "--port", str(other.getsockname()[1]))

@@ -18,6 +18,8 @@ from control_plane import ControlPlane
 from deploys import environment, taskapp, write_own
 from modal_proto import api_pb2
 
+pytestmark = [pytest.mark.process, pytest.mark.server]
+
 
 def wait_for(what: Callable[[], object], process: subprocess.Popen[bytes], log: Path, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds

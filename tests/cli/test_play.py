@@ -85,6 +85,7 @@ def test_a_wrong_episode_is_refused_before_anything_is_shown(run: Run, args: lis
     assert told.stdout == ""
 
 
+@pytest.mark.process
 def test_at_a_terminal_it_asks_and_ctrl_c_leaves() -> None:
     theirs, ours = pty.openpty()
     process = subprocess.Popen(

@@ -52,6 +52,7 @@ def test_every_app_is_compared() -> None:
     assert declaring == set(EXAMPLES)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("app", APPS)
 def test_a_prompt_is_the_same_byte_for_byte(run: Run, tmp_path: Path, app: str, mode: str) -> None:

@@ -12,6 +12,8 @@ from taskapp_kit.cli.remote_task_app import Remote, RemoteError
 
 from .conftest import ADDER, Run, Served, serving
 
+pytestmark = pytest.mark.server
+
 KEY = "canary-key-4711"
 ANSWERS = {
     "/html": (404, "<html>no</html>"),
@@ -84,6 +86,7 @@ def test_the_key_goes_to_the_address_and_not_where_it_redirects(foreign: str) ->
     assert _Foreign.asked == [("/ok", KEY), ("/moved", KEY)]
 
 
+@pytest.mark.process
 def test_a_failed_rollout_carries_boundary_and_ids(run: Run, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(Path(ADDER).read_text().replace("self.total += amount", "1 / 0"))
     with serving(tmp_path, "bad.py", "--store", "none", ENVIRONMENT_API_KEY=KEY) as served:
@@ -134,6 +137,7 @@ class _Gateway(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.process
 def test_a_rollout_comes_through_a_chain_of_redirects(run: Run, adder_server: Served) -> None:
     _Gateway.upstream = adder_server.url
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Gateway)

@@ -102,6 +102,7 @@ def test_a_pipe_is_never_narrower_than_120(run: Run, wordy: str) -> None:
     assert run("rollout", wordy, *WAIT, "--width", "39").exit_code == 2
 
 
+@pytest.mark.server
 def test_a_model_that_says_much_is_cut_unless_all_is_wanted(run: Run) -> None:
     asked = ("rollout", CAPITALS, "--seed", "0", "--model", "m", "--inference-url")
     with MockModel(["x" * 2500 + "END"]) as model:
@@ -262,6 +263,7 @@ def test_nothing_is_kept_unless_asked(run: Run, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.process
 def test_a_server_plays_the_same_episode(run: Run, adder_server: Served) -> None:
     key = str(adder_server.key)
     here = run("rollout", ADDER, "--policy", "gold", "--seed", "3")
@@ -275,6 +277,7 @@ def test_a_server_plays_the_same_episode(run: Run, adder_server: Served) -> None
     assert key not in there.stdout
 
 
+@pytest.mark.process
 def test_the_key_may_come_from_a_file_or_a_flag(run: Run, adder_server: Served, tmp_path: Path) -> None:
     key = str(adder_server.key)
     (tmp_path / "my.env").write_text(f"ENVIRONMENT_API_KEY={key}\n")
@@ -285,6 +288,7 @@ def test_the_key_may_come_from_a_file_or_a_flag(run: Run, adder_server: Served, 
     assert run(*asked).exit_code == 0
 
 
+@pytest.mark.process
 def test_a_server_that_refuses(run: Run, adder_server: Served) -> None:
     asked = ("rollout", adder_server.url, "--seed", "3")
     wrong = run(*asked, "--key", "not-the-key-at-all")
@@ -311,10 +315,12 @@ def test_a_url_is_an_address_alone(run: Run, url: str) -> None:
     assert "secret" not in told.stderr
 
 
+@pytest.mark.process
 def test_store_belongs_to_local_rollouts(run: Run, adder_server: Served) -> None:
     assert run("rollout", adder_server.url, "--store", "sqlite:///x.db").exit_code == 2
 
 
+@pytest.mark.server
 def test_limits_are_flags(run: Run, tmp_path: Path) -> None:
     (tmp_path / "silent.py").write_text(
         WORDY.replace("@action\n", "@action(text=True)\n").replace("def wait(self)", "def wait(self, text: str)")
@@ -372,6 +378,8 @@ class Seer:
 """
 
 
+@pytest.mark.process
+@pytest.mark.server
 def test_pictures_that_stored_messages_name_are_served_by_a_server_with_that_store(run: Run, tmp_path: Path) -> None:
     (tmp_path / "seer.py").write_text(SEER)
     store = f"sqlite:///{tmp_path}/rollouts.db"

@@ -16,6 +16,8 @@ from tests.waiting import until
 
 from .conftest import ADDER, ROOT, Run, Served, serving
 
+pytestmark = pytest.mark.process
+
 BODY = {"run_id": "r1", "env": {"seed": 3}, "policy": {"config": {"policy": "gold"}}, "ops": [], "mode": "eval"}
 ROUTES = [("GET", "/health"), ("GET", "/info"), ("GET", "/task_info?seed=0"), ("POST", "/rollout")]
 
@@ -100,6 +102,7 @@ def test_elsewhere_than_on_loopback_it_refuses_without_a_key(run: Run, host: str
     assert "Set ENVIRONMENT_API_KEY" in told.stderr
 
 
+@pytest.mark.server
 def test_a_busy_port_is_one_sentence_and_status_1(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

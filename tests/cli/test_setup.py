@@ -20,6 +20,8 @@ from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from .conftest import Run
 from .terminals import NAMES, Terminal
 
+pytestmark = pytest.mark.process
+
 SYNTH, TASK_APP = "canary-synth-key-4455", "canary-task-app-key-6677"
 NOTHING = dict.fromkeys(NAMES, "")
 
@@ -146,6 +148,7 @@ def test_an_address_that_nobody_could_use_is_refused_before_anything_is_written(
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.server
 def test_the_key_is_left_with_a_backend(run: Run, tmp_path: Path, backend: str) -> None:
     import asyncio
 
@@ -163,6 +166,7 @@ def test_the_key_is_left_with_a_backend(run: Run, tmp_path: Path, backend: str) 
     assert "ENVIRONMENT_API_KEY (uploaded)" in str(asyncio.run(key_names()))
 
 
+@pytest.mark.server
 def test_a_backend_that_refuses_or_is_away_leaves_the_file_and_ends_with_1(
     run: Run, tmp_path: Path, backend: str
 ) -> None:

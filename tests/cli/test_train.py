@@ -28,6 +28,8 @@ from tests.waiting import until
 from .conftest import ROOT, Run, clean_environ
 from .terminals import Terminal
 
+pytestmark = pytest.mark.server
+
 BACKEND_KEY, TASK_APP_KEY = "sk_train_0123456789abcdef", "ek_train_0123456789abcdef"
 CONFIG = (ROOT / "examples" / "rl_in_process_config.toml").read_text(encoding="utf-8")
 FAST = ("--poll-interval", "0.1")
@@ -212,6 +214,7 @@ def test_a_job_that_goes_on_for_too_long_is_left_alone(run: Run, both: Both, con
     RLJob.from_job_id(job_id[1], both.backend, BACKEND_KEY).cancel()
 
 
+@pytest.mark.process
 def test_ctrl_c_leaves_the_job_and_says_so(both: Both, config: Path) -> None:
     config.write_text(CONFIG.replace("iterations_per_epoch = 2", "iterations_per_epoch = 5000"), encoding="utf-8")
     log = config.parent / "err.txt"
@@ -242,6 +245,7 @@ def test_ctrl_c_leaves_the_job_and_says_so(both: Both, config: Path) -> None:
     job.cancel()
 
 
+@pytest.mark.process
 def test_at_a_terminal_the_job_is_shown_live_until_ctrl_c(both: Both, config: Path) -> None:
     config.write_text(CONFIG.replace("iterations_per_epoch = 2", "iterations_per_epoch = 5000"), encoding="utf-8")
     with Terminal(config.parent, "train", "--config", str(config), *FAST, **both.variables()) as terminal:

@@ -13,6 +13,8 @@ from scripted_backend import KEY, RUN, ScriptedBackend
 from taskapp_kit.client import BackendClient, backend_url
 from taskapp_kit.errors import BackendError, BackendUnreachable, ConfigError, JobConfigError
 
+pytestmark = pytest.mark.server
+
 
 def asked(
     backend: ScriptedBackend, what: Callable[[BackendClient], Awaitable[Any]], key: str = KEY, **options: Any

@@ -145,6 +145,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("how", ["plain", "listed", "inside", "inside_listed"])
 def test_one_ctrl_c_is_enough(how: str) -> None:
     process = subprocess.Popen(

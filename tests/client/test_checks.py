@@ -24,6 +24,8 @@ from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
+pytestmark = pytest.mark.server
+
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "k3y-0F-the-task-app-abcdef"
 SECONDS = 10.0
@@ -213,6 +215,7 @@ def test_https_where_plain_http_is_spoken() -> None:
     assert "TLS" in finding.found and "http:// instead of https://" in finding.do
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl (Debian: apt-get install openssl)")
 def test_a_certificate_that_nobody_signed(tmp_path: Path) -> None:
     subprocess.run(

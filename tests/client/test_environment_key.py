@@ -25,6 +25,8 @@ from taskapp_kit.client.environment_key import (
 )
 from taskapp_kit.errors import BackendError, BackendUnreachable, JobConfigError
 
+pytestmark = pytest.mark.server
+
 ORG_KEY = "sk_your_org_key_0123456789"
 TOKEN = "t0ken-Of-the-task-app-98765"
 
@@ -183,6 +185,7 @@ def test_a_silent_backend_is_given_up_after_the_timeout() -> None:
             setup_environment_api_key(url, ORG_KEY, TOKEN, timeout=0.3)
 
 
+@pytest.mark.process
 def test_without_pynacl_a_sentence_names_the_extra() -> None:
     code = """
 import sys

@@ -98,6 +98,7 @@ def app(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return app_from(Path(tmp_path_factory.mktemp("app")), source)
 
 
+@pytest.mark.server
 def test_a_models_turns_are_answered_with_their_new_tokens_and_read_back_whole(app: TaskApp) -> None:
     said: Any = "Fine." if app.freeze().rollout_function else {"add": {"amount": 1}}
     with MockModel(scripted([said] * 9)) as model:

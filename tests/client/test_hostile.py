@@ -24,6 +24,8 @@ from taskapp_kit.client.stream import all_events, all_metrics, follow_events
 from taskapp_kit.client.task_app import TaskAppClient
 from taskapp_kit.errors import JobError
 
+pytestmark = pytest.mark.server
+
 KEY = "canary-hostile-key-7788"
 REQUEST = {"run_id": "r", "mode": "eval", "env": {"env_name": "adder", "seed": 1}, "policy": {"config": {}}, "ops": []}
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\u202e\x9b31m\r\n"

@@ -19,6 +19,7 @@ def test_every_public_name_is_there() -> None:
         client.NoSuchName  # noqa: B018
 
 
+@pytest.mark.process
 def test_importing_it_is_light() -> None:
     code = "import taskapp_kit.client, sys, json; print(json.dumps(sorted(sys.modules)))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -112,6 +112,7 @@ async def health(url: str) -> object:
         return await asyncio.wait_for(client.health(), 30)
 
 
+@pytest.mark.server
 def test_a_plain_request_goes_through_with_the_proxys_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No netrc is read, not even for the proxy."""
     heads: list[bytes] = []
@@ -129,6 +130,7 @@ def test_a_plain_request_goes_through_with_the_proxys_login(monkeypatch: pytest.
     assert b"Authorization" not in heads[1]
 
 
+@pytest.mark.server
 def test_what_is_secret_is_asked_for_in_a_tunnel(monkeypatch: pytest.MonkeyPatch) -> None:
     heads: list[bytes] = []
     with raw(lambda connection: connection.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n"), heads) as proxy:
@@ -140,6 +142,7 @@ def test_what_is_secret_is_asked_for_in_a_tunnel(monkeypatch: pytest.MonkeyPatch
     assert b"Proxy-Authorization: Basic " + basic("me:word").encode() in heads[0]
 
 
+@pytest.mark.server
 def test_a_proxy_that_is_away_is_told_as_that(monkeypatch: pytest.MonkeyPatch, nobody: str) -> None:
     monkeypatch.setenv("ALL_PROXY", nobody)
 
@@ -151,6 +154,7 @@ def test_a_proxy_that_is_away_is_told_as_that(monkeypatch: pytest.MonkeyPatch, n
         asyncio.run(jobs())
 
 
+@pytest.mark.server
 def test_this_machines_own_traffic_meets_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     heads: list[bytes] = []
     with raw(lambda connection: None, heads) as proxy, raw(lambda connection: connection.sendall(ANSWER)) as app:
@@ -161,6 +165,7 @@ def test_this_machines_own_traffic_meets_no_proxy(monkeypatch: pytest.MonkeyPatc
     assert heads == []
 
 
+@pytest.mark.server
 def test_where_addresses_are_judged_there_is_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     """`refuse` would see the proxy's address only."""
     heads: list[bytes] = []

@@ -33,6 +33,8 @@ from taskapp_kit.errors import (
     TaskAppUnreachable,
 )
 
+pytestmark = pytest.mark.server
+
 CONFIG = """
 [algorithm]
 type = "online"

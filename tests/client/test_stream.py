@@ -17,6 +17,8 @@ from taskapp_kit.client import BackendClient
 from taskapp_kit.client.stream import all_events, all_metrics, follow_events, hints_at_the_end
 from taskapp_kit.errors import BackendError, BackendUnreachable
 
+pytestmark = pytest.mark.server
+
 
 def followed(backend: ScriptedBackend, since_seq: int = 0, **options: Any) -> list[int]:
     """The numbers of the events, as they came."""

@@ -19,6 +19,8 @@ from taskapp_kit.client import SyncTaskAppClient, TaskAppClient
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.errors import ConfigError, JobTimeout, RequestError, TaskAppError, TaskAppUnreachable
 
+pytestmark = pytest.mark.server
+
 
 @pytest.fixture(scope="module")
 def task_app() -> Iterator[Counted]:

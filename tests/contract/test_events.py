@@ -276,6 +276,7 @@ def another_process() -> Iterator[Callable[[bytes], str]]:
         there.close()
 
 
+@pytest.mark.process
 @given(episodes())
 def test_another_process_finds_the_same_digest(another_process: Callable[[bytes], str], events: list[Event]) -> None:
     told = without_end_state(events)

@@ -43,6 +43,7 @@ def test_a_stream_depends_on_every_part_and_its_type() -> None:
     assert derived_rng("a", 1).random() == derived_rng("a", 1).random()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("seed", ["0", "1"])
 def test_a_stream_is_the_same_in_every_process(seed: str) -> None:
     code = (

@@ -115,6 +115,7 @@ def test_a_task_app_and_the_ways_to_name_its_file(tmp_path: Path, monkeypatch: p
     assert found(task_app_path="crafter").name == "crafter"
 
 
+@pytest.mark.server
 def test_a_kit_app_takes_its_key_from_settings(tmp_path: Path) -> None:
     asgi = found(task_app_path=kit_file(tmp_path)).asgi(Settings(environment_api_key="one-key"), "public")
     with BackgroundServer(asgi) as server:
@@ -144,6 +145,7 @@ def test_an_application_in_a_file(tmp_path: Path) -> None:
     assert source.app is sys.modules[next(name for name in sys.modules if name.startswith("_taskapp_asgi"))].other
 
 
+@pytest.mark.server
 def test_a_build_config_file_is_served_by_their_package(tmp_path: Path, sdk: str) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     file = tmp_path / "theirs.py"

@@ -78,7 +78,6 @@ def wheelhouse(folder: Path) -> None:
         repack(metadata.distribution(name), folder)
 
 
-@pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.skipif(uv() is None, reason="needs uv, which is what the image installs with")
 def test_the_recorded_commands_work_in_an_empty_environment(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ from taskapp_kit.errors import BadArgument, ConfigError, DeclarationError, Disco
 from taskapp_kit.net.response import json_answer
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
+pytestmark = pytest.mark.server
+
 KEY = "sentinel-key-in-process"
 BODY = {"run_id": "r", "env": {"seed": 1}, "policy": {"config": {"policy": "random"}}, "ops": [], "mode": "rl"}
 
@@ -167,6 +169,7 @@ def test_two_at_once_have_two_ports_and_two_keys() -> None:
         assert asked(one, key=two.api_key) == 401
 
 
+@pytest.mark.process
 def test_importing_it_changes_no_signal_handler_and_loads_no_server() -> None:
     code = (
         "import signal, sys; before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)];"
@@ -213,6 +216,7 @@ def test_a_given_key_comes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (task_app.api_key, asked(task_app), asked(task_app, key="another-key")) == (KEY, 200, 401)
 
 
+@pytest.mark.process
 def test_a_minted_key_is_new_each_time_told_nobody_and_leaves_the_environment_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -460,6 +464,7 @@ def test_only_this_machine_alone_is_local(given: dict[str, Any], docs: int) -> N
         assert httpx.get(f"{task_app.local_url}/docs").status_code == docs
 
 
+@pytest.mark.process
 def test_behind_a_tunnel_it_is_public(tmp_path: Path) -> None:
     fake = FakeCloudflared(tmp_path, BOX)
     with here(tunnel_mode="quick", cloudflared=fake.path, skip_tunnel_verification=True) as task_app:
@@ -477,6 +482,7 @@ def test_a_preconfigured_address_is_tried_and_told() -> None:
         assert httpx.get(f"{task_app.local_url}/docs").status_code == 401
 
 
+@pytest.mark.process
 def test_a_tunnel_that_does_not_open_takes_everything_down(tmp_path: Path) -> None:
     fake = FakeCloudflared(tmp_path, QUIET)
     timing = Timing(attempts=1, address_seconds=0.5)
@@ -547,6 +553,7 @@ async def test_the_same_in_async_blocks(caplog: pytest.LogCaptureFixture) -> Non
     assert "on_stop failed" in caplog.text
 
 
+@pytest.mark.process
 @in_a_loop
 async def test_a_cancelled_start_closes_everything(tmp_path: Path) -> None:
     fake, port = FakeCloudflared(tmp_path, QUIET), free_port()

@@ -28,6 +28,8 @@ from taskapp_kit.errors import BadArgument, JobConfigError, JobTimeout, TaskAppE
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.waiting import until
 
+pytestmark = pytest.mark.server
+
 SYNTH_KEY = "sentinel-key-of-the-backend"
 CONFIG = """
 [algorithm]
@@ -379,6 +381,7 @@ run_in_process_job(
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("wish", "words"),
     [pytest.param("leave", "was left running", marks=pytest.mark.exhaustive), ("cancel", "was told to cancel")],

@@ -29,6 +29,8 @@ from taskapp_kit.deploy.modal.load_app import load_task_app
 from taskapp_kit.deploy.packaging.requirements import requirements
 from taskapp_kit.deploy.packaging.source_files import KIT_DIR
 
+pytestmark = [pytest.mark.process, pytest.mark.server]
+
 CANARIES = {
     "ENVIRONMENT_API_KEY": "canary-environment-key-5c1f",
     "DEV_ENVIRONMENT_API_KEY": "canary-dev-key-9a0e",

@@ -25,6 +25,7 @@ def test_modals_errors_become_one_sentence(kind: str, told: str, environment: st
     assert words in str(refusal(kind, told, environment))
 
 
+@pytest.mark.process
 def test_that_nobody_answers_is_told_long_before_modals_client_gives_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

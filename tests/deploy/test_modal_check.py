@@ -17,6 +17,8 @@ from taskapp_kit.deploy.modal.account import ModalRefused
 from taskapp_kit.deploy.modal.check import healthy, smoke
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
+pytestmark = pytest.mark.server
+
 ROOT = Path(__file__).parents[2]
 KEY = "a-key-for-this-test"
 

@@ -28,6 +28,8 @@ from taskapp_kit.deploy.modal.container import serve, tickets_of, why_not_shared
 from taskapp_kit.deploy.modal.idempotency import LEASE_SECONDS
 from taskapp_kit.errors import ConfigError
 
+pytestmark = [pytest.mark.process, pytest.mark.server]
+
 CHECKOUT = Path(__file__).parents[2]
 KEY, VENDOR_KEY = "canary-door-key-5c1f", "canary-vendor-key-77b2"
 HEADERS = {"X-API-Key": KEY, "content-type": "application/json"}
@@ -235,7 +237,6 @@ def test_a_dict_that_is_down_fails_what_needs_it_and_nothing_else(containers: Tw
     assert rollout(containers.two, 501, Idempotency_Key="k-501").status == 200
 
 
-@pytest.mark.slow
 def test_a_container_that_is_killed_loses_what_it_played_to_the_other(containers: Two) -> None:
     """The last test that uses these containers: one of them is gone after it."""
     accepted = rollout(containers.one, 600, 1.0, die=True, Prefer="respond-async", Idempotency_Key="k-600")

@@ -19,6 +19,8 @@ from control_plane import ControlPlane, unary  # type: ignore[import-not-found]
 from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 
+pytestmark = [pytest.mark.process, pytest.mark.server]
+
 
 class Workspace(ControlPlane):
     """A workspace with some deployed apps: name to the address of its `web` function, None when it has none."""

@@ -30,6 +30,8 @@ from taskapp_kit.store.idempotency import RECORD_SECONDS
 from tests.idempotency_contract import *  # noqa: F403
 from tests.idempotency_contract import FAILURE, HandClock, record
 
+pytestmark = pytest.mark.server
+
 Use = Callable[..., Awaitable[None]]
 
 

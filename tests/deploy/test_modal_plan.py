@@ -21,6 +21,8 @@ from taskapp_kit.deploy.modal.plan import make_plan
 from taskapp_kit.deploy.modal.settings import ModalSettings
 from taskapp_kit.errors import ConfigError, DiscoveryError
 
+pytestmark = pytest.mark.process
+
 HEAD = """from taskapp_kit import Step, TaskApp, action
 app = TaskApp("mine", version="1.0.0")
 """

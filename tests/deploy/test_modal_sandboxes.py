@@ -31,9 +31,13 @@ LIMITS = SandboxLimits(
 )  # fmt: skip
 
 
-pytestmark = pytest.mark.skipif(
-    not machines_can_be_made(), reason="needs root, and bubblewrap (Debian: apt-get install bubblewrap)"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not machines_can_be_made(), reason="needs root, and bubblewrap (Debian: apt-get install bubblewrap)"
+    ),
+    pytest.mark.process,
+    pytest.mark.server,
+]
 
 
 @pytest.fixture(scope="module")

@@ -37,6 +37,8 @@ from taskapp_kit.errors import BadArgument, TunnelError
 from taskapp_kit.net.response import json_answer
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
+pytestmark = pytest.mark.process
+
 KEY = "sentinel-key-of-the-tunnel"
 TOKEN = "sentinel-token-of-the-tunnel"
 QUICKLY = Timing(attempts=1, address_seconds=20.0, tries=2, first_seconds=0.0, pause_seconds=0.05)
@@ -177,6 +179,7 @@ def test_what_is_not_loopback(url: str) -> None:
 # preconfigured
 
 
+@pytest.mark.server
 def test_an_address_that_leads_here_is_tried_with_the_key_and_its_own_header() -> None:
     app = App()
     with BackgroundServer(app) as server:
@@ -194,6 +197,7 @@ def test_an_address_that_leads_here_is_tried_with_the_key_and_its_own_header() -
     assert "let-me" not in repr(plan)
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     ("app", "words"),
     [
@@ -211,6 +215,7 @@ def test_an_address_that_leads_elsewhere_is_no_tunnel(app: App, words: str) -> N
     assert KEY not in str(raised.value)
 
 
+@pytest.mark.server
 def test_nobody_there_and_not_asked() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(TunnelError, match="/health: .*refuses"):
@@ -218,6 +223,7 @@ def test_nobody_there_and_not_asked() -> None:
     assert opened(plan_tunnel(preconfigured_url=url, skip_verification=True, environ={})).url == url
 
 
+@pytest.mark.server
 def test_an_answer_without_end_is_not_read() -> None:
     with BackgroundServer(App(body={"healthy": "x" * 1_000_000})) as server, pytest.raises(TunnelError):
         opened(plan_tunnel(preconfigured_url=server.url, timing=QUICKLY, environ={}))
@@ -253,6 +259,7 @@ def test_the_address_is_read_from_what_cloudflared_logs(
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
+@pytest.mark.server
 def test_the_tunnel_is_tried_through_its_public_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     edge, fake, app = Edge(tmp_path), FakeCloudflared(tmp_path, BOX), App()
     monkeypatch.setenv("HTTPS_PROXY", edge.url)
@@ -328,6 +335,7 @@ def test_waiting_can_be_left(tmp_path: Path) -> None:
     assert time.monotonic() - begun < 60
 
 
+@pytest.mark.server
 def test_a_named_tunnel_gets_its_token_where_nobody_else_reads_it(tmp_path: Path) -> None:
     fake = FakeCloudflared(tmp_path, QUIET)
 
@@ -348,6 +356,7 @@ def test_a_named_tunnel_gets_its_token_where_nobody_else_reads_it(tmp_path: Path
     assert call["token"] == TOKEN
 
 
+@pytest.mark.server
 def test_a_token_is_not_repeated(tmp_path: Path) -> None:
     fake = FakeCloudflared(tmp_path, f'say("ERR bad token {TOKEN}")\nsys.exit(1)\n')
     url = f"http://127.0.0.1:{free_port()}"
@@ -461,6 +470,7 @@ def running(tmp_path: Path, fake: FakeCloudflared, how: str = "with") -> Iterato
         process.communicate()
 
 
+@pytest.mark.server
 def test_ctrl_c_ends_everything_and_comes_out_as_itself(tmp_path: Path) -> None:
     fake = FakeCloudflared(tmp_path, BOX)
     with running(tmp_path, fake) as process:
@@ -474,6 +484,7 @@ def test_ctrl_c_ends_everything_and_comes_out_as_itself(tmp_path: Path) -> None:
         assert gone(fake.calls()[0]["pid"], 1.0)
 
 
+@pytest.mark.server
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
 def test_a_kill_of_the_program_takes_the_tunnel_along(tmp_path: Path) -> None:
     fake = FakeCloudflared(tmp_path, BOX)
@@ -485,6 +496,7 @@ def test_a_kill_of_the_program_takes_the_tunnel_along(tmp_path: Path) -> None:
         assert gone(fake.calls()[0]["pid"])
 
 
+@pytest.mark.server
 def test_a_program_that_forgets_to_stop_leaves_no_tunnel(tmp_path: Path) -> None:
     fake = FakeCloudflared(tmp_path, BOX)
     with running(tmp_path, fake, "forgotten") as process:

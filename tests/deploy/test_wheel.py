@@ -20,6 +20,8 @@ import pytest
 from taskapp_kit.deploy.packaging import source_files
 from taskapp_kit.deploy.packaging.wheel import keep, kit_wheel, wheel_bytes
 
+pytestmark = pytest.mark.process
+
 CHECKOUT = source_files.KIT_DIR.parent
 DECOYS = (
     "taskapp_kit/.env",
@@ -193,7 +195,6 @@ def test_pip_takes_it(tmp_path: Path) -> None:
     assert info.version == metadata.version("taskapp-kit")
 
 
-@pytest.mark.slow
 def test_the_build_tool_packs_the_same_files(tmp_path: Path) -> None:
     """But for what is private by its name (a template's .gitignore), the kit's own packing is hatchling's."""
     pytest.importorskip("hatchling", reason="needs hatchling, of taskapp-kit[dev]")

@@ -224,6 +224,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
                 del sys.modules[name]
 
 
+@pytest.mark.process
+@pytest.mark.server
 @pytest.mark.parametrize(
     "page",
     [

@@ -16,6 +16,8 @@ from taskapp_kit.rollout.response import answer_bytes
 from taskapp_kit.testing import MockModel, scripted
 from tests.rollouts import app_from, one_model_rollout
 
+pytestmark = pytest.mark.server
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "trainers.md"
 APP = """
 app = TaskApp("sums")

@@ -57,6 +57,7 @@ def test_another_failure_and_another_models_success_hide_nothing() -> None:
     assert stops_after(("a", gone), ("b", GOOD), ("a", broken("deadline")), ("a", gone), ("b", GOOD), ("a", gone)) == 6
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_it_stops_and_completes_when_the_model_is_back(evaluations: Any, tmp_path: Path, workers: int) -> None:
     def player() -> LocalRunner:
@@ -76,6 +77,7 @@ def test_it_stops_and_completes_when_the_model_is_back(evaluations: Any, tmp_pat
     assert (summary["rollouts"]["done"], summary["rollouts"]["failed"]) == (50, 0)
 
 
+@pytest.mark.server
 def test_where_nothing_is_left_there_is_a_summary(evaluations: Any, tmp_path: Path) -> None:
     with MockModel(faults=Faults({"401": 1.0})) as model:
         asked = EvalPlan(Seeds.read("0-7"), {"model": "m", "inference_url": model.url})

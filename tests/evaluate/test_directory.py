@@ -161,6 +161,7 @@ def test_files_of_somebody_else_are_not_touched(tmp_path: Path) -> None:
         opened(tmp_path / "file")
 
 
+@pytest.mark.process
 def test_two_at_once_are_refused_until_the_first_ends_however_it_ends(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from taskapp_kit.evaluate.directory import Directory;"

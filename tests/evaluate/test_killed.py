@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 FLAKY = str(Path(__file__).parent / "flaky.py")
 SECONDS = 120.0
 

@@ -22,6 +22,8 @@ from taskapp_kit.evaluate.seeds import Seeds
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.testing import ChatRequest, MockModel
 
+pytestmark = pytest.mark.server
+
 ADDER = str(Path(__file__).parents[2] / "examples" / "adder.py")
 
 

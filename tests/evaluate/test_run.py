@@ -163,6 +163,7 @@ def test_whole_rollouts_are_in_the_store_under_the_results_ids(evaluations: Any,
     assert Counter(asyncio.run(stored())) == {"terminated": 3, "failed": 2}
 
 
+@pytest.mark.process
 def test_workers_play_the_same(evaluations: Any, tmp_path: Path) -> None:
     here = evaluations.run(tmp_path / "threads", plan())
     there = evaluations.run(tmp_path / "workers", plan(), evaluations.here(workers=1))

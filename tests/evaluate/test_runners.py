@@ -20,6 +20,8 @@ from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
 from .conftest import FLAKY
 
+pytestmark = pytest.mark.server
+
 KEY = "k" * 40
 
 

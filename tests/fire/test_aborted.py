@@ -14,6 +14,8 @@ from tests.fire.load import cut, send
 from tests.fire.server import Server, body, recent
 from tests.waiting import until
 
+pytestmark = pytest.mark.process
+
 WARM_UP, AT_ONCE = 200, 32
 RSS_BYTES, DESCRIPTORS, THREADS = 15 * 2**20, 8, 8
 
@@ -27,7 +29,6 @@ class Footprint:
     threads: int
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "aborted"),
     [

@@ -14,6 +14,8 @@ from tests.fire.load import Cut, ask_all, cut, send
 from tests.fire.server import Server, body, recent
 from tests.waiting import until
 
+pytestmark = [pytest.mark.process, pytest.mark.server]
+
 CALLERS = 8
 THREADS = 64
 """So many rollouts play at once in the server's threads."""

@@ -24,6 +24,8 @@ from tests import recording
 from tests.fire.server import Server, body
 from tests.waiting import until
 
+pytestmark = pytest.mark.process
+
 DESCRIPTORS = 1024
 STRANGERS = 1010
 UNREAD = 60

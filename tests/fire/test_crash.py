@@ -14,6 +14,8 @@ from tests.fire.load import Told, ask, session, until_shared_by
 from tests.fire.server import Server, alive, body, error_of, stored
 from tests.waiting import until
 
+pytestmark = pytest.mark.process
+
 LONG = 3
 DEATHS = {
     "segfault": "segmentation fault (SIGSEGV)",

@@ -13,6 +13,8 @@ from tests.fire.load import Told, ask, ask_all, session
 from tests.fire.server import Server, alive, body, error_of, missing, recent, stored
 from tests.waiting import until
 
+pytestmark = pytest.mark.process
+
 RUNNING = 16
 
 

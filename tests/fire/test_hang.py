@@ -14,6 +14,8 @@ from tests.fire.load import ask, ask_all, session, until_shared_by
 from tests.fire.server import Server, alive, body, error_of, stored
 from tests.waiting import until
 
+pytestmark = pytest.mark.process
+
 LONG = 3
 
 

@@ -17,11 +17,12 @@ from tests.fire.load import ask, session
 from tests.fire.server import Server, alive, all_stored, body, missing, stored
 from tests.waiting import until
 
+pytestmark = pytest.mark.process
+
 ROUNDS = int(os.environ.get("TASKAPP_FIRE_ROUNDS", "5"))
 CALLERS = 16
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [2, pytest.param(ROUNDS, marks=pytest.mark.exhaustive)])
 def test_what_was_answered_survives_kill_9(tmp_path: Path, rounds: int) -> None:
     """One store through all rounds; the server starts on what the last kill left. Odd rounds have two workers."""

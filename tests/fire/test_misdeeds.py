@@ -14,6 +14,8 @@ from tests.fire.app import LARGE_BYTES, SECRET
 from tests.fire.server import Server, body, error_of, recent, stored
 from tests.waiting import until
 
+pytestmark = pytest.mark.process
+
 WHERE = ["threads", "workers", "alone"]
 """Played in threads of the server, in workers that rollouts share, or in a process of the rollout's own."""
 

@@ -18,6 +18,8 @@ from tests.fire.load import Told, ask, ask_all, cut, send, session
 from tests.fire.server import Server, body, error_of, recent, stored
 from tests.waiting import until
 
+pytestmark = pytest.mark.server
+
 IN_FLIGHT = 64
 ROUNDS = 5
 SHARE = 0.1
@@ -72,6 +74,7 @@ def lines(journal: Path, what: str) -> int:
     return sum(line[0] == what for line in note(journal))
 
 
+@pytest.mark.process
 def test_whoever_plays_the_same_conversations_make_the_same_episodes(threads: Server, workers: Server) -> None:
     seeds = range(100, 132)
     played = digests(threads, seeds)
@@ -212,6 +215,7 @@ def test_no_key_to_the_door_reaches_a_model(server: Server) -> None:
     assert VENDOR_KEY not in server.log()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("processes", [pytest.param("0", marks=pytest.mark.exhaustive), "2"])
 def test_sigterm_while_models_are_awaited(tmp_path: Path, processes: str) -> None:
     """What can end in the grace is answered right; what cannot is told as stopped, and its environment closed."""

@@ -11,6 +11,8 @@ import pytest
 from tests.fire.load import Told, ask, session
 from tests.fire.server import Server, body
 
+pytestmark = pytest.mark.process
+
 PLACES = 16
 SECONDS = 3.0
 STEP_SECONDS = 0.05
@@ -19,7 +21,6 @@ HEALTH_SECONDS = 0.25
 SEEDS = range(40)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.exhaustive)])
 def test_twice_the_load(tmp_path: Path, workers: str) -> None:
     with Server(tmp_path / "server", "--max-concurrent", str(PLACES), "--workers", workers) as server:

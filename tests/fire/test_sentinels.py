@@ -31,6 +31,8 @@ from tests.fire.server import FIRE, Server, body
 from tests.sentinels import Key, Search
 from tests.waiting import until
 
+pytestmark = pytest.mark.process
+
 KEYS_APP = FIRE.with_name("app_keys.py")
 LETTERS = "".join(set(string.ascii_letters) - set("abcdefABCDEF"))
 """No digest has these, so six of them in a row are no chance."""

@@ -15,6 +15,8 @@ import pytest
 from tests.fire.load import ask_all, session
 from tests.fire.server import ADDER, FIRE, Server, all_stored, body
 
+pytestmark = [pytest.mark.process, pytest.mark.server]
+
 WORKERS = ["2", *(pytest.param(count, marks=pytest.mark.exhaustive) for count in ("1", "4"))]
 OWN = {"rollout_id", "timing", "seconds"}
 """What is a rollout's own: its id, and how long things took."""
@@ -51,7 +53,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         yield server
 
 
-@pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize(
     ("app", "requests"),
@@ -96,7 +98,6 @@ def _lasting(value: Any) -> Any:
     return value
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", *WORKERS])
 def test_streams_repeated_requests_and_later_answers_are_the_same_whoever_plays(servers: Servers, workers: str) -> None:
     requests, server = FIRES[:8], servers(FIRE, workers)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 QUICK = ("adder", "features")
 OTHERS = ("crafter", "judged", "looped", "math")
 """Each takes some seconds of processor time. What the servers of neither add is more of the same."""

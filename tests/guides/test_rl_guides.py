@@ -26,6 +26,8 @@ from typing import Any
 import httpx
 import pytest
 
+pytestmark = [pytest.mark.process, pytest.mark.server]
+
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = Path(__file__).with_name("blocks")
 SYNTH_KEY, TASK_APP_KEY = "sk_guides_0123456789abcdef", "ek_guides_0123456789abcdef"

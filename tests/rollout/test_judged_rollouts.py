@@ -24,6 +24,8 @@ from tests.rollout.score.test_injection import INJECTIONS
 from tests.rollout.score.test_verdict import GARBAGE
 from tests.rollouts import a_request, app_from
 
+pytestmark = pytest.mark.server
+
 APP = '''
 app = TaskApp("judged")
 class Row(BaseModel):
@@ -90,6 +92,7 @@ def test_no_garbage_becomes_a_score(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(names) > 30
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_judge_that_hangs_is_a_timeout_of_the_rollout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int

@@ -29,6 +29,8 @@ from taskapp_kit.testing import Faults, MockModel
 from tests.rollout.models.raw_server import http, raw_server
 from tests.rollouts import a_request, a_service, app_from
 
+pytestmark = pytest.mark.server
+
 T = TypeVar("T")
 APP = """
 import json, pathlib
@@ -152,6 +154,7 @@ def looped(tmp_path_factory: pytest.TempPathFactory) -> TaskApp:
     return app_from(tmp_path_factory.mktemp("looped"), APP + LOOP)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("which", ["plain", "looped"])
 def test_a_model_plays_the_same_in_threads_and_in_workers(which: str, request: pytest.FixtureRequest) -> None:
     app = request.getfixturevalue(which)
@@ -243,6 +246,7 @@ def test_the_callers_own_key_is_used_and_kept_nowhere(plain: TaskApp) -> None:
         assert key not in serving(plain, work, store=open_store("memory"))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_key_that_the_model_repeats_reaches_neither_caller_nor_store(
     plain: TaskApp, workers: int, caplog: pytest.LogCaptureFixture
@@ -265,6 +269,7 @@ def test_a_key_that_the_model_repeats_reaches_neither_caller_nor_store(
     assert max(places) < 0, [told[max(0, at - 200) : at + 80] for at in places if at >= 0][:1]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_environment_asks_a_second_model(plain: TaskApp, workers: int) -> None:
     with MockModel(["Good day.", "Well said."]) as user:

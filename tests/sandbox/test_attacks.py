@@ -18,6 +18,8 @@ from taskapp_kit.sandbox.interpreter import hidden
 from taskapp_kit.sandbox.limits import MB, KilledFor
 from tests.sandbox.boxes import SMALL, box, gone, token
 
+pytestmark = pytest.mark.process
+
 FORK_BOMB = """
 import os
 while True:

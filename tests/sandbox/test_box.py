@@ -21,6 +21,8 @@ from taskapp_kit.sandbox import SandboxLimits, SandboxTooWeak, processes, uids
 from taskapp_kit.sandbox.folder import remove_tree, sweep
 from tests.sandbox.boxes import appeared, box, folders, gone, mounts, open_descriptors, token
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -13,6 +13,8 @@ from taskapp_kit.errors import SandboxError
 from taskapp_kit.sandbox.folder import Folder, remove_tree
 from tests.sandbox.boxes import box, folders
 
+pytestmark = pytest.mark.process
+
 OUTSIDE = ["../x", "/etc/passwd", "a/../../x", "", ".", "..", "a//b", "a/", "./a", "a\0b", "x/" * 100 + "x"]
 
 

@@ -12,6 +12,8 @@ from taskapp_kit.config import Settings
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.app import create
 
+pytestmark = pytest.mark.server
+
 ROUTES = {
     "/": "GET", "/health": "GET", "/info": "GET", "/task_info": "GET", "/rollout": "POST", "/done": "POST",
     "/blobs/" + "0" * 64: "GET", "/rollouts/" + "0" * 32: "DELETE, GET", "/metrics": "GET",

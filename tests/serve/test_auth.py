@@ -16,6 +16,8 @@ from siege import GROWTH_BYTES, GROWTH_OBJECTS, SECOND, besieged, parsed, siege
 from taskapp_kit.config import Settings
 from taskapp_kit.net.auth import MAX_CANDIDATES, candidates
 
+pytestmark = pytest.mark.server
+
 Headers = list[tuple[bytes, bytes]]
 K = KEY.encode()
 

@@ -18,6 +18,8 @@ from taskapp_kit.config import Settings
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import RequestRefused
 
+pytestmark = pytest.mark.server
+
 GOOD = request_body()
 
 
@@ -341,7 +343,6 @@ def test_a_slow_body_is_408() -> None:
     assert _read([dict(first), dict(last)], 5.0) == {"a": 1}
 
 
-@pytest.mark.slow
 def test_a_slow_body_is_408_on_the_wire(door: Door, caplog: pytest.LogCaptureFixture) -> None:
     with (
         siege(door, caplog) as attack,

@@ -17,6 +17,8 @@ from taskapp_kit.declare.app import Exposure
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.rollouts import app_from
 
+pytestmark = pytest.mark.server
+
 KEY = "key-of-this-test"
 SECRET = "sentinel-secret"
 APP = f"""

@@ -285,6 +285,7 @@ def test_a_label_that_is_not_there_is_told_without_repeating_it(tmp_path: Path, 
     assert hint in str(caught.value) and label not in str(caught.value)
 
 
+@pytest.mark.process
 def test_two_processes_that_mint_at_once_lose_nothing(tmp_path: Path) -> None:
     file = tmp_path / "made" / "keys"
     program = (

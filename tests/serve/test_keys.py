@@ -118,6 +118,7 @@ def test_nothing_that_keys_hold_shows_a_key(tmp_path: Path) -> None:
     assert keys.configured() and not fragments(repr(keys) + repr(vars(keys)), KEY, ALIAS)
 
 
+@pytest.mark.server
 def test_label_and_quota_reach_the_scope(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"trainer {KEY} max_in_flight=8\nviewer {ALIAS}\n")
@@ -146,6 +147,7 @@ def test_label_and_quota_reach_the_scope(tmp_path: Path) -> None:
         assert told("wrong")["detail"]["error"]["code"] == "unauthorised"
 
 
+@pytest.mark.server
 def test_a_running_server_takes_a_minted_key_and_refuses_a_revoked_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

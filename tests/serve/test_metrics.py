@@ -15,6 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families as text_form
 from taskapp_kit.config import Settings
 from taskapp_kit.serve.connections import CAUSES
 
+pytestmark = pytest.mark.server
+
 SECOND = "0b55e8d2-S3same-zw1/te+q"
 """The other key: no six letters of it are a word that a server may say."""
 

@@ -96,6 +96,7 @@ async def _play(app: TaskApp, workers: int) -> tuple[Samples, Metrics]:
         await service.close()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_numbers_after_real_rollouts(tmp_path: Path, workers: int) -> None:
     found, _ = asyncio.run(_play(app_from(tmp_path, SOURCE), workers))
@@ -246,6 +247,7 @@ def _ended(seconds: float) -> tuple[Any, Any]:
     return course, result
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("modules", "absent"),
     [

@@ -24,6 +24,7 @@ class Aged(SqliteStore):
         await super().save(replace(rollout, created_at=rollout.created_at - self.age_days * 86_400))
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(("keep", "left"), [(None, 3), ("30d", 0), ("50d", 3), ("2", 2)])
 def test_older_rollouts_go_when_the_server_starts(tmp_path: Path, keep: str | None, left: int) -> None:
     with opened(store=Aged(tmp_path / "r.db")) as door:

@@ -33,6 +33,8 @@ from taskapp_kit.store.sqlite import SqliteStore
 from tests.live_app import SECRET, a_body, marks
 from tests.waiting import until
 
+pytestmark = [pytest.mark.process, pytest.mark.server]
+
 FILE = Path(__file__).parent.parent / "live_app.py"
 APP = find_app(str(FILE))
 SETTINGS = Settings(environment_api_key=KEY, environment_api_key_aliases=(ALIAS,), grace_seconds=1)
@@ -220,6 +222,7 @@ def as_stored(here: House, frames: list[Frame], rollout_id: str) -> None:
 # -- Idempotency-Key -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.server
 def test_a_hundred_at_once_with_one_key_are_one_episode(here: House, tmp_path: Path) -> None:
     body, headers = a_body(mark=tmp_path / "mark", slow=0.05), here.key()
 
@@ -271,6 +274,7 @@ def test_the_same_json_in_other_words_is_the_same_body(there: House) -> None:
     assert second.content == first.content
 
 
+@pytest.mark.server
 def test_a_failure_is_repeated_as_that_failure(here: House, tmp_path: Path) -> None:
     headers, body = here.key(), a_body(breaks="step", mark=tmp_path / "mark")
     first, second = here.post(body, **headers), here.post(body, **headers)
@@ -318,6 +322,7 @@ def test_two_callers_may_choose_the_same_key(there: House) -> None:
     assert one.json()["rollout_id"] != two.json()["rollout_id"]
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     "lines",
     ["Idempotency-Key:", "Idempotency-Key:  ", "Idempotency-Key: a b", f"Idempotency-Key: {'a' * 256}",
@@ -339,6 +344,7 @@ def test_a_malformed_key_is_422_naming_the_header(door: Door, lines: str) -> Non
 # -- Prefer: respond-async -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.server
 def test_an_answer_that_is_fetched_later(here: House, tmp_path: Path) -> None:
     began = time.time()
     taken = here.post(a_body(gate=tmp_path / "gate"), **ASYNC)
@@ -438,6 +444,7 @@ def test_a_plain_rollout_is_as_it_was(there: House) -> None:
     assert later.status_code == (404 if there.file is None else 200), "it is found where it is stored"
 
 
+@pytest.mark.server
 def test_a_rollout_can_be_cancelled(here: House, tmp_path: Path) -> None:
     path = here.post_async(a_body(gate=tmp_path / "gate", mark=tmp_path / "mark"))
     until(lambda: marks(tmp_path / "mark", "waiting"))
@@ -468,6 +475,7 @@ def test_one_that_ended_cannot_be_cancelled(there: House) -> None:
 # -- streams -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.server
 def test_a_stream_is_the_events_and_then_the_answer(here: House) -> None:
     with following(here, body=a_body(seed=2, steps=5)) as stream:
         path = stream.response.headers["location"]
@@ -486,6 +494,7 @@ def test_a_stream_is_the_events_and_then_the_answer(here: House) -> None:
     assert here.get(path).json() == answer
 
 
+@pytest.mark.server
 def test_a_picture_is_there_when_its_event_has_come(here: House, tmp_path: Path) -> None:
     seed = 10 + 2 * here.workers + (here.file is not None)
     names = []
@@ -508,6 +517,7 @@ WAITING = 13
 """Events of a rollout that waits in its third step: started, observed, two turns of four, called, answered, acted."""
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("how", ["GET", "POST"])
 @pytest.mark.parametrize("cut", [0, 1, 6, WAITING])
 def test_a_stream_that_was_cut_goes_on_where_it_was(here: House, tmp_path: Path, how: str, cut: int) -> None:
@@ -574,6 +584,7 @@ def test_two_followers_see_the_same(there: House, tmp_path: Path) -> None:
     well_formed(frames)
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     ("config", "code"),
     [
@@ -613,6 +624,7 @@ def test_one_that_hangs_is_told_as_it_is_stored(there: House, tmp_path: Path) ->
     as_stored(there, frames, path[-32:])
 
 
+@pytest.mark.server
 def test_one_that_is_cancelled_is_told_as_it_is_stored(here: House, tmp_path: Path) -> None:
     with following(here, body=a_body(gate=tmp_path / "gate")) as stream:
         path = stream.response.headers["location"]
@@ -638,6 +650,7 @@ def test_what_cannot_begin_is_refused_and_no_stream(there: House) -> None:
 # -- servers of their own ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_after_a_restart_everything_is_still_there(tmp_path: Path, workers: int) -> None:
     good, bad = a_body(image=True, mark=tmp_path / "mark"), a_body(breaks="step")
@@ -660,6 +673,8 @@ def test_after_a_restart_everything_is_still_there(tmp_path: Path, workers: int)
     assert marks(tmp_path / "mark", "reset") == 1
 
 
+@pytest.mark.process
+@pytest.mark.server
 def test_what_ran_when_the_server_was_killed_is_said_to_be_lost(tmp_path: Path) -> None:
     file = tmp_path / "kept.db"
     with socket.socket() as free:
@@ -713,6 +728,7 @@ class Full(SqliteStore):
         raise StoreError("the disk is full.")
 
 
+@pytest.mark.server
 def test_what_could_not_be_kept_is_an_error_wherever_it_is_asked_for() -> None:
     with opened(SETTINGS, store=Full(None), serves=APP) as door:
         here = House(door, None, 0)
@@ -728,6 +744,7 @@ def test_what_could_not_be_kept_is_an_error_wherever_it_is_asked_for() -> None:
         assert frames[-1].data["detail"]["error"]["code"] == "store_failed"
 
 
+@pytest.mark.server
 def test_saturated_is_not_remembered(tmp_path: Path) -> None:
     with opened(SETTINGS, serves=APP, max_concurrent=1) as door:
         here = House(door, None, 0)
@@ -742,6 +759,7 @@ def test_saturated_is_not_remembered(tmp_path: Path) -> None:
         assert here.post(a_body(), **{"Idempotency-Key": "k"}).status_code == 200
 
 
+@pytest.mark.server
 def test_a_stream_over_a_bare_socket_is_chunked_and_ends(tmp_path: Path) -> None:
     with opened(SETTINGS, serves=APP) as door:
         text = json.dumps(a_body()).encode()

@@ -26,6 +26,8 @@ from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.openapi_models import Info, TaskInfo, Taskset
 from tests.waiting import until
 
+pytestmark = pytest.mark.server
+
 SEEDS_IN_WORDS = "train 0 to 63; test 64 to 79"
 
 

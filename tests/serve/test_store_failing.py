@@ -23,6 +23,8 @@ from taskapp_kit.store.sqlite import SqliteStore
 from tests.store.postgres_server import new_server
 from tests.waiting import until
 
+pytestmark = pytest.mark.server
+
 
 def status_of(door: Door) -> str:
     health = door.client.get("/health").json()
@@ -150,7 +152,7 @@ class Filling:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of another process are Linux's")
 def test_a_full_disk_refuses_before_playing_and_recovers(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
@@ -198,7 +200,7 @@ def test_a_full_disk_refuses_before_playing_and_recovers(tmp_path: Path) -> None
         server.wait(60)
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_postgres_server_that_stopped_refuses_before_playing_and_recovers() -> None:
     postgres = new_server()
     try:

@@ -20,6 +20,8 @@ from taskapp_kit.store import open_store
 from tests.live_app import SECRET, a_body
 from tests.store.postgres_server import server
 
+pytestmark = [pytest.mark.process, pytest.mark.server]
+
 LIVE = Path(__file__).parent.parent / "live_app.py"
 LACKING = ("ops_executed",)
 

@@ -166,6 +166,7 @@ WHOLE = [
 ]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_rollout_is_a_tree(app: TaskApp, workers: int) -> None:
     spans = traced(app, workers=workers)
@@ -259,6 +260,7 @@ def test_no_content_unless_it_was_asked_for(app: TaskApp) -> None:
     assert '"(unknown)"' in told
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 1])
 def test_content_is_cut_and_holds_no_key_and_nothing_private(app: TaskApp, workers: int) -> None:
     settings = Settings(
@@ -401,6 +403,7 @@ def test_an_exporter_that_is_not_installed_is_named(caplog: pytest.LogCaptureFix
     assert "no-such-exporter" in caplog.text
 
 
+@pytest.mark.process
 def test_without_the_extra_one_sentence_names_it(tmp_path: Path) -> None:
     """In a process that cannot import the SDK."""
     (tmp_path / "opentelemetry").mkdir()
@@ -451,6 +454,7 @@ tracing.close()
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("how", ["set", "variables"])
 def test_traces_go_where_the_operator_says(tmp_path: Path, app: TaskApp, how: str) -> None:
     """A provider that the process set, or the standard variables: in a process of its own, for both are global."""

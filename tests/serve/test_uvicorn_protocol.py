@@ -22,6 +22,8 @@ from taskapp_kit.serve.connections import ConnectionLimits
 from taskapp_kit.serve.uvicorn_protocol import BoundedHttp
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
+pytestmark = pytest.mark.server
+
 SEEN: list[list[tuple[bytes, bytes]]] = []
 GATE = threading.Event()
 HELD = threading.Event()

@@ -30,6 +30,8 @@ from taskapp_kit.serve.uvicorn_server import BackgroundServer, bind
 from tests.live_app import a_body, marks
 from tests.waiting import until
 
+pytestmark = pytest.mark.server
+
 
 def test_it_answers_as_soon_as_it_is_entered_and_leaves_nothing() -> None:
     before = signal.getsignal(signal.SIGINT)
@@ -195,6 +197,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.process
 def test_a_whole_process_logs_no_key_and_stops_on_sigterm(tmp_path: Path) -> None:
     file = tmp_path / "tiny.py"
     file.write_text(SERVED)
@@ -302,6 +305,7 @@ class Asking(threading.Thread):
         return self.answer
 
 
+@pytest.mark.process
 def test_while_it_drains_it_answers_and_then_it_ends_well(tmp_path: Path) -> None:
     body = a_body(gate=tmp_path / "gate", mark=tmp_path / "mark")
     with drained(tmp_path, 20) as (process, client):
@@ -327,6 +331,7 @@ def test_while_it_drains_it_answers_and_then_it_ends_well(tmp_path: Path) -> Non
         assert process.wait(5) == 0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("how", [pytest.param("the grace is over", marks=pytest.mark.exhaustive), "a second signal"])
 def test_what_does_not_end_in_time_is_answered_as_cancelled(tmp_path: Path, how: str) -> None:
     with drained(tmp_path, 1 if how == "the grace is over" else 60) as (process, client):
@@ -351,6 +356,7 @@ def test_what_does_not_end_in_time_is_answered_as_cancelled(tmp_path: Path, how:
     assert "event: failure" in stream.text and "server_stopping" in stream.text
 
 
+@pytest.mark.process
 def test_ctrl_c_drains_too_and_comes_out_as_an_interruption(tmp_path: Path) -> None:
     with drained(tmp_path, 20) as (process, client):
         asked = Asking(client, a_body(gate=tmp_path / "gate", mark=tmp_path / "mark"))

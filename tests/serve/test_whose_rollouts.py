@@ -21,6 +21,8 @@ from taskapp_kit.store import open_store
 from tests.live_app import a_body
 from tests.store.postgres_server import server
 
+pytestmark = [pytest.mark.process, pytest.mark.server]
+
 UNKNOWN = "0" * 32
 LIVE = Path(__file__).parent.parent / "live_app.py"
 KEYS = {"alice": "alice-key-7a1d", "bob": "bob-key-88e2", "root": "root-key-19cc", "operator": KEY}

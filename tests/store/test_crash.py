@@ -16,6 +16,8 @@ import pytest
 
 from taskapp_kit.store.sqlite import SqliteStore, StoreCheck
 
+pytestmark = pytest.mark.process
+
 SAVER = """
 import asyncio, sys
 from collections.abc import Iterator

@@ -33,6 +33,8 @@ from taskapp_kit.store.lease_owner import certainly_dead, this_process
 from taskapp_kit.store.sql import SqlStore
 from taskapp_kit.store.sqlite import SqliteStore
 
+pytestmark = [pytest.mark.process, pytest.mark.server]
+
 LINUX = pytest.mark.skipif(this_process() is None, reason="a holder's death is read from Linux's /proc")
 
 

@@ -12,6 +12,8 @@ from taskapp_kit.store.idempotency_memory import MemoryIdempotencyStore
 from tests.idempotency_contract import *  # noqa: F403
 from tests.idempotency_contract import HandClock, Run, Use
 
+pytestmark = [pytest.mark.process, pytest.mark.server]
+
 
 @pytest.fixture
 def run(address: str) -> Run:

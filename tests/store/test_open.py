@@ -71,6 +71,7 @@ def test_an_address_that_says_nothing_is_a_config_error(url: str, sentence: str)
     assert "hunter2" not in str(refused.value)
 
 
+@pytest.mark.process
 def test_without_psycopg_the_extra_is_named() -> None:
     script = (
         "import sys; sys.modules['psycopg'] = None\n"
@@ -91,6 +92,7 @@ def test_without_psycopg_the_extra_is_named() -> None:
     assert "hunter2" not in done.stdout + done.stderr
 
 
+@pytest.mark.process
 def test_a_plugin_brings_its_own_scheme(tmp_path: Path) -> None:
     (tmp_path / "shelf.py").write_text("def opened(url):\n    return f'shelf opened {url}'\n")
     installed = tmp_path / "shelf-1.0.dist-info"
@@ -109,6 +111,7 @@ def test_a_plugin_brings_its_own_scheme(tmp_path: Path) -> None:
     assert done.stdout.strip() == "shelf opened shelf://here"
 
 
+@pytest.mark.process
 def test_sqlalchemy_is_imported_when_a_store_is_opened_and_not_before() -> None:
     script = (
         "import sys; from taskapp_kit.store import open_store; before = 'sqlalchemy' in sys.modules\n"

@@ -27,6 +27,8 @@ from taskapp_kit.store.rows import to_row
 from taskapp_kit.store.schema import METADATA, MIGRATIONS, ROLLOUTS, migrate
 from taskapp_kit.store.sql import SqlStore
 
+pytestmark = [pytest.mark.process, pytest.mark.server]
+
 Use = Callable[[PostgresStore], Awaitable[None]]
 
 

@@ -16,6 +16,8 @@ from postgres_server import PASSWORD, PostgresServer, name_of, new_server
 from taskapp_kit.store.postgres import PostgresStore
 from taskapp_kit.store.sql import StoreCheck
 
+pytestmark = [pytest.mark.process, pytest.mark.server]
+
 SAVER = """
 import asyncio, os, sys, time
 from stored_samples import pictured

@@ -15,6 +15,8 @@ import httpx
 import pytest
 from postgres_server import PASSWORD, PostgresServer, name_of
 
+pytestmark = pytest.mark.process
+
 KEY = "key-of-the-two-servers"
 START_SECONDS = 60.0
 
@@ -74,7 +76,6 @@ class Served:
         return self.ask("POST", "/rollout", json=body, headers=headers)
 
 
-@pytest.mark.slow
 def test_two_servers_share_keys_results_and_rollouts(postgres: PostgresServer, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     address = postgres.database()

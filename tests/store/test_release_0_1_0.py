@@ -22,6 +22,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+pytestmark = pytest.mark.process
+
 STORED = Path(__file__).parent / "release_0_1_0"
 KEY = "a-key-of-nobody-0123456789"
 TASKAPP = [sys.executable, "-m", "taskapp_kit"]

@@ -23,6 +23,8 @@ from taskapp_kit.store import open_store
 from taskapp_kit.store.sql import SqlStore, _found_by
 from taskapp_kit.store.sqlite import SqliteStore
 
+pytestmark = pytest.mark.process
+
 
 def opened(address: str) -> SqlStore:
     store = open_store(address)
@@ -250,6 +252,8 @@ def test_a_page_reads_an_index_and_sorts_no_more_than_a_run_or_a_group(
     assert few or len(plan) == 1, plan
 
 
+@pytest.mark.process
+@pytest.mark.server
 def test_saving_pictures_goes_on_while_others_are_pruned(shared_address: str) -> None:
     async def use() -> None:
         store, other = shop(shared_address), shop(shared_address)

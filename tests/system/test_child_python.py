@@ -16,6 +16,8 @@ from taskapp_kit.declare.discovery import bundled_root
 from tests.cli.conftest import Served, serving
 from tests.sandbox.boxes import holding
 
+pytestmark = pytest.mark.process
+
 SHADOWS = (
     "asyncio", "ctypes", "dataclasses", "email", "http", "json", "logging", "queue", "random", "secrets", "socket",
     "string", "tempfile", "uuid",

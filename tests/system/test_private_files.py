@@ -12,6 +12,8 @@ import pytest
 
 from tests.cli.conftest import ADDER, clean_environ
 
+pytestmark = pytest.mark.process
+
 
 def modes(folder: Path) -> dict[str, int]:
     return {path.relative_to(folder).as_posix(): stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}

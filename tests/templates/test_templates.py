@@ -35,6 +35,7 @@ def test_these_templates_are_there() -> None:
     assert tuple(template.name for template in templates()) == NAMES
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "template",
     [
@@ -88,6 +89,7 @@ def test_a_project_uses_only_what_is_promised(template: str) -> None:
                 assert node.module in {"taskapp_kit", *(f"taskapp_kit.{name}" for name in public)}
 
 
+@pytest.mark.process
 @pytest.mark.skipif(importlib.util.find_spec("modal") is None, reason="the extra taskapp-kit[modal] is not installed")
 @pytest.mark.parametrize("names", [NAMES[:1], pytest.param(NAMES[1:], marks=pytest.mark.exhaustive)], ids=len)
 def test_modal_reads_the_projects_files(names: tuple[str, ...], tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ def of(findings: list[Finding], environment: str) -> list[Finding]:
     return [item for item in findings if f"nvironment {environment}" in item.found.replace("'", "")]
 
 
+@pytest.mark.process
 def test_each_environment_is_played_and_what_is_wrong_is_named_each_time(tmp_path: Path) -> None:
     app = app_from(tmp_path, SEVERAL)
     findings = list(check_app(app))

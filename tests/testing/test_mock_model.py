@@ -27,6 +27,8 @@ from tests.waiting import until
 
 from .conversation import ADD, CLIENT, STOP, ask, body, events, together
 
+pytestmark = pytest.mark.server
+
 
 @pytest.fixture(scope="module")
 def random_model() -> Iterator[MockModel]:
@@ -87,6 +89,7 @@ def said_by(answer: dict[str, Any]) -> Any:
     return [(one["message"], one["finish_reason"], one.get("token_ids"), one["logprobs"]) for one in answer["choices"]]
 
 
+@pytest.mark.process
 def test_the_same_conversation_gets_the_same_answer_in_any_order_and_process() -> None:
     asked = [f"question {i}" for i in range(12)]
     more: dict[str, Any] = {"tools": [ADD, STOP], "logprobs": True, "return_token_ids": True}

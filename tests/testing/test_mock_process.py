@@ -15,6 +15,8 @@ from tests.waiting import until
 
 from .conversation import CLIENT, ask, body
 
+pytestmark = pytest.mark.process
+
 
 def test_settings_travel(tmp_path: Path) -> None:
     file = tmp_path / "answers.json"

@@ -42,6 +42,7 @@ def test_one_line_plays_and_scores() -> None:
     assert play(CAPITALS, seed=1, action="Tokyo").reward == 1.0
 
 
+@pytest.mark.server
 def test_a_mock_model_plays_as_a_language_model() -> None:
     with MockModel([{"add": {"amount": 2}}] * 20) as model:
         rollout = play(ADDER, seed=3, policy=model)
@@ -49,6 +50,7 @@ def test_a_mock_model_plays_as_a_language_model() -> None:
     assert len(model.requests) == rollout.trajectory.length
 
 
+@pytest.mark.server
 def test_judges_are_answered_for_or_skipped(tmp_path: Path) -> None:
     app = app_from(tmp_path, JUDGED)
     scores = {item.name: item.score for item in play(app, action="Hi", judges=judge(1)).scorecard.criteria}
@@ -95,6 +97,7 @@ def test_arguments_that_cannot_be_used_are_refused(arguments: dict[str, Any]) ->
         play(CAPITALS, seed=1, **{"policy": "gold", **arguments})
 
 
+@pytest.mark.server
 def test_the_limit_of_calls_in_an_answer_is_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TASKAPP_MAX_CALLS_PER_ANSWER", "1")
     twice = Reply(calls=[Call.of("add", {"amount": 2}), Call.of("add", {"amount": 2})])

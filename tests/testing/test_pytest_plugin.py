@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 ADDER = Path(__file__).parents[2] / "examples" / "adder.py"
 TESTS = """
 import httpx

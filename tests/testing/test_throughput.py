@@ -13,6 +13,8 @@ from taskapp_kit.testing import MockModel
 
 from .conversation import ADD, body
 
+pytestmark = pytest.mark.process
+
 ANSWERED = re.compile(rb"HTTP/1.1 200 OK\r\n.*?content-length: (\d+)\r\n.*?\r\n\r\n", re.DOTALL)
 
 

@@ -12,6 +12,8 @@ from bench.crafter_digests import compare, difference, table
 from bench.crafter_server import crafter_server, played, request
 from taskapp_kit.contract.wire import RolloutResponse
 
+pytestmark = [pytest.mark.process, pytest.mark.server]
+
 
 @pytest.mark.exhaustive
 def test_two_processes_with_and_without_pictures_tell_the_same_episodes(tmp_path: Path) -> None:

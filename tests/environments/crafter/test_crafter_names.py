@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from crafter import constants
 
 from environments.crafter import names
@@ -40,6 +41,7 @@ def test_prerequisites_follow_from_the_packages_tables() -> None:
         }
 
 
+@pytest.mark.process
 def test_the_light_modules_do_not_load_the_game() -> None:
     code = (
         "import sys; import environments.crafter.names, environments.crafter.score\n"

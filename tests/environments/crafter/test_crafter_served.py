@@ -20,6 +20,8 @@ from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
+pytestmark = pytest.mark.server
+
 ROOT = Path(__file__).resolve().parents[3]
 SEED = 1_000_000
 KEY = "a key of this test"
@@ -131,6 +133,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.process
 def test_without_the_package_the_app_is_told_of_and_a_rollout_names_the_extra() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_CRAFTER], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "environment 'crafter' needs the package crafter, which is not installed here; " in done.stdout

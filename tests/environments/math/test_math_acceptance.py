@@ -27,6 +27,8 @@ from environments.math.equality import Antiderivative, Number, Reply, Roots, com
 from environments.math.generators import GENERATORS, Generator, Problem, problem
 from environments.math.polynomials import polynomial
 
+pytestmark = pytest.mark.process
+
 SEEDS = int(os.environ.get("MATH_SEEDS", "40"))
 ROOT = Path(__file__).parents[3]
 

@@ -20,10 +20,13 @@ import pytest
 from environments.math.comparer import Comparer, ComparisonFailed
 from tests.waiting import until
 
-pytestmark = pytest.mark.skipif(
-    find_spec("math_verify") is None,
-    reason="needs taskapp-kit[math]; one of its packages needs a C compiler (Debian: apt-get install gcc python3-dev)",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        find_spec("math_verify") is None,
+        reason="needs taskapp-kit[math]; one of its packages needs a C compiler (Debian: apt-get install gcc python3-dev)",
+    ),
+    pytest.mark.process,
+]
 
 SAME = {"kind": "equal", "reference": r"2\sqrt{2}", "answer": r"\sqrt{8}"}
 TOWER = {"kind": "equal", "reference": "1", "answer": r"9^{9^{9^{9}}}"}  # past the checks that would refuse it

@@ -121,6 +121,7 @@ EXPRESSIONS = [
 ]  # fmt: skip
 
 
+@pytest.mark.process
 @needs_math
 @pytest.mark.parametrize(("reference", "right", "wrong"), EXPRESSIONS, ids=lambda value: str(value)[:20])
 def test_expressions_are_compared_by_value(
@@ -132,6 +133,7 @@ def test_expressions_are_compared_by_value(
     assert {answer: compare(meant, answer, comparer.ask).correct for answer in wrong} == dict.fromkeys(wrong, False)
 
 
+@pytest.mark.process
 @needs_math
 def test_an_antiderivative_that_is_no_polynomial_is_asked_for(comparer: Comparer) -> None:
     right = compare(INTEGRAL, r"x^{3} - \frac{5}{4} (\sqrt{x})^{4} + C", comparer.ask)
@@ -159,6 +161,7 @@ HOSTILE = [
 """Answers of policies that try for more than they know; none of them says 72, nor what the other references ask."""
 
 
+@pytest.mark.process
 @needs_math
 @pytest.mark.parametrize(
     "reference",

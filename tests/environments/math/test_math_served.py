@@ -32,6 +32,8 @@ from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import ConfigError, DeclarationError, DiscoveryError
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
+pytestmark = [pytest.mark.process, pytest.mark.server]
+
 ROOT = Path(__file__).parents[3]
 KEY = "a key of this test"
 COSTLY = r"(x+1)^{999}(x+2)^{999}"

@@ -36,6 +36,8 @@ from tests.environments.python_sandbox.episodes import (
     submit,
 )
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[3]
 SPLIT, SEED, TASK = seed_of("mirror-digits")
 KEY = "a key of this test"
@@ -126,6 +128,7 @@ def test_no_box_for_the_judge_is_a_failure_and_no_reward() -> None:
     assert rollout.scorecard.reward == 1.0
 
 
+@pytest.mark.server
 @pytest.mark.skipif(sys.platform != "linux", reason="sandboxes need Linux")
 def test_a_weak_machine_serves_only_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TASKAPP_ALLOW_WEAK_SANDBOX", raising=False)
@@ -143,6 +146,7 @@ def test_hidden_tests_that_a_box_can_read_are_refused(level: int) -> None:
         Service(app_with(Boxes(level, private_files=[Path("/nowhere"), Path("/usr/bin/env")]))).prepare()
 
 
+@pytest.mark.server
 @needs_walls
 def test_private_fields_stay_here() -> None:
     secret = [TASK.reference, *TASK.wrong, "hidden_tests", "also_right", "1234567890123"]

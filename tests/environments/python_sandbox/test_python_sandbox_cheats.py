@@ -26,6 +26,8 @@ from tests.environments.python_sandbox.episodes import (
     submit,
 )
 
+pytestmark = pytest.mark.process
+
 SPLIT, SEED, TASK = seed_of("mirror-digits")
 WALLED = {
     "reward files", "start-up files", "links where files are to be", "daemon", "forged answers", "closed descriptors", "crash",

@@ -63,6 +63,7 @@ def test_the_shown_examples_are_true_and_are_no_hidden_test(task: CodeTask) -> N
     assert len({json.dumps(case.args) for case in task.hidden_tests}) == len(task.hidden_tests)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_every_reference_pays_one_and_nothing_pays_nothing(level: int, every: int) -> None:
     """Every fourth task, or all of them."""
@@ -72,6 +73,7 @@ def test_every_reference_pays_one_and_nothing_pays_nothing(level: int, every: in
         assert rollout.trajectory.metrics["steps"] == 1
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")
 def test_in_boxes_too_solutions_are_decided_as_here(level: int) -> None:
     """Some of them; all were tried when the tasks were written."""

@@ -57,6 +57,7 @@ def test_any_bytes_get_a_word_for_each_case(output: bytes, cut: bool, count: int
     assert all(word == "value" or value is None for word, value in found)
 
 
+@pytest.mark.process
 def test_a_case_has_a_limit_of_processor_time_of_its_own() -> None:
     """Far below the limit of the wall clock, which would give the same word for it."""
     asked = {

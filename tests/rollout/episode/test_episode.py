@@ -334,6 +334,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.process
 def test_the_digest_is_the_same_in_every_process_with_and_without_pictures() -> None:
     printed = [
         subprocess.run(
@@ -578,6 +579,7 @@ def test_an_environment_without_a_limit_gets_one_and_the_result_says_so(limited:
         assert (ended(rollout), rollout.warnings) == (wanted, [])
 
 
+@pytest.mark.process
 def test_the_default_limit_is_told_in_another_process_too(limited: TaskApp) -> None:
     far = served(limited, a_request("noop"), workers=1)
     assert (far.trajectory.stop_reason, len(far.warnings)) == ("default_max_turns", 1)

@@ -21,6 +21,8 @@ from taskapp_kit.rollout.models.registry import ModelNames, NamedModel, Price
 from taskapp_kit.testing import Faults, MockModel
 from tests.rollout.models.raw_server import http, raw_server, said
 
+pytestmark = pytest.mark.server
+
 DOOR, ALIAS, DEV = "door-key-0123456789", "alias-key-0123456789", "dev-key-0123456789"
 OPENAI = "sk-openai-0123456789"
 SETTINGS = Settings(

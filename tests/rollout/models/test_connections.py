@@ -17,6 +17,8 @@ from taskapp_kit.rollout.models.retry import AttemptFailed
 from taskapp_kit.testing import MockModel
 from tests.rollout.models.raw_server import RawServer, Sent, http, raw_server, said
 
+pytestmark = pytest.mark.server
+
 
 def asked(
     *answers: Sent, key: str | None = "sk-1", query: str = ""

@@ -25,7 +25,7 @@ def _impossible() -> str | None:
 
 
 WHY_NOT = _impossible()
-pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
+pytestmark = [pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""), pytest.mark.process]
 
 
 def trapped(calls: list[list[Any]], loop: str = "asyncio") -> list[list[Any]]:

@@ -20,6 +20,8 @@ from taskapp_kit.rollout.workers.pool import ProcessPool, StartFailed
 from taskapp_kit.rollout.workers.remote import WorkerReport
 from taskapp_kit.system.child_python import python_command
 
+pytestmark = pytest.mark.process
+
 HOSTILE = Path(__file__).parents[2] / "hostile_app.py"
 
 

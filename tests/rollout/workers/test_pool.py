@@ -25,7 +25,7 @@ from taskapp_kit.rollout.workers.pool import (
     WorkerDied,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.process]
 HERE = Path(__file__).parent
 ENVIRONMENT = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
 
@@ -502,7 +502,6 @@ async def test_a_kill_takes_along_what_the_environment_started() -> None:
         await until(lambda: not lives(told.frames[0]["pid"]))
 
 
-@pytest.mark.slow
 async def test_forty_replacements_leave_no_descriptor_no_zombie_and_no_task() -> None:
     async with pool(shared=0, exclusive=2) as made:
         await run(made, "echo", exclusive=True)

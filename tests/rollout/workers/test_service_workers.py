@@ -25,6 +25,8 @@ from taskapp_kit.rollout.service import Service
 from taskapp_kit.store import open_store
 from tests.rollouts import a_request, a_service, app_from
 
+pytestmark = pytest.mark.process
+
 T = TypeVar("T")
 SECRET = "sentinel-private"
 HOSTILE = Path(__file__).parents[2] / "hostile_app.py"
