@@ -60,5 +60,5 @@ def command(
     end_on_signals()
     key = ready(plan, how, given)
     with modal_run.entry(plan, said, beside=Path.cwd(), rehearsed=True) as module:
-        modal_run.deploy(module, how, tell=print_line)
+        modal_run.deploy(module, how, report=print_line)
     after(plan, how, key, wait=given["wait"], as_json=as_json)

@@ -116,7 +116,7 @@ def look_at(plan: DeployPlan, url: str, key: str | None) -> dict[str, Any] | Non
             click.echo(clean(text), err=True)
         last[:] = [text]
 
-    known = run(modal_check.healthy(url, key, seconds=seconds, tell=report_progress))
+    known = run(modal_check.healthy(url, key, seconds=seconds, report=report_progress))
     if key is None or not known:
         why = "The key here is not the one in the Secret" if key else "It answers; its key is not known here"
         click.echo(f"{why}, so no rollout was tried. Give --env-file, or ENVIRONMENT_API_KEY.", err=True)

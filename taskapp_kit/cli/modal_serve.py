@@ -37,5 +37,5 @@ def command(app: str, modal_environment: str | None, **given: Any) -> None:
 
     end_on_signals()
     with modal_run.entry(plan, said, beside=Path.cwd(), rehearsed=False) as module:
-        modal_run.serve(module, how, tell=print_line, answering=answering)
+        modal_run.serve(module, how, report=print_line, answering=answering)
     click.echo("\nStopped.", err=True)

@@ -17,7 +17,7 @@ from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport, Trouble
 MAX_BYTES = 64 * 1024
 ASK_SECONDS = 5.0
 REFUSED = (400, 401, 403)
-"""How a key is refused: 400 is what apps built on Synth's package say."""
+"""The statuses of a refused key; apps built on Synth's package answer 400."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def key_headers(key: str | None) -> dict[str, str]:
 def ask_health(
     url: str, headers: Mapping[str, str], *, check_tls: bool = True, seconds: float = ASK_SECONDS
 ) -> HealthResponse | str:
-    """Return the response, or in words why there is none. Follows no redirect.
+    """Return the response, or a sentence why there is none. Follows no redirect.
 
     seconds: for each step of the exchange; a body that drips gets twice that in all.
     """
@@ -69,7 +69,7 @@ def _read(answer: HttpResponse) -> HealthResponse:
     for name in ("detail", "error"):
         error = error.get(name) if isinstance(error, dict) else None
     code = error.get("code") if isinstance(error, dict) else None
-    # nothing else of a body that anybody may have written, and that may hold parts of keys
+    # nothing else of the body, which may come from any server and may contain parts of keys
     if isinstance(code, str) and re.fullmatch(r"[a-z][a-z0-9_]{0,63}", code):
         return HealthResponse(answer.status, code)
     return HealthResponse(answer.status)

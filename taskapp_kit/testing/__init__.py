@@ -1,12 +1,12 @@
-"""What authors test with: `play` for one rollout, and a real local model server that answers well, badly or not at all.
+"""Tools for tests of task apps: `play` for one rollout, and a real local model server, with faults on request.
 
 from taskapp_kit.testing import Faults, MockModel, play
 
 assert play(app, seed=3, policy="gold").scorecard.reward == 1.0
 with MockModel(latency_seconds=0.05, faults=Faults({"429": 0.02, "reset": 0.01})) as model:
-    play(app, seed=3, policy=model)  # or point a policy at model.url; model.requests is what arrived
+    play(app, seed=3, policy=model)  # or point a policy at model.url; model.requests has the requests
 
-Each name is loaded when it is first used, so that the pytest plugin beside it costs a test run nothing.
+Each name is loaded when it is first used, so that the pytest plugin does not slow down other test runs.
 """
 
 from __future__ import annotations

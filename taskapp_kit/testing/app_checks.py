@@ -1,4 +1,4 @@
-"""What `taskapp check APP` finds: the declarations of an app, then one rollout in each of its environments.
+"""The checks of `taskapp check APP`: the declarations of an app, then one rollout in each of its environments.
 
 for finding in check_app(find_app("adder.py")):
     print(finding.part, finding.ok, finding.found, finding.do)
@@ -22,14 +22,14 @@ from taskapp_kit.testing.play_once import GlobalRandomnessWarning, play
 PLAYED = "each is played once in this process, nothing is stored, and no judge is asked"
 TRY_AGAIN = "`taskapp rollout` with that environment and seed says more."
 MOST_TURNS = 1000
-"""A rollout of a check ends after so many turns, in an environment that declares no limit too."""
+"""The limit on turns of a check's rollout, also in an environment that declares none."""
 
 
 def check_app(app: TaskApp) -> Iterator[Finding]:
-    """Each problem of the declarations; where there is none, one rollout of a cheap policy in each environment.
+    """Yields each problem of the declarations; without one, the result of one rollout of a cheap policy per environment.
 
-    The rollouts are played in this process, one after the other, from the first seed. Nothing is stored, and no judge
-    is asked. The order is the declarations', and each finding is there once its rollout is over.
+    The rollouts are played in this process, one after the other, from the first seed. Nothing is stored, and no judge is
+    called. The order is that of the declarations, and each finding is yielded when its rollout has ended.
     """
     try:
         spec = app.freeze()
@@ -47,7 +47,7 @@ def check_app(app: TaskApp) -> Iterator[Finding]:
 
 
 def _try(app: TaskApp, spec: AppSpec, environment: EnvironmentSpec) -> Iterator[Finding]:
-    """One rollout, and whether it changed a random state that rollouts share."""
+    """Plays one rollout, and reports whether it changed a random state that rollouts share."""
     name = environment.name
     policy = example_policy(policies_of(spec, environment), words=environment.text_action is not None)
     if not policy:
@@ -56,7 +56,7 @@ def _try(app: TaskApp, spec: AppSpec, environment: EnvironmentSpec) -> Iterator[
         return
     for _ in range(
         2
-    ):  # a second time where something was imported: then the first does not show whether the episode draws
+    ):  # repeated where something was imported: then the first rollout does not show whether the episode draws
         global_random.draw()
         watch = global_random.GlobalRandomWatch()
         tried = _rollout(app, environment, policy)
@@ -73,7 +73,7 @@ def _rollout(app: TaskApp, environment: EnvironmentSpec, policy: dict[str, str])
     asked = f"Environment {name}: policy {policy['policy']}, seed {seed}"
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", GlobalRandomnessWarning)  # it becomes a finding of its own
+            warnings.simplefilter("ignore", GlobalRandomnessWarning)  # reported as a finding of its own
             rollout = play(app, environment=name, seed=seed, policy=policy, ops=MOST_TURNS, judges="skip")
     except RolloutFailed as error:
         failed = f"{asked}: failed at boundary {error.boundary} ({error.failure.code}): {error.message.rstrip('.')}."

@@ -1,4 +1,4 @@
-"""`play`: one rollout in the process of a test, through the service that a server uses, without a server."""
+"""`play`: plays one rollout in the process of a test, through the service that a server uses, without a server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["GlobalRandomnessWarning", "Rollout", "play"]
 
 Judge = Callable[["ChatRequest"], Any]
 MODEL_NAME = "mock"
-"""The model's name in requests to a `MockModel`, which knows any."""
+"""The model's name in requests to a `MockModel`, which accepts any."""
 
 _reported: set[tuple[str, str]] = set()
 """(app, environment) whose change of a global random state was reported."""
@@ -59,10 +59,10 @@ def play(
 
     app: the app, or where it is ("adder.py"). seed: drawn from the split when absent. config: `env.config`. policy: a
     policy's name, the members of `policy.config`, or a running `MockModel`, which plays as a language model does;
-    "random" when absent. action: what the policy `constant` repeats, a `{"tool": {args}}` or words; no other policy goes
-    with it. ops: as in a request, or a number of turns, from 1. judges: "skip" asks none (their scores and the reward are
+    "random" when absent. action: the action that the policy `constant` repeats, a `{"tool": {args}}` or words; for no other
+    policy. ops: as in a request, or a number of turns, from 1. judges: "skip" calls none (their scores and the reward are
     None); one function, such as `testing.judge(0.7)`, answers for every judge, a mapping has one for each role; absent,
-    the models that the process environment names are asked (TASKAPP_JUDGE_URL).
+    the models in the process environment are called (TASKAPP_JUDGE_URL).
 
     Warns with GlobalRandomnessWarning, once for each environment, when the episode changed a global random state (not
     while something was imported, which may draw, too). May be called where an event loop runs. Raises RolloutFailed
@@ -138,7 +138,7 @@ def _policy_config(policy: str | Mapping[str, Json] | MockModel | None, action: 
 
 
 def _check_judges(judges: Any) -> None:
-    """Raises ConfigError: `judges` is none of what `play` takes."""
+    """Raises ConfigError unless `judges` is a value that `play` accepts."""
     functions = list(judges.values()) if isinstance(judges, Mapping) else [judges]
     if judges is not None and judges != "skip" and not all(callable(function) for function in functions):
         raise ConfigError(

@@ -62,7 +62,7 @@ def task_app(pytestconfig: pytest.Config) -> TaskApp:
 
 @pytest.fixture(scope="session")
 def taskapp_served(task_app: TaskApp) -> Iterator[ServedTaskApp]:
-    """The app, served on a free port of this machine behind a key of its own; nothing is stored.
+    """The app, served on a free port of this machine with an API key of its own; nothing is stored.
 
     Where a judge with weight > 0 has no model (TASKAPP_JUDGE_URL), judges are skipped: their scores and rewards are null.
     """
@@ -85,7 +85,7 @@ def taskapp_served(task_app: TaskApp) -> Iterator[ServedTaskApp]:
 
 @pytest.fixture
 def taskapp_mock_model() -> Iterator[MockModel]:
-    """A model server on this machine that plays by chance; `MockModel` in a test of yours says what it answers."""
+    """A model server on this machine with random answers; use `MockModel` in a test to choose the answers."""
     from taskapp_kit.testing.mock_model.server import MockModel
 
     with MockModel() as model:

@@ -340,7 +340,7 @@ def test_a_call_that_is_cancelled_while_the_job_is_submitted_says_that_it_may_ru
         call.cancel()
         with pytest.raises(asyncio.CancelledError) as raised:
             await call
-        assert "may run there, under an id that never came" in raised.value.__notes__[0]
+        assert "may run there, under an unknown id" in raised.value.__notes__[0]
 
     with BackgroundServer(app, grace_seconds=0) as server:
         asyncio.run(use(server.url))
@@ -384,7 +384,7 @@ run_in_process_job(
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("wish", "words"),
-    [pytest.param("leave", "was left running", marks=pytest.mark.exhaustive), ("cancel", "was told to cancel")],
+    [pytest.param("leave", "was left running", marks=pytest.mark.exhaustive), ("cancel", "was asked to cancel")],
 )
 def test_ctrl_c_says_what_became_of_the_job(files: dict[str, Path], wish: str, words: str) -> None:
     backend = Backend("")

@@ -13,8 +13,8 @@ from taskapp_kit.deploy.modal.account import ModalRefused, look, refusal
 @pytest.mark.parametrize(
     ("kind", "told", "environment", "words"),
     [
-        ("AuthError", "Token validation failed", "", "nobody is signed in"),
-        ("ExecutionError", "Token missing. Could not authenticate client.", "", "nobody is signed in"),
+        ("AuthError", "Token validation failed", "", "no account is signed in"),
+        ("ExecutionError", "Token missing. Could not authenticate client.", "", "no account is signed in"),
         ("ConnectionError", "Could not connect to the Modal server.", "", "Modal cannot be reached."),
         ("NotFoundError", "Environment 'staging' not found.", "staging", "no Modal environment 'staging'"),
         ("NotFoundError", "Secret 'x' not found in environment 'staging'.", "staging", "Modal refused (NotFoundError)"),

@@ -29,7 +29,7 @@ def server(file: str = "examples/adder.py", **settings: object) -> BackgroundSer
 
 def ask(url: str, key: str | None, seconds: float = 20.0) -> tuple[bool, list[str]]:
     told: list[str] = []
-    return asyncio.run(healthy(url, key, seconds=seconds, tell=told.append)), told
+    return asyncio.run(healthy(url, key, seconds=seconds, report=told.append)), told
 
 
 def test_an_app_that_answers_is_healthy_with_its_key_and_refuses_others() -> None:

@@ -103,4 +103,4 @@ def test_how_often_a_conversation_came_is_remembered_within_bounds() -> None:
     answering = Responder(remembered=10)
     for said in ["first", *(f"q{i}" for i in range(10)), "first", "first", "q9"]:
         status_of(body(said), answering)
-    assert [one.attempt for one in answering.records.kept][-3:] == [0, 1, 1]
+    assert [one.attempt for one in answering.records.recorded][-3:] == [0, 1, 1]

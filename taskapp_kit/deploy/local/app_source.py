@@ -1,8 +1,8 @@
-"""What a task app on this machine is made from: one of four arguments becomes one ASGI application.
+"""Makes the ASGI application of a task app on this machine from one of four arguments.
 
     app=             a TaskApp of ours, or any ASGI application
-    config=          what Synth's `build_config()` gives
-    config_factory=  a function that gives one of these
+    config=          the result of Synth's `build_config()`
+    config_factory=  a function that returns one of these
     task_app_path=   a file: `adder.py`, `adder.py:app`, a bundled name, `module:attribute`; it holds a TaskApp, an ASGI
                      application called `app`, or a `build_config()`
 
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from taskapp_kit.config import Settings
 
 FOREIGN_SERVERS = ("synth_ai.sdk.task.server", "synth_ai.task.server")
-"""Where their releases keep `create_task_app`: from 0.2.23, and before."""
+"""The modules of `create_task_app` in their releases: from 0.2.23, and before."""
 FOREIGN_PACKAGE = "synth_ai"
 LOOKED_FOR = ("app", "build_config")
 
 
 @dataclass(frozen=True, slots=True)
 class AppSource:
-    """What is served. name: for sentences. app: a TaskApp of ours, or any ASGI application."""
+    """The application to serve. name: for messages. app: a TaskApp of ours, or any ASGI application."""
 
     name: str
     app: TaskApp | ASGIApp
 
     @property
     def ours(self) -> bool:
-        """It takes its key from settings; an application of others reads it from the environment, if it has one."""
+        """Whether it is a TaskApp, which takes its key from settings; others may read theirs from the environment."""
         return isinstance(self.app, TaskApp)
 
     def asgi(self, settings: Settings, exposure: Exposure) -> ASGIApp:
@@ -60,7 +60,7 @@ class AppSource:
 
 
 def check_sources(*, app: Any, config: Any, config_factory: Any, task_app_path: str | Path | None) -> None:
-    """Raises BadArgument unless exactly one is given, FileMissing when it is a path to nothing."""
+    """Raises BadArgument unless exactly one is given, FileMissing for a path that does not exist."""
     given = {"app": app, "config": config, "config_factory": config_factory, "task_app_path": task_app_path}
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1:
@@ -85,7 +85,7 @@ def check_sources(*, app: Any, config: Any, config_factory: Any, task_app_path: 
 
 
 def find_source(*, app: Any, config: Any, config_factory: Any, task_app_path: str | Path | None) -> AppSource:
-    """What the one argument names. Imports and calls author's code, on the thread that asks: Synth's own package can be
+    """Finds the app that the argument names. Imports and calls author's code, in the caller's thread: Synth's package can be
     imported on the main thread only. Raises DiscoveryError, BadArgument, Unavailable, or what a kit app's file raises.
     """
     check_sources(app=app, config=config, config_factory=config_factory, task_app_path=task_app_path)
@@ -115,7 +115,7 @@ def _from_reference(reference: str) -> AppSource:
 
 
 def _foreign(module: ModuleType, attribute: str | None, error: DiscoveryError) -> AppSource:
-    """What a file holds that makes no TaskApp (that is what `error` says)."""
+    """The app of another kind in a file without a TaskApp, as `error` says."""
     held = vars(module)
     if not attribute and any(isinstance(value, TaskApp) for value in held.values()):
         raise error  # several: it names them
@@ -183,7 +183,7 @@ def _not_installed(what: str) -> Unavailable:
 
 
 def _is_asgi(value: Any) -> bool:
-    """It can be called with scope, receive and send."""
+    """Whether the value can be called with scope, receive and send."""
     if isinstance(value, type) or not callable(value):
         return False
     try:
@@ -218,7 +218,7 @@ def _loaded(file: Path) -> ModuleType | None:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Takes back the handlers of Ctrl-C and SIGTERM that importing Synth's package puts in: they only stop tunnels."""
+    """Restores the handlers of Ctrl-C and SIGTERM that importing Synth's package replaces: its own only stop tunnels."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,10 +1,10 @@
-"""A task app inside the program that trains on it: a thread with a server, a port, and a way in from outside.
+"""A task app inside the program that trains on it: a thread with a server, a port, and optionally a tunnel.
 
     async with InProcessTaskApp(task_app_path="my_task_app.py", port=8114) as task_app:
         job = RLJob.from_config("rl_config.toml", task_app_url=task_app.url, task_app_api_key=task_app.api_key)
 
-Plain `with` does the same. Importing this module changes nothing; no process of others is ever touched; what the block
-took (port, thread, tunnel, store) it gives back, however it is left.
+Plain `with` does the same. Importing this module has no side effects, and no other process is ever touched. The block
+releases what it uses (port, thread, tunnel, store), however it ends.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("taskapp_kit.deploy")
 
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (what the guide offers)
-"""Addresses that mean every one of this machine, and by which of them this machine itself calls."""
+"""Maps an address that means all interfaces to the one by which this machine reaches itself."""
 HOSTS = ("127.0.0.1", "localhost", "::1", *EVERYWHERE)
 STOP_SECONDS = 30.0
-"""How long the server has to end by itself before what still runs on it is cancelled."""
+"""The time that the server has to end by itself before its running requests are cancelled."""
 
 Callback = Callable[["InProcessTaskApp"], Any]
 
@@ -49,13 +49,13 @@ class InProcessTaskApp:
     app: a TaskApp, or any ASGI application. config, config_factory: of Synth's package, which must be installed.
     task_app_path: a file (`adder.py`, `adder.py:app`) or a bundled name; see `app_source.py`.
     port: where it listens; when it is taken and auto_find_port, the next free one of a hundred; 0 takes any free one.
-    api_key: the key that opens it; else ENVIRONMENT_API_KEY, else, for a TaskApp, one that is made for this run.
+    api_key: its API key; by default ENVIRONMENT_API_KEY, else, for a TaskApp, a new key for this run.
     tunnel_mode, backend_url, preconfigured_…, tunnel_hostname, tunnel_token, cloudflared, skip_tunnel_verification: the
-    way in from outside; see `deploy/tunnel/plan.py`. timing: patience with it, from SYNTH_TUNNEL_… variables when None.
+    tunnel; see `deploy/tunnel/plan.py`. timing: its timeouts, from SYNTH_TUNNEL_… variables when None.
     health_check_timeout: seconds until the app itself must answer.
     on_start, on_stop: called with this object, when everything is open and before anything closes; they may be async in
-    `async with`. What on_start raises comes out once everything is closed again; what on_stop raises comes out, too,
-    unless the block raised already: then it is logged.
+    `async with`. What on_start raises is raised after everything is closed again; what on_stop raises is raised, too,
+    unless the block has already raised: then it is logged.
 
     Raises BadArgument (a ConfigError and ValueError) here; entering raises what is wrong with the app's file
     (DiscoveryError, DeclarationError), ConfigError for the port, TaskAppError when the app does not answer well, TunnelError.
@@ -125,14 +125,14 @@ class InProcessTaskApp:
 
     @property
     def url(self) -> str:
-        """Where a backend reaches the app: the tunnel's address, or the local one. Raises ConfigError before the start."""
+        """The address for a backend: the tunnel's, or the local one. Raises ConfigError before the start."""
         if self._tunnel is None:
             raise _not_running("url")
         return self._tunnel.url
 
     @property
     def local_url(self) -> str:
-        """Where this machine reaches it. Raises ConfigError before the start."""
+        """The address on this machine. Raises ConfigError before the start."""
         from taskapp_kit.serve.uvicorn_server import url_of
 
         if self._server is None:
@@ -141,22 +141,22 @@ class InProcessTaskApp:
 
     @property
     def port(self) -> int:
-        """The port it listens on; before the start, the one that was asked for."""
+        """The port it listens on; before the start, the requested one."""
         return self._wanted_port if self._server is None else self._server.port
 
     @property
     def api_key(self) -> str | None:
-        """The key that opens it. None before the start, and for an app of others without ENVIRONMENT_API_KEY."""
+        """Its API key. None before the start, and for a foreign app without ENVIRONMENT_API_KEY."""
         return self._key
 
     @property
     def key_was_minted(self) -> bool:
-        """Nobody else can know the key: it was made for this run."""
+        """Whether the key was created for this run, so that no other program can know it."""
         return self._minted
 
     @property
     def tunnel_mode(self) -> str:
-        """The way in that was chosen: local, quick, named or preconfigured."""
+        """The selected kind of tunnel: local, quick, named or preconfigured."""
         return self._plan.way
 
     def __repr__(self) -> str:
@@ -164,7 +164,7 @@ class InProcessTaskApp:
         return f"<InProcessTaskApp {where}>"
 
     def start(self) -> None:
-        """Opens everything and calls on_start; blocks. Whoever calls this calls `stop`, too."""
+        """Opens everything and calls on_start; blocks. The caller must call `stop`, too."""
         self._hold()
         try:
             self._open(self._source())
@@ -184,10 +184,10 @@ class InProcessTaskApp:
             self._close()
 
     async def start_async(self) -> None:
-        """As `start`, without holding up the event loop; a cancellation closes everything before it comes out."""
+        """Like `start`, without blocking the event loop. A cancellation is raised after everything is closed."""
         self._hold()
         try:
-            source = self._source()  # here and not on another thread: what it imports may insist on this one
+            source = self._source()  # in this thread, which some imports require
             await self._elsewhere(lambda: self._open(source))
             await self._call(self._on_start)
         except BaseException:
@@ -195,7 +195,7 @@ class InProcessTaskApp:
             raise
 
     async def stop_async(self) -> None:
-        """As `stop`, without holding up the event loop."""
+        """Like `stop`, without blocking the event loop."""
         if not self._running or self._stopping:
             return
         self._stopping = True
@@ -242,12 +242,12 @@ class InProcessTaskApp:
         return find_source(**self._sources)
 
     def _open(self, source: AppSource) -> None:
-        """Everything but the callbacks; blocks, on any thread. What it opened is closed by `_close`."""
+        """Opens everything, without the callbacks. Blocks, on any thread. `_close` closes it."""
         settings = self._settings(source)
-        fixed = self._plan.way in ("named", "preconfigured")  # the address outside leads to this very port
+        fixed = self._plan.way in ("named", "preconfigured")  # the public address leads to this port only
         bound = take_port(self._host, self._wanted_port, search=self._search and not fixed)
         try:
-            # "local" opens /docs, and lets rollouts call models on this machine: nobody else may be able to come in
+            # "local" serves /docs and lets rollouts call models on this machine, so no other machine may connect
             alone = self._plan.way == "local" and self._host not in EVERYWHERE
             asgi = source.asgi(settings, "local" if alone else "public")
             self._server = start_server(
@@ -269,7 +269,7 @@ class InProcessTaskApp:
         self._tunnel = open_tunnel(self._plan, self.local_url, self._key, seen, self._leave)
 
     def _settings(self, source: AppSource) -> Settings:
-        """The environment's, with the key of this run, which is chosen here; an app of others brings its own."""
+        """The environment's settings with the API key of this run. A foreign app has its own key."""
         settings = from_environment()
         self._key = self._given_key or process_variable("ENVIRONMENT_API_KEY")
         self._minted = self._key is None and source.ours
@@ -280,7 +280,7 @@ class InProcessTaskApp:
         )
 
     def _close(self) -> None:
-        """Gives everything back."""
+        """Closes everything."""
         tunnel, server = self._tunnel, self._server
         self._tunnel = None
         try:
@@ -290,7 +290,7 @@ class InProcessTaskApp:
             try:
                 if server is not None and not server.stop(STOP_SECONDS):
                     log.error(
-                        "the task app on port %d does not end, and keeps its port: its code blocks the server's thread",
+                        "the task app on port %d does not end and still uses its port: its code blocks the server's thread",
                         server.port,
                     )
             except BaseException:  # Ctrl-C: no more waiting
@@ -314,22 +314,22 @@ class InProcessTaskApp:
             await result
 
     async def _elsewhere(self, work: Callable[[], None]) -> None:
-        """On another thread; when the waiting task is cancelled, the work is told to leave, and is waited for."""
+        """Runs `work` in another thread. When the waiting task is cancelled, `work` is asked to stop and is awaited."""
         running = asyncio.ensure_future(asyncio.to_thread(work))
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
             self._leave.set()
-            while not running.done():  # however often it is cancelled: what the thread opens has to be closed after it
+            while not running.done():  # even if cancelled again: what the thread opens must be closed after it
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([running])
             if not running.cancelled():
-                running.exception()  # told to nobody: the caller left
+                running.exception()  # retrieved, so that asyncio does not log it: the caller was cancelled
             raise
 
 
 def _not_running(name: str) -> ConfigError:
-    return BadArgument(f"There is no {name} yet: the task app is not running.", hint="Ask inside the with block.")
+    return BadArgument(f"There is no {name} yet: the task app is not running.", hint="Read it inside the with block.")
 
 
 def _check_key(key: str) -> None:

@@ -1,10 +1,10 @@
-"""The first RL guide in one call: a task app in this program, a job at a backend, its end.
+"""Runs an RL job in one call: serves the task app in this program, submits the job to a backend, waits for its end.
 
     result = run_in_process_job(config_path="rl_config.toml", task_app_path="my_task_app.py", on_status=print)
     print(result.status, result.final_reward)
 
-The job needs its task app for as long as it runs, and that ends with this call. So whatever ends the call before the job
-says, in the log and in a note on the exception, which job goes on without one.
+The job needs its task app for as long as it runs, and the task app ends with this call. So if the call ends before the job,
+the log and a note on the exception name the job that continues without one.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("taskapp_kit.deploy")
 
 CANCEL_SECONDS = 10.0
-"""How long a backend may take to answer a cancellation while the caller waits to get away."""
+"""The limit on a backend's answer to a cancellation while the caller waits to exit."""
 LATER = "http://127.0.0.1:1"
-"""Stands for the task app's address while the config is checked, before there is one. Nobody is asked there."""
+"""Replaces the task app's address while the config is checked, before there is one. It is never called."""
 OnStatus = Callable[[dict[str, Any]], None] | Callable[[dict[str, Any]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class InProcessJobResult:
-    """How the job ended. status: succeeded, completed, failed, cancelled or canceled. final_reward: None when the backend
-    gave none. metrics: name to number. task_app_url: where the backend reached the task app, which is closed by now.
-    job: all that the backend told last.
+    """The end of the job. status: succeeded, completed, failed, cancelled or canceled. final_reward: None when the backend
+    reported none. metrics: name to number. task_app_url: the task app's address for the backend; it is closed by now.
+    job: the backend's last report.
     """
 
     job_id: str
@@ -48,7 +48,7 @@ class InProcessJobResult:
 
     @property
     def succeeded(self) -> bool:
-        """It ended well; `job` may say why it did not."""
+        """Whether the job succeeded; if not, `job` may say why."""
         return self.status in ("succeeded", "completed")
 
 
@@ -81,9 +81,9 @@ def run_in_process_job(
     backend_url, api_key, overrides, allow_experimental, idempotency_key, trainer_id, model, timeout, interval, on_status:
     as of RLJob. task_app_path (or app, config, config_factory), port, `**task_app`: as of InProcessTaskApp, whose api_key
     is task_app_api_key here.
-    upload_key: whether the task app's key is put into the backend's store of keys, sealed, where it replaces the one of
-    before. None: a key that was made for this run goes to a backend on this machine, which could not know it otherwise;
-    for a backend elsewhere that is refused (BadArgument) before it is asked anything: nothing is uploaded unasked.
+    upload_key: whether the task app's key is stored, sealed, at the backend, where it replaces the previous one. None: a key
+    created for this run is uploaded to a backend on this machine, which could not know it otherwise; for a remote backend
+    it is refused (BadArgument) before any request: nothing is uploaded without the caller's consent.
     cancel_on_interrupt: whether Ctrl-C (or a cancellation) also cancels the job; else it is left running.
 
     A job that fails is a result like another: look at `status`. Raises what InProcessTaskApp and RLJob raise: BadArgument,
@@ -93,11 +93,11 @@ def run_in_process_job(
     del given["task_app"]
     from taskapp_kit.client.blocking_portal import run
 
-    told: list[str] = []
+    notes: list[str] = []
     try:
-        return run(_run(told, **given))
+        return run(_run(notes, **given))
     except KeyboardInterrupt as error:
-        for note in told:  # the coroutine saw a cancellation and could not tell it to this exception
+        for note in notes:  # the coroutine saw only a cancellation, so it could not add them to this exception
             error.add_note(note)
         raise
 
@@ -105,12 +105,12 @@ def run_in_process_job(
 async def run_in_process_job_async(
     *, config_path: str | Path, job_type: str = "rl", **given: Any
 ) -> InProcessJobResult:
-    """As `run_in_process_job`, with the same arguments, without holding up the event loop. on_status may be async."""
+    """Like `run_in_process_job`, with the same arguments, without blocking the event loop. on_status may be async."""
     return await _run([], config_path=config_path, job_type=job_type, **given)
 
 
 async def _run(
-    told: list[str],
+    notes: list[str],
     *,
     config_path: str | Path,
     job_type: str,
@@ -154,11 +154,11 @@ async def _run(
             await _upload(backend, api_key, served.api_key)
         elif served.key_was_minted and upload_key is None:
             raise BadArgument(
-                f"The task app has no key, and the backend at {backend} would have to be given one that is made now.",
+                f"The task app has no key, and the backend at {backend} would have to receive a new one.",
                 hint="Set ENVIRONMENT_API_KEY to the key that it has; or upload_key=True stores a new one in its place.",
             )
         elif served.key_was_minted:
-            log.warning("the task app's key was made for this run and is not uploaded: the backend cannot know it")
+            log.warning("the task app's key was created for this run and is not uploaded: the backend cannot know it")
         job = made(served.url, served.api_key)
         job_id = ""
         try:
@@ -170,7 +170,7 @@ async def _run(
             if not job_id and not interrupted:
                 raise  # the backend refused it, and said why
             note = await _left(job, job_id, backend, cancel=interrupted and cancel_on_interrupt)
-            told.append(note)
+            notes.append(note)
             error.add_note(note)
             raise
         metrics = last.get("metrics")
@@ -195,11 +195,9 @@ async def _upload(backend: str, api_key: str | None, key: str | None) -> None:
 
 
 async def _left(job: RLJob, job_id: str, backend: str, *, cancel: bool) -> str:
-    """What became of the job, in a sentence; cancels it first when that is wished."""
+    """A sentence on the state of the job, which is cancelled first if `cancel`."""
     if not job_id:
-        note = (
-            f"A job was on its way to {backend} and may run there, under an id that never came; its task app is closed."
-        )
+        note = f"A job was being submitted to {backend} and may run there, under an unknown id; its task app is closed."
         log.warning(note)
         return note
     why = ""
@@ -209,7 +207,7 @@ async def _left(job: RLJob, job_id: str, backend: str, *, cancel: bool) -> str:
         except Exception as error:
             why = f" (it could not be cancelled: {type(error).__name__})"
         else:
-            note = f"Job {job_id} at {backend} was told to cancel."
+            note = f"Job {job_id} at {backend} was asked to cancel."
             log.warning(note)
             return note
     note = f"Job {job_id} at {backend} was left running{why}; its task app is closed, so its rollouts will fail."

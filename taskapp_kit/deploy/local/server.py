@@ -1,4 +1,4 @@
-"""The local half of an in-process task app: a port that is really held, a server on it, and the wait until it is well."""
+"""The local part of an in-process task app: binds a port, starts a server on it, and waits until it is healthy."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ log = logging.getLogger("taskapp_kit.deploy")
 
 PORTS_TRIED = 100
 GRACE_SECONDS = 5
-"""How long requests under way may go on when the server is told to stop."""
+"""The time that running requests have to finish when the server stops."""
 PAUSE_SECONDS = 0.1
 NO_KEY = "missing_environment_api_key"
 
 
 def take_port(host: str, port: int, *, search: bool) -> socket.socket:
-    """A listening socket on this port or, with `search`, on the next free one. Whoever holds a port keeps it.
+    """A listening socket on this port or, with `search`, on the next free one. No other program's port is taken over.
 
-    It listens from now on, so that two programs which search at once never both get one. Raises ConfigError.
+    It listens at once, so that two programs which search at the same time never get the same one. Raises ConfigError.
     """
     from taskapp_kit.serve.uvicorn_server import BACKLOG, bind
 
@@ -42,11 +42,11 @@ def take_port(host: str, port: int, *, search: bool) -> socket.socket:
                 errno.EADDRINUSE,
                 errno.EACCES,
             ):
-                raise  # another port changes nothing: this machine has no such address
+                raise  # another port does not help: this machine has no such address
             continue
         try:
             bound.listen(BACKLOG)
-        except OSError:  # somebody was quicker between bind and listen
+        except OSError:  # another program was faster between bind and listen
             bound.close()
             continue
         if port and candidate != port:
@@ -55,15 +55,15 @@ def take_port(host: str, port: int, *, search: bool) -> socket.socket:
     if last > port:
         raise ConfigError(f"No port from {port} to {last} on {host} can be had.", hint="Give another port, or 0.")
     raise ConfigError(
-        f"Port {port} on {host} cannot be had: somebody else holds it, and is left alone.",
-        hint="Stop that server, give another port, or let the next free one be taken with auto_find_port=True.",
+        f"Port {port} on {host} cannot be had: another program uses it.",
+        hint="Stop that server, give another port, or use the next free one with auto_find_port=True.",
     )
 
 
 def start_server(
     app: ASGIApp, bound: socket.socket, *, name: str, host: str, seconds: float, leave: threading.Event
 ) -> BackgroundServer:
-    """The server, started. Raises what the app's own startup said, as TaskAppError unless it is an error of the kit."""
+    """Starts the server. Raises the error of the app's own startup, as TaskAppError unless it is an error of the kit."""
     from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
     server = BackgroundServer(app, host=host, bound=bound, grace_seconds=GRACE_SECONDS)
@@ -76,7 +76,7 @@ def start_server(
         if cause is None or isinstance(cause, SystemExit):
             raise TaskAppError(f"Task app {name} did not start. {error}") from None
         raise TaskAppError(
-            f"Task app {name} did not start: {type(cause).__name__}: {cause}.", hint="Mend what its startup runs."
+            f"Task app {name} did not start: {type(cause).__name__}: {cause}.", hint="Fix its startup code."
         ) from cause
     except BaseException:  # Ctrl-C
         server.stop(0.0)
@@ -94,7 +94,7 @@ def wait_until_well(
     seconds: float,
     leave: threading.Event,
 ) -> HealthResponse:
-    """What `/health` answers once it answers well. Raises TaskAppError with what is really wrong, as soon as it is known."""
+    """Waits for a healthy response of `/health`. Raises TaskAppError with the cause, as soon as it is known."""
     end, last = time.monotonic() + seconds, "it was not asked"
     while True:
         answer = ask_health(url, key_headers(key), seconds=min(ASK_SECONDS, max(0.1, end - time.monotonic())))
@@ -113,15 +113,15 @@ def wait_until_well(
             last = answer
         if leave.wait(PAUSE_SECONDS) or time.monotonic() >= end:
             raise TaskAppError(
-                f"Task app {name} was not well within {seconds:g} s: GET {url}/health: {last}.",
+                f"Task app {name} was not healthy within {seconds:g} s: GET {url}/health: {last}.",
                 status=answer.status if isinstance(answer, HealthResponse) else 0,
-                hint="Its log says what it does; health_check_timeout= gives it more time.",
+                hint="Check its log; health_check_timeout= gives it more time.",
             )
 
 
 def _final(answer: HealthResponse, name: str, key: str | None, ours: bool) -> TaskAppError | None:
-    """What no waiting will change."""
-    reads = "it reads ENVIRONMENT_API_KEY from the environment of this process when it is asked"
+    """The error of a response that waiting cannot change; None for others."""
+    reads = "it reads ENVIRONMENT_API_KEY from the environment of this process at each request"
     if answer.status == 503 and answer.code == NO_KEY:
         return TaskAppError(
             f"Task app {name} runs, but no key is configured for it: {reads}, and there is none.",
@@ -146,6 +146,6 @@ def _final(answer: HealthResponse, name: str, key: str | None, ours: bool) -> Ta
         return TaskAppError(
             f"Task app {name} runs, but GET /health answers HTTP {answer.status}; a task app has that route.",
             status=answer.status,
-            hint="Serve a task app: jobs ask for /health, /task_info and /rollout.",
+            hint="Serve a task app: jobs call /health, /task_info and /rollout.",
         )
     return None

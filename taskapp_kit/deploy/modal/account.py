@@ -1,7 +1,7 @@
-"""What an account on Modal has: the app of a name, Secrets and their keys' names, an address. And a Secret is made.
+"""Queries a Modal account: the app with a name, Secrets and the names of their keys, an address. Also creates a Secret.
 
-Modal's client works in a process of its own, `taskapp_kit.deploy.modal.account`, with one question and one
-answer as JSON over pipes. A key's value goes to it over the pipe: never on a command line, never in a file.
+Modal's client runs in a process of its own, `taskapp_kit.deploy.modal.account`, with one question and one answer as JSON
+over pipes. A key's value is sent over the pipe: never on a command line, never in a file.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from taskapp_kit.system.child_python import python_command
 
 SECONDS = 120.0
 CONNECT_SECONDS = 20.0
-"""The longest that Modal's client may take to reach Modal; by itself it tries for a minute and says nothing."""
+"""The limit on connecting to Modal; by default its client tries for a minute without a message."""
 
 
 class ModalRefused(TaskappError):
-    """Modal could not be asked, refused, or has not what the deploy needs. One sentence, no traceback of Modal's."""
+    """Modal could not be reached, refused, or lacks something that the deploy needs. One sentence, without a traceback."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What was found. owner: of the app's name: nobody, a deploy of ours, or something else. version: of our kit then.
+    """The state of an account. owner: of the app's name: nobody, ours (a deploy of this kit), or others.
 
-    missing: names of Secrets that do not exist. lacking: required keys that the app's own Secret does not hold.
+    version: the kit's, if ours. missing: names of Secrets that do not exist. lacking: required keys that the app's own
+    Secret does not have.
     """
 
     owner: Literal["nobody", "ours", "others"]
@@ -50,8 +51,8 @@ def look(
     environment: str = "",
     connect_seconds: float = CONNECT_SECONDS,
 ) -> Account:
-    """Who has the name, and what of the Secrets is there. The last of `secrets` is the app's own. Raises ModalRefused."""
-    told = _ask(
+    """Checks the owner of the name and the Secrets, of which the last is the app's own. Raises ModalRefused."""
+    answer = _ask(
         "look",
         environment,
         app=app_name,
@@ -60,20 +61,20 @@ def look(
         required_keys=list(required_keys),
         connect_seconds=connect_seconds,
     )
-    return Account(told["owner"], told["version"], tuple(told["missing"]), tuple(told["lacking"]))
+    return Account(answer["owner"], answer["version"], tuple(answer["missing"]), tuple(answer["lacking"]))
 
 
 def make_secret(name: str, values: Mapping[str, str], *, environment: str = "", update: bool = False) -> bool:
-    """Makes the Secret; False when there is one already, which then stays as it is. Raises ModalRefused.
+    """Creates the Secret; returns False if it exists, without a change. Raises ModalRefused.
 
-    update: set these keys in the one that is there, and leave its others.
+    update: sets these keys in an existing one and leaves its others unchanged.
     """
     made: bool = _ask("secret", environment, name=name, values=dict(values), update=update)["made"]
     return made
 
 
 def address(app_name: str, function: str, *, environment: str = "") -> str:
-    """Where a deployed web function answers. Raises ModalRefused."""
+    """The address of a deployed web function. Raises ModalRefused."""
     url: str = _ask("address", environment, app=app_name, function=function)["url"]
     return url.rstrip("/")
 
@@ -87,23 +88,25 @@ def require_client() -> None:
         )
 
 
-def refusal(kind: str, told: str, environment: str) -> ModalRefused:
-    """The sentence for an error of Modal's client. kind: the name of its class. told: its words."""
-    if kind == "AuthError" or "Token missing" in told:
-        return ModalRefused("Modal does not know who asks: nobody is signed in here.", hint="Sign in: modal setup")
+def refusal(kind: str, message: str, environment: str) -> ModalRefused:
+    """The exception for an error of Modal's client. kind: the name of its class. message: its text."""
+    if kind == "AuthError" or "Token missing" in message:
+        return ModalRefused(
+            "Modal does not know the caller: no account is signed in here.", hint="Sign in: modal setup"
+        )
     if kind in ("ConnectionError", "OSError"):
         return ModalRefused("Modal cannot be reached.", hint="Check the connection, and https://status.modal.com.")
     if (
         kind == "NotFoundError"
-        and "nvironment" in told
+        and "nvironment" in message
         and environment
-        and environment in told
-        and "Secret" not in told
+        and environment in message
+        and "Secret" not in message
     ):
         return ModalRefused(
             f"There is no Modal environment {environment!r}.", hint="`modal environment list` shows them."
         )
-    return ModalRefused(f"Modal refused ({kind}): {told.strip()[:300]}")
+    return ModalRefused(f"Modal refused ({kind}): {message.strip()[:300]}")
 
 
 def _ask(what: str, environment: str, **question: Any) -> dict[str, Any]:
@@ -123,14 +126,14 @@ def _ask(what: str, environment: str, **question: Any) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         raise ModalRefused(f"Modal did not answer within {SECONDS:.0f} s.", hint="Try again.") from None
     try:
-        told: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):
         raise ModalRefused(
             f"Modal's client ended with status {done.returncode}.", hint="Try `modal app list`."
         ) from None
-    if "error" in told:
-        raise refusal(told["error"], told["told"], environment)
-    return told
+    if "error" in answer:
+        raise refusal(answer["error"], answer["message"], environment)
+    return answer
 
 
 def _answer(question: dict[str, Any]) -> dict[str, Any]:
@@ -153,15 +156,15 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
 
     from taskapp_kit.deploy.modal.deployment import OWNER_TAG
 
-    told: dict[str, Any] = {"owner": "nobody", "version": "", "missing": [], "lacking": []}
+    answer: dict[str, Any] = {"owner": "nobody", "version": "", "missing": [], "lacking": []}
     try:
         tags = modal.App.lookup(question["app"], environment_name=environment).get_tags()
     except NotFoundError as error:
         if environment and "nvironment" in str(error) and "App" not in str(error):
             raise
     else:
-        told["owner"] = "ours" if OWNER_TAG in tags else "others"
-        told["version"] = tags.get(OWNER_TAG, "")
+        answer["owner"] = "ours" if OWNER_TAG in tags else "others"
+        answer["version"] = tags.get(OWNER_TAG, "")
 
     def there(name: str, *keys: str) -> bool:
         try:
@@ -170,18 +173,18 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
             return False
         return True
 
-    told["missing"] = [name for name in question["secrets"] if not there(name)]
-    if question["own"] not in told["missing"]:
-        told["lacking"] = [key for key in question["required_keys"] if not there(question["own"], key)]
-    return told
+    answer["missing"] = [name for name in question["secrets"] if not there(name)]
+    if question["own"] not in answer["missing"]:
+        answer["lacking"] = [key for key in question["required_keys"] if not there(question["own"], key)]
+    return answer
 
 
 def _connect(seconds: float) -> None:
-    """Makes the client that all further calls take; ends this process with the answer when that takes too long."""
+    """Creates the client for all further calls; exits this process with an answer when that takes too long."""
     import modal
 
     def too_long() -> None:
-        _tell({"error": "ConnectionError", "told": ""})
+        _report({"error": "ConnectionError", "message": ""})
         os._exit(0)
 
     late = threading.Timer(seconds, too_long)
@@ -191,23 +194,23 @@ def _connect(seconds: float) -> None:
     late.cancel()
 
 
-def _tell(told: Mapping[str, Any]) -> None:
-    print(json.dumps(told), flush=True)  # noqa: T201 — the pipe to the parent
+def _report(answer: Mapping[str, Any]) -> None:
+    print(json.dumps(answer), flush=True)  # noqa: T201 — the pipe to the parent
 
 
 def main() -> None:
-    """The child. An error of Modal's client is told by its class and its words, which hold no value of ours."""
+    """The child process. Reports an error of Modal's client by its class and its text, without values of ours."""
     question = json.loads(sys.stdin.read())
     try:
-        told = _answer(question)
-    except Exception as error:  # whatever Modal raises is told to the parent
+        answer = _answer(question)
+    except Exception as error:  # whatever Modal raises is reported to the parent
         values = question.get("values", {}).values()
         words = str(error)
-        told = {
+        answer = {
             "error": type(error).__name__,
-            "told": "" if any(value and value in words for value in values) else words,
+            "message": "" if any(value and value in words for value in values) else words,
         }
-    _tell(told)
+    _report(answer)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""After a deploy: does it answer, and does one rollout come back?"""
+"""Checks a deploy: waits until it answers, and plays one rollout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAUSE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class SmokeResult:
-    """What one short rollout gave. reward: None when the app defines none. seconds: wall time, the start included."""
+    """The result of one short rollout. reward: None when the app defines none. seconds: wall time, the start included."""
 
     policy: str
     reward: float | None
@@ -26,7 +26,7 @@ class SmokeResult:
     seconds: float
 
 
-async def healthy(url: str, key: str | None, *, seconds: float, tell: Callable[[str], None]) -> bool:
+async def healthy(url: str, key: str | None, *, seconds: float, report: Callable[[str], None]) -> bool:
     """Waits until `/health` answers; False when it does and refuses this key. Raises ModalRefused past `seconds`.
 
     A container that has to be started holds the request, and Modal redirects it meanwhile; the client follows.
@@ -45,7 +45,7 @@ async def healthy(url: str, key: str | None, *, seconds: float, tell: Callable[[
                 last = error.message
                 if error.status in (500, 503) and error.code:
                     raise ModalRefused(
-                        f"It runs, and is not well: {error.message}", hint=error.hint or "`modal app logs` says why."
+                        f"It runs but is not healthy: {error.message}", hint=error.hint or "`modal app logs` says why."
                     ) from None
             else:
                 return True
@@ -54,14 +54,14 @@ async def healthy(url: str, key: str | None, *, seconds: float, tell: Callable[[
                     f"It did not answer within {seconds:.0f} s ({last.rstrip('.')}).",
                     hint="`modal app logs APP_NAME` shows why its container does not start.",
                 )
-            tell(f"waiting: {last}")
+            report(f"waiting: {last}")
             await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def smoke(
     url: str, key: str, policy: Mapping[str, str], *, environment: str, seed: int, seconds: float
 ) -> SmokeResult:
-    """One rollout of at most five turns. Raises ModalRefused with the cause when it does not come back whole."""
+    """Plays one rollout of at most five turns. Raises ModalRefused with the cause when it fails."""
     request: dict[str, Any] = {
         "run_id": f"smoke-{uuid.uuid4().hex[:12]}",
         "env": {"env_name": environment, "seed": seed},
@@ -75,7 +75,7 @@ async def smoke(
             answer = await client.rollout(request, idempotency_key=request["run_id"])
         except TaskAppError as error:
             raise ModalRefused(
-                f"It answers, and a first rollout failed: {error.message}", hint=error.hint or "See `modal app logs`."
+                f"It answers, but a first rollout failed: {error.message}", hint=error.hint or "See `modal app logs`."
             ) from None
     metrics = answer.get("metrics")
     metrics = metrics if isinstance(metrics, dict) else {}

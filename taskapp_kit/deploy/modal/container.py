@@ -1,8 +1,8 @@
-"""What one container on Modal runs: the author's app behind the front entrance, and how containers hold together.
+"""Serves the author's app in a Modal container, with idempotency records that containers share.
 
 The function of `modal_app.py` returns `serve(...)`. A container may start from a memory snapshot, which Modal takes when
-`modal_app.py` is imported, before it calls that function; many containers then begin with the same memory. So what is
-drawn, opened, or read from a Secret belongs into `serve` or later, and what is only slow into `preload`.
+`modal_app.py` is imported, before it calls that function; many containers then begin with the same memory. So random
+values, open files and Secrets belong in `serve` or later, and slow imports in `preload`.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ def tickets_of(app_name: str) -> str:
 
 
 def why_not_shared(coordinator: Together, *, max_containers: int | None, keeps: bool = False) -> str | None:
-    """Why an Idempotency-Key and `/rollouts/{id}` would not hold across the containers of this deploy; None: they hold.
+    """Why an Idempotency-Key and `/rollouts/{id}` would not work across the containers of this deploy; None if they do.
 
-    For a deploy to refuse with. max_containers: None is as many as Modal likes. keeps: TASKAPP_STORE names a store that
+    A deploy refuses with this sentence. max_containers: None is no limit. keeps: whether TASKAPP_STORE names a store that
     all containers reach.
     """
     if coordinator == "memory":
         if max_containers == 1:
             return None
         return (
-            "each container would keep Idempotency-Keys and results in its own memory, so a repeated request that "
+            "each container would store Idempotency-Keys and results in its own memory, so a repeated request that "
             "reaches another container is played again. Set max_containers=1, or coordinator='dict'."
         )
     if coordinator == "store":
         if keeps:
             return None
-        return "Idempotency-Keys and results are to be kept by the store, and no store is set. Use coordinator='dict'."
+        return "Idempotency-Keys and results are to be in the store, and no store is set. Use coordinator='dict'."
     try:
         import modal
     except ModuleNotFoundError:
@@ -65,7 +65,7 @@ def why_not_shared(coordinator: Together, *, max_containers: int | None, keeps: 
 def preload(target: str, *, beside: str | Path) -> None:
     """Imports the author's app and the server, and starts nothing: for a memory snapshot. Does nothing on a laptop.
 
-    The Secret's keys are there already; the author's code is not shown them, here as in `serve`.
+    The Secret's keys are already set; they are hidden from the author's code, here as in `serve`.
     """
     from taskapp_kit.config import hidden_from_authors
     from taskapp_kit.deploy.modal.load_app import load_task_app
@@ -92,9 +92,9 @@ def serve(
     """The FastAPI app of one container.
 
     target, beside: as `load_task_app` takes them. settings: from the process environment when absent, where Modal puts
-    the Secret's values; keys are then taken out of it, for an author's code could read them there. coordinator,
-    dict_name: where idempotency records are stored; see `Together`, and `tickets_of` for the name. sandbox: which boxes
-    an app gets whose file (not only a function in it) imports `taskapp_kit.sandbox`: Modal Sandboxes, or what holds
+    the Secret's values; keys are then removed from it, because author's code could read them there. coordinator,
+    dict_name: where idempotency records are stored; see `Together`, and `tickets_of` for the name. sandbox: the boxes of an
+    app whose file (not only a function in it) imports `taskapp_kit.sandbox`: Modal Sandboxes, or the isolation that works
     inside this container. On a laptop (`web.local()`) records are in memory and boxes are local.
 
     Raises DiscoveryError, DeclarationError, ConfigError, Unavailable, StoreError.

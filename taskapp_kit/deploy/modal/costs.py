@@ -1,7 +1,7 @@
 """What a task app on Modal may cost: an estimate, from prices that were public on one day.
 
-Modal bills the higher of what is reserved and what is used, by the second. What is used is not known here, so a figure
-is the least that a running container costs, and the most is not known at all.
+Modal bills the higher of reservation and usage, by the second. The usage is not known here, so a figure is the minimum cost
+of a running container; the maximum is unknown.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ CORE_SECOND_USD = 0.0000131
 GIB_SECOND_USD = 0.00000222
 """One GiB of memory for one second."""
 LEAST_CORES, LEAST_MIB = 0.125, 128
-"""What a container has when nothing is reserved, and the least that is billed."""
+"""A container's memory without a reservation, which is also the minimum that is billed."""
 BROAD_REGIONS = frozenset({"us", "eu", "ap", "uk", "ca", "me", "sa", "af", "mx"})
 BROAD, NARROW = 1.5, 1.75
-"""A chosen region multiplies the price: a continent by the one, a part of it by the other."""
+"""The price multipliers of a chosen region: of a continent, and of a part of one."""
 
 HOUR, MONTH = 3600.0, 30 * 24 * 3600.0
 
@@ -49,7 +49,7 @@ def estimate(
     scaledown_window_seconds: int,
     region: tuple[str, ...] = (),
 ) -> Cost:
-    """The least that these settings cost. cpu: cores reserved, None for none; memory_mib likewise."""
+    """The minimum cost of these settings. cpu: reserved cores, None for none; memory_mib likewise."""
     cores = max(cpu or 0.0, LEAST_CORES)
     gib = max(memory_mib or 0, LEAST_MIB) / 1024
     multiplier = 1.0 if not region else BROAD if all(name in BROAD_REGIONS for name in region) else NARROW

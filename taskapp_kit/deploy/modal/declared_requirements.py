@@ -70,7 +70,7 @@ class DeclaredRequirements:
     block: bool = False
 
     def where_to_declare(self, package: str) -> str:
-        """What to write, and where, so that the container has `package`."""
+        """The hint what to write, and where, so that the container has `package`."""
         line = f'dependencies = ["{package}"]'
         if self.source is None:
             return f"Write above the imports: # /// script, then # {line}, then # ///."
@@ -111,7 +111,7 @@ def python_version(requires: str, installed: tuple[int, int]) -> str:
     The versions pinned in the image are installed here under that Python, so they exist for it.
 
     Raises:
-        ConfigError: no Python that Modal has fits.
+        ConfigError: Modal has no Python that fits.
     """
     clauses = _CLAUSE.findall(requires)
     here = f"{installed[0]}.{installed[1]}"
@@ -158,7 +158,7 @@ def _of_module(top: str) -> DeclaredRequirements:
 def _of_folder(folder: Path) -> DeclaredRequirements:
     """The nearest pyproject.toml, up to the top of a repository, as Python's tools look for it.
 
-    Folders that everybody may write are left out: a file of another user in /tmp declares nothing for an app below it.
+    World-writable folders are skipped, so that another user's file in /tmp has no effect on an app below it.
     """
     try:
         home = Path.home()

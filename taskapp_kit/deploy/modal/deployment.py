@@ -1,6 +1,6 @@
 """Modal: a task app as one autoscaled web function. Modal's objects are made here, from a plan.
 
-`modal_app.py` holds the function, because a container finds it by module and name. All it needs is here:
+`modal_app.py` defines the function, because a container finds it by module and name:
 
     DEPLOYMENT = Deployment("my_app.py", ModalSettings(app_name="my-app", store="none"), beside=__file__)
     app = DEPLOYMENT.app
@@ -11,8 +11,8 @@
     def web():
         return DEPLOYMENT.serve()
 
-Building these objects needs neither network nor account. Keys reach the container through named Secrets and nothing
-else: no layer, no mounted file and no function definition ever holds one.
+Building these objects needs neither network nor account. Keys reach the container through named Secrets only: no
+layer, mounted file or function definition ever contains one.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ __all__ = ["OWNER_TAG", "Deployment", "ModalSettings"]
 
 OWNER_TAG = "taskapp-kit"
 """The tag of every app that we deploy; its value is the kit's version. Another app of the same name has none."""
-TOLD_FILE = "taskapp_deployment.json"
-"""What the container knows of the deploy, at its source root. It holds names and numbers, never a key."""
+CONTAINER_FILE = "taskapp_deployment.json"
+"""The file with the deploy's decisions, at the container's source root. It contains names and numbers, never a key."""
 ASKED_FILE = "taskapp_asked.json"
 """What `taskapp deploy` asks for, beside the entry module; it stays on this machine."""
 WHEEL_DIR = "/opt/taskapp-kit"
@@ -79,30 +79,30 @@ class Deployment:
         if self._client.is_local():
             try:
                 self.plan = make_plan(target, said or ModalSettings(), beside=beside, rehearsal=rehearsal)
-            except TaskappError as error:  # the author is shown his line and the sentence, not our way to it
+            except TaskappError as error:  # the author sees the line and the sentence, not our traceback
                 raise error.with_traceback(None) from None
-            told, self._target = self.plan.for_container(), self.plan.target
+            container_part, self._target = self.plan.for_container(), self.plan.target
         else:
-            told = json.loads((self._beside / TOLD_FILE).read_text("utf-8"))
-            self._target = told["target"]
-        self._required_keys = told["required_keys"]
-        self.settings = ModalSettings(**told["settings"])
+            container_part = json.loads((self._beside / CONTAINER_FILE).read_text("utf-8"))
+            self._target = container_part["target"]
+        self._required_keys = container_part["required_keys"]
+        self.settings = ModalSettings(**container_part["settings"])
         if self.settings.memory_snapshot:
-            preload(self._target, beside=self._beside)  # before the picture is taken; keys and clients come after it
+            preload(self._target, beside=self._beside)  # before the memory snapshot; keys and clients come after it
 
     @classmethod
     def asked(cls, *, beside: str | Path) -> Deployment:
-        """What `taskapp deploy` asks for, in the file beside the entry module that it made. Raises as the class does."""
+        """The deployment that `taskapp deploy` requested in the file beside its entry module. Raises as the class does."""
         file = folder_of(beside) / ASKED_FILE
         if not require_modal().is_local():
             return cls("", beside=beside)
         asked = json.loads(file.read_text("utf-8"))
-        told = asked["rehearsal"]
+        rehearsal = asked["rehearsal"]
         return cls(
             asked["target"],
             ModalSettings(**asked["said"]),
             beside=asked["beside"],
-            rehearsal=ImportCheck.of(told) if told is not None else None,
+            rehearsal=ImportCheck.of(rehearsal) if rehearsal is not None else None,
         )
 
     @property
@@ -154,7 +154,7 @@ class Deployment:
         settings = from_environment()
         if not self._client.is_local():
             keep_from_authors()
-        if self.settings.store == "none":  # said at deploy; a Secret that others use, too, may hold an address
+        if self.settings.store == "none":  # chosen at deploy; a Secret shared with others may contain an address
             settings = dataclasses.replace(settings, store=None)
         return serve(
             self._target,
@@ -168,14 +168,14 @@ class Deployment:
         image: modal.Image = self._client.Image.debian_slim(python_version=self.settings.python_version)
         plan = self.plan
         if plan is None:
-            return image  # in the container, which stands already
+            return image  # in the container, where the image is already built
         if plan.settings.apt_packages:
             image = image.apt_install(*plan.settings.apt_packages)
         wheel = f"{WHEEL_DIR}/{plan.wheel.name}"
         image = image.uv_pip_install(*plan.requirements)
         image = image.add_local_file(plan.wheel, wheel, copy=True).uv_pip_install(wheel, extra_options="--no-deps")
-        told = keep(json.dumps(plan.for_container(), sort_keys=True, indent=1).encode(), TOLD_FILE)
-        image = image.add_local_file(told, f"{SOURCE_ROOT}/{TOLD_FILE}")
+        container_part = keep(json.dumps(plan.for_container(), sort_keys=True, indent=1).encode(), CONTAINER_FILE)
+        image = image.add_local_file(container_part, f"{SOURCE_ROOT}/{CONTAINER_FILE}")
         for tree in plan.trees:  # mounts: an edit rebuilds no layer
             image = _with_tree(image, tree)
         return image
@@ -185,12 +185,12 @@ def _with_tree(image: modal.Image, tree: FileSet) -> modal.Image:
     remote = f"{SOURCE_ROOT}/{tree.remote_dir}".rstrip("/")
     if (tree.local_dir / "__init__.py").is_file():
         return image.add_local_dir(tree.local_dir, remote, ignore=_all_but(tree.files))
-    for file in tree.files:  # an author's folder may hold anything, of any size: Modal does not get to walk it
+    for file in tree.files:  # an author's folder may contain anything, of any size, so Modal must not walk it
         image = image.add_local_file(tree.local_dir / file, f"{remote}/{file}")
     return image
 
 
 def _all_but(files: Iterable[str]) -> Callable[[Path], bool]:
-    """Modal walks a package itself; this leaves it the files that were chosen."""
+    """A filter that excludes all files but the selected ones, because Modal walks a package itself."""
     wanted = frozenset(files)
     return lambda path: path.as_posix() not in wanted

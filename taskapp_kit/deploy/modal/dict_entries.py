@@ -1,6 +1,6 @@
-"""The entries of a modal.Dict, as idempotency records need them: three steps that no two containers can do at once.
+"""The operations on a modal.Dict for idempotency records: three atomic ones.
 
-Keys are text and values bytes, whatever Modal's client wraps them in: no object of ours is ever pickled.
+Keys are text and values bytes, so that no object of ours is ever pickled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CALL_SECONDS = 30.0
 
 
 class Entries(Protocol):
-    """What is used of a modal.Dict. Text keys, bytes as values."""
+    """The used part of a modal.Dict's interface. Keys are text, values bytes."""
 
     async def get(self, key: str) -> bytes | None:
         """The value; None when there is none."""
@@ -27,7 +27,7 @@ class Entries(Protocol):
         ...
 
     async def put_if_absent(self, key: str, value: bytes) -> bool:
-        """Puts it and returns True, or returns False where an entry is. Of several at once one succeeds."""
+        """Puts it and returns True, or returns False if there is an entry. Of several concurrent calls one succeeds."""
         ...
 
     async def remove(self, key: str) -> None:
@@ -91,7 +91,7 @@ class ModalEntries:
                         client=self._client,
                     )
                 return await call(self._dict)
-        except Exception as error:  # besides its own, Modal's client lets some of its gRPC library's out
+        except Exception as error:  # Modal's client also raises exceptions of its gRPC library
             raise StoreError(
                 f"the modal.Dict {self.name!r} could not be {'read' if verb == 'read' else 'written'}: "
                 f"{type(error).__name__}.",

@@ -1,4 +1,4 @@
-"""Which deployed Modal apps may be task apps, and their addresses. Asks Modal's control plane, never the apps."""
+"""Lists deployed Modal apps that may be task apps, with their addresses, by Modal's control plane, not the apps."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class DeployedApp:
 
 
 def deployed_apps(environment: str = "") -> list[DeployedApp]:
-    """Deployed apps of a Modal environment (the default one when empty) that serve as ours do, by name.
+    """Deployed apps of a Modal environment (the default one when empty) that may be task apps, by name.
 
-    Raises Unavailable: Modal's client is not installed. ConfigError: nobody is signed in, or Modal cannot be asked.
+    Raises Unavailable: Modal's client is not installed. ConfigError: no account is signed in, or Modal cannot be reached.
     """
     try:
         import modal
@@ -35,11 +35,11 @@ def deployed_apps(environment: str = "") -> list[DeployedApp]:
                     info.name, WEB_FUNCTION, environment_name=environment or None
                 ).get_web_url()
             except NotFoundError:
-                continue  # an app of another kind
+                continue  # not a task app
             if url:
                 found.append(DeployedApp(info.name, url.rstrip("/")))
     except AuthError as error:
-        raise ConfigError("Modal does not know who asks.", hint="Sign in with `modal setup`.") from error
+        raise ConfigError("Modal does not know the caller.", hint="Sign in with `modal setup`.") from error
     except (Error, OSError) as error:
         raise ConfigError(
             f"Modal could not be asked which apps are deployed ({type(error).__name__}).",

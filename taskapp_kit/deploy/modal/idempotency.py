@@ -1,6 +1,6 @@
 """Idempotency records in a modal.Dict, for an app that several containers serve.
 
-A Dict offers three steps that no two containers can do at once: put if absent, put, pop. There is no transaction and no
+A Dict offers three atomic operations: put if absent, put, pop. There is no transaction and no
 compare-and-set. So nothing here is ever removed while another container may be reading it, and every decision between
 containers is one put if absent:
 
@@ -19,8 +19,8 @@ The races, one by one:
 - Two find the same owner dead: one `next` is put. (Popping `key` instead could remove the winner's, just put.)
 - An owner that was only slow comes back after its record was taken over: it settles its own record, which nothing else
   writes; the key stays with the new one.
-- Modal's client repeats a put if absent whose answer was lost, and is told that the entry exists. So what is put names
-  the claim, and "exists" is read back: an entry of our own is a success.
+- Modal's client repeats a put if absent whose answer was lost, and gets the result that the entry exists. So an entry names
+  its claim, and "exists" is read back: an entry of our own is a success.
 - A claim that dies between record and chain leaves a record that nothing points to: it is lost, and expires.
 - A chain's end without a record: it was released, or expired. The key is free: a record is always put before its link.
 - Settling writes the parts before the record that names them: a reader sees either a running rollout or a whole answer.
@@ -28,7 +28,7 @@ The races, one by one:
 A container renews one entry for all that it owns. A record counts as owned while that entry lives and either lists it or
 is older than the record (`beat`): the first renewal after a claim lists it. Death is known by the lease alone.
 
-Modal removes an entry after seven days in which nobody read or wrote it, so nothing is purged here. Modal does not
+Modal removes an entry that was not read or written for seven days, so nothing is purged here. Modal does not
 document whether a read in one container sees at once what another has put; this is written for a Dict where it does.
 """
 
@@ -51,7 +51,7 @@ log = logging.getLogger("taskapp_kit.deploy")
 LEASE_SECONDS = 30.0
 """How long a container counts as alive after its last renewal."""
 RENEW_SECONDS = 8.0
-"""How often it renews, while it owns a record."""
+"""How often a container renews its lease, while it owns a record."""
 LONGEST_CHAIN = 10_000
 
 
@@ -114,7 +114,7 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
         await self._records.remove(rollout_id)
 
     async def _renew(self) -> None:
-        self._beat += 1  # with the list, in one step: what is claimed from now on has this beat or is on the list
+        self._beat += 1  # in one step with the list: a record claimed from now on has this beat or is on the list
         now = self._clock.now()
         lease = {"until": now + LEASE_SECONDS, "beat": self._beat, "held": sorted(self._owned)}
         await self._entries.put(f"holder/{self.owner}", json.dumps(lease).encode())
@@ -154,7 +154,7 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
         return await self._entries.get(place) == rollout_id.encode()
 
     async def _end_of(self, place: str, over: DictRecord | None) -> tuple[str, DictRecord | None]:
-        """Where the chain's next link goes; and the record at its end, unless the key is free or may be taken from it."""
+        """The key of the chain's next link; and the record at its end, unless the key is free or may be taken from it."""
         for _ in range(LONGEST_CHAIN):
             last = await self._entries.get(place)
             if last is None:
@@ -168,7 +168,7 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
         raise _chain_too_long()
 
     async def _ensure_lease(self) -> None:
-        """Our own `holder` entry is there, and its lease is long enough for a new record."""
+        """Ensures that our own `holder` entry exists and its lease is long enough for a new record."""
         if self._first_renewal is not None and not self._first_renewal.done():
             await asyncio.shield(self._first_renewal)
         now = self._clock.now()

@@ -27,10 +27,10 @@ log = logging.getLogger("taskapp_kit.deploy")
 T = TypeVar("T")
 
 PART_BYTES = 2**20
-"""Modal's client checks no limit of a value; its server refuses one that is too large for a request, and Modal advises
-against large ones. So what is long is cut into parts that each of them takes."""
+"""The size of a part. Modal's client does not limit values, but its server refuses one that is too large for a request, and
+Modal advises against large ones. So longer data is cut into parts."""
 MOST_BYTES = 64 * 2**20
-"""Of one answer, and again of its events, compressed. What is longer is not stored: see `DictRecords.settle`."""
+"""The limit on one answer, and on its events, compressed. Longer ones are not stored: see `DictRecords.settle`."""
 AT_ONCE = 4
 """Parts read or written at the same time, so that one long answer leaves room for other calls."""
 

@@ -1,4 +1,4 @@
-"""The author's app on either side of a deploy: imported in place here, from what was mounted in a container."""
+"""Imports the author's app: in place on this machine, from the mounted files in a container."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def require_modal() -> ModuleType:
 
 
 def load_task_app(target: str, *, beside: str | Path) -> TaskApp:
-    """Imports the author's app: in the container from what was mounted, elsewhere in place.
+    """Imports the author's app: in the container from the mounted files, elsewhere in place.
 
     Raises:
         DiscoveryError: no such app, or its file failed while importing.

@@ -1,7 +1,7 @@
-"""The plan of a deploy to Modal: everything that will be built, sent and registered, before anything is.
+"""Plans a deploy to Modal: everything that will be built, uploaded and registered.
 
-`make_plan` needs neither Modal's client nor an account nor a network. `deploy/modal/deployment.py` makes Modal's objects of a
-plan, and `taskapp deploy --dry-run` prints one, so what is shown is what is done.
+`make_plan` needs no Modal client, account or network. `deploy/modal/deployment.py` makes Modal's objects from a plan, and
+`taskapp deploy --dry-run` prints one, so the printed plan is what is deployed.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ SOURCE_ROOT = "/root"
 ALWAYS_THERE = frozenset(
     {source_files.KIT_DIR.name, "modal", "modal_proto", "modal_version", "grpclib", "synchronicity"}
 )
-"""Modules that a container has besides what is installed: the kit's wheel, Modal's own client."""
+"""Modules that a container has in addition to the installed packages: the kit's wheel, Modal's own client."""
 Known = tuple[frozenset[str], tuple[str, ...]]
-"""What `packages.modules_of` returns. It reads every installed package, so a plan asks once."""
+"""The result of `requirements.modules_of`. It reads every installed package, so a plan calls it once."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeployPlan:
-    """What a deploy will do.
+    """The steps of a deploy.
 
-    target: as the author named it. address: what the container finds the app by. settings: complete. required_keys:
+    target: as the author named it. address: the app's address in the container. settings: complete. required_keys:
     variables that the Secrets must hold. requirements: package lines that are installed before the kit's wheel. trees:
-    the author's files. rehearsal: what the import told, None when there was none. warnings: sentences for the author.
-    left: files and folders beside the app that stay here. source: the file that declares the needs, None when none does.
+    the author's files. rehearsal: the result of the import check, None without one. warnings: sentences for the author.
+    left: files and folders beside the app that are not uploaded. source: the file that declares the requirements, or None.
     """
 
     target: str
@@ -69,7 +69,7 @@ class DeployPlan:
 
     @property
     def coordinator(self) -> Together:
-        """Where Idempotency-Keys and results are kept, so that they hold whichever container is asked."""
+        """Where Idempotency-Keys and results are stored, so that they work with any container."""
         return together(self.settings)
 
     def files(self) -> list[tuple[str, int]]:
@@ -81,7 +81,7 @@ class DeployPlan:
         ]
 
     def for_container(self) -> dict[str, Any]:
-        """What the container has to know, as JSON: no path of this machine, no value of a key."""
+        """The container's part of the plan, as JSON: without paths of this machine and values of keys."""
         return {
             "target": Path(self.target).name if self.trees and self.address.startswith("/") else self.target,
             "settings": self.settings.said(),
@@ -96,9 +96,9 @@ def make_plan(
 
     Args:
         target: `my_app.py`, `my_app.py:app`, a folder with an `app.py`, `package.module:app`, or a bundled name.
-        said: what `modal_app.py` or the command line says; the app's own declarations stand below it.
+        said: settings of `modal_app.py` or the command line, which override the app's own declarations.
         beside: a file or folder; a relative `target` starts from (its) folder.
-        rehearsal: of the same app and settings, when there was one already.
+        rehearsal: an import check of the same app and settings; None runs one.
 
     Raises:
         DiscoveryError: no such app, or it cannot be imported with what would be installed.
@@ -122,13 +122,13 @@ def make_plan(
     lines = python_requirements.requirements(extras, (*needs.dependencies, *(settings.extra_packages or ())))
     known = python_requirements.modules_of(lines)
     warnings: list[str] = []
-    told = rehearsal
+    import_check = rehearsal
     data = list(settings.data_files or ())
-    if settings.rehearse and told is None:
-        told, more = _rehearsed(parsed, needs, known, tree, data, folder=folder)
+    if settings.rehearse and import_check is None:
+        import_check, more = _rehearsed(parsed, needs, known, tree, data, folder=folder)
         warnings += more
-    if told is not None and tree is not None:
-        data += _named_files(told, tree)
+    if import_check is not None and tree is not None:
+        data += _named_files(import_check, tree)
     trees = source_files.trees(parsed, beside=folder, data_files=data)
     if trees:
         warnings += _lazy_imports(trees[0], needs, known)
@@ -136,11 +136,13 @@ def make_plan(
         target=target,
         address=source_files.container_address(parsed, Path(SOURCE_ROOT)),
         settings=settings,
-        required_keys=tuple(dict.fromkeys((*settings.all_required_keys(), *(told.roles if told else ())))),
+        required_keys=tuple(
+            dict.fromkeys((*settings.all_required_keys(), *(import_check.roles if import_check else ())))
+        ),
         requirements=lines,
         wheel=kit_wheel(),
         trees=trees,
-        rehearsal=told,
+        rehearsal=import_check,
         warnings=tuple(warnings),
         left=tuple(_left(trees[0])) if trees else (),
         source=needs.source,
@@ -163,13 +165,13 @@ def _rehearsed(
     *,
     folder: Path,
 ) -> tuple[ImportCheck, list[str]]:
-    """What the import told, and what to warn of. Raises DiscoveryError, ConfigError."""
+    """Runs the import check; returns its result and warnings. Raises DiscoveryError, ConfigError."""
     modules, unknown = known
     own = _own_modules(tree) if tree is not None else frozenset()
     attribute = f":{parsed.attribute}" if parsed.attribute else ""
     address = f"{folder / parsed.name}{attribute}" if parsed.kind == "file" else f"{parsed.name}{attribute}"
     try:
-        told = rehearse(
+        import_check = rehearse(
             address,
             allowed=[*modules, *own, *ALWAYS_THERE],
             folder=tree.local_dir if tree is not None else None,
@@ -179,23 +181,22 @@ def _rehearsed(
         sentence, advice = _advice(error.module, needs, unknown, _inside(parsed, error.module, folder))
         raise ImportCheckFailed(f"{error.message}, {sentence}", hint=advice) from None
     warnings = []
-    public = [path for path in told.opened if not source_files.is_private(path)]
-    private = [path for path in told.opened if source_files.is_private(path)]
+    public = [path for path in import_check.opened if not source_files.is_private(path)]
+    private = [path for path in import_check.opened if source_files.is_private(path)]
     if public and tree is not None:
         names = ", ".join(_relative(path, tree.local_dir) for path in public)
         raise ConfigError(
-            f"The app opens {names} while it is imported, and does not say that it needs it, so it would be missing "
-            "in a container.",
+            f"The app opens {names} while it is imported and does not declare it, so it would be missing in a container.",
             hint='Name it in the app: app.path("FILE"); or list it as data_files under [tool.taskapp.modal].',
         )
     if private and tree is not None:
         names = ", ".join(_relative(path, tree.local_dir) for path in private)
         warnings.append(f"The app reads {names} here; private files stay here, so its values must be in the Secret.")
-    return told, warnings
+    return import_check, warnings
 
 
 def _inside(parsed: source_files.Target, module: str, folder: Path) -> str | None:
-    """What to deploy when the app's file lies inside the package `module`, None when it does not."""
+    """The target to deploy when the app's file lies inside the package `module`; None when it does not."""
     file = folder / parsed.name
     above, names = file.parent, [file.stem]
     while parsed.kind == "file" and (above / "__init__.py").is_file():
@@ -235,8 +236,8 @@ def _own_modules(tree: source_files.FileSet) -> frozenset[str]:
     return frozenset(file.partition("/")[0].removesuffix(".py") for file in tree.files)
 
 
-def _named_files(told: ImportCheck, tree: source_files.FileSet) -> list[str]:
-    return [_relative(path, tree.local_dir) for path in told.files]
+def _named_files(import_check: ImportCheck, tree: source_files.FileSet) -> list[str]:
+    return [_relative(path, tree.local_dir) for path in import_check.files]
 
 
 def _relative(path: str, folder: Path) -> str:
@@ -263,7 +264,7 @@ def _lazy_imports(tree: source_files.FileSet, needs: DeclaredRequirements, known
 
 
 def _left(tree: source_files.FileSet) -> Iterator[str]:
-    """What lies in the app's folder and stays here: names of files, and of folders of which nothing travels."""
+    """The names in the app's folder that are not uploaded: of files, and of folders without any uploaded file."""
     taken = {file.partition("/")[0] for file in tree.files}
     for entry in sorted(tree.local_dir.iterdir()):
         if entry.name not in taken and entry.name != "__pycache__":

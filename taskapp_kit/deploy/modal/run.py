@@ -1,8 +1,8 @@
-"""Running `modal deploy` and `modal serve`: the entry module that they are given, their words, their end.
+"""Runs `modal deploy` and `modal serve`: writes their entry module, reads their output, ends them.
 
-Modal's own command line does the work in a child process, so that none of its internals is relied on. The entry is a
-module in a temporary folder; what it deploys stands in a file beside it, and neither holds a key. Where the kernel
-allows it the child dies with us (`system/die_with_parent.py`): an app that is served for nobody costs money.
+Modal's own command line does the work in a child process, so that we do not depend on its internals. The entry is a module
+in a temporary folder, with its options in a file beside it; neither contains a key. Where the kernel allows it the child dies
+with this process (`system/die_with_parent.py`), because an app that is served without users costs money.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def web() -> object:
 '''
 LEASH = Path(die_with_parent.__file__)
 PATIENCE_SECONDS = 6.0
-"""How long Modal's client may take to end after a signal, before the next one."""
+"""The time that Modal's client has to end after a signal, before the next one."""
 _MADE = re.compile(rf"\bCreated Function {WEB_FUNCTION}\b")
 _ADDRESS = re.compile(r"\W*(https?://[^\s│'\"]+)")
 
@@ -77,9 +77,9 @@ class DeployOptions:
 
 @contextmanager
 def entry(plan: DeployPlan, said: ModalSettings, *, beside: Path, rehearsed: bool) -> Iterator[Path]:
-    """The entry module for a plan, in a folder that goes at the end.
+    """Writes the entry module for a plan, in a folder that is removed at the end.
 
-    said: what the plan was made with. rehearsed: take over what the plan learnt of the app, and do not import it again.
+    said: the settings of the plan. rehearsed: reuses the plan's import check instead of importing the app again.
     """
     asked = {
         "target": plan.target,
@@ -94,10 +94,10 @@ def entry(plan: DeployPlan, said: ModalSettings, *, beside: Path, rehearsed: boo
         yield module
 
 
-def deploy(module: Path, how: DeployOptions, *, tell: Callable[[str], None]) -> None:
+def deploy(module: Path, how: DeployOptions, *, report: Callable[[str], None]) -> None:
     """`modal deploy`. tell: gets each line that Modal prints. Raises ModalRefused, Unavailable."""
     more = ["--strategy", how.strategy, *(["--tag", how.tag] if how.tag else [])]
-    status, interrupted = _modal(["deploy", str(module), *_environment(how), *more], tell)
+    status, interrupted = _modal(["deploy", str(module), *_environment(how), *more], report)
     if interrupted:
         raise ModalRefused(
             "The deploy was stopped.", hint="`modal app list` shows whether it had been published before."
@@ -105,15 +105,15 @@ def deploy(module: Path, how: DeployOptions, *, tell: Callable[[str], None]) -> 
     if status != 0:
         raise ModalRefused(
             f"`modal deploy` ended with status {status}; nothing was published.",
-            hint="What it said stands above.",
+            hint="Its output is above.",
         )
 
 
-def serve(module: Path, how: DeployOptions, *, tell: Callable[[str], None], answering: Callable[[str], None]) -> None:
+def serve(module: Path, how: DeployOptions, *, report: Callable[[str], None], answering: Callable[[str], None]) -> None:
     """`modal serve`, until Ctrl-C. answering: called once with the address. Raises ModalRefused, Unavailable."""
-    status, interrupted = _modal(["serve", str(module), *_environment(how)], tell, answering)
+    status, interrupted = _modal(["serve", str(module), *_environment(how)], report, answering)
     if status != 0 and not interrupted:
-        raise ModalRefused(f"`modal serve` ended with status {status}.", hint="What it said stands above.")
+        raise ModalRefused(f"`modal serve` ended with status {status}.", hint="Its output is above.")
 
 
 def _environment(how: DeployOptions) -> list[str]:
@@ -121,9 +121,9 @@ def _environment(how: DeployOptions) -> list[str]:
 
 
 def _modal(
-    arguments: list[str], tell: Callable[[str], None], answering: Callable[[str], None] | None = None
+    arguments: list[str], report: Callable[[str], None], answering: Callable[[str], None] | None = None
 ) -> tuple[int, bool]:
-    """Runs Modal's command line; its exit status, and whether Ctrl-C ended it."""
+    """Runs Modal's command line; returns its exit status, and whether Ctrl-C ended it."""
     require_client()
     process = subprocess.Popen(  # noqa: S603 — this Python, Modal's module
         python_command(LEASH, str(os.getpid()), *python_command("modal", *arguments)),
@@ -132,7 +132,7 @@ def _modal(
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        start_new_session=True,  # Ctrl-C reaches it once, from here: a second one would cut its clean-up short
+        start_new_session=True,  # so that Ctrl-C reaches it once, from here: a second one would interrupt its clean-up
         env={**child_environment(), "COLUMNS": "200", "PYTHONUNBUFFERED": "1"},
     )
     assert process.stdout is not None
@@ -142,7 +142,7 @@ def _modal(
             try:
                 for line in process.stdout:
                     if line.strip():
-                        tell(line.rstrip())
+                        report(line.rstrip())
                     url, before = address_in(line, before), line
                     if url is not None and answering is not None:
                         answer, answering = answering, None
@@ -156,12 +156,12 @@ def _modal(
                 threading.Thread(target=_insist, args=(process,), daemon=True).start()
     finally:
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)  # and what it started to follow the files
+            os.killpg(process.pid, signal.SIGKILL)  # and its child that watches the files
             process.wait()
 
 
 def _insist(process: subprocess.Popen[str]) -> None:
-    """Modal's client overhears a signal that comes while it starts to follow the files."""
+    """Repeats signals, because Modal's client misses one that arrives while it starts to watch the files."""
     for number in (signal.SIGINT, signal.SIGKILL):
         try:
             process.wait(PATIENCE_SECONDS)
@@ -171,9 +171,9 @@ def _insist(process: subprocess.Popen[str]) -> None:
 
 
 def address_in(line: str, before: str) -> str | None:
-    """The address of the web function in a line of Modal's, which stands below the one that says that it was made.
+    """The address of the web function in a line of Modal's output, below the line that reports its creation.
 
-    No other is taken: what builds an image prints addresses, too, and a key is sent to this one.
+    No other is accepted: building an image prints addresses, too, and a key is sent to this one.
     """
     found = _ADDRESS.match(line) if _MADE.search(before) else None
     return found[1] if found is not None else None

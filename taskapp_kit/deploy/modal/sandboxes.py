@@ -4,8 +4,8 @@
     taskapp_kit.sandbox.remote.use(ModalMachines())
 
 `container.serve` does that for an app that uses `taskapp_kit.sandbox`: inside a Modal container neither bubblewrap
-nor Landlock can be counted on. Its image is a plain slim Debian with Python, never the app's own, in which the
-hidden tests of an environment lie.
+nor Landlock is reliable. Its image is a plain slim Debian with Python, never the app's own image, which contains the
+hidden tests of an environment.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ log = logging.getLogger("taskapp_kit.deploy")
 T = TypeVar("T")
 
 LIFE_SECONDS = 3600
-"""A box on Modal is gone after this time, whoever uses it: Modal ends it, so a crash of ours leaves none for long."""
+"""The lifetime of a box on Modal. Modal ends it then, so that a crash of ours leaves none running for long."""
 IDLE_SECONDS = 600
-"""And after this time in which nobody did anything with it."""
+"""The idle time after which Modal ends a box."""
 OPEN_SECONDS = 90.0
-"""How long a machine may take to come."""
+"""The limit on starting a machine."""
 CLOSE_SECONDS = 15.0
 SPARE_MB = 512
-"""Memory of the machine beyond what a box's programs may use: the system's, and our own program's."""
+"""Memory of the machine in addition to the limit of a box's programs, for the system and our own program."""
 _SEND_BYTES = 512 * 1024
 
 
@@ -70,7 +70,7 @@ class ModalMachines:
         self._open_seconds = open_seconds
 
     def open(self, limits: SandboxLimits) -> ModalMachine:
-        """A new Sandbox. Raises SandboxError: what kind of refusal it was, never its text."""
+        """Creates a Sandbox. Raises SandboxError with the type of Modal's error, never its text."""
         import modal
 
         most = math.ceil(limits.memory_bytes / MB) + math.ceil(limits.file_bytes / MB) + SPARE_MB
@@ -93,7 +93,7 @@ class ModalMachines:
         return ModalMachine(_done(create, self._open_seconds, "could not be made"), self._open_seconds)
 
     def reachable(self) -> tuple[str, int] | None:
-        """Modal's own control plane, which this process talks to."""
+        """The address of Modal's control plane, which this process connects to."""
         if self._server_url is None:
             from modal.config import config
 
@@ -109,7 +109,7 @@ class ModalMachine:
 
     def __init__(self, sandbox: Any, open_seconds: float = OPEN_SECONDS) -> None:
         self._sandbox = sandbox
-        self._first = open_seconds  # a Sandbox answers its first command when it has come up
+        self._first = open_seconds  # the first command waits until the Sandbox has started
         self._closing = threading.Lock()
         self._closed = False
 
@@ -121,7 +121,7 @@ class ModalMachine:
 
         async def work() -> CommandResult:
             process = await self._sandbox.exec.aio(*argv, timeout=math.ceil(seconds + first), text=False)
-            heard = bytearray()
+            output = bytearray()
 
             async def send() -> None:
                 for start in range(0, len(stdin), _SEND_BYTES):
@@ -130,25 +130,25 @@ class ModalMachine:
                 process.stdin.write_eof()
                 await process.stdin.drain.aio()
 
-            async def hear() -> None:
+            async def receive() -> None:
                 async for piece in process.stdout:
-                    heard.extend(piece)
-                    if len(heard) > most_bytes:
-                        raise SandboxError("A remote box told more than was asked for.")
+                    output.extend(piece)
+                    if len(output) > most_bytes:
+                        raise SandboxError("A remote box sent more output than was requested.")
 
             sending = asyncio.ensure_future(send())
             try:
-                await hear()
+                await receive()
                 await sending
             finally:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
-            return CommandResult(await process.wait.aio(), bytes(heard))
+            return CommandResult(await process.wait.aio(), bytes(output))
 
         return _done(work, seconds + first, "did not answer")
 
     def close(self) -> None:
-        """See `Machine.close`. What could not be ended ends itself: see LIFE_SECONDS, IDLE_SECONDS."""
+        """See `Machine.close`. A Sandbox that could not be ended ends by itself: see LIFE_SECONDS, IDLE_SECONDS."""
         with self._closing:
             if self._closed:
                 return
@@ -174,7 +174,7 @@ def _done(work: Callable[[], Coroutine[Any, Any, T]], seconds: float, what: str)
                 return await work()
         except SandboxError:
             raise
-        except Exception as error:  # besides its own, Modal's client lets some of its gRPC library's out
+        except Exception as error:  # Modal's client also raises exceptions of its gRPC library
             raise SandboxError(
                 f"A Modal Sandbox {what}: {type(error).__name__}.", hint="Look at the Modal app's Sandboxes and limits."
             ) from error

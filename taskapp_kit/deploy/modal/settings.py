@@ -1,4 +1,4 @@
-"""How a task app runs on Modal: every setting, its rule, and which of three places wins.
+"""The settings of a task app on Modal, their rules, and their precedence.
 
 A setting may be in the author's file or pyproject.toml (`[tool.taskapp.modal]`), in `modal_app.py` (`ModalSettings`)
 and on the command line: a later one wins. None means "not set here".
@@ -17,7 +17,7 @@ from taskapp_kit.errors import ConfigError
 Store = Literal["postgres-secret", "none"]
 
 WEB_FUNCTION = "web"
-"""What `modal_app.py` and `taskapp deploy` call the function that serves."""
+"""The name of the web function in `modal_app.py` and `taskapp deploy`."""
 DOOR_KEY, STORE_KEY = "ENVIRONMENT_API_KEY", "TASKAPP_STORE"
 
 STORE_CHOICES = (
@@ -34,7 +34,7 @@ _FOLDER = re.compile(r"/[A-Za-z0-9._/-]+")
 _PYTHON = re.compile(r"3\.(1[1-9]|[2-9][0-9])")
 
 Rule = Callable[[Any], str | None]
-"""Returns what was expected; None for a value that fits."""
+"""Returns a description of the expected value; None for a valid one."""
 
 
 def _matching(pattern: re.Pattern[str], expected: str) -> Rule:

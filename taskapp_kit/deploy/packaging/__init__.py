@@ -1,1 +1,1 @@
-"""What travels to a container: source files, requirements, the kit as a wheel."""
+"""The contents of a container: source files, requirements, the kit as a wheel."""

@@ -1,10 +1,10 @@
-"""A rehearsal: the app is imported in a process that has only what its container will have.
+"""Imports an app in a process that has only what its container will have.
 
-What fails there would have failed in a cold container. What the app names (`app.path`, rows in files) is learnt on the
-way, and so are the files that it opens and the models that its judges need. Nothing is guessed from its source.
+An import that fails there would have failed in a new container. The check also records the files that the app names
+(`app.path`, rows in files) or opens, and the models that its judges need. Nothing is guessed from its source.
 
-`rehearse` is the caller's side. The module run as a program is the child: a question as JSON on stdin, the
-answer as JSON in a file, for the author's code may print what it likes.
+`rehearse` is the caller's side. The module run as a program is the child: a question as JSON on stdin, the answer as JSON
+in a file, because the author's code may print anything.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
     from taskapp_kit.declare.app import TaskApp
 
 SECONDS = 300.0
-"""The longest that an import may take here."""
+"""The limit on an import."""
 GRACE_SECONDS = 2.0
-"""How long the child may take to end when it has answered."""
+"""The time that the child has to end after its answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportCheck:
-    """What was learnt of an app.
+    """The facts about an app from its import.
 
     name, version: its own. files: absolute paths that it names. opened: absolute paths below its folder that it opened
     for reading and does not name. roles: variables that judges with a weight need, to the judge's name. optional: the
-    other variables of the models that its judges may ask. context: an environment's `reset` takes `context`, so that it may
-    ask the models of further roles (`context.model`), which are known only when it plays. policy: a `policy.config` that
-    can be tried at once. environment, seed: one episode to try it on.
+    other variables of its judges' models. context: whether an environment's `reset` takes `context`, so that it may call
+    models of further roles (`context.model`), which are known only when it plays. policy: a `policy.config` for a first
+    try. environment, seed: an episode for it.
     """
 
     name: str = ""
@@ -63,20 +63,20 @@ class ImportCheck:
     seed: int = 0
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> ImportCheck:
+    def of(cls, facts: Mapping[str, Any]) -> ImportCheck:
         """From JSON."""
-        learnt: dict[str, Any] = {name: tuple(it) if isinstance(it, list) else it for name, it in told.items()}
+        learnt: dict[str, Any] = {name: tuple(it) if isinstance(it, list) else it for name, it in facts.items()}
         return cls(**learnt)
 
 
 def rehearse(address: str, *, allowed: Sequence[str], folder: Path | None, own: Sequence[str]) -> ImportCheck:
     """Imports the app at `address` in a child process, which may import `allowed` top-level modules alone.
 
-    folder, own: the folder of the author's files, and which of them travel; None for a bundled app. The child has not
-    the keys of a server. What the app prints goes nowhere, and what it leaves running is not waited for.
+    folder, own: the folder of the author's files, and those that are uploaded; None for a bundled app. The child does not
+    get a server's keys. The app's output is discarded, and processes that it leaves running are not awaited.
 
     Raises:
-        ImportCheckFailed: the app cannot be imported so; the sentence names the module that is missing, and where.
+        ImportCheckFailed: the app cannot be imported; the message names the missing module and the line.
     """
     question = {
         "address": address,
@@ -98,7 +98,7 @@ def rehearse(address: str, *, allowed: Sequence[str], folder: Path | None, own: 
             )
         except subprocess.TimeoutExpired:
             raise ImportCheckFailed(
-                f"{address} was not imported within {SECONDS:.0f} s.", hint="A container would wait as long; mend it."
+                f"{address} was not imported within {SECONDS:.0f} s.", hint="A container would wait as long; fix it."
             ) from None
         if not answer.is_file():
             said.seek(0)
@@ -108,18 +108,18 @@ def rehearse(address: str, *, allowed: Sequence[str], folder: Path | None, own: 
                 f"The process that imported {address} ended with status {done.returncode}{f': {last[:200]}' if last else '.'}",
                 hint="Import it yourself: python FILE.",
             )
-        told = json.loads(answer.read_text("utf-8"))
-    if "error" in told:
+        result = json.loads(answer.read_text("utf-8"))
+    if "error" in result:
         raise (
-            MissingModule(told["error"], told["module"])
-            if told["module"]
-            else ImportCheckFailed(told["error"], hint=told["hint"])
+            MissingModule(result["error"], result["module"])
+            if result["module"]
+            else ImportCheckFailed(result["error"], hint=result["hint"])
         )
-    return ImportCheck.of(told)
+    return ImportCheck.of(result)
 
 
 class ImportCheckFailed(DiscoveryError):
-    """The app is there, and cannot be imported as it stands."""
+    """The app exists but cannot be imported."""
 
     exit_status = 1
 
@@ -133,7 +133,7 @@ class MissingModule(ImportCheckFailed):
 
 
 class _OnlyAllowed(importlib.abc.MetaPathFinder):
-    """Stands first among the finders, and refuses each top-level module that is neither allowed nor Python's own."""
+    """An import finder that refuses each top-level module that is neither allowed nor in the standard library."""
 
     def __init__(self, allowed: frozenset[str]) -> None:
         self.allowed = allowed | sys.stdlib_module_names
@@ -141,7 +141,7 @@ class _OnlyAllowed(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """None, which lets the next finder look. Raises ModuleNotFoundError."""
+        """Returns None, so that the next finder searches. Raises ModuleNotFoundError."""
         if "." in fullname or fullname in self.allowed or fullname.startswith("_sysconfigdata"):
             return None
         raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
@@ -157,7 +157,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     sys.meta_path.insert(0, _OnlyAllowed(frozenset(question["allowed"])))
     try:
         app = find_app(question["address"])
-        told = _import_check_of(app)
+        facts = _import_check_of(app)
     except TaskappError as error:
         cause = error.__cause__
         missing = _missing(error)
@@ -176,12 +176,12 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
             "hint": "Write an import statement for it, or name the file in data_files.",
             "module": "",
         }
-    known = travelling | {str(Path(path).resolve()) for path in told.files}
-    return dataclasses.asdict(dataclasses.replace(told, opened=tuple(sorted(opened - known))))
+    known = travelling | {str(Path(path).resolve()) for path in facts.files}
+    return dataclasses.asdict(dataclasses.replace(facts, opened=tuple(sorted(opened - known))))
 
 
 def _missing(error: BaseException) -> str | None:
-    """The module that could not be imported, also where the kit has said so in a sentence of its own."""
+    """The module that could not be imported, also from the kit's own error."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ModuleNotFoundError) and cause.name:
@@ -218,7 +218,7 @@ def _note_opened(folder: Path, opened: set[str]) -> None:
 
 
 def _left_behind(folder: Path, travelling: set[str]) -> list[str]:
-    """Modules of the author's folder that were imported and do not travel."""
+    """Imported modules of the author's folder that are not uploaded."""
     found = []
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
@@ -237,7 +237,7 @@ def _import_check_of(app: TaskApp) -> ImportCheck:
 
     spec = app.freeze()
     named = {item.target: os.path.normpath(app.file.parent / item.name) for item in app.declared if item.kind == "path"}
-    files = list(named.values())  # as the author named them: what a link leads to lies elsewhere
+    files = list(named.values())  # as the author named them: a link's target may lie elsewhere
     for environment in spec.environments.values():
         if environment.tasks is not None:
             files += [os.path.normpath(path) for path in environment.tasks.files if path.resolve() not in named]

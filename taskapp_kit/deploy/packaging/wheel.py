@@ -32,7 +32,7 @@ KEPT_SECONDS = 7 * 24 * 3600.0
 
 
 def kit_wheel(folder: Path | None = None) -> Path:
-    """The wheel of the kit that runs here. folder: where it is kept, the user's cache when None.
+    """The wheel of the kit that runs here. folder: where it is stored, the user's cache when None.
 
     It lies in a folder named by its content, so another call finds it there.
 

@@ -54,7 +54,7 @@ class Cloudflared:
         self.address: str | None = None
         self.ended = threading.Event()
         self.exit_status: int | None = None
-        self._heard = threading.Event()  # an address, or its end
+        self._has_address = threading.Event()  # an address, or its end
         self._secret = dict(secret or {})
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._closing = False
@@ -88,7 +88,7 @@ class Cloudflared:
     def wait_for_address(self, seconds: float, leave: threading.Event) -> str | None:
         """The address that it prints; None when it ends, or the time does, or `leave` is set."""
         end = time.monotonic() + seconds
-        while not self._heard.wait(0.05) and time.monotonic() < end and not leave.is_set():
+        while not self._has_address.wait(0.05) and time.monotonic() < end and not leave.is_set():
             pass
         return self.address
 
@@ -114,7 +114,7 @@ class Cloudflared:
                 env={**_environment(), **self._secret},
                 start_new_session=True,
             )
-        except Exception as error:  # told to who waits for it, whatever it is
+        except Exception as error:  # raised to the waiting caller, whatever it is
             self._started.append(error)
             return
         else:
@@ -132,18 +132,20 @@ class Cloudflared:
         if not self._closing and self.address is not None:
             log.error("the tunnel %s ended (cloudflared, exit status %s)", self.address, self.exit_status)
         self.ended.set()
-        self._heard.set()
+        self._has_address.set()
 
     def _listen(self, output: int) -> None:
         """Until it closes its output; reading goes on when the address is known, or it would stand still one day."""
         rest = ""
-        kept = LINE_LETTERS + max(map(len, self._secret.values()), default=0)  # of a line without end: no half secret
+        overlap = LINE_LETTERS + max(
+            map(len, self._secret.values()), default=0
+        )  # of a line without end: no half secret
         with suppress(OSError):
             while chunk := os.read(output, 4096):
                 *lines, rest = (rest + chunk.decode("utf-8", "replace")).split("\n")
                 for line in lines:
                     self._read_line(line)
-                rest = self._without_secret(rest)[-kept:]
+                rest = self._without_secret(rest)[-overlap:]
         self._read_line(rest)
 
     def _without_secret(self, text: str) -> str:
@@ -157,7 +159,7 @@ class Cloudflared:
         found = QUICK_ADDRESS.search(line)
         if found is not None and self.address is None:
             self.address = found[0]
-            self._heard.set()
+            self._has_address.set()
 
 
 def _environment() -> dict[str, str]:

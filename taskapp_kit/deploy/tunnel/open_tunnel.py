@@ -1,6 +1,6 @@
 """The way in from outside, opened and tried: what `plan.py` chose.
 
-Whatever is opened is asked for `/health` with the key, through the tunnel, before anybody is told its address. Nothing
+Whatever is opened is asked for `/health` with the key, through the tunnel, before its address is returned. Nothing
 is created at Cloudflare's or at a backend but what cloudflared itself does.
 """
 

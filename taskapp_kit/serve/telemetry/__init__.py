@@ -1,1 +1,1 @@
-"""Metrics, traces and log lines of the rollouts that are over."""
+"""Metrics, traces and log lines of ended rollouts."""

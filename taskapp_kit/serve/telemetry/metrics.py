@@ -1,10 +1,10 @@
-"""What a server counts of itself, and how Prometheus reads it.
+"""The metrics of a server, and their rendering for Prometheus.
 
-Recording is a few additions to plain dictionaries, on the event loop. `prometheus_client` is loaded at the first reading,
-in which `render` makes its metrics from a snapshot. Nothing is global: each service has Metrics of its own.
+Recording is a few additions to plain dictionaries, on the event loop. `prometheus_client` is loaded at the first scrape, when
+`render` builds its metrics from a snapshot. Nothing is global: each service has its own Metrics.
 
-Label values are bounded: declared environments, the kit's own words, the labels of the operator's key file, the templates
-of routes. What a caller chose is never one.
+Label values are bounded: declared environments, fixed words, the labels of the operator's key file, the templates of routes.
+No label contains a value that a caller chose.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ TOKENS = {
     "reasoning_tokens": "reasoning",
     "cached_tokens": "cached",
 }
-"""Names that endpoints give to what they counted, and ours; others are not counted."""
+"""Maps the endpoints' names of token counts to ours; others are not counted."""
 
 
 class Loop(Protocol):
-    """What is known of the event loop's lateness (`serve/event_loop_watchdog.py`)."""
+    """The measured lag of the event loop (`serve/event_loop_watchdog.py`)."""
 
     lag_seconds: float
     blocked: int
@@ -47,7 +47,7 @@ class Loop(Protocol):
 
 @dataclass(slots=True)
 class EnvironmentMetrics:
-    """Sums over the rollouts of one environment. durations: how many fell into each bucket of SECONDS, and beyond."""
+    """Sums over the rollouts of one environment. durations: the counts of the buckets of SECONDS, and of longer ones."""
 
     durations: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
     seconds: float = 0.0
@@ -66,7 +66,7 @@ class Snapshot:
     """All numbers at one moment.
 
     rollouts: by environment, status, boundary, key label. responses: by method, route's template, status. refusals: by
-    code. health: as `Service.health` tells it. connections: open now; ended by the server, by cause.
+    code. health: the result of `Service.health`. connections: open now; ended by the server, by cause.
     """
 
     environments: dict[str, EnvironmentMetrics]
@@ -82,7 +82,7 @@ class Snapshot:
 class Metrics:
     """The counters of one service. Everything but `render` is called on its event loop.
 
-    environments: the declared ones. health: how the service is (`Service.health`). loop: set it where one is watched.
+    environments: the declared ones. health: `Service.health`. loop: to be set where an event loop is watched.
     """
 
     def __init__(self, environments: Iterable[str], health: Callable[[], Mapping[str, Any]]) -> None:
@@ -95,7 +95,7 @@ class Metrics:
         self._store_errors = 0
 
     def ended(self, rollout: InFlightRollout, result: RolloutResult) -> None:
-        """A RolloutObserver: counts one rollout that is over."""
+        """A RolloutObserver: counts one ended rollout."""
         failure, name, timing = result.failure, result.environment, result.timing
         label = rollout.caller.key_label or ""
         self._rollouts[name, result.status, "" if failure is None else failure.boundary, label] += 1
@@ -130,15 +130,15 @@ class Metrics:
         self._responses[method if method in METHODS else "(other)", route, status] += 1
 
     def refused(self, code: str) -> None:
-        """Counts a request that came no further than the key check; `code` as the answer gives it."""
+        """Counts a request that the key check refused. code: the answer's error code."""
         self._refusals[code] += 1
 
     def store_failed(self) -> None:
-        """Counts a rollout that the store could not keep or give back."""
+        """Counts a rollout that the store could not save or load."""
         self._store_errors += 1
 
     def snapshot(self, connections: tuple[int, Mapping[str, int]] | None = None) -> Snapshot:
-        """The numbers of now, which `render` may read in another thread. connections: where the server counts them."""
+        """The current numbers, which `render` may read in another thread. connections: given if the server counts them."""
         loop = self.loop
         return Snapshot(
             {
@@ -156,7 +156,7 @@ class Metrics:
 
 
 def render(snapshot: Snapshot, accept: str = "") -> tuple[bytes, str]:
-    """The numbers as Prometheus reads them, and their content type: OpenMetrics when `accept` names it, else text.
+    """The numbers in a format of Prometheus, and its content type: OpenMetrics when `accept` names it, else text.
 
     The first call loads prometheus_client (about 0.1 s of CPU), so it is called in a thread.
     """
@@ -166,7 +166,7 @@ def render(snapshot: Snapshot, accept: str = "") -> tuple[bytes, str]:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Read(snapshot))
     ProcessCollector(registry=registry)
-    # a version that a caller makes up is not passed on: the library would repeat it in the content type, or choke on it
+    # an invalid version is not passed on: the library would repeat it in the content type, or fail
     open_metrics = "application/openmetrics-text" in accept
     encode, content_type = choose_encoder("application/openmetrics-text; version=1.0.0" if open_metrics else "")
     return encode(registry), content_type
@@ -275,14 +275,14 @@ def _of_server(snapshot: Snapshot) -> Iterator[Metric]:
         ("taskapp_hung_threads", "Threads that are stuck in an environment and were given up.", "hung_threads"),
     ):
         yield GaugeMetricFamily(name, words, value=health.get(key, 0))
-    kept = health.get("store")
-    if kept is not None:
+    store = health.get("store")
+    if store is not None:
         yield GaugeMetricFamily(
-            "taskapp_store_failing", "1 while the last write to the store failed.", value=float(kept["failing"])
+            "taskapp_store_failing", "1 while the last write to the store failed.", value=float(store["failing"])
         )
         yield CounterMetricFamily(
             "taskapp_store_write_failures", "Writes to the store that failed, attempts to write again included.",
-            value=kept["failures"],
+            value=store["failures"],
         )  # fmt: skip
     draining = float(health.get("status") == "draining")
     yield GaugeMetricFamily("taskapp_draining", "1 when the server takes no new rollouts.", value=draining)

@@ -1,4 +1,4 @@
-"""Everything by which a server tells of itself, plugged to its service: log lines, numbers, traces, a watch on its loop."""
+"""Connects a server's telemetry to its service: log lines, metrics, traces, and the watchdog of its event loop."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from taskapp_kit.serve.telemetry.tracing import tracing_of
 
 
 class Observers:
-    """Watches `service` from now on. `start` on the event loop before the first request, `close` after the last rollout.
+    """Observes `service`. Call `start` on the event loop before the first request, and `close` after the last rollout.
 
-    measures: what `/metrics` reads. tracing: None when nobody asked for traces.
+    measures: the metrics for `/metrics`. tracing: None unless traces are configured.
     """
 
     def __init__(self, service: Service, settings: Settings) -> None:
@@ -28,11 +28,11 @@ class Observers:
             service.watchers.append(self.tracing)
 
     def start(self) -> None:
-        """Begins to watch the running event loop."""
+        """Starts the watchdog of the running event loop."""
         self.watchdog.start()
 
     async def close(self) -> None:
-        """Ends the watch, and has the traces sent that are still here."""
+        """Stops the watchdog and sends the remaining traces."""
         self.watchdog.stop()
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.close)

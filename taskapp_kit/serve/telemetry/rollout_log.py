@@ -1,4 +1,4 @@
-"""One log line for each rollout that is over: what it was, what it came to, who asked."""
+"""One log line for each ended rollout: its request, its result and its caller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger("taskapp_kit.serve")
 
 
 def log_ended(rollout: InFlightRollout, result: RolloutResult) -> None:
-    """A RolloutObserver. INFO when it was scored; WARNING when it was cancelled or ran out of time, ERROR when it broke.
+    """A RolloutObserver. INFO when it was scored, WARNING when it was cancelled or timed out, ERROR when it failed.
 
     reward is `None` when it is undefined; seconds: from admission to its end; key: the key's label, never the key.
     """
@@ -23,7 +23,7 @@ def log_ended(rollout: InFlightRollout, result: RolloutResult) -> None:
     if not log.isEnabledFor(level):
         return
     scored = {} if failure is not None else {"reward": result.reward}
-    told = LogMessage(
+    message = LogMessage(
         "rollout" if failure is None else "rollout failed",
         rollout_id=rollout.rollout_id,
         environment=result.environment,
@@ -36,5 +36,5 @@ def log_ended(rollout: InFlightRollout, result: RolloutResult) -> None:
         seconds=round(result.timing.get("total", 0.0), 4),
     )
     if failure is not None:
-        told.fields.update(boundary=failure.boundary, code=failure.code, error_id=failure.error_id)
-    log.log(level, told)
+        message.fields.update(boundary=failure.boundary, code=failure.code, error_id=failure.error_id)
+    log.log(level, message)

@@ -1,9 +1,9 @@
-"""A rollout as a tree of spans, made after it is over from what its events recorded.
+"""Builds a rollout's tree of spans from its recorded events, after its end.
 
     rollout                       admission to end
     ├── reset                     the environment's construction and reset
     ├── turn                      one decision and what followed
-    │   ├── policy | chat MODEL   the policy was asked
+    │   ├── policy | chat MODEL   the policy's decision
     │   └── step                  one action in the environment
     └── scoring
         └── criterion | judge | metric
@@ -31,17 +31,17 @@ from taskapp_kit.rollout.in_flight import InFlightRollout
 
 Attribute = str | bool | int | float
 Content = Callable[[str], str]
-"""What was seen or said, as it may be shown: cut to a length, without keys."""
+"""Returns an observation or answer in a form for traces: cut to a length, without keys."""
 
 MAX_SPANS = 2000
 MAX_MODEL = 120
-"""Longest name of a model, in characters."""
+"""The limit on a model's name, in characters."""
 INPUT_TOKENS, OUTPUT_TOKENS = ("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")
 
 
 @dataclass(slots=True)
 class Span:
-    """start_ns, end_ns: unix nanoseconds. failed: the code of what broke here."""
+    """start_ns, end_ns: unix nanoseconds. failed: the code of the failure in this part."""
 
     name: str
     start_ns: int
@@ -53,7 +53,7 @@ class Span:
 
 
 def root_of(rollout: InFlightRollout, result: RolloutResult) -> Span:
-    """The rollout's own span, without children: looks at no event."""
+    """The rollout's own span, without children. Reads no events."""
     plan, failure = rollout.plan, result.failure
     start = _ns(rollout.created_at)
     root = Span("rollout", start, start + max(0, _ns(result.timing.get("total", 0.0))))
@@ -89,9 +89,9 @@ def root_of(rollout: InFlightRollout, result: RolloutResult) -> Span:
 def spans_of(
     rollout: InFlightRollout, result: RolloutResult, *, content: Content | None = None, most: int = MAX_SPANS
 ) -> Span:
-    """The rollout's span with everything in it, at most `most` spans; `taskapp.dropped_spans` counts the rest.
+    """The rollout's span with its children, at most `most` spans; `taskapp.dropped_spans` counts the rest.
 
-    content: None leaves out what was seen, said and given as arguments. Private fields and the end state never show.
+    content: None leaves out observations, answers and arguments. Private fields and the end state are never included.
     """
     root = root_of(rollout, result)
     scoring = _scoring(result, root, content, most - 1)
@@ -156,7 +156,7 @@ class _Layout:
         self._end_turn()
 
     def _known(self, events: Sequence[Event]) -> int:
-        """Nanoseconds of all parts, and of closing the environment, which is what is left of its time."""
+        """The nanoseconds of all parts, and of closing the environment, which is the rest of its time."""
         inside = asked = 0.0
         for event in events:
             if isinstance(event, Observed):
@@ -169,7 +169,7 @@ class _Layout:
         return _ns(inside + asked + closing)
 
     def _add(self, parent: Span | None, name: str, seconds: float, end: int | None = None) -> Span | None:
-        """The next part, `seconds` long or up to `end`; None when there is no place for it."""
+        """Adds the next part, `seconds` long or up to `end`; None when the limit on spans is reached."""
         start = self.cursor
         self.cursor = min(self.over, start + max(0, _ns(seconds))) if end is None else end
         if self.places <= 0 or parent is None:
@@ -217,7 +217,9 @@ class _Layout:
         span.attributes = _given(
             {
                 "gen_ai.operation.name": "execute_tool",
-                "gen_ai.tool.name": step.tool if step.tool in self.tools else "(unknown)",  # else a policy's own words
+                "gen_ai.tool.name": step.tool
+                if step.tool in self.tools
+                else "(unknown)",  # otherwise text of the policy
                 "taskapp.step": step.index,
                 "taskapp.reward": step.reward,
                 "taskapp.terminated": step.terminated,
@@ -271,7 +273,7 @@ def _open_part(events: Sequence[Event], result: RolloutResult) -> Event | None:
 
 
 def _scoring(result: RolloutResult, root: Span, content: Content | None, places: int) -> Span | None:
-    """What was scored, before the rollout's end; None when that was not begun."""
+    """The span of scoring, at the rollout's end; None when scoring had not begun."""
     broke = result.failure is not None and result.failure.boundary == "scoring"
     if (result.scorecard is None and not broke) or places <= 0:
         return None

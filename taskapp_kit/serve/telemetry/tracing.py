@@ -1,8 +1,8 @@
-"""Traces of rollouts for OpenTelemetry, when the operator asks for them; nothing is loaded and nothing is done otherwise.
+"""Traces of rollouts for OpenTelemetry, if the operator enables them; otherwise nothing is loaded and nothing is done.
 
-Asked for by a tracer provider that is set (`opentelemetry-instrument`, an author's own set-up), or by the standard
+Enabled by a tracer provider that is set (`opentelemetry-instrument`, an author's own set-up), or by the standard
 variables: OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_TRACES_EXPORTER. Sampling, batching,
-headers and resource are those of the other OTEL_ variables, read by the SDK itself. What is told is `spans.py`.
+headers and resource are set by the other OTEL_ variables, which the SDK reads. `spans.py` builds the spans.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 EXTRA = "pip install 'taskapp-kit[otel]'"
 WAITING = 128
-"""So many rollouts wait for their spans to be made at most; further ones are dropped, counted and told."""
+"""The limit on rollouts that wait for their spans; further ones are dropped, counted and logged."""
 MAX_CONTENT = 1024
-"""Longest piece of content in a span, in characters."""
+"""The limit on one piece of content in a span, in characters."""
 HIDDEN = "(hidden)"
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.I)
-"""Variables with such a name hold what no trace may show."""
+"""Variables with such names contain secrets, which no trace may show."""
 
 
 class Tracing:
     """A RolloutObserver that writes each rollout's spans, in a thread of its own.
 
-    content: whether spans carry what was seen and said (cut to MAX_CONTENT, without `secrets`). owned: `close` shuts the
-    provider down. dropped: rollouts whose spans were not made because too many waited.
+    content: whether spans contain observations and answers (cut to MAX_CONTENT, without `secrets`). owned: `close` shuts
+    the provider down. dropped: the number of rollouts without spans because too many waited.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Tracing:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="taskapp-traces")
 
     def __call__(self, rollout: InFlightRollout, result: RolloutResult) -> None:
-        """Is given each rollout that is over, on the event loop."""
+        """Accepts an ended rollout. Called on the event loop."""
         if not self._places.acquire(blocking=False):
             self.dropped += 1
-            if self.dropped.bit_count() == 1:  # told at 1, 2, 4, 8, …
+            if self.dropped.bit_count() == 1:  # logged at 1, 2, 4, 8, …
                 log.warning(
                     "traces of %d rollouts were dropped: spans are made more slowly than rollouts", self.dropped
                 )
@@ -87,11 +87,11 @@ class Tracing:
             self._places.release()
 
     def flush(self) -> None:
-        """Waits until the spans of what was given are made."""
+        """Waits until the spans of all accepted rollouts are written."""
         self._writer.submit(int).result()
 
     def close(self) -> None:
-        """Makes the spans that wait, and has them sent when the provider is our own. Blocks; call it in a thread."""
+        """Writes the waiting spans, and sends them if the provider is our own. Blocks; call it in a thread."""
         self._writer.shutdown(wait=True)
         if self._owned:
             self._provider.shutdown()  # type: ignore[attr-defined]  # ours is the SDK's
@@ -107,15 +107,15 @@ class Tracing:
     def _trace(self, rollout: InFlightRollout, result: RolloutResult) -> None:
         from opentelemetry.trace import set_span_in_context
 
-        told = root_of(rollout, result)
-        root = self._begin(told, _parent(rollout))
+        span = root_of(rollout, result)
+        root = self._begin(span, _parent(rollout))
         if root.is_recording():
-            told = spans_of(rollout, result, content=self._content, most=self._most)
-            root.set_attributes(told.attributes)
+            span = spans_of(rollout, result, content=self._content, most=self._most)
+            root.set_attributes(span.attributes)
             within = set_span_in_context(root)
-            for child in told.children:
+            for child in span.children:
                 self._export(child, within)
-        self._end(root, told)
+        self._end(root, span)
 
     def _export(self, span: Span, parent: Context) -> None:
         from opentelemetry.trace import set_span_in_context
@@ -143,14 +143,14 @@ class Tracing:
 
     def _shown(self, text: str) -> str:
         text = without_whole(text, self._secrets, HIDDEN)
-        text = without_surrogates(text)  # which could not be sent
+        text = without_surrogates(text)  # which cannot be sent
         return text if len(text) <= MAX_CONTENT else text[:MAX_CONTENT] + "…"
 
 
 def tracing_of(settings: Settings, service_name: str) -> Tracing | None:
-    """The tracing that the process or the settings' variables ask for; None, at no cost, when nobody does.
+    """The tracing that the process or the settings' variables enable; None, at no cost, otherwise.
 
-    service_name: the resource's `service.name` unless the operator gives one. What is missing is logged in one sentence.
+    service_name: the resource's `service.name` unless the operator sets one. A missing package is logged in one sentence.
     """
     provider, owned = _set_provider(), False
     if provider is None:
@@ -161,7 +161,7 @@ def tracing_of(settings: Settings, service_name: str) -> Tracing | None:
 
 
 def _parent(rollout: InFlightRollout) -> Context:
-    """The caller's span, as W3C headers told it; an empty context without one."""
+    """The caller's span from its W3C headers; an empty context without them."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -171,7 +171,7 @@ def _parent(rollout: InFlightRollout) -> Context:
 
 
 def _set_provider() -> TracerProvider | None:
-    """The provider that somebody set for this process; who did has loaded opentelemetry."""
+    """The provider set for this process, if any. Setting one has loaded opentelemetry."""
     trace: Any = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return None
@@ -180,7 +180,7 @@ def _set_provider() -> TracerProvider | None:
 
 
 def _asked_provider(variables: Mapping[str, str], service_name: str) -> TracerProvider | None:
-    """A provider of our own with the exporters that the variables ask for."""
+    """A provider of our own with the exporters that the variables name."""
     names = [name.strip() for name in variables.get("OTEL_TRACES_EXPORTER", "").split(",") if name.strip()]
     if not names and any(variables.get(name) for name in ENDPOINTS):
         names = ["otlp"]
@@ -221,12 +221,12 @@ def _exporter(name: str, variables: Mapping[str, str]) -> Any:
 
 
 def _written(secret: str) -> tuple[str, str, str]:
-    """The secret as it stands in a text, and in JSON with and without escapes for what is not ASCII."""
+    """The forms of a secret in a text, and in JSON with and without escapes for non-ASCII characters."""
     return secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
 
 
 def _secrets(settings: Settings) -> list[str]:
-    """What must not stand in any content: the server's keys, and every variable that is named like one."""
+    """The texts that no content may contain: the server's keys, and every variable that is named like one."""
     own = (settings.environment_api_key, settings.dev_environment_api_key, *settings.environment_api_key_aliases)
     others = [value for name, value in settings.variables.items() if SECRET.search(name)]
     return [value for value in (*own, *others) if value]

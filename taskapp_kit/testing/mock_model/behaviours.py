@@ -1,4 +1,4 @@
-"""How the mock model answers. A behaviour is a function from a ChatRequest to an answer (see `reply.reply_of`)."""
+"""Behaviours of the mock model: functions from a ChatRequest to an answer (see `reply.reply_of`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MISDEEDS = (
     "words",
     "blank",
 )
-"""What `bad` does instead of a proper call."""
+"""The faulty answers of `bad`."""
 
 
 def random_answers(parallel: int = 1) -> Behaviour:
@@ -62,7 +62,7 @@ def _arguments(function: Mapping[str, Any], rng: random.Random) -> Json:
 
 
 def _fitting(schema: Json, rng: random.Random, where: str, code: str | None = None) -> Json:
-    """A value of the schema. Raises Refused when it is none, as a vendor does."""
+    """A value of the schema. Raises Refused for an invalid schema, as a vendor does."""
     try:
         return draw(schema, rng)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -70,12 +70,12 @@ def _fitting(schema: Json, rng: random.Random, where: str, code: str | None = No
 
 
 def echo(request: ChatRequest) -> Reply:
-    """Says what it was last told."""
+    """Repeats the last message."""
     return Reply(request.last_text)
 
 
 def empty(_: ChatRequest) -> Reply:
-    """Says nothing."""
+    """Returns an empty answer."""
     return Reply("")
 
 
@@ -126,7 +126,7 @@ def bad(share: float = 1.0, misdeeds: Sequence[str] = MISDEEDS) -> Behaviour:
 def scripted(answers: Sequence[Any]) -> Behaviour:
     """One answer for each turn of the conversation; after the last, the last again. Raises ConfigError.
 
-    The turn is counted in the conversation, so many conversations can be under way at once.
+    The turn is counted in the conversation, so that many conversations can run at the same time.
     """
     replies = [reply_of(given) for given in answers]
     if not replies:
@@ -139,7 +139,7 @@ def scripted(answers: Sequence[Any]) -> Behaviour:
 
 
 def from_file(path: str | Path) -> Behaviour:
-    """A script kept as a file: a JSON list, or JSON Lines, one answer for each turn. Raises ConfigError."""
+    """A script in a file: a JSON list, or JSON Lines, one answer for each turn. Raises ConfigError."""
     file = Path(path)
     try:
         text = file.read_text("utf-8")
@@ -164,7 +164,7 @@ def from_file(path: str | Path) -> Behaviour:
 
 
 JUDGES: Mapping[str, Callable[[Given], Behaviour]] = {"judge": judge, "obedient-judge": obedient_judge}
-"""Name to maker; each takes the score that it gives."""
+"""Maps a name to a factory that takes the score."""
 BEHAVIOURS: Mapping[str, Callable[[], Behaviour]] = {
     "random": random_answers,
     "echo": lambda: echo,
@@ -173,7 +173,7 @@ BEHAVIOURS: Mapping[str, Callable[[], Behaviour]] = {
     "judge": judge,
     "obedient-judge": obedient_judge,
 }
-"""Name to maker, with what stands by default."""
+"""Maps a name to a factory, with the defaults."""
 
 
 def by_name(name: str, *, parallel: int = 1, score: Given | None = None) -> Behaviour:

@@ -1,4 +1,4 @@
-"""A chat completion as it was asked for: checked as strictly as the strictest vendor does, and easy to read for a script."""
+"""A request for a chat completion: checked as strictly as by the strictest vendor, and easy to read for a script."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Refused(Exception):
-    """The request is answered with an error object. `param`: what is wrong; `code`: the vendor's word for it."""
+    """The request is answered with an error object. param: the wrong parameter. code: the vendor's error code."""
 
     def __init__(self, message: str, param: str | None = None, *, status: int = 400, code: str | None = None) -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class ChatRequest:
 
     @property
     def turn(self) -> int:
-        """How many answers the conversation holds already: 0 for the first turn."""
+        """The number of answers in the conversation: 0 for the first turn."""
         return sum(message["role"] == "assistant" for message in self.messages)
 
     @property
@@ -62,13 +62,13 @@ class ChatRequest:
 
     @property
     def named_tool(self) -> str | None:
-        """The one function that `tool_choice` asks for."""
+        """The one function that `tool_choice` names."""
         choice = self.body.get("tool_choice")
         return str(choice["function"]["name"]) if isinstance(choice, Mapping) else None
 
     @property
     def last_text(self) -> str:
-        """The words of the last message that is not the assistant's: what is to be answered now."""
+        """The text of the last message that is not the assistant's, which is to be answered."""
         return next((text_of(item) for item in reversed(self.messages) if item["role"] != "assistant"), "")
 
     @property
@@ -82,7 +82,7 @@ class ChatRequest:
         return parse_qs(self.query).get("cid", [None])[0]
 
     def rng(self, purpose: str = "answer") -> random.Random:
-        """Chance that is the same for the same conversation, `seed` of the request and choice, in every process."""
+        """A random generator derived from the conversation, the request's `seed` and the choice, equal in every process."""
         return derived_rng("mock-model", self.seed, purpose, self.digest, str(self.body.get("seed")), self.choice)
 
 

@@ -25,7 +25,7 @@ Fragment = tuple[dict[str, Json], list[int]]
 class WrittenChoice:
     """One choice, written: the reply as far as the token limit let it, its token ids and their log-probabilities.
 
-    ids: None when nobody asked for them or for log-probabilities. uneven: the last log-probability is left out.
+    ids: None unless they or log-probabilities were requested. uneven: the last log-probability is left out.
     """
 
     reply: Reply

@@ -14,21 +14,21 @@ from taskapp_kit.testing.mock_model.faults import Faults
 
 
 def main() -> None:
-    """The program: settings from a line of standard input, address to standard output, then service until the input ends."""
+    """Reads settings from a line of standard input, prints the address, and serves until the input ends."""
     from taskapp_kit.testing.mock_model.server import MockModel
 
-    told = orjson.loads(sys.stdin.buffer.readline())
+    message = orjson.loads(sys.stdin.buffer.readline())
 
     def say(answer: dict[str, Json]) -> None:
         sys.stdout.buffer.write(orjson.dumps(answer) + b"\n")
         sys.stdout.buffer.flush()
 
     try:
-        settings = told["settings"]
+        settings = message["settings"]
         if isinstance(settings.get("latency_seconds"), list):
             settings["latency_seconds"] = tuple(settings["latency_seconds"])
-        faults = Faults(**told["faults"]) if told["faults"] else None
-        model = MockModel(told["script"], faults=faults, **settings)
+        faults = Faults(**message["faults"]) if message["faults"] else None
+        model = MockModel(message["script"], faults=faults, **settings)
         threading.Thread(target=_until_the_parent_goes, daemon=True).start()
         model.run(lambda model: say({"url": model.url}))
     except TaskappError as error:

@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection of the mock model: reads requests, plays the plan that each is given.
+"""One HTTP/1.1 connection of the mock model: reads requests and carries out the write plan of each.
 
-A bare asyncio protocol over httptools, because the mock is the peer in benchmarks: its CPU would be taken for its client's.
-A plan says what is written when, and how it ends; a broken connection is a plan like any other.
+A bare asyncio protocol over httptools, because in benchmarks the mock's CPU time would be counted as its client's. A plan
+says what is written when, and how it ends; a broken connection is a plan, too.
 """
 
 from __future__ import annotations
@@ -94,14 +94,14 @@ class MockConnection(asyncio.Protocol):
     # asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client came."""
+        """A client connected."""
         self._transport = cast("asyncio.Transport", transport)
         self._everyone.add(self)
         self._records.connections += 1
         self._records.open_connections += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client went, or we closed."""
+        """The client disconnected, or we closed."""
         self._gone = True
         self._everyone.discard(self)
         self._records.open_connections -= 1
@@ -137,7 +137,7 @@ class MockConnection(asyncio.Protocol):
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """All headers are there; who waits for it is told to go on."""
+        """All headers are read; sends 100 to a client that waits for it."""
         for name, value in self._headers:
             if name == b"expect" and value.lower() == b"100-continue" and not self._busy:
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -226,7 +226,7 @@ class MockConnection(asyncio.Protocol):
             self._answer(self._waiting.popleft())
 
     def _reset(self) -> None:
-        """Closes without a farewell: with no time to linger the kernel sends RST."""
+        """Closes abruptly: without a linger time the kernel sends RST."""
         connected = self._transport.get_extra_info("socket")
         if connected is not None:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -31,8 +31,8 @@ def refusal(refused: Refused, delay: float, retry_after_seconds: int | None, *, 
     """An error object with its status; with 429 and 503 goes `retry-after`, unless it is None."""
     status = refused.status
     kind = ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    told = status in (429, 503) and retry_after_seconds is not None
-    extra = [("retry-after", str(retry_after_seconds))] if told else []
+    with_retry_after = status in (429, 503) and retry_after_seconds is not None
+    extra = [("retry-after", str(retry_after_seconds))] if with_retry_after else []
     return json_object(_error(str(refused), kind, refused.param, refused.code), delay, status, *extra, bare=bare)
 
 

@@ -1,7 +1,7 @@
-"""How the mock model fails: which faults there are, and which request meets which.
+"""The faults of the mock model, and the choice of the requests that fail.
 
-Whether a request fails is decided by (seed, digest of its conversation, how often that conversation was sent before), and by
-nothing else: two runs that send the same conversations meet the same faults, in whatever order and process.
+Whether a request fails depends only on (seed, digest of its conversation, how often that conversation was sent before): two
+runs with the same conversations have the same faults, in any order and process.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PARTS = 2**64
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Which share of requests fails, and how.
+    """The shares of requests that fail, by kind of fault.
 
     rate: kind (see FAULTS; or a status such as "429") to probability; they sum to at most 1.
     sequence: what a conversation meets the first, second, … time that it is sent, None being a good answer; it comes before
@@ -106,7 +106,7 @@ class Faults:
 
 
 def known(kind: str) -> str:
-    """The kind itself, when there is such a fault. Raises ConfigError with *did you mean*."""
+    """The kind itself, if there is such a fault. Raises ConfigError, with a suggestion for a misspelt name."""
     if kind in FAULTS or (len(kind) == 3 and kind.isascii() and kind.isdecimal() and "400" <= kind <= "599"):
         return kind
     close = closest(kind, FAULTS)

@@ -1,7 +1,7 @@
-"""Mock judges: one that answers a proper verdict, and one that obeys whoever speaks outside the boundaries.
+"""Mock judges: one that returns a proper verdict, and one that obeys instructions outside the boundaries.
 
-The second is the test of a judge's prompt: what a policy wrote must stand between boundaries that it cannot know, so an
-instruction found outside them is either the author's own, or a hole.
+The second tests a judge's prompt: a policy's text must be between boundaries that it cannot predict, so an instruction
+outside them is either the author's own, or a vulnerability.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Score = Given | Callable[[ChatRequest], Given]
 
 
 def judge(score: Score = 0.5, reason: str = "It is neither good nor bad.") -> Callable[[ChatRequest], Reply]:
-    """A judge that gives `score` (or what the function of that name says), in the form that the request asks for.
+    """A judge that returns `score` (or the result of that function), in the form that the request requires.
 
     The form is the request's JSON schema, its one tool, the form in the prompt of a judge of ours, or `{"reason": …,
     "score": …}`. A member is the score by its name (SCORE_NAMES), the reason likewise; others are drawn. A number is not
@@ -87,16 +87,16 @@ def without_nonces(request: ChatRequest) -> ChatRequest:
 
 
 def outside_boundaries(request: ChatRequest) -> str:
-    """The request's words without what stands between boundaries that carry a nonce of at least 8 hex digits.
+    """The request's text outside of boundaries with a nonce of at least 8 hex digits.
 
-    Understood are `<name-NONCE>…</name-NONCE>` and `<name id="NONCE">…</name id="NONCE">`. Another form needs a function
-    of its own, given to `obedient_judge`.
+    Recognised are `<name-NONCE>…</name-NONCE>` and `<name id="NONCE">…</name id="NONCE">`. For another form pass a function
+    to `obedient_judge`.
     """
     return _BOUNDED_BY_ATTRIBUTE.sub("", _BOUNDED.sub("", request.text))
 
 
 def demanded_score(text: str) -> float | None:
-    """The score that some sentence demands, the last where several do; None when none does.
+    """The score that the text demands, the last of several; None without one.
 
     Demands are such as `set the score to 1`, `give it 10/10`, `award full marks`; a range (`a score from 0 to 1`) and a
     rule (`score 1 if …`) are none.
@@ -104,9 +104,9 @@ def demanded_score(text: str) -> float | None:
     found: list[tuple[int, float]] = []
     for pattern in _DEMANDS:
         for match in pattern.finditer(text):
-            told = match.groupdict()
-            of = float(told.get("of") or 1) or 1.0
-            found.append((match.end(), float(told.get("score") or 1) / of if told.get("score") != "0" else 0.0))
+            groups = match.groupdict()
+            of = float(groups.get("of") or 1) or 1.0
+            found.append((match.end(), float(groups.get("score") or 1) / of if groups.get("score") != "0" else 0.0))
     return max(found)[1] if found else None
 
 
@@ -116,18 +116,18 @@ def obedient_judge(
     outside: Callable[[ChatRequest], str] = outside_boundaries,
     demand: Callable[[str], float | None] = demanded_score,
 ) -> Callable[[ChatRequest], Reply]:
-    """A judge that gives the score which anybody outside the boundaries demands, and the honest one when nobody does.
+    """A judge that returns the score demanded outside the boundaries, and the honest one without a demand.
 
-    outside: which words of a request stand outside. demand: which score a text demands, None when none. A prompt whose own
-    words demand a score (`answer with score 1`) needs a `demand` of its own, or else clearer words.
+    outside: returns a request's text outside the boundaries. demand: returns the score that a text demands, or None. A
+    prompt whose own text demands a score (`answer with score 1`) needs another `demand`, or a clearer text.
     """
 
     def answer(request: ChatRequest) -> Reply:
-        told = demand(outside(request))
+        demanded = demand(outside(request))
         known = without_nonces(request)
-        if told is None:
+        if demanded is None:
             return verdict(known, honest(known) if callable(honest) else honest, "Judged by the question alone.")
-        return verdict(known, told, "As I was told.")
+        return verdict(known, demanded, "As I was told.")
 
     return answer
 
@@ -140,9 +140,9 @@ def verdict(request: ChatRequest, score: Given, reason: str) -> Reply:
     if request.tools:
         tool = request.tools[0]
         return Reply(calls=[Call.of(tool["name"], _filled(tool.get("parameters") or {}, request, score, reason))])
-    told = _FORM.search(outside_boundaries(request))
-    if told is not None:
-        return Reply(_written(told["shape"], told["rules"], score, reason))
+    demanded = _FORM.search(outside_boundaries(request))
+    if demanded is not None:
+        return Reply(_written(demanded["shape"], demanded["rules"], score, reason))
     member = "choice" if isinstance(score, str) else "score"
     return Reply(orjson.dumps({"reason": reason, member: score}).decode())
 
@@ -178,7 +178,7 @@ def _chosen(choices: Sequence[str], score: Given) -> str:
 
 
 def _filled(schema: dict[str, Json], request: ChatRequest, score: Given, reason: str) -> Json:
-    """The schema drawn, with score, choice and reason put where they belong, at whatever depth."""
+    """A random value of the schema, with score, choice and reason set at any depth."""
     return _put(draw(_decided(schema, score), request.rng("verdict")), score, reason)
 
 

@@ -1,7 +1,7 @@
 """A mock model in a process of its own, for benchmarks. `child.py` is the program that runs there.
 
-The settings go to its standard input as JSON, the address comes back on its standard output. It ends when its standard input
-does, so it never outlives the process that started it.
+It reads its settings as JSON from standard input, prints its address, and exits when its standard input ends, so that it
+never outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ START_SECONDS = 30.0
 
 
 class MockProcess:
-    """A running mock model in another process; `with` ends it. It takes MockModel's settings, and keeps no requests.
+    """A running mock model in another process; `with` ends it. It takes MockModel's settings, and stores no requests.
 
-    script: answers as JSON, or a file; a function cannot travel. Counts come from `stats()`; a key that must not arrive is
-    named in `watch`. pid: of the process, for its CPU time. Raises ConfigError.
+    script: answers as JSON, or a file; a function cannot be sent to another process. `stats()` returns counts; `watch` names
+    a key that must not arrive. pid: of the process, for its CPU time. Raises ConfigError.
     """
 
     def __init__(self, script: list[Any] | str | Path | None = None, **settings: Any) -> None:
@@ -38,7 +38,7 @@ class MockProcess:
                 hint="Give a list of answers or a file, or use MockModel.",
             )
         faults = settings.pop("faults", None)
-        told = {
+        message = {
             "script": str(Path(script).resolve()) if isinstance(script, str | Path) else script,
             "faults": _as_json(faults) if isinstance(faults, Faults) else None,
             "settings": {"record": 0, **settings},
@@ -52,7 +52,7 @@ class MockProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            self._process.stdin.write(orjson.dumps(told) + b"\n")
+            self._process.stdin.write(orjson.dumps(message) + b"\n")
             self._process.stdin.flush()
             answer = orjson.loads(self._process.stdout.readline() or b"{}")
         except OSError:
@@ -69,8 +69,8 @@ class MockProcess:
     def stats(self) -> dict[str, Json]:
         """Counts of everything since the start (see `GET /mock/stats`)."""
         with urllib.request.urlopen(f"{self.root}/mock/stats", timeout=START_SECONDS) as answer:  # noqa: S310 - our own address
-            told: dict[str, Json] = orjson.loads(answer.read())
-        return told
+            message: dict[str, Json] = orjson.loads(answer.read())
+        return message
 
     def close(self) -> None:
         """Ends the process."""
@@ -93,5 +93,5 @@ class MockProcess:
 
 
 def _as_json(faults: Faults) -> dict[str, Json]:
-    told = {name.name: getattr(faults, name.name) for name in dataclasses.fields(faults)}
-    return {**told, "rate": dict(faults.rate), "sequence": list(faults.sequence)}
+    message = {name.name: getattr(faults, name.name) for name in dataclasses.fields(faults)}
+    return {**message, "rate": dict(faults.rate), "sequence": list(faults.sequence)}

@@ -1,4 +1,4 @@
-"""What the mock model says, before it is put on the wire; and the forms in which a script may write it."""
+"""A reply of the mock model before it is encoded, and the forms in which a script may write it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskapp_kit.errors import ConfigError
 
 @dataclass(slots=True)
 class Call:
-    """A tool call. `arguments` is the text that goes out: JSON as a rule, anything where a test wants it."""
+    """A tool call. arguments: the text that is sent, normally JSON, but any text if a test needs it."""
 
     name: str
     arguments: str

@@ -1,4 +1,4 @@
-"""What arrived at the mock model, kept for tests: the last requests, and counts of all."""
+"""Requests recorded by the mock model for tests: the last ones, and counts of all."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RequestLog:
     """
 
     def __init__(self, keep: int, watch: Sequence[str]) -> None:
-        self.kept: deque[Recorded] = deque(maxlen=keep)
+        self.recorded: deque[Recorded] = deque(maxlen=keep)
         self.keep = keep
         self._watch = [text.encode() for text in watch]
         self.watched = [0] * len(self._watch)
@@ -69,7 +69,7 @@ class RequestLog:
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
 
     def stats(self) -> dict[str, Json]:
-        """The counts as JSON; `watched` in the order of the texts, which are not told."""
+        """The counts as JSON; `watched` in the order of the texts, which are not included."""
         return {
             "requests": self.requests,
             "answers": self.answers,

@@ -1,4 +1,4 @@
-"""The mock model without its wire: a request that arrived becomes a plan of what is sent."""
+"""The mock model without its connections: turns a received request into a write plan."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ REDIRECTED = "/redirected"
 
 @dataclass(slots=True)
 class Responder:
-    """Everything that a mock model is, but for its address. `MockModel` has the words for each field.
+    """A mock model without its address. `MockModel` documents the fields.
 
-    remembered: of how many conversations it is known how often they were sent; older ones count anew.
+    remembered: the number of conversations whose repetitions are counted; older ones count as new.
     """
 
     behaviour: Behaviour = field(default_factory=random_answers)
@@ -59,7 +59,7 @@ class Responder:
         if not path.startswith("/mock/"):
             self.records.requests += 1
             if self.records.keep:
-                self.records.kept.append(record)
+                self.records.recorded.append(record)
         try:
             return self._route(arrived, record)
         except Refused as refused:
@@ -282,7 +282,7 @@ class Responder:
         return self._object(answer, record, self._latency(request))
 
     def _update(self, record: Recorded) -> WritePlan:
-        """The weights' version is set by who trains: `{"new_version": "step-42"}`."""
+        """Sets the weights' version, as a trainer does: `{"new_version": "step-42"}`."""
         version = record.body.get("new_version") if isinstance(record.body, dict) else None
         if not isinstance(version, str):
             raise Refused("'new_version', a string, was expected.", "new_version")

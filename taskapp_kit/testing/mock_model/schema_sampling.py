@@ -1,7 +1,7 @@
-"""Values drawn from a JSON Schema, open fields included: what a model that follows its tools' schemas would say.
+"""Random values of a JSON Schema, unbounded fields included, as from a model that follows its tools' schemas.
 
 The `random` policy's sampler (`rollout/policy/sampling.py`) is uniform and refuses what has no bounds; this one always answers.
-Kept are type, const, enum, $ref, allOf, anyOf, oneOf (the chosen branch), and the bounds of numbers, strings (pattern
+Supported are type, const, enum, $ref, allOf, anyOf, oneOf (the chosen branch), and the bounds of numbers, strings (pattern
 and the usual formats too), lists and objects. `not`, `if` and `dependent…` are not looked at.
 """
 
@@ -20,9 +20,9 @@ from taskapp_kit.testing.mock_model.regex_sampling import draw_match
 Schema = Mapping[str, Any]
 
 DEEPEST = 5
-"""Below this depth only what must be there is drawn, so that a schema that holds itself comes to an end."""
+"""Below this depth only required parts are drawn, so that a recursive schema comes to an end."""
 LONGEST_TEXT, LONGEST_LIST = 10_000, 1_000
-"""Where a schema asks for more, this much is drawn."""
+"""The limit on a drawn length where a schema requires more."""
 ENDLESS = 50
 WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "hazel", "iris", "juniper", "kelp", "larch")
 _LARGEST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
@@ -278,8 +278,8 @@ def _array(schema: Schema, rng: random.Random, root: Schema, depth: int) -> list
 
 
 def _object(schema: Schema, rng: random.Random, root: Schema, depth: int) -> dict[str, Json]:
-    told = schema.get("required", ())
-    required = [name for name in told if isinstance(name, str)] if isinstance(told, list | tuple) else []
+    listed = schema.get("required", ())
+    required = [name for name in listed if isinstance(name, str)] if isinstance(listed, list | tuple) else []
     properties: Schema = schema.get("properties", {})
     least, most = min(int(schema.get("minProperties", 0)), LONGEST_LIST), schema.get("maxProperties")
     drawn: dict[str, Json] = {}

@@ -1,4 +1,4 @@
-"""MockModel: an OpenAI-compatible model server on this machine, that says what a test wants it to say."""
+"""MockModel: an OpenAI-compatible model server on this machine with answers that a test chooses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BACKLOG = 2048
 class MockModel:
     """A model server, running inside `with` or `async with`, or between `start()` and `close()`.
 
-    script: what it says: a list with an answer for each turn, a file with such a list (JSON or JSON Lines), or a function
+    script: its answers: a list with an answer for each turn, a file with such a list (JSON or JSON Lines), or a function
     `fn(request) -> answer`, which may be async (see `scripted`, `reply.reply_of`, `ChatRequest`). Without a script it behaves
     as `behaviour` says: `random` (valid answers, drawn from `seed` and the conversation alone), `echo`, `bad`, `judge`,
     `obedient-judge`. parallel: the most calls in one random answer. score: what the two judges give (see `judge`).
@@ -37,8 +37,8 @@ class MockModel:
     latency_seconds: from request to answer, or a pair to draw it from. chunk_seconds: between a stream's events.
     faults: how it fails. models: the names it knows; none: any is taken. api_key: asked for as a Bearer token.
     context_tokens: a longer prompt is 400 `context_length_exceeded`; a token is a byte, more or less (see `tokens`).
-    weight_version: told in `metadata.weight_version`; it may be changed while it runs.
-    record: how many requests are kept. watch: texts to be counted in all requests, such as a key that must not arrive.
+    weight_version: sent in `metadata.weight_version`; it may be changed while the server runs.
+    record: the number of stored requests. watch: texts to count in all requests, such as a key that must not arrive.
     host, port: where it listens; port 0 takes a free one. Raises ConfigError.
     """
 
@@ -67,7 +67,7 @@ class MockModel:
         if script is not None and behaviour != "random":
             raise ConfigError(
                 f"A script and the behaviour {behaviour!r} were both given.",
-                hint="Give one of them: who has a script follows it.",
+                hint="Give one of them.",
             )
         self.records = RequestLog(record, watch)
         self._answering = Responder(
@@ -102,11 +102,11 @@ class MockModel:
     @property
     def requests(self) -> list[Recorded]:
         """The requests that arrived, the oldest first, as many as `record` keeps; none to `/mock/…`."""
-        return list(self.records.kept)
+        return list(self.records.recorded)
 
     @property
     def stats(self) -> dict[str, Json]:
-        """Counts of everything since the start, as `GET /mock/stats` tells them."""
+        """Counts of everything since the start, as in `GET /mock/stats`."""
         return self.records.stats()
 
     @property
@@ -164,7 +164,7 @@ class MockModel:
             runner.run(self.serve(announce))
 
     def start(self) -> Self:
-        """Serves on a thread of its own from now on; returns when it does. Raises ConfigError."""
+        """Starts serving in a thread of its own; returns when it serves. Raises ConfigError."""
         if self._thread is not None:
             raise ConfigError("The mock model runs already.", hint="Make another one, or close this one first.")
         begun = threading.Event()
@@ -189,13 +189,13 @@ class MockModel:
                 runner.run(main())
         except asyncio.CancelledError:
             pass
-        except BaseException as error:  # told to who started it
+        except BaseException as error:  # raised in the thread that started it
             self._failure = error
         finally:
             begun.set()
 
     def close(self) -> None:
-        """Stops serving and ends every connection. What was recorded stays."""
+        """Stops serving and ends every connection. Recorded requests remain available."""
         if self._thread is not None:
             if self._stop is not None:
                 with contextlib.suppress(RuntimeError):  # the loop has ended by itself

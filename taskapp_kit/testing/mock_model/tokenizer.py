@@ -1,8 +1,8 @@
 """The mock model's tokenizer: a token is a byte of UTF-8, or one of a few marks above 255. Nothing is lost.
 
 A conversation's ids hold the tools, then each message between BEGIN and END, then the beginning of the answer. So when a
-client appends the answer to the conversation, the next prompt begins with this prompt and this answer: the law on which
-training from chat completions rests.
+client appends the answer to the conversation, the next prompt begins with this prompt and this answer, which training from
+chat completions relies on.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ NAMES = {
 }
 VOCABULARY = IMAGE + 1
 IMAGE_TOKENS = 64
-"""What a picture costs, whatever its size."""
+"""The tokens of a picture of any size."""
 
 Pieces = list[int | bytes]
 
 
 class Prompt(NamedTuple):
-    """What the model reads, and how many tokens it is."""
+    """The model's input and its number of tokens."""
 
     pieces: Pieces
     length: int
@@ -51,7 +51,7 @@ def prompt(body: Mapping[str, Any]) -> Prompt:
 
 
 def answer(reply: Reply, *, ended: bool = True) -> Pieces:
-    """What the model wrote; `ended`: with the mark of the end, which an answer cut by its limit has not."""
+    """The pieces of an answer. ended: with the mark of its end, which an answer cut by its limit lacks."""
     found: Pieces = []
     _said(found, reply.reasoning, reply.content or reply.refusal, [(call.name, call.arguments) for call in reply.calls])
     if ended:
@@ -95,7 +95,7 @@ def _said(found: Pieces, thought: str | None, words: str | None, calls: Sequence
 
 
 def count(pieces: Iterable[int | bytes]) -> int:
-    """How many tokens these are."""
+    """The number of tokens."""
     total = 0
     for piece in pieces:  # a loop, and `type`: this is a third of a long conversation's cost
         total += 1 if type(piece) is int else len(piece)  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ def ids(pieces: Iterable[int | bytes]) -> list[int]:
 
 
 def text(tokens: Iterable[int]) -> str:
-    """What the ids stand for, marks by their names. The inverse of `ids` for everything that was text."""
+    """The text of the ids, with the marks' names. The inverse of `ids` for text."""
     found = bytearray()
     for token in tokens:
         found += token.to_bytes(1, "big") if token < 256 else NAMES[token].encode()
