@@ -1,7 +1,7 @@
-"""Cargo: the files that travel to a container, and those that never do.
+"""Selects the author's files that are uploaded to a container, and excludes private ones.
 
-Nothing here knows a provider. A *tree* is a list of named files of one local folder; nobody's whole folder is
-ever taken: a `.env` beside an app is one careless glob away from lying on somebody else's disk.
+Independent of the provider. A *tree* is a list of named files of one local folder. A whole folder is never taken, because a
+careless glob would upload a `.env` beside an app.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ def _data_file(folder: Path, name: str) -> str:
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise ConfigError(f"The data file {name!r} lies outside {folder}.", hint=hint)
     if path.is_dir():
-        raise ConfigError(f"{name!r} is a folder; whole folders never travel.", hint=hint)
+        raise ConfigError(f"{name!r} is a folder; whole folders are never uploaded.", hint=hint)
     if not path.is_file():
         raise ConfigError(f"There is no data file {path}.", hint=hint)
     behind = os.path.relpath(path.resolve(), folder.resolve())  # of a link, what it leads to

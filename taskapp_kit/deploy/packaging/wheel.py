@@ -78,7 +78,7 @@ def _stored(content: bytes, name: str, cache: Path) -> Path:
     place = cache / hashlib.sha256(content).hexdigest()[:16]
     path = place / name
     _close_to_others(cache.parent, cache, place)
-    place.touch()  # so that nobody takes it for forgotten
+    place.touch()  # so that it is not removed as unused
     if path.is_file() and path.read_bytes() == content:
         return path
     with tempfile.NamedTemporaryFile(dir=place, delete=False) as file:
@@ -104,7 +104,7 @@ def _close_to_others(*folders: Path) -> None:
 
 
 def _forget_old(cache: Path) -> None:
-    """Each edit of a checkout makes another wheel; those that nobody used for a week go."""
+    """Removes wheels that were not used for a week: each edit of a checkout makes a new one."""
     before = time.time() - KEPT_SECONDS
     for folder in cache.iterdir():
         with contextlib.suppress(FileNotFoundError):  # another deploy was quicker

@@ -40,11 +40,11 @@ OTHER_TUNNELS = frozenset(
 )
 """Settings of its own that name a tunnel: it would open that one instead of the one that it is started for."""
 END_SECONDS = 3.0
-"""How long it has to take leave of Cloudflare before it is killed."""
+"""The time that it has to disconnect from Cloudflare before it is killed."""
 
 
 class Cloudflared:
-    """The process. `address` is what it printed, `last_words` what it said last, for a sentence about a failure."""
+    """The cloudflared process. address: as printed. last_words: its last output, for the message of a failure."""
 
     def __init__(self, arguments: Sequence[str], *, secret: Mapping[str, str] | None = None) -> None:
         """arguments: the program's full path first. secret: variables that go to it alone, such as its token.
@@ -54,7 +54,7 @@ class Cloudflared:
         self.address: str | None = None
         self.ended = threading.Event()
         self.exit_status: int | None = None
-        self._has_address = threading.Event()  # an address, or its end
+        self._ready = threading.Event()  # set by an address, or at its end
         self._secret = dict(secret or {})
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._closing = False
@@ -88,7 +88,7 @@ class Cloudflared:
     def wait_for_address(self, seconds: float, leave: threading.Event) -> str | None:
         """The address that it prints; None when it ends, or the time does, or `leave` is set."""
         end = time.monotonic() + seconds
-        while not self._has_address.wait(0.05) and time.monotonic() < end and not leave.is_set():
+        while not self._ready.wait(0.05) and time.monotonic() < end and not leave.is_set():
             pass
         return self.address
 
@@ -126,13 +126,13 @@ class Cloudflared:
             self._listen(output.fileno())
         try:
             self.exit_status = process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:  # nobody can hear it any more
+        except subprocess.TimeoutExpired:  # it cannot be stopped any more
             _kill(process)
             self.exit_status = process.wait()
         if not self._closing and self.address is not None:
             log.error("the tunnel %s ended (cloudflared, exit status %s)", self.address, self.exit_status)
         self.ended.set()
-        self._has_address.set()
+        self._ready.set()
 
     def _listen(self, output: int) -> None:
         """Until it closes its output; reading goes on when the address is known, or it would stand still one day."""
@@ -159,7 +159,7 @@ class Cloudflared:
         found = QUICK_ADDRESS.search(line)
         if found is not None and self.address is None:
             self.address = found[0]
-            self._has_address.set()
+            self._ready.set()
 
 
 def _environment() -> dict[str, str]:
@@ -171,7 +171,7 @@ def _environment() -> dict[str, str]:
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    """To its whole group, as long as it is ours: a number that was waited for may be somebody else's by now."""
+    """Sends a signal to the process group while the process runs: afterwards its id may belong to another process."""
     if process.returncode is None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)

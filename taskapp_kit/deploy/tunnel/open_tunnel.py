@@ -1,7 +1,7 @@
-"""The way in from outside, opened and tried: what `plan.py` chose.
+"""Opens and tests the tunnel that `plan.py` selected.
 
-Whatever is opened is asked for `/health` with the key, through the tunnel, before its address is returned. Nothing
-is created at Cloudflare's or at a backend but what cloudflared itself does.
+`/health` is requested with the key through the tunnel before its address is returned. Nothing is created at Cloudflare or a
+backend except by cloudflared itself.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def open_tunnel(
 def _attempt(
     plan: TunnelPlan, local_url: str, key: str | None, seen: HealthResponse, leave: threading.Event
 ) -> tuple[Tunnel | None, str, str]:
-    """The open tunnel, or what went wrong and what to do about it."""
+    """The open tunnel, or the problem and a hint."""
     # a config file in the home folder would answer in the app's place: its last rule is usually "404"
     arguments = [plan.program, "tunnel", "--no-autoupdate", "--config", os.devnull, "--url", local_url]
     try:

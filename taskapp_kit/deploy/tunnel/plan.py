@@ -1,4 +1,4 @@
-"""Which way a backend elsewhere reaches a task app on this machine. Decides, and opens nothing (`open_tunnel.py` does).
+"""Selects how a remote backend reaches a task app on this machine. `open_tunnel.py` opens the tunnel.
 
 local          no tunnel: the backend runs here
 quick          `cloudflared tunnel --url`: a new public address, no account

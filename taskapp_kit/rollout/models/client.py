@@ -1,7 +1,7 @@
 """HttpModelClient sends chat completions to OpenAI-compatible endpoints; there is one for each process.
 
-What it is made of: where it may call (`net.addresses`), whose key goes along (`credentials`), how many calls a host gets
-at once (`concurrency`), what is asked again (`retry`), how an answer is read (`response`), and what is stored (`cache`).
+Its parts: the address policy (`net.addresses`), keys (`credentials`), the concurrent calls to a host (`concurrency`), retries
+(`retry`), parsing of responses (`response`), and the response cache (`cache`).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("taskapp_kit.policy")
 
 ATTEMPT_SECONDS = 600.0
-"""The longest that one attempt takes; a call that is told more time may then try again."""
+"""The limit on one attempt; a call with more time may then retry."""
 MOST_REMEMBERED = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedEndpoint:
-    """What is known of an address before it is called. own_key: the server's own key for it, if there is one."""
+    """A checked address. own_key: the server's own key for it, if there is one."""
 
     called: ParsedUrl
     own_key: str | None
@@ -51,11 +51,11 @@ class ResolvedEndpoint:
 
 
 class HttpModelClient:
-    """Asks models over HTTP. Its connections are made at the first call, on the loop that runs then.
+    """Calls models over HTTP. Its connections are opened at the first call, on the loop that runs then.
 
-    exposure, settings: of the server. is_door_key: whether a text opens the server's door, where the settings do not hold
-    the keys themselves. model_names: for prices. throttle: to begin with another limit. resolver, clock, sleep, rng: so that
-    a test can hold them.
+    exposure, settings: of the server. is_door_key: whether a text is an API key of this server, where the settings do not
+    contain the keys. model_names: for prices. throttle: the concurrency limits, by default new ones. resolver, clock, sleep,
+    rng: replaceable in tests.
     attempt_seconds: the longest that one attempt may take. Raises ConfigError for `inference_allow` and `inference_keys_for`.
     """
 
@@ -91,8 +91,8 @@ class HttpModelClient:
         return endpoint_of(config, top_level, rules=self.rules, keys=self.keys, cache=cache)
 
     async def chat(self, endpoint: Endpoint, body: dict[str, Json], *, seconds: float) -> ChatReply:
-        """One answer, after as many attempts as fit into `seconds`. Raises ModelFailed."""
-        scalar = body.get("kind") == "reward_model"  # a word for us, not for the endpoint
+        """Requests a completion, with retries for up to `seconds`. Raises ModelFailed."""
+        scalar = body.get("kind") == "reward_model"  # a member for this client, not for the endpoint
         sent = {member: part for member, part in body.items() if member != "kind"} if scalar else body
         read = read_reward_reply if scalar else read_reply
         resolved = self._resolved.get(endpoint.url) or self._resolve(endpoint.url)
@@ -109,7 +109,7 @@ class HttpModelClient:
                 return _without_key(found, key, place)
         try:
             content = orjson.dumps(sent if endpoint.model is None else {"model": endpoint.model, **sent})
-        except TypeError:  # half a surrogate pair, a number beyond 64 bits
+        except TypeError:  # a lone surrogate, or a number beyond 64 bits
             raise _failed(
                 "request_not_json",
                 f"The request for the model at {place} cannot be written as JSON: half a letter or too large a number is in it.",
@@ -136,12 +136,12 @@ class HttpModelClient:
         return reply
 
     async def close(self) -> None:
-        """Lets go of connections. A later call makes new ones."""
+        """Closes connections. A later call opens new ones."""
         connections, self._connections = self._connections, None
         if connections is not None:
             await connections.close()
 
-    # the way
+    # addresses and keys
 
     def _check_key(self, key: str, place: str) -> None:
         if self.keys.opens_the_door(key):
@@ -155,7 +155,7 @@ class HttpModelClient:
         )
 
     def _resolve(self, url: str) -> ResolvedEndpoint:
-        """The way to an address, judged anew and then remembered. Raises ModelFailed."""
+        """Checks an address and caches the result. Raises ModelFailed."""
         try:
             called = read_url(url)
         except NotAnAddress as wrong:
@@ -176,7 +176,7 @@ class HttpModelClient:
     def _open(self) -> ModelConnections:
         loop = asyncio.get_running_loop()
         if self._connections is None or self._loop is not loop:
-            if self._loop is not None:  # who waited on another loop waits no more
+            if self._loop is not None:  # the waiting calls of another loop no longer exist
                 self.throttle = self.throttle.fresh()
             self._connections, self._loop = ModelConnections(self.rules, self._resolver), loop
         return self._connections
@@ -187,20 +187,21 @@ class HttpModelClient:
         self, connections: ModelConnections, host: HostLimiter, resolved: ResolvedEndpoint, content: bytes, key: str | None,
         hung: int, left: float, read: Callable[[int, bytes, float | None], ChatReply],
     ) -> ChatReply:  # fmt: skip
-        """An answer, or AttemptFailed.
+        """Makes one attempt. Raises AttemptFailed.
 
-        hung: attempts of this call that did. left: seconds, waiting for a place included. read: makes it of status and body.
+        hung: the number of attempts of this call that hung. left: seconds, including the wait for a free slot. read: parses
+        status, body and retry_after.
         """
         clock = self._clock
         queued = clock.monotonic()
         try:
             epoch = await host.enter(left)
         except TimeoutError:
-            raise AttemptFailed("out_of_time", "was not asked: no place was free before the time ran out") from None
+            raise AttemptFailed("out_of_time", "was not called: no slot was free before the time ran out") from None
         began = clock.monotonic()
         left -= began - queued
         hang_timeout = host.hang_timeout()
-        # an answer that really takes long has twice the time when it is asked for again
+        # doubled after each hung attempt, so that an answer that is really slow succeeds
         limit = min(left, self._attempt_seconds, left if hang_timeout is None else hang_timeout * 2**hung)
         congested, seconds = False, None
         try:
@@ -223,15 +224,15 @@ class HttpModelClient:
 
 
 def _cost(reply: ChatReply, price: Price | None) -> float | None:
-    """US dollars: by the price of `models.toml`, else as the endpoint counted them (OpenRouter's `usage.cost`)."""
+    """US dollars: by the price of `models.toml`, else as the endpoint reports them (OpenRouter's `usage.cost`)."""
     return price.cost(reply.usage) if price is not None and reply.usage else reply.usage.get("cost")
 
 
 def _without_key(reply: ChatReply, key: str | None, place: str) -> ChatReply:
-    """The reply without the key that the endpoint was sent, also where the model repeats it.
+    """The reply without the key that was sent to the endpoint, in case the model repeats it.
 
-    Token ids spell the key out, and belong to a text that is no longer the model's, so they go with it. A key of fewer
-    than LEAST_HIDDEN letters, such as EMPTY, is a word that a model may say.
+    Token ids would reveal the key and no longer match the text, so they are removed, too. A key of fewer than LEAST_HIDDEN
+    characters, such as EMPTY, is a word that a model may write.
     """
     if key is None or len(key) < LEAST_HIDDEN:
         return reply

@@ -256,7 +256,7 @@ def test_waiting_for_a_place_counts() -> None:
     good, late = running(work)
     assert isinstance(good, ChatReply)
     assert isinstance(late, ModelFailed) and late.failure.boundary == "timeout"
-    assert "no place was free" in late.failure.message
+    assert "no slot was free" in late.failure.message
 
 
 def test_a_cancelled_call_is_gone_at_once() -> None:
