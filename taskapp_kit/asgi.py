@@ -1,4 +1,4 @@
-"""The wiring: the only file that plugs service, store and front entrance together."""
+"""Builds the server of a task app: the only module that connects service, store and HTTP."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def build(
     coordinator: IdempotencyStore | None = None,
     skip_judges: bool = False,
 ) -> FastAPI:
-    """The FastAPI app of a task app. Raises DeclarationError, ConfigError, Unavailable, StoreError.
+    """Return the FastAPI application of a task app. Raises DeclarationError, ConfigError, Unavailable, StoreError.
 
-    settings: from the process environment when absent. store: opened from `settings.store` when absent; nothing is kept
-    when that is absent too (`taskapp serve` has a default of its own). coordinator: where tickets of rollouts are kept
-    that are repeated or fetched later; the store's when absent, else this process's memory. skip_judges: see Service.
+    settings: default: from the process environment. store: default: opened from `settings.store`; without that nothing is
+    stored (`taskapp serve` has a default of its own). coordinator: where idempotency records are stored, of rollouts that
+    are repeated or fetched later; default: the store's, else this process's memory. skip_judges: see Service.
     """
     settings = settings or from_environment()
     if store is None and settings.store not in (None, "none"):
@@ -36,7 +36,7 @@ def build(
         store = open_store(str(settings.store))
     keys = Keys.of(settings)
 
-    def is_door_key(text: str) -> bool:
+    def is_server_key(text: str) -> bool:
         return keys.match((text.encode("utf-8", "replace"),)) is not None
 
     service = Service(
@@ -52,6 +52,6 @@ def build(
         ),
         store=store,
         clock=clock,
-        models=model_access(settings, exposure, clock or SystemClock(), is_door_key=is_door_key),
+        models=model_access(settings, exposure, clock or SystemClock(), is_server_key=is_server_key),
     )
     return create(service, settings, exposure=exposure, coordinator=coordinator)

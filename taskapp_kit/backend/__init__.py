@@ -1,4 +1,4 @@
-"""A job server to talk to: jobs, events, metrics and keys over HTTP, and an engine that drives task apps.
+"""A job server: jobs, events, metrics and keys over HTTP, and an engine that sends rollouts to task apps.
 
-The first engine plays rollouts and updates no weights. Field by field: docs/backend.md.
+The first engine runs rollouts and updates no weights. Field by field: docs/backend.md.
 """

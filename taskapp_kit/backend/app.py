@@ -1,4 +1,4 @@
-"""The backend as one application: store, keys, engine and routes plugged together."""
+"""The backend's ASGI application: connects store, keys, engine and routes."""
 
 from __future__ import annotations
 
@@ -52,24 +52,24 @@ def create_backend(
     engine: Engine | None = None,
     trainers: Mapping[str, str] | None = None,
 ) -> FastAPI:
-    """The application. `app.state.drain(grace_seconds)` lets go of running jobs, which a later backend takes up again.
+    """Return the application. `app.state.drain(grace_seconds)` releases running jobs; a later backend resumes them.
 
-    keys: what opens it. store: a SQLite address or path; `none` and `memory` last as long as the process.
-    environment_api_key: the backend's own key for task apps. local: only this machine reaches it, so it may call task apps
-    at private and loopback addresses, which otherwise `allow` (hosts, networks) has to name. max_jobs: jobs at once.
-    trainers: id to name, besides the default.
+    keys: those that callers may use. store: a SQLite address or path; `none` and `memory` last as long as the process.
+    environment_api_key: the backend's own key for task apps. local: only this machine can reach the backend, so it may call
+    task apps at private and loopback addresses; otherwise only those that `allow` (hosts, networks) names. max_jobs: jobs
+    that run at once. trainers: names by id, besides the default.
 
     Raises ConfigError, StoreError.
     """
     bearer = keys if isinstance(keys, BearerKeys) else BearerKeys(keys)
     addresses = TaskAppAddresses(local=local, allow=allow)
-    place = JobDatabase(store_path(store))
+    database = JobDatabase(store_path(store))
     try:
-        records = JobStore(place)
+        records = JobStore(database)
         bearer.adopt(records.minted(bearer.minted_org))
-        box = _box(place)
+        box = _box(database)
     except BaseException:
-        place.close()
+        database.close()
         raise
     access = TaskAppAccess(records, box, addresses, environment_api_key)
     jobs = Jobs(records, access, engine or RolloutsEngine(), at_once=max_jobs)
@@ -102,17 +102,17 @@ def create_backend(
     app.state.jobs = jobs
 
     async def handle(_: Request, error: Exception) -> Response:
-        return ERRORS.response(error)  # type: ignore[return-value]  # an ASGI application, all that is asked of it
+        return ERRORS.response(error)  # type: ignore[return-value]  # an EncodedResponse is an ASGI application
 
     for kind in (HTTPException, TaskappError):  # any other exception reaches the middleware
         app.add_exception_handler(kind, handle)
     return app
 
 
-def _box(place: JobDatabase) -> SealedKeys | None:
-    """None without PyNaCl: everything but sealed keys works then."""
+def _box(database: JobDatabase) -> SealedKeys | None:
+    """Return None without PyNaCl: everything except sealed keys works then."""
     try:
-        return SealedKeys(None if place.path is None else key_path(place.path))
+        return SealedKeys(None if database.path is None else key_path(database.path))
     except Unavailable as error:
         log.warning("sealed keys cannot be opened: %s", error)
         return None

@@ -1,8 +1,8 @@
-"""The keys of the backend, and whose they are.
+"""The backend's keys, and the organisation of each.
 
-Jobs and environment keys belong to a key's organisation, whose name is derived from the key by a slow hash: the store has
-that name. The key that a local backend makes for itself has the organisation `local`, so that the next backend finds its
-jobs, also when the same key is configured then.
+Jobs and environment keys belong to a key's organisation, whose name is derived from the key by a slow hash and stored.
+The key that a local backend creates for itself has the organisation `local`, so that the next backend finds its jobs, even
+when the same key is then configured.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from taskapp_kit.net.response import Headers
 
 LOCAL = "local"
 ORG = "taskapp_kit.backend.org"
-"""Where the scope holds the caller's organisation."""
+"""Scope key: the caller's organisation."""
 OPEN = frozenset({"/", "/health", "/api/health"})
 CHALLENGE: Headers = [(b"www-authenticate", b'Bearer realm="taskapp backend"')]
 ROUNDS = 50_000
-"""Some 20 ms, once for each key at a start."""
+"""About 20 ms for each key at startup."""
 
 
 def org_of(key: bytes) -> str:
-    """Return the organisation of a key: the same one for every backend."""
+    """Return the organisation of a key; it is the same in every backend."""
     return hashlib.pbkdf2_hmac("sha256", key, b"taskapp backend organisation", ROUNDS).hex()
 
 
 class BearerKeys:
-    """The valid keys. minted: one that this process made. Raises ConfigError for a key that no header can carry."""
+    """The valid keys. minted: one that this process created. Raises ConfigError for a key that no header can carry."""
 
     def __init__(self, keys: Sequence[str], *, minted: str | None = None) -> None:
         self._orgs: dict[bytes, str] = {}
@@ -55,13 +55,13 @@ class BearerKeys:
         return f"BearerKeys({len(self._orgs)})"
 
     def adopt(self, minted: Collection[str]) -> None:
-        """Give `local` to the keys whose organisation an earlier backend of this store had made."""
+        """Assign `local` to keys that an earlier backend of this store created."""
         self._orgs = {digest: LOCAL if org in minted else org for digest, org in self._orgs.items()}
 
     def org(self, candidates: Sequence[bytes]) -> str | None:
-        """Return whose key the candidates hold; None for an unknown key, and for keys of several callers.
+        """Return the organisation of the candidates; None for an unknown key, and for keys of several organisations.
 
-        Every pair is compared, in constant time.
+        Compares every pair in constant time.
         """
         found: set[str] = set()
         for candidate in candidates:
@@ -73,7 +73,7 @@ class BearerKeys:
 
 
 def authenticator(keys: BearerKeys) -> Callable[[Scope], RequestRefused | None]:
-    """Return the check of `ApiKeyMiddleware`: why a request is refused, or None, the caller's organisation in the scope."""
+    """Return the check for `ApiKeyMiddleware`. It returns the refusal, or stores the organisation in the scope."""
 
     def authenticate(scope: Scope) -> RequestRefused | None:
         try:
@@ -94,5 +94,5 @@ def authenticator(keys: BearerKeys) -> Callable[[Scope], RequestRefused | None]:
 
 
 def is_open(scope: Scope) -> bool:
-    """Return whether a request needs no key; where it has a valid one, the caller is known all the same."""
+    """Return whether a request needs no key. If it has a valid one, its organisation is still set."""
     return scope["path"] in OPEN and scope["method"] in ("GET", "HEAD")

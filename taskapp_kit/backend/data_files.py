@@ -1,4 +1,4 @@
-"""Where a backend keeps its jobs: the database, and beside it the lock that says whose it is, and the private key."""
+"""The backend's files: the database, its lock, which prevents use by two backends, and the private key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KNOWN = "sqlite:///PATH, a bare PATH, memory, none"
 
 
 def store_path(url: str) -> Path | None:
-    """The SQLite file that the address names; None for `memory` and `none`, which last as long as the process.
+    """Return the SQLite file of an address; None for `memory` and `none`, which last as long as the process.
 
     Raises ConfigError, which never repeats the address: it may hold a password.
     """
@@ -35,7 +35,7 @@ def store_path(url: str) -> Path | None:
     if not separator:
         return Path(url).expanduser()
     if scheme.lower() != "sqlite":
-        raise ConfigError("The backend keeps its jobs in a SQLite file.", hint=f"Give one of: {KNOWN}.")
+        raise ConfigError("The backend stores its jobs in a SQLite file.", hint=f"Give one of: {KNOWN}.")
     if rest in ("", "/", "/:memory:"):
         return None
     if not rest.startswith("/") or "?" in rest:
@@ -47,23 +47,23 @@ def store_path(url: str) -> Path | None:
 
 
 def key_path(store: Path) -> Path:
-    """The private key's file beside this store."""
+    """Return the path of the private key that belongs to this store."""
     return store.with_name(store.name + ".key")
 
 
 class JobDatabase:
-    """An open database that no other backend has. path: None keeps all in memory.
+    """An open database with an exclusive lock. path: None for a database in memory.
 
-    Raises StoreError when it cannot be opened, or another backend has it: two would both play its jobs. The lock goes
-    with the process, also when that is killed.
+    Raises StoreError when it cannot be opened, or another backend uses it: both would run its jobs. The lock ends with the
+    process, even if that is killed.
 
-    Writes have one thread, and reads another one, so that many who look do not hold up the jobs.
+    Writes and reads have one thread each, so that many readers do not delay the jobs.
     """
 
     def __init__(self, path: Path | None) -> None:
         self.path = None if path is None else path.resolve()
         self._lock = -1
-        self.database = Database(self.path, BUSY_SECONDS)  # makes the directories, too
+        self.database = Database(self.path, BUSY_SECONDS)  # creates the directories, too
         try:
             if self.path is not None:
                 self._lock = _locked(self.path)
@@ -74,7 +74,7 @@ class JobDatabase:
         self._closed = False
 
     async def transact(self, work: Callable[[Connection], T], *, writes: bool) -> T:
-        """`work` in a transaction. It is done even when the caller is cancelled meanwhile. Raises as `transact_now`."""
+        """Run `work` in a transaction, also to its end if the caller is cancelled. Raises as `transact_now`."""
         if self._closed:
             raise StoreError("The backend's store is closed.", hint="Start the backend again.")
         loop = asyncio.get_running_loop()
@@ -83,7 +83,7 @@ class JobDatabase:
         )
 
     def transact_now(self, work: Callable[[Connection], T], *, writes: bool) -> T:
-        """The same on this thread. Raises StoreError, and what `work` raises of this kit's own, all undone then."""
+        """Run it on this thread. Raises StoreError and the kit's own errors from `work`, after a rollback."""
         database = self.database
         try:
             database.same_file()
@@ -98,7 +98,7 @@ class JobDatabase:
             raise explain(fault, database.place, "write" if writes else "read") from fault
 
     def close(self) -> None:
-        """Writes what waits, closes the database and lets go of it. A second call does nothing."""
+        """Finish waiting writes, close the database and release its lock. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -120,7 +120,7 @@ def _locked(store: Path) -> int:
     except OSError:
         os.close(descriptor)
         raise StoreError(
-            f"Another backend works on the jobs in {store}.",
+            f"Another backend uses the job store {store}.",
             hint="Stop it, or give this one a --store of its own.",
         ) from None
     return descriptor

@@ -1,8 +1,8 @@
-"""What an engine is: it gets a job, a task app and a ledger, and plays until the job is done.
+"""The interface of an engine: it gets a job, a task app and a ledger, and runs the job to its end.
 
-An engine keeps nothing in itself that matters. All that it has done stands in the ledger, and `Ledger.tell` writes events,
-metric points and the engine's own state in one transaction: a backend that was killed gives the same state to the next
-run, which goes on from there, and no event is told twice or missing.
+All progress is in the ledger, none in the engine: `Ledger.report` writes events, metric points and the engine's state in
+one transaction. A backend that was killed passes that state to the next run, which continues from there, and no event is
+duplicated or missing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 
 REPEATED = "repeated_rollout"
-"""The code of a rollout whose answer has the `rollout_id` of another rollout of the job."""
+"""The code of a rollout whose response has the `rollout_id` of another rollout of the job."""
 
 Level = Literal["info", "warning", "error"]
 Phase = Literal["train", "eval"]
@@ -23,9 +23,9 @@ Phase = Literal["train", "eval"]
 
 @dataclass(frozen=True, slots=True)
 class JobDocument:
-    """What was asked for, read and checked.
+    """A validated job request.
 
-    config: the RL config, as its TOML had it. model: the name that the job gives its model, "" for none. trainer:
+    config: the RL config, as parsed from TOML. model: the name that the job gives its model, "" for none. trainer:
     settings of the second form of a job (`batch_size`, `group_size`).
     """
 
@@ -39,7 +39,7 @@ class JobDocument:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something to tell. type: `rl.train.step` and the like; message: one sentence for a person; data: JSON."""
+    """An event of a job. type: such as `rl.train.step`. message: one sentence for people. data: JSON."""
 
     type: str
     message: str
@@ -49,7 +49,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """One number of a curve. step: the iteration, from 1."""
+    """One point of a metric. step: the iteration, from 1."""
 
     name: str
     value: float
@@ -60,9 +60,9 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class RolloutOutcome:
-    """A rollout that is over. Exactly one of its kinds: scored, unscored (reward None), failed (boundary or code says how).
+    """The result of a rollout: scored, unscored (reward None), or failed (with a boundary or a code).
 
-    iteration: from 1. place: the number of its group (train) or instance (eval), from 0. seconds: until it was answered.
+    iteration: from 1. place: index of its group (train) or instance (eval), from 0. seconds: duration until its response.
     """
 
     phase: Phase
@@ -80,12 +80,12 @@ class RolloutOutcome:
 
     @property
     def failed(self) -> bool:
-        """Whether it has no result at all; its reward is None then, and in no mean."""
+        """Whether it has no result: its reward is None and counts in no mean."""
         return self.status == "failed"
 
 
 def repeated(rollout: RolloutOutcome, phase: str, iteration: int, place: int, sample: int) -> RolloutOutcome:
-    """The rollout as failed: the one at this place of the job was answered with the same `rollout_id` before."""
+    """Return the rollout as failed: the one at this index was answered with the same `rollout_id` before."""
     return replace(
         rollout,
         status="failed",
@@ -98,7 +98,7 @@ def repeated(rollout: RolloutOutcome, phase: str, iteration: int, place: int, sa
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """How a job that succeeded ended. final_reward: None when it is undefined."""
+    """The end of a job that succeeded. final_reward: None when it is undefined."""
 
     final_reward: float | None
     metrics: Mapping[str, float | None] = field(default_factory=dict)
@@ -106,9 +106,9 @@ class JobOutcome:
 
 
 class Ledger(Protocol):
-    """Where an engine reports. Each call is on disk when it returns. Raises StoreError; what is no JSON, ValueError."""
+    """Stores an engine's progress, durably when a call returns. Raises StoreError; ValueError for data that is not JSON."""
 
-    async def tell(
+    async def report(
         self,
         *events: Event,
         points: Sequence[CurvePoint] = (),
@@ -116,56 +116,56 @@ class Ledger(Protocol):
         metrics: Mapping[str, float | None] | None = None,
         total: int | None = None,
     ) -> None:
-        """All of it in one transaction.
+        """Store all of it in one transaction.
 
-        state: what `Engine.run` is given when it is called again; metrics: the latest numbers of the job's status;
-        total: rollouts that the job will have played.
+        state: passed to `Engine.run` when the job is resumed. metrics: latest numbers of the job's status. total: number
+        of rollouts that the job will run.
         """
         ...
 
-    async def told(self, *types: str, last: int) -> list[Mapping[str, Any]]:
-        """The data of the last events of these types, in order."""
+    async def last_data(self, *types: str, last: int) -> list[Mapping[str, Any]]:
+        """Return the data of the last events of these types, in order."""
         ...
 
-    async def keep(self, rollout: RolloutOutcome) -> RolloutOutcome:
-        """Stores a rollout that is over; a second one for the same place is dropped. Returns it as it counts.
+    async def store(self, rollout: RolloutOutcome) -> RolloutOutcome:
+        """Store a finished rollout unless one is stored at the same place already. Returns it as it counts.
 
-        It failed (REPEATED) where another rollout of the job was answered with the same `rollout_id`.
+        It counts as failed (REPEATED) where another rollout of the job has the same `rollout_id`.
         """
         ...
 
-    async def played(self, phase: Phase, iteration: int) -> list[RolloutOutcome]:
-        """The rollouts of this phase and iteration that are over, also those of an earlier run, by place and sample."""
+    async def stored(self, phase: Phase, iteration: int) -> list[RolloutOutcome]:
+        """Return the finished rollouts of a phase and iteration, of earlier runs, too, by place and sample."""
         ...
 
 
 class Engine(Protocol):
-    """Plays a job.
+    """Runs a job.
 
-    name: stands in every status. updates_weights: whether a model is changed at all.
+    name: part of every status. updates_weights: whether a model is changed at all.
     """
 
     name: str
     updates_weights: bool
 
     def problems(self, job: JobDocument) -> list[str]:
-        """What this engine cannot do of the job, one sentence each; a job with problems is refused."""
+        """Return what this engine does not support, one sentence each; a job with problems is refused."""
         ...
 
     async def missing(self, job: JobDocument, task_app: OpenedTaskApp) -> list[str]:
-        """What the job asks for and the task app does not have, one sentence each; a job that lacks something is refused.
+        """Return what the job needs and the task app does not have, one sentence each; such a job is refused.
 
-        Asked when a job is submitted, and once more before its first `run`. Raises TaskAppError when the task app cannot
-        be asked, which is no reason to refuse.
+        Called when a job is submitted, and again before its first `run`. Raises TaskAppError when the task app does not
+        answer, which is no reason to refuse.
         """
         ...
 
     async def run(
         self, job: JobDocument, task_app: OpenedTaskApp, ledger: Ledger, state: Mapping[str, Any]
     ) -> JobOutcome:
-        """Plays the job from `state` (empty at first) to its end. What the task app says is kept `task_app.cleaned` only.
+        """Run the job from `state` (empty at first) to its end. Texts of the task app are only stored `cleaned`.
 
-        Cancelled, it lets go within seconds and writes nothing more: whether the job is over then, or goes on when the
-        backend starts again, is not its business. Raises JobError with a sentence for the job's `error`.
+        When cancelled, it stops within seconds and writes nothing more; its caller decides whether the job is over or
+        will be resumed at the next start. Raises JobError with a sentence for the job's `error`.
         """
         ...

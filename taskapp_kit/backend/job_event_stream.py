@@ -1,10 +1,10 @@
-"""A job's events as server-sent events: the stored ones, then each as it happens, to the end of the job.
+"""A job's events as server-sent events: first the stored ones, then new ones as they occur, until the job ends.
 
     id: 3
     event: rl.train.step
     data: {"seq":3,"type":"rl.train.step",…}
 
-A client whose stream was cut continues it with `Last-Event-ID`, or with `since_seq`.
+A client whose stream was cut resumes it with `Last-Event-ID` or `since_seq`.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ PAGE = 500
 
 
 async def frames(jobs: Jobs, job_id: str, since_seq: int) -> AsyncGenerator[list[bytes], None]:
-    """The frames after event `since_seq`, page by page. Ends with the job, or when the backend stops."""
+    """Yield the frames after event `since_seq`, page by page, until the job or the backend ends."""
 
     async def read(since: int) -> Page:
         over, page = await jobs.records.followed(job_id, since_seq=since, limit=PAGE)
         return over, [_frame(job_id, event) for event in page]
 
     last = max(since_seq, 0)
-    yield [ALIVE]  # a proxy may pass on the head with the first bytes only
+    yield [ALIVE]  # a proxy may hold back the headers until the first bytes of the body
     while True:
         notifier = jobs.notifiers.of(job_id)
         stopping = jobs.stopping
-        over, page = await notifier.look(last, read)
-        last += len(page)  # events have no gaps
+        over, page = await notifier.read_shared(last, read)
+        last += len(page)  # event numbers have no gaps
         if page:
             yield page
         if len(page) == PAGE:

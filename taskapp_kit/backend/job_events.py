@@ -1,4 +1,4 @@
-"""What the rollouts engine tells: events, points, numbers. Each event says that no weights are updated."""
+"""The events, points and metrics of the rollouts engine. Each event says that no weights are updated."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ NAME = "rollouts"
 NOTE = "The engine `rollouts` plays and scores; no weights are updated."
 
 
-def facts(**told: Any) -> dict[str, Any]:
-    """The data of an event, which says each time what the engine is."""
-    return {**told, "engine": NAME, "updates_weights": False}
+def facts(**data: Any) -> dict[str, Any]:
+    """Return the data of an event, with the engine's name and whether it updates weights."""
+    return {**data, "engine": NAME, "updates_weights": False}
 
 
 def begun(plan: JobPlan, player: str) -> Event:
-    """The job begins. player: the policy's name."""
+    """Return the event for the start of a job. player: the policy's name."""
     return Event(
         "rl.train.started",
         f"{plan.total} rollouts in {counted(plan.iterations, 'iteration')} of {counted(plan.groups, 'group')} of "
@@ -38,7 +38,7 @@ def begun(plan: JobPlan, player: str) -> Event:
 
 
 def over(unit: Unit, plan: JobPlan, found: Summary, seconds: float) -> Event:
-    """A unit is over."""
+    """Return the event for the end of a unit."""
     what = "Evaluation after iteration" if unit.phase == "eval" else "Iteration"
     return Event(
         "rl.train.step" if unit.phase == "train" else "rl.eval.summary",
@@ -64,7 +64,7 @@ def over(unit: Unit, plan: JobPlan, found: Summary, seconds: float) -> Event:
 
 
 def metrics(unit: Unit, found: Summary, before: Mapping[str, float | None]) -> dict[str, float | None]:
-    """The job's latest numbers; failed and undefined are of all rollouts until now."""
+    """Return the job's latest numbers; failed and undefined count all rollouts so far."""
     made = {**before, **_metrics(unit, found)}
     for name in ("failed", "undefined"):
         made[name] = (before.get(name) or 0) + getattr(found, name)
@@ -83,7 +83,7 @@ def _metrics(unit: Unit, found: Summary) -> dict[str, float | None]:
 
 
 def points(unit: Unit, found: Summary, seconds: float) -> list[CurvePoint]:
-    """The numbers of a unit; what is undefined is no point."""
+    """Return the points of a unit; undefined numbers are left out."""
     prefix = "eval_" if unit.phase == "eval" else ""
     values: dict[str, float | None] = {
         "reward": found.mean,
@@ -103,6 +103,6 @@ def points(unit: Unit, found: Summary, seconds: float) -> list[CurvePoint]:
 
 
 def listed(unit: Mapping[str, Any]) -> dict[str, Any]:
-    """A unit, as the results list it."""
+    """Return a unit as the results list it."""
     names = ("iteration", "reward", "reward_stderr", "rollouts", "undefined", "failed", "seconds")
     return {name: unit[name] for name in names}

@@ -1,4 +1,4 @@
-"""Jobs, events and points as they go over the wire."""
+"""Jobs, events and points in the form of responses."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ PHASES = {
     "rl.job.failed": "failed",
     "rl.job.cancelled": "cancelled",
 }
-"""The events that a timeline is made of, and what it calls them."""
+"""The events of a timeline, with their phases."""
 
 
 def moment(seconds: float) -> str:
-    """ISO 8601 in UTC, to the millisecond."""
+    """Return ISO 8601 in UTC, with milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def job_view(job: JobRow, *, updates_weights: bool = False) -> dict[str, Any]:
-    """The status of a job."""
+    """Return the status of a job."""
     return {
         "job_id": job.job_id,
         "id": job.job_id,
@@ -47,31 +47,31 @@ def job_view(job: JobRow, *, updates_weights: bool = False) -> dict[str, Any]:
     }
 
 
-def event_view(job_id: str, told: JobEventRow) -> dict[str, Any]:
-    """An event. seq: from 1 within its job, without gaps."""
-    event = told.event
+def event_view(job_id: str, row: JobEventRow) -> dict[str, Any]:
+    """Return an event. seq: from 1 within its job, without gaps."""
+    event = row.event
     return {
-        "seq": told.seq,
+        "seq": row.seq,
         "type": event.type,
         "message": event.message,
         "level": event.level,
         "data": dict(event.data),
         "job_id": job_id,
-        "created_at": moment(told.created_at),
+        "created_at": moment(row.created_at),
     }
 
 
 def events_view(job_id: str, events: Sequence[JobEventRow], since_seq: int) -> dict[str, Any]:
-    """A page of events. last_seq: what to ask for next, as `since_seq`."""
+    """Return a page of events. last_seq: the `since_seq` of the next request."""
     return {
-        "events": [event_view(job_id, told) for told in events],
+        "events": [event_view(job_id, row) for row in events],
         "last_seq": events[-1].seq if events else since_seq,
     }
 
 
-def point_view(job_id: str, drawn: CurvePointRow) -> dict[str, Any]:
-    """A number of a curve."""
-    point = drawn.point
+def point_view(job_id: str, row: CurvePointRow) -> dict[str, Any]:
+    """Return a point of a metric."""
+    point = row.point
     return {
         "name": point.name,
         "value": point.value,
@@ -79,15 +79,14 @@ def point_view(job_id: str, drawn: CurvePointRow) -> dict[str, Any]:
         "phase": point.phase,
         "epoch": point.epoch,
         "job_id": job_id,
-        "created_at": moment(drawn.created_at),
+        "created_at": moment(row.created_at),
     }
 
 
 def timeline_view(job_id: str, events: Sequence[JobEventRow]) -> dict[str, Any]:
-    """The phases that the job went through."""
+    """Return the phases of the job so far."""
     return {
         "events": [
-            {"phase": PHASES[told.event.type], "created_at": moment(told.created_at), "job_id": job_id}
-            for told in events
+            {"phase": PHASES[row.event.type], "created_at": moment(row.created_at), "job_id": job_id} for row in events
         ]
     }

@@ -1,4 +1,4 @@
-"""The life of jobs: queued, running, over; taken up again after a restart, cancelled, left resumable at a stop."""
+"""The lifecycle of jobs: queued, running, over; resumed after a restart, cancelled, left resumable at shutdown."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ from taskapp_kit.errors import (
 log = logging.getLogger("taskapp_kit.backend")
 
 MAX_WAITING = 1000
-"""Of one organisation."""
-LETTING_GO_SECONDS = 10.0
-"""How long an engine may take to let go of a job."""
+"""Jobs of one organisation that may wait."""
+CANCEL_SECONDS = 10.0
+"""How long an engine may take to end a job that was cancelled."""
 STORE_SECONDS = 10.0
-"""After so long a job whose store failed is taken up again."""
+"""Delay before a job whose store failed is resumed."""
 CHECK_SECONDS = 10.0
-"""How long a submission waits for the task app to say what it has."""
-STARTING_SECONDS = 30.0
-"""How long the task app of a job that is taken up again is waited for."""
+"""How long a submission waits for the task app's description."""
+START_SECONDS = 30.0
+"""How long a job that is resumed waits for its task app."""
 
 
 def new_job_id() -> str:
-    """`rl_` and 16 hexadecimal digits."""
+    """Return `rl_` and 16 hexadecimal digits."""
     return "rl_" + secrets.token_hex(8)
 
 
 class Jobs:
     """All jobs of a backend. Use it on one event loop: `start`, then `drain` or `close`.
 
-    at_once: jobs that run at the same time; the others wait their turn, which comes to the key that has the fewest
-    running jobs, and for that key in the order of submission. most_waiting: jobs of one key that are not over.
+    at_once: jobs that run at the same time. Next comes the key with the fewest running jobs, and of its jobs the one
+    submitted first. max_waiting: jobs of one key that are not over.
     """
 
     def __init__(
@@ -62,27 +62,27 @@ class Jobs:
         engine: Engine,
         *,
         at_once: int = 4,
-        most_waiting: int = MAX_WAITING,
+        max_waiting: int = MAX_WAITING,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.records = records
         self.engine = engine
         self._access = access
         self._at_once = at_once
-        self.most_waiting = most_waiting
+        self.max_waiting = max_waiting
         self.check_seconds = CHECK_SECONDS
         self._now = now
         self._queue: list[tuple[str, str]] = []
-        """(organisation, job) of those that wait."""
+        """(organisation, job id) of waiting jobs."""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._busy: Counter[str] = Counter()
-        """How many jobs of each organisation run."""
+        """The number of running jobs of each organisation."""
         self.notifiers = Notifiers()
         self._cancelling: set[str] = set()
         self.stopping = False
 
     async def start(self) -> None:
-        """Takes up what an earlier process left: its running jobs go on, those that were to be cancelled end."""
+        """Continue after an earlier process: resume its running jobs, end those whose cancellation was requested."""
         for job in await self.records.unfinished():
             if job.cancelling:
                 await self._end(job.job_id, CANCELLED, _cancelled())
@@ -99,10 +99,10 @@ class Jobs:
         self._fill()
 
     async def submit(self, org: str, document: JobDocument, *, fingerprint: str, idempotency_key: str | None) -> JobRow:
-        """Stores a job and puts it into the queue; returns the job of an earlier request with the same key and body.
+        """Store a job and queue it; return the job of an earlier request with the same key and body.
 
-        Of the key only a hash is stored: a caller may send anything there. Raises IdempotencyKeyReused, Saturated,
-        StoreError; JobConfigError, RequestError where its task app does not have what it asks for.
+        Only a hash of the idempotency key is stored: callers may send anything there. Raises IdempotencyKeyReused,
+        Saturated, StoreError; JobConfigError, RequestError where its task app does not have what it needs.
         """
         if idempotency_key is not None:
             idempotency_key = hashlib.sha256(f"{org} {idempotency_key}".encode()).hexdigest()
@@ -134,7 +134,7 @@ class Jobs:
         facts = {"engine": self.engine.name, "updates_weights": self.engine.updates_weights}
         note = "" if self.engine.updates_weights else " It updates no weights."
         created = Event("rl.job.created", f"The job is queued for the engine `{self.engine.name}`.{note}", data=facts)
-        known = await self.records.add(job, asdict(document), created, most=self.most_waiting)
+        known = await self.records.add(job, asdict(document), created, most=self.max_waiting)
         if known is None:
             log.info("job created job_id=%s", job.job_id)
             self._queue.append((org, job.job_id))
@@ -143,14 +143,14 @@ class Jobs:
         if known.fingerprint != fingerprint:
             raise IdempotencyKeyReused(
                 "This Idempotency-Key was used with another job.",
-                hint="Send the very same body to have the same job again, or give each job a key of its own.",
+                hint="Send an identical body to get the same job again, or give each job its own key.",
             )
         return known
 
     async def _check(self, org: str, document: JobDocument) -> None:
-        """Asks the task app whether it has what the job asks for. Raises JobConfigError, RequestError.
+        """Check that the task app has what the job needs. Raises JobConfigError, RequestError.
 
-        One that cannot be asked within `check_seconds` may be starting: it is asked when the job begins.
+        A task app that does not answer within `check_seconds` may be starting: it is checked when the job begins.
         """
         missing: list[str] = []
         with contextlib.suppress(TaskAppError, ConfigError, TimeoutError):
@@ -162,7 +162,7 @@ class Jobs:
         _refuse(missing)
 
     async def cancel(self, job: JobRow) -> None:
-        """Ends the job, and its rollouts; one that is over stays as it is. Waits until the engine has let go."""
+        """End a job and its rollouts; nothing happens when it is over. Waits until the engine has stopped."""
         if job.ended:
             return
         await self.records.write(job.job_id, cancelling=True)
@@ -174,13 +174,13 @@ class Jobs:
             self._cancelling.discard(job.job_id)
             return
         task.cancel()
-        await asyncio.wait([task], timeout=LETTING_GO_SECONDS)
-        if task.done():  # cancelled before its first step, it could not say so itself
+        await asyncio.wait([task], timeout=CANCEL_SECONDS)
+        if task.done():  # cancelled before its first step, so it could not store its end itself
             await self._end(job.job_id, CANCELLED, _cancelled())
             self._cancelling.discard(job.job_id)
 
     async def drain(self) -> None:
-        """Lets go of running jobs: they stay `running` in the store, and go on when the backend starts again."""
+        """Stop running jobs: they stay `running` in the store, and are resumed when the backend starts again."""
         self.stopping = True
         self._queue.clear()
         tasks = list(self._running.values())
@@ -188,17 +188,17 @@ class Jobs:
             task.cancel()
         if tasks:
             log.info("stopping; %d running jobs go on when the backend starts again", len(tasks))
-            await asyncio.wait(tasks, timeout=LETTING_GO_SECONDS)
-        self.notifiers.ring_all()
+            await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
+        self.notifiers.notify_all()
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many jobs run and wait in this process."""
+        """Return how many jobs run and wait in this process."""
         return {"running": len(self._running), "queued": len(self._queue)}
 
     def _fill(self) -> None:
         while self._queue and len(self._running) < self._at_once and not self.stopping:
-            first = min(range(len(self._queue)), key=lambda place: (self._busy[self._queue[place][0]], place))
+            first = min(range(len(self._queue)), key=lambda index: (self._busy[self._queue[index][0]], index))
             org, job_id = self._queue.pop(first)
             task = asyncio.create_task(self._run(job_id), name=f"taskapp-job-{job_id}")
             self._running[job_id] = task
@@ -207,7 +207,7 @@ class Jobs:
             def over(done: asyncio.Task[None], org: str = org, job_id: str = job_id) -> None:
                 self._running.pop(job_id, None)
                 self._busy[org] -= 1
-                self._busy += Counter()  # forgets those that have none
+                self._busy += Counter()  # drops organisations without running jobs
                 if not done.cancelled() and (fault := done.exception()) is not None:
                     log.error("job left as it is job_id=%s", job_id, exc_info=fault)
                 self._fill()
@@ -215,12 +215,12 @@ class Jobs:
             task.add_done_callback(over)
 
     async def _run(self, job_id: str) -> None:
-        """One job, to its end or until somebody cancels this task."""
+        """Run one job until it ends or this task is cancelled."""
         try:
             while True:
                 try:
                     return await self._to_its_end(job_id)
-                except StoreError as error:  # what cannot be kept cannot be said either
+                except StoreError as error:  # without the store, its end cannot be recorded either
                     log.error("job stands still job_id=%s seconds=%g: %s", job_id, STORE_SECONDS, error)
                 await asyncio.sleep(STORE_SECONDS)
         except asyncio.CancelledError:
@@ -231,7 +231,7 @@ class Jobs:
             self._cancelling.discard(job_id)
 
     async def _to_its_end(self, job_id: str) -> None:
-        """Raises StoreError: the job stands as it was kept last, and may be taken up again from there."""
+        """Run the job. Raises StoreError: the job stays as it was last stored, and may be resumed from there."""
         try:
             outcome = await self._play(job_id)
         except StoreError:
@@ -252,9 +252,9 @@ class Jobs:
             return None
         if job.status == QUEUED:
             await self.records.write(job_id, status=RUNNING)
-            self.notifiers.ring(job_id)
-        kept, state = await self.records.work(job_id)
-        document = JobDocument(**kept)
+            self.notifiers.notify(job_id)
+        request, state = await self.records.work(job_id)
+        document = JobDocument(**request)
         client = await self._client(job, document)
         try:
             if not state:
@@ -267,8 +267,8 @@ class Jobs:
             await client.aclose()
 
     async def _client(self, job: JobRow, document: JobDocument) -> OpenedTaskApp:
-        """Where a job is taken up again, its task app may be starting, too: it gets some time."""
-        until = time.monotonic() + (STARTING_SECONDS if job.status == RUNNING else 0.0)
+        """Return the job's task app. When a job is resumed, its task app may be starting too: wait some time."""
+        until = time.monotonic() + (START_SECONDS if job.status == RUNNING else 0.0)
         while True:
             try:
                 return await self._access.client(job.org, document.task_app_url)
@@ -300,10 +300,10 @@ class Jobs:
         return {**facts, "engine": self.engine.name, "updates_weights": self.engine.updates_weights}
 
     async def _end(self, job_id: str, status: str, event: Event, **columns: Any) -> None:
-        """Once only: what is over stays as it is."""
+        """End a job once; one that is over is not changed."""
         if await self.records.write(job_id, event, status=status, **columns):
             log.info("job over job_id=%s status=%s", job_id, status)
-        self.notifiers.ring(job_id)
+        self.notifiers.notify(job_id)
 
 
 class _JobLedger:
@@ -313,7 +313,7 @@ class _JobLedger:
         self._jobs = jobs
         self._job_id = job_id
 
-    async def tell(
+    async def report(
         self,
         *events: Event,
         points: Sequence[CurvePoint] = (),
@@ -323,20 +323,20 @@ class _JobLedger:
     ) -> None:
         more: dict[str, Any] = {} if total is None else {"total": total}
         await self._jobs.records.write(self._job_id, *events, points=points, state=state, metrics=metrics, **more)
-        self._jobs.notifiers.ring(self._job_id)
+        self._jobs.notifiers.notify(self._job_id)
 
-    async def told(self, *types: str, last: int) -> list[Mapping[str, Any]]:
-        return [told.event.data for told in await self._jobs.records.last_events(self._job_id, types, last)]
+    async def last_data(self, *types: str, last: int) -> list[Mapping[str, Any]]:
+        return [row.event.data for row in await self._jobs.records.last_events(self._job_id, types, last)]
 
-    async def keep(self, rollout: RolloutOutcome) -> RolloutOutcome:
-        return await self._jobs.records.keep(self._job_id, rollout)
+    async def store(self, rollout: RolloutOutcome) -> RolloutOutcome:
+        return await self._jobs.records.store(self._job_id, rollout)
 
-    async def played(self, phase: Phase, iteration: int) -> list[RolloutOutcome]:
-        return await self._jobs.records.played(self._job_id, phase, iteration)
+    async def stored(self, phase: Phase, iteration: int) -> list[RolloutOutcome]:
+        return await self._jobs.records.stored(self._job_id, phase, iteration)
 
 
 def _refuse(missing: Sequence[str]) -> None:
-    """Raises JobConfigError with these sentences, if there are any."""
+    """Raise JobConfigError with these sentences, if there are any."""
     if missing:
         raise JobConfigError("The task app does not have what the job asks for:", problems=tuple(missing))
 

@@ -1,4 +1,4 @@
-"""Notifiers: who follows a job waits for its next one, and all who followed it from the same event on look once, together."""
+"""Wakes the followers of a job at its next event; those that continue after the same event share one read of the store."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from weakref import WeakValueDictionary
 
 Page = tuple[bool, list[bytes]]
 """Whether the job is over, and the frames of a page of its events."""
-KEPT = 50
-"""A longer page is read anew by each who asks: it belongs to one who comes late."""
+MAX_SHARED_FRAMES = 50
+"""A longer page is read anew by each follower: it belongs to one that is far behind."""
 
 
 class Notifier:
-    """Notifies once. Hold a reference while you wait: only a weak one is stored here."""
+    """Notifies once. Hold a reference while waiting: Notifiers has only a weak one."""
 
     def __init__(self) -> None:
-        self._rung = asyncio.Event()
-        self._looks: dict[int, asyncio.Task[Page]] = {}
+        self._notified = asyncio.Event()
+        self._reads: dict[int, asyncio.Task[Page]] = {}
 
     async def wait(self) -> None:
-        """Until it rings."""
-        await self._rung.wait()
+        """Wait for the notification."""
+        await self._notified.wait()
 
-    def ring(self) -> None:
-        """Ends every wait."""
-        self._rung.set()
+    def notify(self) -> None:
+        """Wake every waiting follower."""
+        self._notified.set()
 
-    async def look(self, since_seq: int, read: Callable[[int], Awaitable[Page]]) -> Page:
-        """What `read(since_seq)` gives. Nothing changes until a notification, so one reading does for all."""
-        known = self._looks.get(since_seq)
+    async def read_shared(self, since_seq: int, read: Callable[[int], Awaitable[Page]]) -> Page:
+        """Return `read(since_seq)`; concurrent calls share one read, since nothing changes until a notification."""
+        known = self._reads.get(since_seq)
         if known is None:
-            known = self._looks[since_seq] = asyncio.ensure_future(_done(read(since_seq)))
+            known = self._reads[since_seq] = asyncio.ensure_future(_done(read(since_seq)))
 
-            def over(done: asyncio.Task[Page]) -> None:
-                if done.cancelled() or done.exception() is not None or len(done.result()[1]) > KEPT:
-                    self._looks.pop(since_seq, None)
+            def forget_if_unshared(done: asyncio.Task[Page]) -> None:
+                if done.cancelled() or done.exception() is not None or len(done.result()[1]) > MAX_SHARED_FRAMES:
+                    self._reads.pop(since_seq, None)
 
-            known.add_done_callback(over)
-        return await asyncio.shield(known)  # one who leaves does not take it away from the others
+            known.add_done_callback(forget_if_unshared)
+        return await asyncio.shield(known)  # a follower that leaves must not cancel the read of the others
 
 
 async def _done(reading: Awaitable[Page]) -> Page:
@@ -55,16 +55,16 @@ class Notifiers:
         return len(self._notifiers)
 
     def of(self, job_id: str) -> Notifier:
-        """Rings at the next thing that happens to the job. Take it before you look, then wait."""
+        """Return the notifier of the job's next event. Take it before reading the store, then wait."""
         return self._notifiers.setdefault(job_id, Notifier())
 
-    def ring(self, job_id: str) -> None:
-        """Something happened to the job, and is on disk."""
+    def notify(self, job_id: str) -> None:
+        """Wake the job's followers, after an event was stored."""
         notifier = self._notifiers.pop(job_id, None)
         if notifier is not None:
-            notifier.ring()
+            notifier.notify()
 
-    def ring_all(self) -> None:
-        """Whoever waits looks again."""
+    def notify_all(self) -> None:
+        """Wake the followers of all jobs."""
         for job_id in list(self._notifiers):
-            self.ring(job_id)
+            self.notify(job_id)

@@ -1,4 +1,4 @@
-"""The backend's client of a task app: every connection is judged, responses are bounded, and keys are taken out of them."""
+"""The backend's client of a task app: it checks every address, bounds responses, and removes keys from them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from taskapp_kit.errors import TaskAppError
 from taskapp_kit.net.redact import without_key
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
-"""Of one response of a task app, from which only numbers are needed; many may arrive at once."""
+"""Of one response: the engine needs only its numbers, and many may arrive at once."""
 
 
 class OpenedTaskApp(TaskAppClient):
     """A client with one key.
 
-    shown: every key that the server has been sent until now, this one among them: its texts may hold any of them.
+    shown: every key that was sent to the server so far, this one included: its texts may hold any of them.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class OpenedTaskApp(TaskAppClient):
         self._shown = tuple(shown)
 
     def cleaned(self, text: str) -> str:
-        """Return a text of the server without any part of a key that it was sent."""
+        """Return a text of the server without any part of a key that was sent to it."""
         for key in self._shown:
             text = without_key(text, key)
         return text

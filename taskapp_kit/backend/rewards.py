@@ -1,6 +1,6 @@
-"""The reward of a rollout, from what the task app answered; and what a number of them amount to.
+"""The reward of a rollout, from the task app's response, and summaries of several rollouts.
 
-A failure is never a number, and what cannot be computed is None: neither is in a mean.
+A failure is never a number, and what cannot be computed is None: neither counts in a mean.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from taskapp_kit.backend.engine import RolloutOutcome
 from taskapp_kit.contract.statistics import clustered_standard_error
 
 SAME = 1e-9
-"""Rewards of a group that differ by less than this have no spread."""
+"""Rewards of a group that differ by less than this count as equal."""
 LARGEST = 1e100
-"""Of a number that is taken for a reward: beyond, means and deviations leave what a number can hold."""
-MOST_CAUSES = 20
+"""Limit of a reward's absolute value: beyond it, means and deviations could overflow."""
+MAX_CAUSES = 20
 OTHERS = "others"
 
 
 class UnreadableRollout(ValueError):
-    """The answer is no rollout's answer; the text says why."""
+    """The response is not that of a rollout; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class RewardBlend:
 
 
 def read_blend(judge: Mapping[str, Any], problems: list[str]) -> RewardBlend | None:
-    """The blend that `[judge]` asks for; None without one, or when it is switched off."""
+    """Return the blend of `[judge]`; None without one, or when it is switched off."""
     given = judge.get("reward_blend")
     if given is None or judge.get("enabled") is False:
         return None
@@ -56,13 +56,13 @@ def read_blend(judge: Mapping[str, Any], problems: list[str]) -> RewardBlend | N
             return None
         weights[name] = float(value)
     if not any(weights.values()):
-        problems.append("judge.reward_blend has no weight above 0, so nothing would be rewarded.")
+        problems.append("judge.reward_blend has no weight above 0, so no rollout would get a reward.")
         return None
     return RewardBlend(**weights)
 
 
 def reward_of(answer: Mapping[str, Any], blend: RewardBlend | None) -> float | None:
-    """The blend when the job has one, else the app's own `reward`, else `metrics.mean_return`; None is undefined.
+    """Return the job's blend, else the app's own `reward`, else `metrics.mean_return`; None when it is undefined.
 
     Raises UnreadableRollout.
     """
@@ -70,7 +70,7 @@ def reward_of(answer: Mapping[str, Any], blend: RewardBlend | None) -> float | N
     if not isinstance(metrics, Mapping):
         raise UnreadableRollout("the answer has no `metrics`")
     if answer.get("aborted") is True:
-        raise UnreadableRollout("the answer says that the rollout was aborted")
+        raise UnreadableRollout("the answer reports the rollout as aborted")
     if blend is None:
         if "reward" in answer:
             return _number(answer["reward"], "reward")
@@ -98,7 +98,7 @@ def _number(value: Any, name: str) -> float | None:
 
 
 def check_echo(answer: Mapping[str, Any], run_id: str, correlation_id: str) -> None:
-    """Raises UnreadableRollout where the answer belongs to another request. One that does not say is accepted."""
+    """Raise UnreadableRollout where the answer belongs to another request. One without these members is accepted."""
     for name, sent in (("run_id", run_id), ("trace_correlation_id", correlation_id)):
         if answer.get(name) not in (None, "", sent):
             raise UnreadableRollout(f"the answer belongs to another rollout: its `{name}` is not the one that was sent")
@@ -106,13 +106,13 @@ def check_echo(answer: Mapping[str, Any], run_id: str, correlation_id: str) -> N
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the rollouts of one iteration or evaluation amount to.
+    """Statistics of the rollouts of one iteration or evaluation.
 
     mean, spread (standard deviation): over defined rewards; None below 1 and 2 of them. stderr: the standard error of
     mean, clustered by seed (an iteration or evaluation has one environment and split); None below 2 seeds. seeds: those
     that have a reward. undefined: rollouts without a reward that did not fail. failures: number by boundary, or by code
     where there is no boundary (see `causes`).
-    flat_groups: share of the groups with at least two rewards whose rewards are all the same, None without such a group.
+    flat_groups: share of the groups with at least two rewards whose rewards are all equal, None without such a group.
     """
 
     rollouts: int
@@ -128,41 +128,41 @@ class Summary:
 
     def words(self) -> str:
         """`reward 0.5 ± 0.1 over 8 rollouts of 4 seeds; 2 failed (policy 2)`."""
-        told = "reward undefined" if self.mean is None else f"reward {self.mean:.4g}"
+        text = "reward undefined" if self.mean is None else f"reward {self.mean:.4g}"
         if self.stderr is not None:
-            told += f" ± {self.stderr:.2g}"
-        told += f" over {counted(self.scored, 'rollout')}"
+            text += f" ± {self.stderr:.2g}"
+        text += f" over {counted(self.scored, 'rollout')}"
         if self.scored:
-            told += f" of {counted(self.seeds, 'seed')}"
+            text += f" of {counted(self.seeds, 'seed')}"
         if self.undefined:
-            told += f"; {self.undefined} without a reward"
+            text += f"; {self.undefined} without a reward"
         if self.failed:
             causes = ", ".join(f"{name} {count}" for name, count in sorted(self.failures.items()))
-            told += f"; {self.failed} failed ({causes})"
-        return told
+            text += f"; {self.failed} failed ({causes})"
+        return text
 
 
 def counted(number: int, word: str) -> str:
-    """`1 group`, `2 groups`."""
+    """Return a number with its noun: `1 group`, `2 groups`."""
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def causes(*found: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
-    """How often each cause was found in all of these, the most frequent first.
+    """Return the counts of each cause, the most frequent first.
 
-    The words are a stranger's, so 20 at most are kept; the rest are `others`.
+    Task apps choose the words, so at most 20 are listed; the rest are `others`.
     """
     counts: Counter[str] = Counter()
     for one in found:
         counts.update(one)
     rest = counts.pop(OTHERS, 0)
-    kept = dict(counts.most_common(MOST_CAUSES))
-    rest += counts.total() - sum(kept.values())
-    return {**kept, OTHERS: rest} if rest else kept
+    common = dict(counts.most_common(MAX_CAUSES))
+    rest += counts.total() - sum(common.values())
+    return {**common, OTHERS: rest} if rest else common
 
 
 def summarise(rollouts: Sequence[RolloutOutcome]) -> Summary:
-    """The summary. Groups are those with the same place."""
+    """Return the statistics. A group is the rollouts with the same place."""
     rewards = [one.reward for one in rollouts if one.reward is not None]
     seeds = [one.seed for one in rollouts if one.reward is not None]
     count = len(rewards)

@@ -1,7 +1,7 @@
-"""What the rollouts engine reads of a job: how many rollouts, of which seeds, and the request of each.
+"""The plan of a job for the rollouts engine: the number of rollouts, their seeds, and the policy of each request.
 
-All of it follows from the job alone, so that a backend that was killed requests the very same rollouts from the task app
-under the very same keys. What fits a key is the RL config's schema; here are the engine's own limits.
+It follows from the job alone, so a backend that was killed requests the same rollouts from the task app again, under the
+same keys. The RL config's schema checks each key; here are the engine's own limits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from taskapp_kit.contract.wire import NO_CONTROL_CHARACTERS
 
 MAX_ROLLOUTS = 1_000_000
 MAX_AT_A_TIME = 100_000
-"""Rollouts of one iteration or evaluation, all of which are in memory together."""
+"""Rollouts of one iteration or evaluation, which are all in memory together."""
 MAX_OPS = 200_000
 MAX_AT_ONCE = 1024
 MAX_CONCURRENCY_SETTING = 1_000_000
@@ -46,10 +46,10 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The rollouts of a job. Seeds of None are still to be drawn (`seeds.py`).
+    """The rollouts of a job. Seeds of None will be drawn (`seeds.py`).
 
-    groups, samples: groups of an iteration, rollouts of a group. at_once: rollouts in flight. policy_name,
-    policy_config: as each request has them, without `sample`. eval_every: 0 for no evaluation.
+    groups, samples: groups per iteration, rollouts per group. at_once: rollouts in flight. policy_name,
+    policy_config: of each request, without `sample`. eval_every: 0 for no evaluation.
     """
 
     iterations: int
@@ -70,43 +70,43 @@ class JobPlan:
 
     @property
     def names_a_player(self) -> bool:
-        """Whether the job says who acts: a policy or a model's address."""
+        """Whether the job names a policy or a model's address."""
         return bool(self.policy_name or self.policy_config.get("inference_url") or self.policy_config.get("policy"))
 
     @property
     def evaluations(self) -> int:
-        """How many there are."""
+        """The number of evaluations."""
         return self.iterations // self.eval_every if self.eval_every else 0
 
     @property
     def units(self) -> int:
-        """How many iterations and evaluations there are to do."""
+        """The number of iterations and evaluations."""
         return self.iterations + self.evaluations
 
     def unit(self, index: int) -> Unit:
-        """The one at this place, from 0: an evaluation stands behind its iteration."""
+        """Return the unit with this index, from 0: an evaluation follows its iteration."""
         if not self.eval_every:
             return self._unit("train", index + 1)
-        block, place = divmod(index, self.eval_every + 1)
-        if place == self.eval_every:
+        block, offset = divmod(index, self.eval_every + 1)
+        if offset == self.eval_every:
             return self._unit("eval", (block + 1) * self.eval_every)
-        return self._unit("train", block * self.eval_every + place + 1)
+        return self._unit("train", block * self.eval_every + offset + 1)
 
     def _unit(self, phase: Phase, number: int) -> Unit:
         return Unit(phase, number, (number - 1) // self.per_epoch + 1)
 
     def size(self, unit: Unit) -> int:
-        """Rollouts of this unit."""
+        """Return the number of rollouts of this unit."""
         return self.groups * self.samples if unit.phase == "train" else self.eval_instances
 
     @property
     def total(self) -> int:
-        """Rollouts of the whole job."""
+        """The number of rollouts of the job."""
         return self.iterations * self.groups * self.samples + self.evaluations * self.eval_instances
 
 
 def read_plan(job: JobDocument) -> tuple[JobPlan | None, list[str]]:
-    """The plan, and every problem in one sentence each; no plan when there are problems."""
+    """Return the plan and all problems, one sentence each; no plan when there are problems."""
     review = Review(dict(job.config))
     check_schema(review, required_in=lambda _: False)
     given = Review({"trainer": {name: value for name, value in job.trainer.items() if value is not None}})
@@ -115,15 +115,15 @@ def read_plan(job: JobDocument) -> tuple[JobPlan | None, list[str]]:
     smoke_batch, smoke_group = ("trainer", "batch_size"), ("trainer", "group_size")
     iterations = _count(review, ("training", "iterations_per_epoch"), limit=MAX_ROLLOUTS) or 1
     limits = [
-        _count(review, place, limit=MAX_CONCURRENCY_SETTING) or DEFAULT_AT_ONCE
-        for place in (("training", "async_semaphore_max"), ("rollout", "max_concurrent_rollouts"))
-        if review.at(*place) is not None
+        _count(review, path, limit=MAX_CONCURRENCY_SETTING) or DEFAULT_AT_ONCE
+        for path in (("training", "async_semaphore_max"), ("rollout", "max_concurrent_rollouts"))
+        if review.at(*path) is not None
     ]
     turns = _count(
         review, ("rollout", "max_turns"), ("training", "max_turns"), ("env", "max_steps_per_episode"), limit=MAX_TURNS
     )
     problems: list[str] = []
-    blend_fits = not any(place[0] == "judge" for place in review.refused)
+    blend_fits = not any(path[0] == "judge" for path in review.refused)
     plan = JobPlan(
         iterations=(_count(review, ("training", "num_epochs"), limit=MAX_EPOCHS) or 1) * iterations,
         per_epoch=iterations,
@@ -157,29 +157,29 @@ def read_plan(job: JobDocument) -> tuple[JobPlan | None, list[str]]:
     return (None if problems else plan), problems
 
 
-def _count(review: Review, *places: tuple[str, str], limit: int) -> int:
-    """The number at the first of these places that has one; 0 where none has. One past the limit is a problem."""
-    for place in places:
-        value = review.at(*place)
+def _count(review: Review, *paths: tuple[str, str], limit: int) -> int:
+    """Return the first of these keys that is set, 0 where none is. A number above the limit is a problem."""
+    for path in paths:
+        value = review.at(*path)
         if value is not None:
             if value > limit:
-                review.mismatch(place, value, f"at most {limit}", "Lower it.")
+                review.mismatch(path, value, f"at most {limit}", "Lower it.")
             return int(value)
     return 0
 
 
-def _name(review: Review, *place: str) -> str | None:
-    value: str | None = review.at(*place)
+def _name(review: Review, *path: str) -> str | None:
+    value: str | None = review.at(*path)
     if value is not None and (len(value) > MAX_NAME or not re.fullmatch(NO_CONTROL_CHARACTERS, value)):
         expectation = f"a name of at most {MAX_NAME} letters, without control characters"
-        review.mismatch(place, value, expectation, "Give another name.")
+        review.mismatch(path, value, expectation, "Give another name.")
     return value
 
 
-def _seeds(review: Review, *place: str) -> list[int] | None:
-    value: list[int] | None = review.at(*place)
+def _seeds(review: Review, *path: str) -> list[int] | None:
+    value: list[int] | None = review.at(*path)
     if value is not None and not 0 < len(value) <= MAX_ROLLOUTS:
-        review.mismatch(place, value, f"1 to {MAX_ROLLOUTS} seeds", "Name some, or leave the key out.")
+        review.mismatch(path, value, f"1 to {MAX_ROLLOUTS} seeds", "Name some, or leave the key out.")
     return value
 
 
@@ -191,7 +191,7 @@ def _evaluation(review: Review) -> dict[str, Any]:
 
 
 def _policy_config(review: Review, model: str) -> Mapping[str, Any]:
-    """`policy.config` of each request: `[rollout.policy_config]` over `[policy]`, and the model's name with an address."""
+    """Return `policy.config` of each request: `[rollout.policy_config]` over `[policy]`, and the model with an address."""
     policy = review.at("policy") or {}
     config: dict[str, Any] = {name: policy[name] for name in SAMPLING if policy.get(name) is not None}
     if policy.get("stop_sequences"):
@@ -208,16 +208,16 @@ def _policy_config(review: Review, model: str) -> Mapping[str, Any]:
 
 
 def _ops(review: Review, turns: int) -> list[Any]:
-    """The ops of one rollout: a pattern such as ["agent", "env"] is repeated until it has `turns` policy turns.
+    """Return the ops of one rollout: a pattern such as ["agent", "env"] is repeated up to `turns` policy turns.
 
-    A list with scripted actions is played as written. turns: 0 for no limit.
+    A list with scripted actions is used as written. turns: 0 for no limit.
     """
-    place = ("rollout", "ops")
-    ops = review.at(*place)
+    path = ("rollout", "ops")
+    ops = review.at(*path)
     if not ops:
         return ["agent", "env"] * min(turns, MAX_TURNS)
     if len(ops) > MAX_OPS:
-        review.mismatch(place, ops, f"at most {MAX_OPS} ops", "Write a pattern: it is repeated for max_turns turns.")
+        review.mismatch(path, ops, f"at most {MAX_OPS} ops", "Write a pattern: it is repeated for max_turns turns.")
         return []
     words = [item if isinstance(item, str) else str(item.get("type", "")) for item in ops]
     agents = sum(word.lower() in AGENT_WORDS for word in words)
@@ -226,7 +226,7 @@ def _ops(review: Review, turns: int) -> list[Any]:
     times = math.ceil(turns / agents)
     if len(ops) * times > MAX_OPS:
         review.problem(
-            place, f"[rollout] ops: found more than {MAX_OPS} ops when repeated for {turns} turns. Lower one."
+            path, f"[rollout] ops: found more than {MAX_OPS} ops when repeated for {turns} turns. Lower one."
         )
         return []
     repeated = list(ops) * times

@@ -1,7 +1,7 @@
-"""Which rollouts a unit has, how each is asked for, and what is read of its answer.
+"""The rollouts of a unit: their requests, and their results.
 
-The body and the key of a rollout follow from its place alone, whenever they are made: a task app of ours then knows that
-it was asked before.
+The body and the key of a rollout follow from its place in the job alone, so a task app of this kit recognizes a repeated
+request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_ID = 128
 
 @dataclass(frozen=True, slots=True)
 class RolloutTarget:
-    """One rollout to be played: its place in the unit, and its seed."""
+    """One rollout to run: its place in the unit, and its seed."""
 
     place: int
     sample: int
@@ -35,7 +35,7 @@ class RolloutTarget:
 
 @dataclass(frozen=True, slots=True)
 class RolloutRequester:
-    """Asks a task app for the rollouts of one job. ranges: of train and evaluation, None when all seeds are given."""
+    """Requests the rollouts of one job. ranges: of train and evaluation, None when all seeds are given."""
 
     job_id: str
     plan: JobPlan
@@ -43,7 +43,7 @@ class RolloutRequester:
     ranges: tuple[SeedRange, SeedRange] | None
 
     async def play(self, unit: Unit, asked: RolloutTarget) -> RolloutOutcome:
-        """Asks for it and reads the answer; a failure is told in what comes back."""
+        """Request the rollout and read the response; a failure is part of the outcome."""
         began = time.monotonic()
         blank = RolloutOutcome(unit.phase, unit.number, asked.place, asked.sample, asked.seed, "failed")
         key = f"{self.job_id}.{unit.phase}.{unit.number}.{asked.place}.{asked.seed}.{asked.sample}"
@@ -73,7 +73,7 @@ class RolloutRequester:
         return replace(played, seconds=time.monotonic() - began)
 
     def _request(self, unit: Unit, asked: RolloutTarget, key: str) -> dict[str, Any]:
-        """The body of `POST /rollout`; the same for the same place, whenever it is made."""
+        """Return the body of `POST /rollout`; it is always the same for the same place."""
         plan = self.plan
         config = dict(plan.env_config)
         drawn_from = self._range(unit.phase)
@@ -99,7 +99,7 @@ class RolloutRequester:
         }
 
     def asked(self, unit: Unit) -> list[RolloutTarget]:
-        """Every rollout of the unit."""
+        """Return every rollout of the unit."""
         plan = self.plan
         if unit.phase == "train":
             if plan.seeds is not None:
@@ -110,7 +110,7 @@ class RolloutRequester:
                 RolloutTarget(place, sample, seed) for place, seed in enumerate(seeds) for sample in range(plan.samples)
             ]
         known = plan.eval_seeds
-        if known is None:  # the same ones each time, so that evaluations can be compared
+        if known is None:  # the same seeds each time, so that evaluations can be compared
             known = draw(self._known_range("eval").seeds, plan.eval_instances, self.job_id, "evaluation")
         return [
             RolloutTarget(place, place // len(known), known[place % len(known)]) for place in range(plan.eval_instances)
@@ -126,5 +126,5 @@ class RolloutRequester:
 
 
 def shortened(text: str) -> str:
-    """The text, cut where it is longer than a message."""
+    """Return the text, cut to the length of a message."""
     return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"

@@ -1,8 +1,8 @@
-"""The first engine: plays groups of rollouts through the task app, reports their rewards, and updates no weights.
+"""The first engine: runs groups of rollouts in the task app, reports their rewards, and updates no weights.
 
-Each iteration is `batch_size` groups of `group_size` rollouts of one seed each; evaluations lie between them. Every
-rollout is asked for under a key made of its place in the job, so a task app of ours gives the same episode again, and
-does not play it twice, when the backend was killed in between.
+Each iteration has `batch_size` groups of `group_size` rollouts of one seed each; evaluations come between them. Every
+rollout is requested under a key made of its place in the job: when the backend was killed, a task app of this kit returns
+the same episode without running it again.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 
 FAILED_SHARE = 0.5
-"""A job ends as failed when more of its rollouts fail."""
+"""A job fails when a greater share of its rollouts failed."""
 LISTED = 500
-"""Iterations that the results list, the last ones; the events have them all."""
+"""Number of iterations in the results, the last ones; the events have them all."""
 
 
 class RolloutsEngine:
-    """See `engine.Engine`. failed_share: above it a job ends as failed."""
+    """See `engine.Engine`. failed_share: a job fails when a greater share of its rollouts failed."""
 
     name = NAME
     updates_weights = False
@@ -43,32 +43,32 @@ class RolloutsEngine:
         self._failed_share = failed_share
 
     def problems(self, job: JobDocument) -> list[str]:
-        """What cannot be played, one sentence each."""
+        """Return what the engine does not support, one sentence each."""
         return read_plan(job)[1]
 
     async def missing(self, job: JobDocument, task_app: OpenedTaskApp) -> list[str]:
-        """What the task app does not have of what the job asks for, one sentence each. Raises TaskAppError."""
+        """Return what the job needs and the task app lacks, one sentence each. Raises TaskAppError."""
         plan, _ = read_plan(job)
         return [] if plan is None else await missing(plan, task_app)
 
     async def run(
         self, job: JobDocument, task_app: OpenedTaskApp, ledger: Ledger, state: Mapping[str, Any]
     ) -> JobOutcome:
-        """Plays what is left of the job. Raises JobError when it cannot be played, or too many rollouts fail."""
+        """Run the rest of the job. Raises JobError when it is not supported, or too many rollouts fail."""
         plan, problems = read_plan(job)
         if plan is None:
-            raise JobError("The job cannot be played: " + " ".join(problems))
+            raise JobError("The job cannot be run: " + " ".join(problems))
         return await _Run(job, plan, task_app, ledger, dict(state), self._failed_share).outcome()
 
 
 @dataclass(slots=True)
 class _Run:
-    """One job under way.
+    """One job that is running.
 
-    state: done (units that are over), opened (the next one's start was told), held (points of an iteration whose
-    evaluation is not over yet: a caller who asks for points after a step must not miss the rest of that step), ranges
-    (as the task app told them at first), policy (who plays when the job does not say), failed, failures (by cause),
-    finished (rollouts of the units that are over), metrics.
+    state: done (number of finished units), opened (the start of the next one was reported), held (points of an iteration
+    whose evaluation is not finished: a caller that asks for points after a step must not miss the rest of that step),
+    ranges (from the task app, at the start), policy (when the job names none), failed, failures (by cause), finished
+    (rollouts of finished units), metrics.
     """
 
     job: JobDocument
@@ -119,7 +119,7 @@ class _Run:
             )
         player = state.get("policy") or plan.policy_name or plan.policy_config.get("policy") or "a model"
         events.append(job_events.begun(plan, player))
-        await self.ledger.tell(*events, state=state, total=plan.total)
+        await self.ledger.report(*events, state=state, total=plan.total)
         self.state = state
 
     async def _play(self, unit: Unit, *, evaluated_next: bool) -> None:
@@ -132,23 +132,23 @@ class _Run:
                 f"Evaluation after iteration {unit.number}: {counted(len(asked), 'rollout')}.",
                 data=facts(step=unit.number, iteration=unit.number, rollouts=len(asked)),
             )
-            await self.ledger.tell(start, state=state)
+            await self.ledger.report(start, state=state)
             self.state = state
         began = time.monotonic()
-        over = await self.ledger.played(unit.phase, unit.number)
+        over = await self.ledger.stored(unit.phase, unit.number)
         known = {(one.place, one.sample) for one in over}
         left = [one for one in asked if (one.place, one.sample) not in known]
         try:
             over += await self._all(asking, unit, left, over)
         except JobError:
-            await self.ledger.tell(points=[CurvePoint(**point) for point in self.state["held"]])
+            await self.ledger.report(points=[CurvePoint(**point) for point in self.state["held"]])
             raise
         await self._report(unit, over, time.monotonic() - began, evaluated_next=evaluated_next)
 
     async def _all(
         self, asking: RolloutRequester, unit: Unit, asked: Sequence[RolloutTarget], over: Sequence[RolloutOutcome]
     ) -> list[RolloutOutcome]:
-        """Plays them, so many at once. Raises JobError as soon as too many have failed for the rest to matter."""
+        """Run them, so many at once. Raises JobError as soon as the share of failures cannot become acceptable."""
         waiting = iter(asked)
         made: list[RolloutOutcome] = []
         failed = [one for one in over if one.failed]
@@ -156,7 +156,7 @@ class _Run:
 
         async def play_on() -> None:
             for one in waiting:
-                played = await self.ledger.keep(await asking.play(unit, one))
+                played = await self.ledger.store(await asking.play(unit, one))
                 made.append(played)
                 if played.failed:
                     failed.append(played)
@@ -201,12 +201,12 @@ class _Run:
             "metrics": metrics,
         }
         event = job_events.over(unit, self.plan, found, seconds)
-        await self.ledger.tell(event, points=[] if evaluated_next else points, state=state, metrics=metrics)
+        await self.ledger.report(event, points=[] if evaluated_next else points, state=state, metrics=metrics)
         self.state = state
 
     async def _results(self) -> JobOutcome:
-        steps = await self.ledger.told("rl.train.step", last=LISTED)
-        evaluations = await self.ledger.told("rl.eval.summary", last=LISTED)
+        steps = await self.ledger.last_data("rl.train.step", last=LISTED)
+        evaluations = await self.ledger.last_data("rl.eval.summary", last=LISTED)
         last = (evaluations or steps)[-1]
         return JobOutcome(
             last["reward"],

@@ -1,4 +1,4 @@
-"""The routes, each a few lines: read the request, call the jobs, write the response."""
+"""The routes: each reads the request, calls the jobs and writes the response."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DEFAULT_TRAINER = "rollouts"
 
 @dataclass(frozen=True, slots=True)
 class BackendContext:
-    """What the routes use. box: None where sealed keys cannot be opened; trainers: id to its name."""
+    """The dependencies of the routes. box: None where sealed keys cannot be opened. trainers: names by id."""
 
     jobs: Jobs
     access: TaskAppAccess
@@ -237,7 +237,7 @@ class BackendContext:
         after = _whole(request, "after_step", -1, -1, MAX_SEQ) if "after_step" in request.query_params else None
         limit = _whole(request, "limit", 200, 1, MAX_PAGE)
         found = await self.jobs.records.points(job.job_id, after_step=after, limit=limit)
-        return json_answer({"points": [point_view(job.job_id, drawn) for drawn in found]})
+        return json_answer({"points": [point_view(job.job_id, row) for row in found]})
 
     async def timeline(self, request: Request) -> EncodedResponse:
         """Return the last phases of the job."""
@@ -268,7 +268,7 @@ def _org(request: Request) -> str:
 
 
 def _whole(request: Request, name: str, default: int, low: int, high: int) -> int:
-    """A number of the query; one beyond `high` is cut to it. Raises RequestError."""
+    """Return a number of the query, at most `high`. Raises RequestError."""
     text = request.query_params.get(name)
     if text is None or not text.strip():
         return default

@@ -1,9 +1,9 @@
-"""The backend's tables, in a SQLite file that may also store rollouts; their rows as objects.
+"""The backend's tables, in a SQLite file that may also store rollouts, and their rows as objects.
 
-`backend_jobs` has one row for each job, with its request and its state. `backend_events` are numbered from 1 within their
-job, without a gap. `backend_rollouts` has one row for each rollout that is over, under its place in the job, so the same
-place is never counted twice. `backend_env_keys` has sealed ciphertext only, `backend_minted` the organisations of keys
-that backends of this store created for themselves.
+`backend_jobs` has one row per job, with its request and its state. `backend_events` are numbered from 1 within their job,
+without gaps. `backend_rollouts` has one row per finished rollout, under its place in the job, so a place is never counted
+twice. `backend_env_keys` has only sealed ciphertext, `backend_minted` the organisations of keys that backends of this store
+created for themselves.
 """
 
 from __future__ import annotations
@@ -123,28 +123,28 @@ APPLIED = applied_table("backend_migrations", METADATA)
 
 
 def first_tables(connection: Connection) -> None:
-    """All tables, in the shape of this release."""
+    """Create all tables, as of the first release."""
     METADATA.create_all(connection, tables=[JOBS, EVENTS, POINTS, ROLLOUTS, ENV_KEYS, MINTED])
 
 
 def rollouts_by_id(connection: Connection) -> None:
-    """An index on the rollout_id within a job: each one that is stored is looked up."""
+    """Create an index on the rollout_id within a job: each rollout that is stored is looked up."""
     for index in ROLLOUTS.indexes:
         index.create(connection, checkfirst=True)
 
 
 MIGRATIONS: Sequence[Migration] = (("0001_first_tables", first_tables), ("0002_rollouts_by_id", rollouts_by_id))
-"""All steps to today's schema, oldest first."""
+"""All migrations to the current schema, oldest first."""
 
 
 def migrate(connection: Connection, place: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
-    """Applies what the file at `place` has not yet; see `apply_migrations`. Raises StoreError."""
+    """Apply pending migrations to the file at `place`; see `apply_migrations`. Raises StoreError."""
     return apply_migrations(connection, APPLIED, f"the job store in {place}", migrations)
 
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A row of `backend_jobs`, without what only its engine needs. completed: rollouts that are over.
+    """A row of `backend_jobs`, without the columns that only its engine needs. completed: number of finished rollouts.
 
     cancelling: its cancellation was requested. Times are unix seconds.
     """
@@ -191,23 +191,23 @@ class CurvePointRow:
 
 
 def read_job(row: Row[Any]) -> JobRow:
-    """A row with the columns of `JobRow`; `results` may be left out."""
+    """Read a row with the columns of `JobRow`; `results` may be left out."""
     values = {"results": "{}", **row._mapping}
     for name in ("metrics", "results"):
         values[name] = json.loads(values[name])
     return JobRow(**values)
 
 
-def read_told(row: Row[Any]) -> JobEventRow:
-    """A row of `backend_events`."""
+def read_event(row: Row[Any]) -> JobEventRow:
+    """Read a row of `backend_events`."""
     return JobEventRow(row.seq, row.created_at, Event(row.type, row.message, row.level, json.loads(row.data)))
 
 
-def read_drawn(row: Row[Any]) -> CurvePointRow:
-    """A row of `backend_points`."""
+def read_point(row: Row[Any]) -> CurvePointRow:
+    """Read a row of `backend_points`."""
     return CurvePointRow(row.created_at, CurvePoint(row.name, row.value, row.step, row.phase, row.epoch))
 
 
 def written(value: Mapping[str, Any]) -> str:
-    """JSON as it is stored. Raises TypeError, ValueError for what is not JSON."""
+    """Return JSON as it is stored. Raises TypeError, ValueError for values that are not JSON."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

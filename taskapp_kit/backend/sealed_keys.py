@@ -1,6 +1,6 @@
-"""Keys of task apps, sealed: callers encrypt them for this backend's X25519 key, the database keeps the ciphertext only.
+"""Sealed keys of task apps: callers encrypt them for this backend's X25519 key; only the ciphertext is stored.
 
-The private key is a file of mode 600 beside the store, or in memory where nothing is kept.
+The private key is a file of mode 600 beside the store, or in memory if there is no store.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ MAX_TOKEN_BYTES = 8 * 1024
 
 
 class SealedKeys:
-    """Opens what was sealed for its public key. path: None makes a key that lasts as long as the process.
+    """Opens keys that were sealed for its public key. path: None creates a key that lasts as long as the process.
 
-    Raises ConfigError for a file that is not ours or that others can read; Unavailable without PyNaCl.
+    Raises ConfigError for a file that is invalid or that others can read; Unavailable without PyNaCl.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -40,7 +40,7 @@ class SealedKeys:
         return "SealedKeys()"
 
     def open(self, ciphertext: str) -> str:
-        """The key that was sealed (base64). Raises RequestError: it was sealed for somebody else, or is no key."""
+        """Return the key in a sealed box (base64). Raises RequestError: sealed for another key, or not a key."""
         from nacl.exceptions import CryptoError
 
         if len(ciphertext) > MAX_CIPHERTEXT:
@@ -55,13 +55,13 @@ class SealedKeys:
             ) from None
         if not 0 < len(opened) <= MAX_TOKEN_BYTES or any(byte < 33 or byte > 126 for byte in opened):
             raise RequestError(
-                "What was sealed is no key: expected 1 to 8192 visible ASCII characters.", code="invalid_key"
+                "The sealed box holds no key: expected 1 to 8192 visible ASCII characters.", code="invalid_key"
             )
         return opened.decode("ascii")
 
 
 def _stored_key(path: Path) -> bytes:
-    """The private key in the file, which is made when it is missing."""
+    """Return the private key in the file, which is created when it is missing."""
     from nacl.public import PrivateKey
 
     try:
@@ -70,7 +70,7 @@ def _stored_key(path: Path) -> bytes:
         return _read(path)
     except OSError as error:
         raise ConfigError(
-            f"The backend's private key cannot be kept in {path} ({error.strerror}).",
+            f"The backend's private key cannot be stored in {path} ({error.strerror}).",
             hint="Make its folder writable, or give another --store.",
         ) from None
     key = bytes(PrivateKey.generate())
@@ -102,7 +102,7 @@ def _read(path: Path) -> bytes:
         key = b""
     if len(key) != KEY_BYTES:
         raise ConfigError(
-            f"{path} holds no private key of a backend.",
-            hint="Restore it, or move it away: a new one is made, and sealed keys have to be uploaded again.",
+            f"{path} does not hold a private key of a backend.",
+            hint="Restore it, or move it away: then a new one is created, and sealed keys have to be uploaded again.",
         )
     return key

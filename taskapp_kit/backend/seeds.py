@@ -1,4 +1,4 @@
-"""Which seeds a job plays: drawn from the task app's own ranges, by job and iteration, so that the same job draws the same."""
+"""Draws the seeds of a job from the task app's own ranges; the same job and iteration always draw the same seeds."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from taskapp_kit.contract.seeds import SEED_LIMIT, derived_rng, size
 
 UNKNOWN = range(1000)
-"""Where a task app does not say how many tasks it has."""
+"""The range of a task app that does not report its number of tasks."""
 MAX_SPLITS, MAX_NAME = 1000, 128
 EVALUATION_SPLITS = ("test", "eval", "validation", "val", "dev")
 
 
 @dataclass(frozen=True, slots=True)
 class SeedRange:
-    """The seeds of a split. split: its name, "" where the seed alone says which task it is."""
+    """The seeds of a split. split: its name, "" where the seed alone identifies the task."""
 
     split: str
     start: int
@@ -30,9 +30,9 @@ class SeedRange:
 
 
 def ranges_of(task_info: Any, wanted_split: str | None = None) -> tuple[SeedRange, SeedRange]:
-    """(train, evaluation), from `GET /task_info`. wanted_split: both, when the job's env_config names one."""
-    told = task_info if isinstance(task_info, Mapping) else {}
-    dataset = told.get("taskset") or told.get("dataset")
+    """Return (train, evaluation) from `GET /task_info`. wanted_split: for both, when the job's env_config names one."""
+    described = task_info if isinstance(task_info, Mapping) else {}
+    dataset = described.get("taskset") or described.get("dataset")
     dataset = dataset if isinstance(dataset, Mapping) else {}
     by_split = dataset.get("seeds")
     found: dict[str, range] = {}
@@ -57,7 +57,7 @@ def ranges_of(task_info: Any, wanted_split: str | None = None) -> tuple[SeedRang
 
 
 def bounds_of(bounds: Any) -> range | None:
-    """The seeds from `[start, stop]` or `[start, stop, step]`; None for anything else, and for none at all."""
+    """Return the seeds of `[start, stop]` or `[start, stop, step]`; None for anything else, and for an empty range."""
     if not isinstance(bounds, list) or len(bounds) not in (2, 3) or any(type(item) is not int for item in bounds):
         return None
     if len(bounds) == 3 and bounds[2] == 0:
@@ -67,13 +67,13 @@ def bounds_of(bounds: Any) -> range | None:
 
 
 def draw(seeds: range, count: int, *purpose: str | int) -> list[int]:
-    """`count` seeds, no one twice before all were there. purpose: what they are for, which fixes the draw."""
+    """Draw `count` seeds; none repeats before all were drawn. purpose: what they are for; it determines the draw."""
     rng = derived_rng("backend seeds", *purpose)
     total = size(seeds)
     drawn: list[int] = []
     while len(drawn) < count:
         missing = count - len(drawn)
-        if missing * 2 <= total:  # of a range that may be too long to be shuffled
+        if missing * 2 <= total:  # the range may be too long to shuffle
             chosen: dict[int, None] = {}
             while len(chosen) < missing:
                 chosen[rng.randrange(total)] = None
@@ -86,5 +86,5 @@ def draw(seeds: range, count: int, *purpose: str | int) -> list[int]:
 
 
 def cycled(seeds: Sequence[int], first: int, count: int) -> list[int]:
-    """`count` seeds of a list that begins anew at its end, from number `first` on."""
+    """Return `count` seeds of a list that repeats, from index `first` on."""
     return [seeds[(first + offset) % len(seeds)] for offset in range(count)]

@@ -1,6 +1,6 @@
-"""Jobs and all that belongs to them, written and read: one transaction for each call.
+"""Reads and writes jobs and their events, points, rollouts and keys, one transaction per call.
 
-What a call wrote is on disk when it returns. The text of a failure never holds what was being written.
+Writes are durable when a call returns. Error messages never contain the data that was being written.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from taskapp_kit.backend.schema import (
     CurvePointRow,
     JobEventRow,
     JobRow,
-    read_drawn,
+    read_event,
     read_job,
-    read_told,
+    read_point,
     written,
 )
 from taskapp_kit.errors import RequestError, Saturated
@@ -41,7 +41,7 @@ MAX_KEYS = 64
 
 
 class JobStore:
-    """The tables in `place`, which it closes in the end. Every method raises StoreError."""
+    """The tables in `place`, which it owns and closes. Every method raises StoreError."""
 
     def __init__(self, place: JobDatabase, now: Callable[[], float] = time.time) -> None:
         self._place = place
@@ -49,7 +49,7 @@ class JobStore:
         place.transact_now(lambda connection: schema.migrate(connection, place.database.place), writes=True)
 
     async def close(self) -> None:
-        """Writes what waits, then closes the file. A second call does nothing."""
+        """Finish waiting writes, then close the file. A second call does nothing."""
         await asyncio.to_thread(self._place.close)
 
     async def _do(self, work: Callable[[Connection], T], *, writes: bool = True) -> T:
@@ -60,14 +60,14 @@ class JobStore:
     async def add(
         self, job: JobRow, document: Mapping[str, Any], *events: Event, most: int | None = None
     ) -> JobRow | None:
-        """Keeps a new job and its first events. Answers the job that its org has under the same idempotency key.
+        """Store a new job and its first events. Returns the job of its org with the same idempotency key, if any.
 
-        document: what was asked for. most: jobs of its org that may be under way; raises Saturated beyond.
+        document: the request. most: jobs of its org that may be unfinished; raises Saturated beyond.
         """
         values: dict[str, Any] = {name: getattr(job, name) for name in JobRow.__slots__}
         values |= {"document": written(document), "state": "{}"}
         values |= {"metrics": written(job.metrics), "results": written(job.results)}
-        told = [_row(event) for event in events]
+        rows = [_row(event) for event in events]
 
         def work(connection: Connection) -> JobRow | None:
             if job.idempotency_key is not None:
@@ -79,13 +79,13 @@ class JobStore:
                 if connection.execute(asked).scalar_one() >= most:
                     raise Saturated(f"{most} jobs of this key are not over yet.", retry_after_seconds=60)
             connection.execute(JOBS.insert().values(values))
-            self._insert_events(connection, job.job_id, told)
+            self._insert_events(connection, job.job_id, rows)
             return None
 
         return await self._do(work)
 
     async def job(self, job_id: str, org: str | None = None) -> JobRow | None:
-        """The job; None when there is none, or it is another org's."""
+        """Return the job; None when it does not exist, or belongs to another org."""
 
         def work(connection: Connection) -> JobRow | None:
             asked = _jobs().where(JOBS.c.job_id == job_id)
@@ -95,11 +95,11 @@ class JobStore:
         return await self._do(work, writes=False)
 
     async def submitted(self, org: str, idempotency_key: str) -> JobRow | None:
-        """The job that was stored under this idempotency key of the org."""
+        """Return the job that was stored under this idempotency key of the org."""
         return await self._do(lambda connection: _submitted(connection, org, idempotency_key), writes=False)
 
     async def work(self, job_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """(document, state) of a job that is there: what was asked for, and how far its engine is."""
+        """Return (document, state) of an existing job: its request, and its engine's progress."""
 
         def work(connection: Connection) -> tuple[dict[str, Any], dict[str, Any]]:
             row = connection.execute(select(JOBS.c.document, JOBS.c.state).where(JOBS.c.job_id == job_id)).one()
@@ -110,7 +110,7 @@ class JobStore:
     async def jobs(
         self, org: str, *, limit: int, status: str | None = None, model: str | None = None, after: str | None = None
     ) -> list[JobRow]:
-        """Those of this org, the newest first, without their results. after: only older ones than the job of this id."""
+        """Return the jobs of this org, newest first, without results. after: only older ones than the job of this id."""
 
         def work(connection: Connection) -> list[JobRow]:
             asked = _jobs(results=False).where(JOBS.c.org == org)
@@ -129,7 +129,7 @@ class JobStore:
         return await self._do(work, writes=False)
 
     async def unfinished(self) -> list[JobRow]:
-        """Every job that is queued or was running, of any org, the oldest first."""
+        """Return every job that is queued or was running, of any org, oldest first."""
 
         def work(connection: Connection) -> list[JobRow]:
             asked = _jobs(results=False).where(JOBS.c.status.not_in(ENDED)).order_by(JOBS.c.created_at, JOBS.c.job_id)
@@ -146,12 +146,12 @@ class JobStore:
         metrics: Mapping[str, float | None] | None = None,
         **columns: Any,
     ) -> bool:
-        """Events, points and what changes of the job's row, in one transaction.
+        """Write events, points and changes of the job's row in one transaction.
 
-        Writes nothing, and answers False, for a job that is over: it ends once. Raises TypeError, ValueError for what is
-        no JSON: that is not the store's fault, and does not become better by waiting.
+        Writes nothing and returns False for a job that is over: it ends once. Raises TypeError, ValueError for values that
+        are not JSON: the store is not the cause, and a retry would not help.
         """
-        told = [_row(event) for event in events]
+        rows = [_row(event) for event in events]
         values = dict(columns)
         for name, value in (("state", state), ("metrics", metrics), ("results", columns.get("results"))):
             if value is not None:
@@ -161,7 +161,7 @@ class JobStore:
             status = connection.execute(select(JOBS.c.status).where(JOBS.c.job_id == job_id)).scalar_one_or_none()
             if status is None or status in ENDED:
                 return False
-            self._insert_events(connection, job_id, told)
+            self._insert_events(connection, job_id, rows)
             now = self._now()
             for point in points:
                 key = (POINTS.c.job_id == job_id, POINTS.c.step == point.step, POINTS.c.name == point.name)
@@ -184,35 +184,35 @@ class JobStore:
     # What belongs to a job
 
     async def events(self, job_id: str, *, since_seq: int, limit: int) -> list[JobEventRow]:
-        """Those after number `since_seq`, in order."""
+        """Return the events after number `since_seq`, in order."""
         return (await self.followed(job_id, since_seq=since_seq, limit=limit))[1]
 
     async def followed(self, job_id: str, *, since_seq: int, limit: int) -> tuple[bool, list[JobEventRow]]:
-        """(whether the job is over, the events after number `since_seq`), both of the same moment."""
+        """Return whether the job is over, and the events after number `since_seq`, in one transaction."""
 
         def work(connection: Connection) -> tuple[bool, list[JobEventRow]]:
             status = connection.execute(select(JOBS.c.status).where(JOBS.c.job_id == job_id)).scalar_one_or_none()
             asked = select(EVENTS).where(EVENTS.c.job_id == job_id, EVENTS.c.seq > since_seq)
             rows = connection.execute(asked.order_by(EVENTS.c.seq).limit(limit))
-            return status is None or status in ENDED, [read_told(row) for row in rows]
+            return status is None or status in ENDED, [read_event(row) for row in rows]
 
         return await self._do(work, writes=False)
 
     async def last_events(self, job_id: str, types: Sequence[str], limit: int) -> list[JobEventRow]:
-        """The last ones of these types, in order."""
+        """Return the last events of these types, in order."""
 
         def work(connection: Connection) -> list[JobEventRow]:
             asked = select(EVENTS).where(EVENTS.c.job_id == job_id, EVENTS.c.type.in_(types))
             rows = connection.execute(asked.order_by(EVENTS.c.seq.desc()).limit(limit)).all()
-            return [read_told(row) for row in reversed(rows)]
+            return [read_event(row) for row in reversed(rows)]
 
         return await self._do(work, writes=False)
 
     async def points(self, job_id: str, *, after_step: int | None, limit: int) -> list[CurvePointRow]:
-        """Points by step: the first ones after `after_step`, or the last ones when it is None.
+        """Return points by step: the first ones after `after_step`, or the last ones when it is None.
 
-        A step is given whole or not at all, unless it alone has more than `limit` points: a caller goes on after the
-        last step that it saw.
+        A step is complete or left out, unless it alone has more than `limit` points: callers continue after the last step
+        that they received.
         """
 
         def work(connection: Connection) -> list[CurvePointRow]:
@@ -235,14 +235,14 @@ class JobStore:
                 fitting.append(step)
             asked = select(POINTS).where(POINTS.c.job_id == job_id, POINTS.c.step.in_(fitting))
             rows = connection.execute(asked.order_by(POINTS.c.step, POINTS.c.phase.desc(), POINTS.c.name))
-            return [read_drawn(row) for row in rows]
+            return [read_point(row) for row in rows]
 
         return await self._do(work, writes=False)
 
-    async def keep(self, job_id: str, rollout: RolloutOutcome) -> RolloutOutcome:
-        """Stores one rollout, but not where its place is taken or the job is over; returns it as it counts.
+    async def store(self, job_id: str, rollout: RolloutOutcome) -> RolloutOutcome:
+        """Store one rollout, unless its place is taken or the job is over; return it as it counts.
 
-        It failed where another rollout of the job has the same `rollout_id`: one episode is not counted twice.
+        It counts as failed where another rollout of the job has the same `rollout_id`: an episode is counted once.
         """
 
         def work(connection: Connection) -> RolloutOutcome:
@@ -277,8 +277,8 @@ class JobStore:
 
         return await self._do(work)
 
-    async def played(self, job_id: str, phase: Phase, iteration: int) -> list[RolloutOutcome]:
-        """The rollouts of one phase of one iteration, by place and sample."""
+    async def stored(self, job_id: str, phase: Phase, iteration: int) -> list[RolloutOutcome]:
+        """Return the rollouts of one phase of one iteration, by place and sample."""
 
         def work(connection: Connection) -> list[RolloutOutcome]:
             asked = (
@@ -296,7 +296,7 @@ class JobStore:
     # Keys of task apps, sealed
 
     async def put_key(self, org: str, name: str, key_id: str, ciphertext: str) -> float:
-        """Keeps the sealed key under its name, in place of an earlier one; answers when.
+        """Store the sealed key under its name, replacing an earlier one; return the time.
 
         Raises RequestError when the org has too many.
         """
@@ -307,7 +307,7 @@ class JobStore:
             held = select(func.count()).select_from(ENV_KEYS).where(ENV_KEYS.c.org == org)
             if connection.execute(held).scalar_one() >= MAX_KEYS:
                 raise RequestError(
-                    f"{MAX_KEYS} keys are uploaded already.", code="too_many_keys", hint="Use one of their names again."
+                    f"{MAX_KEYS} keys are uploaded already.", code="too_many_keys", hint="Replace one: reuse its name."
                 )
             values = {"org": org, "name": name, "key_id": key_id, "ciphertext": ciphertext, "updated_at": now}
             connection.execute(ENV_KEYS.insert().values(values))
@@ -316,7 +316,7 @@ class JobStore:
         return await self._do(work)
 
     async def keys(self, org: str) -> list[tuple[str, str]]:
-        """(name, ciphertext) of every key of this org, by name."""
+        """Return (name, ciphertext) of every key of this org, by name."""
 
         def work(connection: Connection) -> list[tuple[str, str]]:
             asked = select(ENV_KEYS.c.name, ENV_KEYS.c.ciphertext).where(ENV_KEYS.c.org == org)
@@ -327,7 +327,7 @@ class JobStore:
     # Keys of the backend itself
 
     def minted(self, org: str | None) -> set[str]:
-        """The organisations of all keys that backends of this store made, `org` among them from now on. Blocks."""
+        """Return the organisations of all keys that backends of this store created; `org` is added first. Blocks."""
 
         def work(connection: Connection) -> set[str]:
             known = set(connection.execute(select(MINTED.c.org)).scalars())

@@ -1,4 +1,4 @@
-"""Open task apps: with which key, and whether the address may be called at all."""
+"""Opens task apps: chooses the key, and checks that the address may be called."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ log = logging.getLogger("taskapp_kit.backend")
 NAME = "ENVIRONMENT_API_KEY"
 MAX_TRIED = 8
 RETRIES = 6
-"""Of a rollout that broke on the way: about ten seconds, in which a task app may restart."""
+"""Of a rollout whose connection broke: about ten seconds, in which a task app may restart."""
 REFUSED = (401, 403)
 VERIFY_SECONDS = 45.0
-"""For all keys together."""
+"""Time limit for all keys together."""
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateKey:
-    """A key that may be the task app's. label: its name in results. key: None sends no key."""
+    """A key that the task app may accept. label: its name in results. key: None sends no key."""
 
     label: str
     key: str | None = field(repr=False)
@@ -44,9 +44,9 @@ class TaskAppAccess:
         self._own_key = own_key
 
     async def candidates(self, org: str, url: str) -> list[CandidateKey]:
-        """Return the keys of this organisation that are named like a task app's, then the backend's own.
+        """Return the keys of this organisation with a task app key's name, then the backend's own.
 
-        That one is sent only where this backend trusts the address. Without any key: one candidate without a key.
+        The latter only where this backend trusts the address. Without any key: one candidate without a key.
         """
         found: list[CandidateKey] = []
         for name, ciphertext in sorted(await self._records.keys(org), key=lambda item: item[0] != NAME):
@@ -92,9 +92,9 @@ class TaskAppAccess:
         ) from None
 
     async def verify(self, org: str, url: str) -> dict[str, Any]:
-        """Return what each key gets from `/health` and `/task_info`; `any_ok` when one gets both. Raises RequestError.
+        """Return the responses of `/health` and `/task_info` to each key; `any_ok` when one gets both. Raises RequestError.
 
-        Without a response, or when it takes too long, the other keys are not tried.
+        When the task app does not answer in time, the other keys are not tried.
         """
         await self.addresses.admit(url)
         results: list[dict[str, Any]] = []
@@ -132,5 +132,5 @@ class TaskAppAccess:
 
 
 def is_starting(error: TaskAppError) -> bool:
-    """Return whether the task app, or a gateway before it, may still be starting."""
+    """Return whether the task app, or a gateway in front of it, may still be starting."""
     return isinstance(error, TaskAppUnreachable) or error.status in (502, 503, 504)

@@ -1,8 +1,8 @@
-"""Which task apps the backend calls: the client chose the address.
+"""Address rules for task apps, whose addresses are chosen by clients.
 
 A metadata, link-local or multicast address is never called. A backend that others can reach calls no private or loopback
-address either, unless its operator allows the host or network. `admit` judges before a job or a check begins, so that the
-client gets an error; `guard` judges each address that is really connected to.
+address either, unless its operator allows the host or network. `admit` checks an address before a job or a check begins,
+so that the client gets an error; `guard` checks each address that is connected to.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.net.addresses import NEVER, AddressPolicy, NotAnAddress, server_url
 from taskapp_kit.net.networks import is_metadata_name
 
-PLACE = ("body", "data", "endpoint_base_url")
+URL_PATH = ("body", "data", "endpoint_base_url")
 SETTING = "--allow-task-app"
-MAX_LETTERS = 2048
+MAX_CHARACTERS = 2048
 RESOLVE_SECONDS = 5.0
 
 
 class TaskAppAddresses:
-    """The rule. local: only this machine reaches the backend. allow: hosts and networks that are called anyway.
+    """The rules. local: only this machine can reach the backend. allow: hosts and networks that are called anyway.
 
     Raises ConfigError for an entry of `allow` that is neither.
     """
@@ -34,40 +34,40 @@ class TaskAppAddresses:
         self._policy = AddressPolicy("local" if local else "public", allow, setting=SETTING, link_local=False)
 
     def read(self, url: object) -> str:
-        """Return the address without a slash at its end. Raises RequestError, which does not repeat it."""
+        """Return the address without a trailing slash. Raises RequestError, which does not repeat it."""
         try:
             if not isinstance(url, str) or not url.strip():
                 raise NotAnAddress("is missing; expected the task app's address")
-            if len(url) > MAX_LETTERS:
-                raise NotAnAddress(f"has more than {MAX_LETTERS} characters")
+            if len(url) > MAX_CHARACTERS:
+                raise NotAnAddress(f"has more than {MAX_CHARACTERS} characters")
             return server_url(url)
         except NotAnAddress as wrong:
             raise RequestError(
                 f"The task app's address {wrong}.",
-                fields=(FieldProblem(PLACE, str(wrong), "task_app_address"),),
+                fields=(FieldProblem(URL_PATH, str(wrong), "task_app_address"),),
                 hint="Give one such as https://my-app.modal.run.",
             ) from None
 
     def trusts(self, url: str) -> bool:
-        """Return whether this backend's own key may go there: any task app of a local backend, else only allowed ones."""
+        """Whether the backend's own key may be sent there: to any task app of a local backend, else to allowed ones."""
         return self._local or self._policy.allows(_host(url))
 
     async def admit(self, url: str) -> None:
-        """Resolve the host and judge every address. Raises RequestError; a name that is not found passes."""
+        """Resolve the host and check every address. Raises RequestError; an unknown host name passes."""
         host = _host(url)
         kind = NEVER if is_metadata_name(host) else None
         for address in () if kind else await _resolved(host, urlsplit(url).port):
             kind = kind or self._policy.refusal(host, address)
         if kind is not None:
             raise RequestError(
-                f"The task app's address leads to {kind}, which this backend does not call.",
-                fields=(FieldProblem(PLACE, f"leads to {kind}", "task_app_address"),),
+                f"The task app's address resolves to {kind}, which this backend does not call.",
+                fields=(FieldProblem(URL_PATH, f"resolves to {kind}", "task_app_address"),),
                 code="task_app_address",
                 hint="" if kind == NEVER else f"Its operator may allow it with {SETTING} HOST or NETWORK.",
             )
 
     def guard(self, url: str) -> Callable[[str], str | None]:
-        """Return what judges an IP address to which this URL leads: a sentence why it is not called, or None."""
+        """Return a check of the IP addresses of this URL: the reason why one is not called, or None."""
         host = _host(url)
 
         def refuse(address: str) -> str | None:
@@ -82,7 +82,7 @@ def _host(url: str) -> str:
 
 
 async def _resolved(host: str, port: int | None) -> list[str]:
-    """Every address of the host; none when it is not found in time: the connection reports that, and is guarded."""
+    """Resolve the host; [] when it is not found in time: the connection reports that, and is guarded."""
     try:
         return [str(ipaddress.ip_address(host))]
     except ValueError:

@@ -1,7 +1,7 @@
-"""What a job asks for and its task app does not have: environment, policy, seeds, members of env_config.
+"""Checks that a task app has what a job needs: environment, policy, seeds, members of env_config.
 
-The task app's own lists (`GET /task_info`) decide. What it does not list is not looked at: another maker's task app may
-describe itself in other words, and its answers to rollouts say what it lacks.
+The task app's own lists (`GET /task_info`) decide. Where it lists nothing, nothing is checked: task apps of other makers
+may describe themselves differently, and their responses to rollouts report what is missing.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 
 EVERY_APP = ("split", "index", "difficulty", "step_rewards")
-"""Members of env_config that every app of ours takes, besides those of its schema; with rows also ROWS."""
+"""Members of env_config that every app of this kit takes, besides those of its schema; with rows also ROWS."""
 ROWS = ("tags",)
-MOST_SHOWN = 20
-"""Names of one list, seeds or ranges in one sentence."""
+MAX_SHOWN = 20
+"""Maximum of names, seeds or ranges in one sentence."""
 RANDOM = "random"
 """The policy of a job that names none."""
 
 
 async def missing(plan: JobPlan, task_app: OpenedTaskApp) -> list[str]:
-    """One sentence for each thing that the task app does not have. Raises TaskAppError when it cannot be asked."""
+    """Return one sentence for each thing that the task app lacks. Raises TaskAppError when it does not answer."""
     described = await task_app.task_info(())
     environments = _names(_table(described, "taskset", "dataset").get("environments"))
     if plan.env_name is not None and environments:
@@ -41,7 +41,7 @@ async def missing(plan: JobPlan, task_app: OpenedTaskApp) -> list[str]:
 
 
 def _policy(plan: JobPlan, described: Any, cleaned: Callable[[str], str]) -> list[str]:
-    """The policy that would act. Beside a model's address `rollout.policy_name` is only a label."""
+    """Check the policy. Beside a model's address `rollout.policy_name` is only a label."""
     policies = _names(_table(described, "inference").get("policies"))
     if not plan.names_a_player:
         if RANDOM in policies:
@@ -52,13 +52,13 @@ def _policy(plan: JobPlan, described: Any, cleaned: Callable[[str], str]) -> lis
             f"task app offers no policy `{RANDOM}`{listed}. Add one of them to the config."
         )
         return [found]
-    place, named = "rollout.policy_config.policy", plan.policy_config.get("policy")
+    path, named = "rollout.policy_config.policy", plan.policy_config.get("policy")
     if named is None and not plan.policy_config.get("inference_url"):
-        place, named = "rollout.policy_name", plan.policy_name
+        path, named = "rollout.policy_name", plan.policy_name
     if named is None or not policies or named in policies:
         return []
-    found = _unknown(place, str(named), "policies", policies, cleaned)
-    return [found if place != "rollout.policy_name" else f"{found} A language model needs policy.inference_url."]
+    found = _unknown(path, str(named), "policies", policies, cleaned)
+    return [found if path != "rollout.policy_name" else f"{found} A language model needs policy.inference_url."]
 
 
 def _seeds(plan: JobPlan, described: Any, cleaned: Callable[[str], str]) -> list[str]:
@@ -76,16 +76,16 @@ def _seeds(plan: JobPlan, described: Any, cleaned: Callable[[str], str]) -> list
     if isinstance(split, str) and split in known:
         known = {split: known[split]}
     found = []
-    for place, seeds in (("data.seeds", plan.seeds), ("evaluation.seeds", plan.eval_seeds)):
+    for path, seeds in (("data.seeds", plan.seeds), ("evaluation.seeds", plan.eval_seeds)):
         wrong = sorted({seed for seed in seeds or () if not any(seed in some for some in known.values())})
         if wrong:
             ways = [
                 f"{cleaned(name)} {some[0]} to {some[-1]}" + (f" by {some.step}" if some.step != 1 else "")
-                for name, some in list(known.items())[:MOST_SHOWN]
+                for name, some in list(known.items())[:MAX_SHOWN]
             ]
-            more = f" and {len(wrong) - MOST_SHOWN} more" if len(wrong) > MOST_SHOWN else ""
-            first = ", ".join(map(str, wrong[:MOST_SHOWN]))
-            found.append(f"{place} has {first}{more}; the seeds are {', '.join(ways)}.")
+            more = f" and {len(wrong) - MAX_SHOWN} more" if len(wrong) > MAX_SHOWN else ""
+            first = ", ".join(map(str, wrong[:MAX_SHOWN]))
+            found.append(f"{path} has {first}{more}; the seeds are {', '.join(ways)}.")
     return found
 
 
@@ -95,36 +95,36 @@ def _env_config(plan: JobPlan, described: Any, cleaned: Callable[[str], str]) ->
     if not isinstance(members, Mapping) or schema.get("additionalProperties") is not False:
         return []
     named = _names(members)
-    if len(named) < len(members):  # some are names that we do not take: what is asked for may be one of them
+    if len(named) < len(members):  # some names are invalid here, and the requested one may be among them
         return []
     rows = _table(described, "taskset", "dataset").get("kind") == "rows"
     taken = [*named, *EVERY_APP, *(ROWS if rows else ())]
     return [
         _unknown("rollout.env_config", name, "members", taken, cleaned)
-        for name in list(plan.env_config)[:MOST_SHOWN]
+        for name in list(plan.env_config)[:MAX_SHOWN]
         if name not in taken
     ]
 
 
-def _unknown(place: str, given: str, what: str, known: Collection[str], cleaned: Callable[[str], str]) -> str:
+def _unknown(path: str, given: str, what: str, known: Collection[str], cleaned: Callable[[str], str]) -> str:
     close = closest(given, known)
     meant = f" Did you mean {cleaned(close)!r}?" if close else ""
-    return f"{place} names {given[:MAX_NAME]!r}; the {what} are {_shown(known, cleaned)}.{meant}"
+    return f"{path} names {given[:MAX_NAME]!r}; the {what} are {_shown(known, cleaned)}.{meant}"
 
 
 def _shown(names: Collection[str], cleaned: Callable[[str], str]) -> str:
-    more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
-    return ", ".join(cleaned(name) for name in list(names)[:MOST_SHOWN]) + more
+    more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
+    return ", ".join(cleaned(name) for name in list(names)[:MAX_SHOWN]) + more
 
 
-def _table(described: Any, *places: str) -> Mapping[str, Any]:
-    """The first object of these names in the task app's description."""
+def _table(described: Any, *names: str) -> Mapping[str, Any]:
+    """Return the first object of these names in the task app's description."""
     members = described if isinstance(described, Mapping) else {}
-    return next((members[place] for place in places if isinstance(members.get(place), Mapping)), {})
+    return next((members[path] for path in names if isinstance(members.get(path), Mapping)), {})
 
 
 def _names(listed: Sequence[Any] | Mapping[Any, Any] | Any) -> list[str]:
-    """The names of a list or object that a stranger may have made; [] where it holds anything else, or too much."""
+    """Return the names of a list or object; [] where it holds anything else, or too much: task apps are untrusted."""
     if not isinstance(listed, list | Mapping) or len(listed) > MAX_SPLITS:
         return []
     names = list(listed)

@@ -22,7 +22,7 @@ from taskapp_kit.rollout.score.groups import GroupScored, group_judges, score_gr
 
 log = logging.getLogger("taskapp_kit.service")
 
-MOST_MEMBERS = 64
+MAX_MEMBERS = 64
 """The limit on rollouts in one group."""
 _SAME = {
     "app": "app",
@@ -112,9 +112,9 @@ async def load_group(
     ids = await _ids_of(group_id, listed) if rollout_ids is None else list(rollout_ids)
     if len(set(ids)) < len(ids):
         raise _wrong("rollout_ids names a rollout twice.", "duplicate_rollout")
-    if not 2 <= len(ids) <= MOST_MEMBERS:
-        count = str(len(ids)) if len(ids) <= MOST_MEMBERS else f"more than {MOST_MEMBERS}"
-        raise _wrong(f"the group has {count} rollouts; it needs 2 to {MOST_MEMBERS}.", "bad_group")
+    if not 2 <= len(ids) <= MAX_MEMBERS:
+        count = str(len(ids)) if len(ids) <= MAX_MEMBERS else f"more than {MAX_MEMBERS}"
+        raise _wrong(f"the group has {count} rollouts; it needs 2 to {MAX_MEMBERS}.", "bad_group")
     stored = [await store.load(name) for name in ids]
     missing = [name for name, found in zip(ids, stored, strict=True) if found is None or not sees(found)]
     if missing:
@@ -145,7 +145,7 @@ async def _ids_of(
     group_id: str | None, listed: Callable[[RolloutQuery], Awaitable[Sequence[RolloutSummaryRow]]]
 ) -> list[str]:
     """The group's ids, the oldest first; at most one more than the limit of a group."""
-    found = await listed(RolloutQuery(group_id=group_id, limit=MOST_MEMBERS + 1))
+    found = await listed(RolloutQuery(group_id=group_id, limit=MAX_MEMBERS + 1))
     if not found:
         raise _wrong("there is no stored rollout with this group_id.", "no_such_group", field="group_id")
     return [row.rollout_id for row in reversed(found)]

@@ -1,4 +1,4 @@
-"""The front entrance as a FastAPI application."""
+"""The server of a task app as a FastAPI application."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ CORS_HEADERS = (
 
 
 class GatedApp(FastAPI):
-    """FastAPI behind a gate: the key check (and CORS) come before its whole stack of middleware.
+    """FastAPI behind a gate: authentication (and CORS) run before all of its middleware.
 
-    gate: handles each request first. direct: routes without parameters by path, with their methods; they are called at
-    once, everything else goes through FastAPI's routing.
+    gate: handles each request first. direct: routes without parameters by path, with their methods; they are called
+    directly, everything else goes through FastAPI's routing.
     """
 
     gate: ASGIApp | None = None
@@ -60,7 +60,7 @@ class GatedApp(FastAPI):
         await (self.gate or self.routed)(scope, receive, send)
 
     async def routed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle what the gate lets through."""
+        """Handle a request that passed the gate."""
         direct = self.direct.get(scope["path"]) if scope["type"] == "http" else None
         if direct is not None and scope["method"] in direct[0] and not scope.get("root_path"):
             await direct[1](scope, receive, send)
@@ -71,13 +71,14 @@ class GatedApp(FastAPI):
 def create(
     service: Service, settings: Settings, *, exposure: Exposure = "public", coordinator: IdempotencyStore | None = None
 ) -> FastAPI:
-    """The application that serves `service`. Raises ConfigError when the key file cannot be read.
+    """Return the application that serves `service`. Raises ConfigError when the key file cannot be read.
 
-    coordinator: where tickets of rollouts are kept that are repeated or fetched later; the store's when absent.
+    coordinator: where idempotency records are stored, of rollouts that are repeated or fetched later; default: the
+    service's store. exposure: with `local`, `/docs` and `/openapi.json` need no key.
 
-    Before it answers, every environment's `setup_worker` has run: a server that cannot play does not start. exposure: with
-    `local`, `/docs` and `/openapi.json` ask for no key. When the server stops, the service is closed.
-    Other doors may be added to what this returns (`include_router`, `mount`); they stand behind the same key check.
+    Every environment's `setup_worker` runs before the server answers: a server that cannot run episodes does not start.
+    The service is closed when the server stops. Routes that are added to the application (`include_router`, `mount`)
+    require the same key.
     """
 
     live = LiveRollouts(service, coordinator)
@@ -114,12 +115,12 @@ def create(
         openapi_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
-        # nothing is exported that was not asked for; a FastAPI older than this argument ignores it
+        # FastAPI exports no telemetry of its own; versions without this argument ignore it
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.service = service
     app.state.drain = drain
-    context = RouteContext(service, live, observers.measures, settings, _description(service, settings), exposure)
+    context = RouteContext(service, live, observers.metrics, settings, _description(service, settings), exposure)
     routes = direct_routes(ROUTES + (DEBUG_ROUTES if settings.debug_env else ()), context)
     app.router.routes.extend(routes)
     app.add_route("/openapi.json", openapi_document, include_in_schema=False)
@@ -128,8 +129,8 @@ def create(
 
     async def handle(request: Request, error: Exception) -> Response:
         answer = error_answer(error)
-        observers.measures.answered(request.method, "(none)", answer.status)
-        return answer  # type: ignore[return-value]  # an Answer is an ASGI application, all that is asked of it
+        observers.metrics.answered(request.method, "(none)", answer.status)
+        return answer  # type: ignore[return-value]  # an EncodedResponse is an ASGI application, which is all it needs
 
     for kind in (HTTPException, RequestValidationError, TaskappError, Exception):
         app.add_exception_handler(kind, handle)
@@ -141,10 +142,10 @@ def create(
         authenticator(Keys.of(settings)),
         is_open=open_paths(documents=exposure == "local"),
         errors=ERRORS,
-        on_refusal=observers.measures.refused,
+        on_refusal=observers.metrics.refused,
     )
     if settings.cors_origins:
-        # outermost: a browser asks its preflight question without a key
+        # outermost: browsers send preflight requests without a key
         app.gate = CORSMiddleware(
             app.gate,
             allow_origins=list(settings.cors_origins),

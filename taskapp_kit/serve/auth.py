@@ -1,4 +1,4 @@
-"""Who sent a request to a task app: which headers may hold a key, and what the scope says of the key that was used."""
+"""API key authentication of a task app: reads the key from the headers and stores its label and rights in the scope."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from taskapp_kit.serve.keys import Keys
 CHALLENGE: Headers = [(b"www-authenticate", b'Bearer realm="taskapp", Basic realm="taskapp", charset="UTF-8"')]
 DOCUMENTS: Final = frozenset({"/docs", "/openapi.json"})
 LABEL = "taskapp_kit.key_label"
-"""Where the scope holds the label of the key that was used."""
+"""Scope key: the label of the API key."""
 QUOTA = "taskapp_kit.key_quota"
-"""Where it holds how many rollouts that label may have in flight: an int, or None for any number."""
+"""Scope key: how many rollouts that label may have in flight, an int, or None for any number."""
 ADMIN = "taskapp_kit.key_admin"
-"""Where it holds whether that key sees the rollouts of every label."""
+"""Scope key: whether the API key sees the rollouts of every label."""
 
 
 def authenticator(keys: Keys) -> Callable[[Scope], RequestRefused | None]:
-    """Return the check of `ApiKeyMiddleware`: why a request is refused, or None, its key's label in the scope."""
+    """Return the check for `ApiKeyMiddleware`. It returns the refusal, or stores the key's label in the scope."""
 
     def authenticate(scope: Scope) -> RequestRefused | None:
         if not keys.configured():
@@ -51,7 +51,7 @@ def authenticator(keys: Keys) -> Callable[[Scope], RequestRefused | None]:
 
 
 def open_paths(documents: bool) -> Callable[[Scope], bool]:
-    """Return which requests need no key: `GET /`, and with `documents` (exposure `local`) /docs and /openapi.json."""
+    """Return a test for requests that need no key: `GET /`; with `documents` (exposure `local`) /docs, /openapi.json."""
 
     def is_open(scope: Scope) -> bool:
         if scope["method"] not in ("GET", "HEAD"):
@@ -63,5 +63,5 @@ def open_paths(documents: bool) -> Callable[[Scope], bool]:
 
 
 def caller_of(scope: Scope, *, traceparent: str | None = None, tracestate: str | None = None) -> Caller:
-    """Return who sent a request that the key check let through."""
+    """Return the caller of a request that passed authentication."""
     return Caller(scope.get(LABEL), scope.get(QUOTA), traceparent, tracestate, admin=scope.get(ADMIN, False))

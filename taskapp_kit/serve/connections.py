@@ -1,7 +1,7 @@
-"""The open connections of one server: how many there are, whether a valid key came over them, what is not yet sent.
+"""The open connections of one server: their number, whether a valid key was sent over them, and their unsent bytes.
 
-`Connections.look` runs once a second on the server's event loop. It closes connections whose time is over, ends readers
-that take nothing, keeps the memory of unsent answers under its cap, and logs when the process has no descriptor left.
+`Connections.look` runs once a second on the server's event loop. It closes connections that exceed a time limit, ends
+readers that stall, keeps the memory of unsent responses under its limit, and logs when file descriptors run out.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from taskapp_kit.net.peer import Peer
 log = logging.getLogger("taskapp_kit.serve")
 
 CONNECTIONS = "taskapp_kit.connections"
-"""Where the scope of a request holds the server's Connections."""
+"""Scope key: the server's Connections."""
 HEAD_SECONDS = 10.0
-"""How long a request's head may take to arrive, and how long a fresh connection may be silent."""
+"""How long a request's head may take to arrive, and how long a new connection may be silent."""
 IDLE_SECONDS = 30.0
-"""How long a connection may be idle between requests. Longer than clients keep one, so that it is they who close it."""
+"""How long a connection may be idle between requests: longer than clients keep theirs, so that the client closes it."""
 DESCRIPTOR_SHARE = 0.75
-"""The part of the process's file descriptors that connections may use; rollouts, stores and models need the rest."""
+"""The share of the process's file descriptors that connections may use; rollouts, stores and models need the rest."""
 GRACE_SECONDS = 1.0
-"""A reader that took something this recently is not ended for the memory that its answer uses."""
+"""A reader that received bytes this recently is not ended because of the memory that its response uses."""
 QUIET_SECONDS = 10.0
-"""The cap and missing descriptors are logged once in this time at most."""
+"""Minimum time between two log lines about the connection limit or about missing descriptors."""
 
-# why the server ended a connection, as /metrics counts it
+# reasons why the server ended a connection, as counted in /metrics
 AT_CAP = "connection_cap"
 QUEUED = "queued_requests"
 SLOW_HEAD = "slow_head"
@@ -46,7 +46,7 @@ CAUSES = (AT_CAP, QUEUED, SLOW_HEAD, STALLED, BUFFERED)
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
     """max_connections: open at once; fewer where the process may not open enough descriptors. stalled_seconds: how long a
-    reader may take nothing of its answer. max_buffered_bytes: memory of all answers that are not yet sent. head_seconds,
+    client may read nothing of its response. max_buffered_bytes: memory of all unsent responses. head_seconds,
     idle_seconds: how long a head may take, and the time between two requests.
     """
 
@@ -58,33 +58,33 @@ class ConnectionLimits:
 
 
 def limits_of(settings: Settings) -> ConnectionLimits:
-    """Those that the settings say."""
+    """Return the limits that the settings give."""
     return ConnectionLimits(settings.max_connections, settings.stalled_seconds, settings.max_buffered_bytes)
 
 
 class TrackedConnection(Protocol):
-    """One connection as `Connections` sees it (`serve/uvicorn_protocol.py`)."""
+    """One connection, as `Connections` uses it (`serve/uvicorn_protocol.py`)."""
 
     peer: Peer
 
     def expire(self, now: float) -> None:
-        """Closes it when the time of the state that it is in is over."""
+        """Close it when the time limit of its state has passed."""
 
     def unsent(self) -> int:
-        """Bytes that were written and not yet taken by the caller's side."""
+        """Return the number of bytes written that the client has not received."""
 
     def stalled_seconds(self, now: float) -> float:
-        """How long nothing was taken; 0 when something was since the last call, or when nothing is unsent."""
+        """Return how long the client has read nothing; 0 if it has since the last call, or if nothing is unsent."""
 
     def refuse(self) -> None:
-        """Answers that the server is full, and closes."""
+        """Answer that the server is full, and close."""
 
     def abort(self) -> None:
-        """Ends it at once, unsent bytes and all."""
+        """Close at once and drop unsent bytes."""
 
 
 class Connections:
-    """Used on the server's event loop. ended: connections that the server ended before their callers did, by cause."""
+    """Used on the server's event loop only. ended: connections that the server ended before their clients did, by cause."""
 
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
         self.limits = limits or ConnectionLimits()
@@ -103,7 +103,7 @@ class Connections:
         return len(self._open)
 
     def opened(self, connection: TrackedConnection) -> None:
-        """A caller connects. At the cap the oldest connection without a valid key makes room for it."""
+        """Add a connection. At the limit the oldest one without a valid key is closed for it."""
         if len(self._open) >= self.cap:
             oldest = self._oldest_keyless()
             self._log("cap", logging.WARNING, "connections at the cap open=%d cap=%d: %s", len(self._open), self.cap,
@@ -116,12 +116,12 @@ class Connections:
         self._open[connection] = self._keyless[connection] = None
 
     def closed(self, connection: TrackedConnection) -> None:
-        """A connection is over; a second call does nothing."""
+        """Remove a connection; a second call does nothing."""
         self._open.pop(connection, None)
         self._keyless.pop(connection, None)
 
     def end(self, connection: TrackedConnection, cause: str) -> None:
-        """Ends it at once, and counts it."""
+        """End a connection at once, and count it."""
         self.closed(connection)
         self.ended[cause] += 1
         connection.abort()

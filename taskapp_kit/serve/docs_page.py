@@ -1,4 +1,4 @@
-"""`/docs` and `/openapi.json`. The page is our own: it needs no network and loads no foreign script."""
+"""`/docs` and `/openapi.json`. The page is self-contained: it needs no network and loads no scripts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def openapi_document(request: Request) -> Response:
 
 
 async def page(request: Request) -> Response:
-    """`/docs`: the routes for a person, with a curl line each."""
+    """Return `/docs`: the routes for human readers, each with a curl command."""
     document = request.app.openapi()
     routes = "\n".join(
         _route(path, verb.upper(), operation)

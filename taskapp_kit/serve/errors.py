@@ -1,4 +1,4 @@
-"""The errors of a task app's server, and pydantic's in our words: what the client sends is never repeated."""
+"""Error responses of a task app's server. Validation errors are reworded and never repeat what the client sent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def invalid_request(error: pydantic.ValidationError, body: Any) -> RequestError:
 
 
 def _problems(errors: Any, body: Any, prefix: tuple[str | int, ...]) -> tuple[FieldProblem, ...]:
-    """pydantic's errors as ours: members of a union are merged, their tags leave the path, inputs are not repeated."""
+    """Convert pydantic's errors: members of a union are merged, their tags leave the path, inputs are not repeated."""
     merged: dict[tuple[str | int, ...], FieldProblem] = {}
     for item in errors:
         loc = prefix + (_path(item["loc"], body) if prefix else tuple(item["loc"]))
@@ -49,7 +49,7 @@ def _problems(errors: Any, body: Any, prefix: tuple[str | int, ...]) -> tuple[Fi
 
 
 def _path(loc: tuple[str | int, ...], body: Any) -> tuple[str | int, ...]:
-    """The place without the tags of unions, which name no part of the body."""
+    """Return the path without the tags of unions, which are not part of the body."""
     path: list[str | int] = []
     value = body
     for index, part in enumerate(loc):

@@ -1,15 +1,15 @@
-"""The key file: how its lines are read, and how they are changed while a server reads them.
+"""The key file: its format, and changes to it while a server reads it.
 
-One key a line, with words between spaces; an empty line and one that begins with `#` say nothing:
+One key per line, words separated by spaces; empty lines and lines that begin with `#` are ignored:
 
     KEY
     LABEL KEY
-    LABEL sha256:HEX                    the digest stands for the key, which is then nowhere
-    LABEL sha256:HEX max_in_flight=8    how many rollouts this label may have in flight at once; a plain key may have it too
+    LABEL sha256:HEX                    the digest of the key, which is then not in the file
+    LABEL sha256:HEX max_in_flight=8    how many rollouts of this label may be in flight; a plain key may have it, too
     LABEL sha256:HEX admin              sees and cancels the rollouts of every label; without it only its own
 
-Several lines may share a label (while a key is rotated); what stands after their keys is then the same. No error shows a
-key, nor a word that may be one.
+Several lines may share a label (while a key is rotated); the words after their keys must then be the same. No error shows
+a key, nor a word that may be one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EXPECTED = (
     f"A label has {LABEL_RULE}; a key has no spaces or commas and at most {MAX_KEY_BYTES} bytes."
 )
 LOCK_SECONDS = 10.0
-"""How long a change waits for another one to be done."""
+"""How long a change waits for another change of the file."""
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _OWN_LABEL = re.compile(r"environment|development|(alias|file)[0-9]+")
@@ -50,15 +50,15 @@ _MARK = "\ufeff"  # the byte order mark of an editor
 
 
 class KeyFileError(TaskappError):
-    """A key file could not be changed or read as asked: the label is there, or is not, or the disk says no."""
+    """A key file could not be read or changed as requested: the label exists, or does not, or the disk failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
-    """Who holds a key.
+    """The holder of a key.
 
-    label: is logged and stored. max_in_flight: rollouts that it may have in flight, None for any number. admin: it sees
-    the rollouts of every label, not only of its own.
+    label: is logged and stored. max_in_flight: how many rollouts it may have in flight, None for any number. admin: it
+    sees the rollouts of every label, not only of its own.
     """
 
     label: str
@@ -68,9 +68,9 @@ class KeyHolder:
 
 @dataclass(frozen=True, slots=True)
 class KeyLine:
-    """One key of a file: its line (from 1), its holder, the digests that it is known by, and how it was written.
+    """One key of a file: its line (from 1), its holder, its digests, and how it was written.
 
-    hashed: the file has its digest, not the key. labelled: the file gives the label; else it is `file` and the line.
+    hashed: the file has its digest, not the key. labelled: the file gives the label; otherwise it is `file` and the line.
     """
 
     number: int
@@ -81,17 +81,17 @@ class KeyLine:
 
 
 def is_label(text: str) -> bool:
-    """True for what LABEL_RULE describes."""
+    """Whether the text fits LABEL_RULE."""
     return _LABEL.fullmatch(text) is not None
 
 
 def is_own_label(text: str) -> bool:
-    """True for the labels that a server gives to keys that have none; nobody else should have them."""
+    """Whether this is a label that the server gives to keys without one; no other key may have it."""
     return _OWN_LABEL.fullmatch(text) is not None
 
 
 def digests_of(key: str) -> tuple[bytes, ...]:
-    """A key's SHA-256 digests: a client writes what is not ASCII into a header as UTF-8 or as Latin-1."""
+    """Return a key's SHA-256 digests: clients encode non-ASCII characters in headers as UTF-8 or as Latin-1."""
     spellings = {key.encode("utf-8")}
     if not key.isascii():
         with contextlib.suppress(UnicodeEncodeError):
@@ -99,20 +99,20 @@ def digests_of(key: str) -> tuple[bytes, ...]:
     return tuple(hashlib.sha256(spelling).digest() for spelling in sorted(spellings))
 
 
-def written(holder: KeyHolder, key: str) -> str:
-    """The line that lets a key in, without the key."""
+def key_line(holder: KeyHolder, key: str) -> str:
+    """Return the line of a key, which holds only its digest."""
     quota = "" if holder.max_in_flight is None else f" {_QUOTA}{holder.max_in_flight}"
     admin = f" {_ADMIN}" if holder.admin else ""
     return f"{holder.label} sha256:{hashlib.sha256(key.encode()).hexdigest()}{quota}{admin}"
 
 
 def read(path: Path) -> list[KeyLine]:
-    """The keys of a file. Raises OSError, or ConfigError with file:line."""
+    """Read the keys of a file. Raises OSError, or ConfigError with file:line."""
     return parse(_text(path, path), path)
 
 
 def parse(text: str, path: Path) -> list[KeyLine]:
-    """The keys in the text of a file; `path` is for the sentences. Raises ConfigError with file:line."""
+    """Parse the text of a key file; `path` is for error messages. Raises ConfigError with file:line."""
     found = []
     for number, line in enumerate(text.removeprefix(_MARK).splitlines(), start=1):
         words = line.split()
@@ -131,8 +131,8 @@ def parse(text: str, path: Path) -> list[KeyLine]:
             same = by_digest.setdefault(digest, item)
             if same.holder != item.holder and (same.labelled or item.labelled):
                 raise ConfigError(
-                    f"{path}:{same.number} and {path}:{item.number} have one key and two labels.",
-                    hint="A key says who asks: remove one of the lines.",
+                    f"{path}:{same.number} and {path}:{item.number} have the same key and different labels.",
+                    hint="A key identifies its holder: remove one of the lines.",
                 )
     return found
 
@@ -140,16 +140,18 @@ def parse(text: str, path: Path) -> list[KeyLine]:
 def add(
     path: Path, label: str, key: str, *, max_in_flight: int | None = None, admin: bool = False, another: bool = False
 ) -> KeyHolder:
-    """Lets a key in under a label; only its digest is written. The file and its directory are made when missing.
+    """Add a key under a label; only its digest is written. The file and its directory are created when missing.
 
-    admin: it sees the rollouts of every label. another: the label may be there already, whose quota and admin flag then
-    hold for the new key too. Raises KeyFileError when the label is there, has another quota or no admin flag, or the
-    file cannot be written; ConfigError when label, quota or file are broken.
+    admin: it sees the rollouts of every label. another: the label may exist already; its quota and admin flag then apply
+    to the new key, too. Raises KeyFileError when the label exists, has another quota or no admin flag, or the file cannot
+    be written; ConfigError when label, quota or file are invalid.
     """
     if not is_label(label) or is_own_label(label):
-        raise ConfigError("That is no label for a key.", hint=f"A label has {LABEL_RULE}; the server's own are taken.")
+        raise ConfigError(
+            "That is not a valid label for a key.", hint=f"A label has {LABEL_RULE}; the server's own are reserved."
+        )
     if max_in_flight is not None and not 1 <= max_in_flight <= MAX_QUOTA:
-        raise ConfigError(f"max_in_flight is from 1 to {MAX_QUOTA}.")
+        raise ConfigError(f"max_in_flight has to be from 1 to {MAX_QUOTA}.")
     holder = KeyHolder(label, max_in_flight, admin)
 
     def appended(text: str) -> str:
@@ -158,32 +160,32 @@ def add(
         if known is not None:
             if not another:
                 raise KeyFileError(
-                    f"There is a key with the label {label} in {path}.",
+                    f"The label {label} already has a key in {path}.",
                     hint=f"Revoke it (taskapp keys revoke {label}), or give --another for a second key beside it.",
                 )
             if max_in_flight not in (None, known.max_in_flight):
                 raise KeyFileError(
-                    f"The label {label} in {path} has another quota ({known.max_in_flight or 'none'}).",
-                    hint="A label has one quota: leave --max-in-flight out, or revoke the label first.",
+                    f"The label {label} in {path} has a different quota ({known.max_in_flight or 'none'}).",
+                    hint="A label has one quota: omit --max-in-flight, or revoke the label first.",
                 )
             if admin and not known.admin:
                 raise KeyFileError(
-                    f"The label {label} in {path} is no admin.",
-                    hint="The keys of a label have the same rights: leave --admin out, or revoke the label first.",
+                    f"The label {label} in {path} is not an admin.",
+                    hint="The keys of a label have the same rights: omit --admin, or revoke the label first.",
                 )
             holder = known
         gap = "" if not text.removeprefix(_MARK) or text.splitlines(keepends=True)[-1][-1:] in "\r\n" else "\n"
-        return f"{text}{gap}{written(holder, key)}\n"
+        return f"{text}{gap}{key_line(holder, key)}\n"
 
     _change(path, appended, create=True)
     return holder
 
 
 def remove(path: Path, label: str, *, keep_newest: bool = False) -> tuple[int, int]:
-    """Removes every line of a label; other lines stay as they are. Gives how many keys went and how many are left.
+    """Remove every line of a label; other lines stay unchanged. Returns the numbers of keys removed and left.
 
     keep_newest: the last line of the label stays, which ends a rotation. Raises KeyFileError when there is no such file
-    or label, or no older key; ConfigError when the file is broken.
+    or label, or no older key; ConfigError when the file is invalid.
     """
     counts = (0, 0)
 
@@ -209,20 +211,20 @@ def remove(path: Path, label: str, *, keep_newest: bool = False) -> tuple[int, i
 
 
 def open_to_others(path: Path) -> bool:
-    """True when other users of the machine may read or write the file."""
+    """Whether other users of the machine may read or write the file."""
     return bool(path.stat().st_mode & 0o066)
 
 
 def missing(path: Path) -> KeyFileError:
-    """What is told where a key file should be and is not."""
+    """Return the error for a key file that does not exist."""
     return KeyFileError(
         f"There is no key file {path}.",
-        hint="Name yours with --keys-file or TASKAPP_KEYS_FILE, or make one: taskapp keys mint LABEL.",
+        hint="Name yours with --keys-file or TASKAPP_KEYS_FILE, or create one: taskapp keys mint LABEL.",
     )
 
 
 def _no_such_label(label: str, found: list[KeyLine], path: Path) -> KeyFileError:
-    """The label itself is not repeated: somebody may have pasted a key there."""
+    """Return the error; it does not repeat the label, which may be a key pasted by mistake."""
     labels = sorted({item.holder.label for item in found})
     near = closest(label, labels)
     if near:
@@ -234,63 +236,63 @@ def _no_such_label(label: str, found: list[KeyLine], path: Path) -> KeyFileError
 
 
 def _line(words: list[str], number: int, path: Path) -> KeyLine:
-    def broken(reason: str) -> ConfigError:
-        return ConfigError(f"{path}:{number} is no key: {reason}.", hint=EXPECTED)
+    def invalid(reason: str) -> ConfigError:
+        return ConfigError(f"{path}:{number} is not a valid key: {reason}.", hint=EXPECTED)
 
     quota: int | None = None
     admin = False
     while len(words) > 1 and (words[-1].startswith(_QUOTA) or words[-1] == _ADMIN):
         word = words.pop()
         if len(words) == 1:  # a label whose key was forgotten must not become a key
-            raise broken("it has max_in_flight or admin, and no label or no key")
+            raise invalid("it has max_in_flight or admin, and no label or no key")
         if word == _ADMIN:
             if admin:
-                raise broken("it has admin twice")
+                raise invalid("it has admin twice")
             admin = True
             continue
         digits = word.removeprefix(_QUOTA)
         if not digits.isascii() or not digits.isdigit() or len(digits) > 7 or not 1 <= int(digits) <= MAX_QUOTA:
-            raise broken(f"its quota is no whole number from 1 to {MAX_QUOTA}")
+            raise invalid(f"its quota is not a whole number from 1 to {MAX_QUOTA}")
         if quota is not None:
-            raise broken("it has two quotas")
+            raise invalid("it has two quotas")
         quota = int(digits)
     if len(words) > 2:
-        raise broken("it has too many words")
+        raise invalid("it has too many words")
     labelled, secret = len(words) == 2, words[-1]
     if labelled and not is_label(words[0]):
-        raise broken("its first word is no label")
+        raise invalid("its first word is not a valid label")
     if "," in secret:
-        raise broken("a key has no comma")
+        raise invalid("a key has no comma")
     if len(secret.encode()) > MAX_KEY_BYTES:
-        raise broken("the key is too long")
+        raise invalid("the key is too long")
     hashed = _HASHED.fullmatch(secret)
-    if not hashed and _LIKE_A_HASH.match(secret):  # as a plain key it would let in whoever saw the file
-        raise broken("it looks like a digest, which is sha256: and 64 hexadecimal digits")
+    if not hashed and _LIKE_A_HASH.match(secret):  # as a plain key it would admit anyone who has seen the file
+        raise invalid("it looks like a digest, which is sha256: and 64 hexadecimal digits")
     digests = (bytes.fromhex(hashed[1]),) if hashed else digests_of(secret)
     holder = KeyHolder(words[0] if labelled else f"file{number}", quota, admin)
     return KeyLine(number, holder, digests, hashed=hashed is not None, labelled=labelled)
 
 
-def _text(place: Path, shown: Path) -> str:
+def _text(target: Path, shown: Path) -> str:
     try:
-        return place.read_bytes().decode("utf-8")
+        return target.read_bytes().decode("utf-8")
     except UnicodeDecodeError:
         raise ConfigError(f"The key file {shown} is not UTF-8 text.", hint="Save it as UTF-8.") from None
 
 
 def _change(path: Path, edit: Callable[[str], str], *, create: bool) -> None:
-    """Replaces the file by what `edit` makes of its text, as a whole or not at all, one change at a time."""
+    """Replace the file's text by `edit(text)`, atomically and one change at a time."""
     try:
-        place = path.resolve()  # a link stays a link
+        target = path.resolve()  # a symbolic link stays one
         if create:
-            make_private_folder(place.parent)
-        elif not place.exists():
+            make_private_folder(target.parent)
+        elif not target.exists():
             raise missing(path)
-        with _alone(place.parent, path):
-            before = place.stat() if place.exists() else None
+        with _locked(target.parent, path):
+            before = target.stat() if target.exists() else None
             if before is None and not create:
                 raise missing(path)
-            _replace(place, edit("" if before is None else _text(place, path)), before)
+            _replace(target, edit("" if before is None else _text(target, path)), before)
     except OSError as error:
         raise KeyFileError(
             f"The key file {path} cannot be changed: {error.strerror or type(error).__name__}.",
@@ -299,8 +301,8 @@ def _change(path: Path, edit: Callable[[str], str], *, create: bool) -> None:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path, path: Path) -> Iterator[None]:
-    """Holds a lock on the directory: the file itself is replaced, and a lock of its own would be left lying about."""
+def _locked(folder: Path, path: Path) -> Iterator[None]:
+    """Lock the directory: the file itself is replaced, and a separate lock file would be left behind."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         end = time.monotonic() + LOCK_SECONDS
@@ -319,23 +321,23 @@ def _alone(folder: Path, path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _replace(place: Path, text: str, before: os.stat_result | None) -> None:
-    fresh = place.with_name(f".{place.name}.{secrets.token_hex(6)}.new")
+def _replace(target: Path, text: str, before: os.stat_result | None) -> None:
+    fresh = target.with_name(f".{target.name}.{secrets.token_hex(6)}.new")
     descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(text.encode("utf-8"))
             if before is not None:
-                with contextlib.suppress(PermissionError):  # only root gives files away
+                with contextlib.suppress(PermissionError):  # only root may change a file's owner
                     os.fchown(descriptor, before.st_uid, before.st_gid)
             os.fchmod(descriptor, 0o600 if before is None else stat.S_IMODE(before.st_mode))
             stream.flush()
             os.fsync(descriptor)
-        fresh.replace(place)
+        fresh.replace(target)
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
-    folder = os.open(place.parent, os.O_RDONLY)
+    folder = os.open(target.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:

@@ -1,6 +1,6 @@
-"""The valid API keys: stored as SHA-256 digests, compared in constant time, read again from a file when it changes.
+"""The valid API keys: stored as SHA-256 digests, compared in constant time, reloaded when their file changes.
 
-`key_file.py` has the format of that file. The label, never the key, goes into log lines and stored rollouts.
+`key_file.py` describes that file. Logs and stored rollouts contain the label, never the key.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ __all__ = ["CHECK_SECONDS", "KeyHolder", "Keys"]
 log = logging.getLogger("taskapp_kit.serve")
 
 CHECK_SECONDS = 1.0
-"""The key file is checked once in this time at most."""
+"""Minimum time between two checks of the key file."""
 Known = list[tuple[bytes, KeyHolder]]
 
 
 class Keys:
-    """Every valid key. Its repr shows how it was configured, never a key."""
+    """All valid keys. The repr shows how they were configured, never a key."""
 
     def __init__(self, keys: Iterable[tuple[str, str]] = (), file: Path | None = None) -> None:
-        """keys: (label, key) pairs. file: a key file, read now; raises ConfigError when it cannot be."""
-        # the keys in variables are the operator's own
+        """keys: (label, key) pairs. file: a key file, read now. Raises ConfigError when the file cannot be read."""
+        # keys in environment variables belong to the operator
         self._fixed: Known = [
             (digest, KeyHolder(label, admin=True)) for label, key in keys for digest in digests_of(key)
         ]
@@ -45,7 +45,7 @@ class Keys:
             except OSError as error:
                 raise ConfigError(
                     f"The key file {file} (TASKAPP_KEYS_FILE) cannot be read: {error.strerror}.",
-                    hint="Give a readable file with one key a line; `taskapp keys mint LABEL` makes one.",
+                    hint="Give a readable file with one key per line; `taskapp keys mint LABEL` creates one.",
                 ) from None
             self._look_again = time.monotonic() + CHECK_SECONDS
         self._all = self._fixed + self._from_file
@@ -71,9 +71,9 @@ class Keys:
         return bool(self._all)
 
     def match(self, candidates: Iterable[bytes]) -> KeyHolder | None:
-        """Return the holder of the key that one of the candidates is, or None. Every pair is compared, without early exit.
+        """Return the holder of the key among the candidates, or None. Compares every pair, without early exit.
 
-        A key that is both in a setting and in the file is the file's: its label, quota and admin flag.
+        A key that is both in a setting and in the file has the file's label, quota and admin flag.
         """
         found: KeyHolder | None = None
         for candidate in candidates:
@@ -99,7 +99,7 @@ class Keys:
             if self._stamp is not None:
                 reason = str(error) if isinstance(error, ConfigError) else f"{self._file}: {error.strerror}"
                 log.error("key file unusable, none of its keys is valid until it is fixed: %s", reason)
-            self._from_file, self._stamp = [], None  # closed by default: without the file its keys are not valid
+            self._from_file, self._stamp = [], None  # fail closed: without the file its keys are not valid
         self._all = self._fixed + self._from_file
 
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document. Bodies are read by `serve/body.py`, so what they should be is told here."""
+"""The OpenAPI document. FastAPI does not parse the bodies (`net/body.py` does), so their models are added here."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ ACCEPTED_HEADERS = {
 
 
 def documentation(spec: RouteSpec) -> dict[str, Any]:
-    """The keyword arguments by which FastAPI documents one route."""
+    """Return the keyword arguments that document one route in FastAPI."""
     failures = sorted({*spec.failures, *(KEYED_FAILURES if spec.keyed else ())})
     responses: dict[int | str, dict[str, Any]] = {
         status: {"model": ErrorEnvelope, "description": TITLES[status]} for status in failures
@@ -63,23 +63,23 @@ def documentation(spec: RouteSpec) -> dict[str, Any]:
         responses[200] = {"model": spec.response_model, "description": "Answered"}
         if spec.streams:
             responses[200]["content"] = {"text/event-stream": {"itemSchema": stream_event()}}
-            if spec.method == "GET":  # only a stream that is taken up again can have nothing left
+            if spec.method == "GET":  # only a stream that is resumed can have nothing left
                 responses[204] = {"description": "Of a stream: it was over, and all of it had arrived"}
     else:
         kinds: dict[str, Any] = {name: {} for name in (spec.media_type, *spec.other_media_types)}
         responses[200] = {"content": kinds, "description": "Answered"}
     if spec.accepted_model is not None:
         responses[202] = {"model": spec.accepted_model, "description": "Under way; `Location` says where it is found"}
-    told: dict[int, dict[str, str]] = dict(ANSWER_HEADERS)
+    headers: dict[int, dict[str, str]] = dict(ANSWER_HEADERS)
     if spec.streams:
-        told[200] = STREAMED_HEADERS
+        headers[200] = STREAMED_HEADERS
         for failed in (500, 502, 503, 504):  # a failure is replayed as that failure
-            told[failed] = REPLAYED_HEADERS | told.get(failed, {})
+            headers[failed] = REPLAYED_HEADERS | headers.get(failed, {})
     if spec.accepted_model is not None:
-        told[202] = ACCEPTED_HEADERS
-    for status in responses.keys() & told.keys():
+        headers[202] = ACCEPTED_HEADERS
+    for status in responses.keys() & headers.keys():
         responses[status]["headers"] = {
-            name: {"description": words, "schema": {"type": "string"}} for name, words in told[int(status)].items()
+            name: {"description": words, "schema": {"type": "string"}} for name, words in headers[int(status)].items()
         }
     extra: dict[str, Any] = {"parameters": list(spec.parameters)} if spec.parameters else {}
     extra["security"] = [{name: []} for name in SECURITY] if spec.keyed else []
@@ -90,12 +90,12 @@ def documentation(spec: RouteSpec) -> dict[str, Any]:
 
 
 def stream_event() -> dict[str, Any]:
-    """One server-sent event: an event of the rollout, or at the end its result or failure.
+    """Return the schema of a server-sent event: an event of the rollout, or at the end its result or failure.
 
-    `itemSchema` is OpenAPI 3.2's word for it, which FastAPI writes too; readers of 3.1 pass over it.
+    `itemSchema` is a keyword of OpenAPI 3.2, which FastAPI writes too; readers of 3.1 ignore it.
     """
 
-    def told(kinds: list[str], schema: dict[str, Any]) -> dict[str, Any]:
+    def item(kinds: list[str], schema: dict[str, Any]) -> dict[str, Any]:
         data = {"type": "string", "contentMediaType": "application/json", "contentSchema": schema}
         return {"properties": {"event": {"enum": kinds}, "data": data}}
 
@@ -105,15 +105,15 @@ def stream_event() -> dict[str, Any]:
         "required": ["id", "event", "data"],
         "properties": {"id": {"type": "string", "pattern": "^[0-9]+$"}},
         "oneOf": [
-            told(list(KINDS), event),
-            told(["result"], {"$ref": REF.format(model=RolloutResponse.__name__)}),
-            told(["failure"], {"$ref": REF.format(model=ErrorEnvelope.__name__)}),
+            item(list(KINDS), event),
+            item(["result"], {"$ref": REF.format(model=RolloutResponse.__name__)}),
+            item(["failure"], {"$ref": REF.format(model=ErrorEnvelope.__name__)}),
         ],
     }
 
 
 def install(app: FastAPI) -> None:
-    """Makes `app.openapi()` give the whole document, built at the first call."""
+    """Replace `app.openapi()` by a function that returns the whole document, built at the first call."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:

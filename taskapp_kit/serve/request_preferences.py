@@ -1,4 +1,4 @@
-"""What the headers of a request ask for beside its body: how it is answered, under which key it may be repeated."""
+"""The request headers that choose how a rollout is answered, and under which key it may be repeated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from taskapp_kit.net.response import Headers
 
 EVENT_STREAM = b"text/event-stream"
 MAX_WAIT_SECONDS = 300.0
-"""The longest `Prefer: wait`; a longer one is cut to it."""
+"""Maximum for `Prefer: wait`; longer ones are reduced to it."""
 
 IDEMPOTENCY_KEY = re.compile(rb"[\x21-\x7e]{1,255}")
 WAIT = re.compile(r"(?<![^\s,;])wait\s*=\s*\"?(\d{1,6})\"?")
@@ -21,10 +21,10 @@ HEADERS = frozenset({b"accept", b"prefer", b"idempotency-key", b"last-event-id",
 
 @dataclass(frozen=True, slots=True)
 class RequestPreferences:
-    """The request's headers, read.
+    """The parsed headers of a request.
 
-    respond_async, wait_seconds: `Prefer` (RFC 7240). event_stream: `Accept` names it. first_event: the number of the
-    first event that the caller lacks (`Last-Event-ID` plus 1).
+    respond_async, wait_seconds: `Prefer` (RFC 7240). event_stream: `Accept` names it. first_event: number of the first
+    event that the client lacks (`Last-Event-ID` plus 1).
     """
 
     respond_async: bool = False
@@ -37,20 +37,20 @@ class RequestPreferences:
 
     @property
     def plain(self) -> bool:
-        """An answer when it is over, for this request alone."""
+        """Whether the response is sent at the end of the rollout, to this request alone."""
         return not (self.respond_async or self.event_stream or self.idempotency_key)
 
 
 NONE = RequestPreferences()
 
 
-def read_wishes(headers: Headers) -> RequestPreferences:
-    """headers: lower-case names, as ASGI gives them. Raises RequestError naming the header."""
+def read_preferences(headers: Headers) -> RequestPreferences:
+    """Parse headers with lower-case names, as ASGI gives them. Raises RequestError naming the header."""
     found: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in HEADERS:
             if name == b"idempotency-key" and name in found:
-                raise _refused("Idempotency-Key", "is there twice; send one.")
+                raise _refused("Idempotency-Key", "was sent twice; send one.")
             found[name] = found[name] + b"," + value if name in found else value
     if not found:
         return NONE
@@ -59,7 +59,7 @@ def read_wishes(headers: Headers) -> RequestPreferences:
         raise _refused("Idempotency-Key", "should be 1 to 255 visible ASCII characters.")
     last = found.get(b"last-event-id")
     if last is not None and not EVENT_ID.fullmatch(last):
-        raise _refused("Last-Event-ID", "should be the `id` of the last event that arrived, a whole number.")
+        raise _refused("Last-Event-ID", "should be the `id` of the last event received, a whole number.")
     preferences = found.get(b"prefer", b"").decode("latin-1").lower()
     wait = WAIT.search(preferences)
     return RequestPreferences(

@@ -28,9 +28,9 @@ from taskapp_kit.serve.errors import error_answer
 
 
 class EventStream(EventStreamResponse):
-    """A stream that goes on until the rollout is over or the client gone; then its subscriber leaves.
+    """Stream events until the rollout is over or the client is gone; then detach the subscriber.
 
-    first: the number of the first event that is sent. headers: further ones. alive_seconds: the longest silence.
+    first: number of the first event to send. headers: additional ones. alive_seconds: longest time without a byte.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class EventStream(EventStreamResponse):
         async with aclosing(live.event_buffer.follow(number)) as events:
             async for lines in events:
                 self._peer.holds(live.event_buffer.lines, sum(map(len, lines)) + live.answer_bytes)
-                frames = (encode_frame(number + place, _kind(line), line) for place, line in enumerate(lines))
+                frames = (encode_frame(number + offset, _kind(line), line) for offset, line in enumerate(lines))
                 yield (piece for frame in frames for piece in frame)
                 number += len(lines)
                 self._peer.holds(None, 0)
-        # a client that has more events than there are has received the result, too
+        # a client that claims more events than exist has received the result as well
         if self._first <= len(live.event_buffer.lines):
             frame = await self._last(number)
             self._peer.holds(frame[1], len(frame[1]))
@@ -93,11 +93,11 @@ class EventStream(EventStreamResponse):
 
 
 def nothing_more() -> EncodedResponse:
-    """Return a 204, after which a browser's EventSource does not reconnect."""
+    """Return a 204, which stops a browser's EventSource from reconnecting."""
     return EncodedResponse(204, b"", [(b"cache-control", b"no-store")])
 
 
 def _kind(line: bytes) -> bytes:
-    """The kind of an encoded event, which begins `{"v":1,"seq":0,"kind":"started"`."""
+    """Return the kind of an encoded event, which begins `{"v":1,"seq":0,"kind":"started"`."""
     begin = line.index(b'"kind":"') + 8
     return line[begin : line.index(b'"', begin)]

@@ -25,7 +25,7 @@ class RouteContext:
 
     service: Service
     live: LiveRollouts
-    measures: Metrics
+    metrics: Metrics
     settings: Settings
     description: Description
     exposure: Exposure
@@ -36,10 +36,10 @@ Handler = Callable[[RouteContext, Request], Awaitable[EncodedResponse | EventStr
 
 @dataclass(frozen=True, slots=True)
 class RouteSpec:
-    """One route: `answer` is a plain function. The models only document it in OpenAPI.
+    """One route. `answer` is a plain function; the models only document it in OpenAPI.
 
-    method: the HTTP method; a GET of "/" also handles HEAD. parameters: OpenAPI's, for query, path and headers. streams: the
-    response may be a stream of events. accepted_model: of a 202. other_media_types: those that `Accept` may ask for.
+    method: a GET of "/" also handles HEAD. parameters: OpenAPI parameters (query, path, headers). streams: the response
+    may be an event stream. accepted_model: the model of a 202. other_media_types: those that `Accept` may select.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Call route functions directly: FastAPI documents the routes, and parses and validates nothing."""
+"""Calls route functions directly: FastAPI only documents the routes, and neither parses nor validates."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ def _runner(spec: RouteSpec, context: RouteContext) -> ASGIApp:
             answer = await answer_it(context, Request(scope, receive))
         except ClientGone:
             log.info("client gone route=%s", where)
-            context.measures.answered(spec.method, where, CLIENT_GONE)
+            context.metrics.answered(spec.method, where, CLIENT_GONE)
             return
         except Exception as error:
             if isinstance(error, StoreError):
-                context.measures.store_failed()
+                context.metrics.store_failed()
             answer = error_answer(error, where=where)
-        context.measures.answered(spec.method, where, answer.status)
+        context.metrics.answered(spec.method, where, answer.status)
         with context.service.places.unread(scope.get(LABEL), answer.rollout_id, peer_of(scope)):
             await answer(scope, receive, send)
 

@@ -1,4 +1,4 @@
-"""Old import path of `taskapp_kit.serve.uvicorn_server`, kept because the documentation named it."""
+"""Old import path of `taskapp_kit.serve.uvicorn_server`, retained because the documentation named it."""
 
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 

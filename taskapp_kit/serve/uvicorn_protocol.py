@@ -1,7 +1,7 @@
-"""uvicorn's HTTP protocol with bounds: on heads, queued requests, idle time, early answers and answers nobody reads.
+"""uvicorn's HTTP protocol with limits: size of heads, queued requests, idle time, early responses, unread responses.
 
-What it uses of uvicorn: the parser callbacks, `on_response_complete`, `send_400_response`, `handle_websocket_upgrade`,
-`app`, `scope`, `cycle.response_started` and `transport` of `HttpToolsProtocol`.
+It relies on these members of `HttpToolsProtocol`: the parser callbacks, `on_response_complete`, `send_400_response`,
+`handle_websocket_upgrade`, `app`, `scope`, `cycle.response_started` and `transport`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from taskapp_kit.net.response import SLICE_BYTES
 from taskapp_kit.serve.connections import CONNECTIONS, QUEUED, SLOW_HEAD, Connections
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Request line and headers; one read of the socket may go beyond it."""
+"""Largest request line plus headers; the last read from the socket may exceed it."""
 MAX_QUEUED = 16
-"""Requests that may wait on one connection behind the one that is answered."""
+"""Requests that may wait on one connection behind the one being answered."""
 DISCARD_BYTES = 64 * 1024
 DISCARD_SECONDS = 1.0
-"""What is read and dropped after an answer that came before the request had arrived: closing on unread bytes would reset
-the connection, and the caller might lose the answer."""
+"""Limits on what is read and dropped after a response that was sent before its request had arrived: closing a socket with
+unread bytes resets the connection, and the client might lose the response."""
 
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -32,14 +32,14 @@ FULL = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0
 
 
 class TooManyQueued(Exception):
-    """Stops the parser in the middle of what it was fed."""
+    """Stops the parser in the middle of its input."""
 
 
 class LingeringTransport:
-    """A transport whose writes of one turn of the event loop leave together, and whose close may linger.
+    """A transport that joins the writes of one event loop iteration, and whose close may linger.
 
-    lingers: set it before `close` when the caller may still be sending. discarding: what arrives is dropped. written: bytes
-    that were handed to the transport.
+    lingers: set before `close` when the client may still be sending. discarding: incoming bytes are dropped. written:
+    bytes passed to the transport.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -56,7 +56,7 @@ class LingeringTransport:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Leaves at the end of this turn, when a slice is full, or before anything that ends the connection."""
+        """Buffer until this iteration ends, a slice is full, or the connection is about to end."""
         if not self._pending:
             self._loop.call_soon(self.flush)
         self._pending.append(data)
@@ -65,11 +65,11 @@ class LingeringTransport:
             self.flush()
 
     def is_closing(self) -> bool:
-        """Nothing more can be written."""
+        """Return whether writing is no longer possible."""
         return self.discarding or self._transport.is_closing()
 
     def close(self) -> None:
-        """Closes after what was written. When it lingers: ends our side, and drops for a while what still arrives."""
+        """Close after pending writes. If lingering: end the sending side, and drop incoming bytes for a while."""
         if self.is_closing():
             return
         self.flush()
@@ -82,13 +82,13 @@ class LingeringTransport:
         self._loop.call_later(DISCARD_SECONDS, self._transport.close)
 
     def discard(self, data: bytes) -> None:
-        """Counts what arrives after the end; beyond DISCARD_BYTES nothing more is read."""
+        """Count bytes that arrive after the close; stop reading beyond DISCARD_BYTES."""
         self._discarded += len(data)
         if self._discarded > DISCARD_BYTES and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def flush(self) -> None:
-        """What was written leaves now."""
+        """Write the buffer now."""
         if self._pending:
             data = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
             self._pending.clear()
@@ -99,25 +99,25 @@ class LingeringTransport:
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """uvicorn's protocol; without these bounds a stranger without a key could hold memory and connections.
+    """uvicorn's protocol with limits that keep clients without a key from holding memory and connections.
 
-    connections: of the server; they ask each connection once a second what it has to do.
+    connections: those of the server; it calls `expire` of each one once a second.
     """
 
-    transport: LingeringTransport  # type: ignore[assignment]  # all that is asked of a transport
+    transport: LingeringTransport  # type: ignore[assignment]  # has every method of a transport that uvicorn calls
 
     def __init__(self, connections: Connections, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.access_log = False  # its lines hold query strings, whoever gives `uvicorn.access` a handler
+        self.access_log = False  # its lines hold query strings, even if the operator configures `uvicorn.access`
         self.peer = Peer()
         self._connections = connections
         self._application: ASGIApp = self.app
         self.app = self._run
         self._in_head = True
         self._head_bytes = 0
-        self._message_ended = False  # in what is being fed to the parser
+        self._message_ended = False  # within the bytes now being parsed
         self._unanswered = 0
-        self._arriving: Scope | None = None  # of the request whose body has not arrived to its end
+        self._arriving: Scope | None = None  # of the request whose body is incomplete
         self._deadline = math.inf
         self._taken = 0
         self._took_at = 0.0
@@ -125,21 +125,21 @@ class BoundedHttp(HttpToolsProtocol):
     # -- callbacks of uvicorn and its parser -----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A caller connects."""
+        """Handle a new connection."""
         super().connection_made(LingeringTransport(transport, self.loop))  # type: ignore[arg-type]
         self._took_at = self.loop.time()
         self._deadline = self._took_at + self._connections.limits.head_seconds
         self._connections.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """A caller is gone."""
+        """Handle the end of the connection."""
         self.peer.gone = True
         self._connections.closed(self)
-        self.app = self._application  # else it would refer to itself, and stay until the collector comes, its body too
+        self.app = self._application  # breaks a reference cycle, which would hold the body until the next collection
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
-        """The first byte of a head."""
+        """Handle the first byte of a head."""
         if self._unanswered > MAX_QUEUED:
             raise TooManyQueued
         super().on_message_begin()
@@ -151,26 +151,26 @@ class BoundedHttp(HttpToolsProtocol):
             self._deadline = self.loop.time() + self._connections.limits.head_seconds
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header. What comes after the body is a trailer: nobody here reads any, and they would be kept."""
+        """Handle one header; trailers, which follow the body, are dropped: nothing reads them and they use memory."""
         if self._in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The head is whole."""
-        super().on_headers_complete()  # raises for an address that is none: there is no request then
+        """Handle a complete head."""
+        super().on_headers_complete()  # raises for an invalid address: there is no request then
         self._in_head = False
         self._arriving = self.scope  # type: ignore[assignment]
         self._unanswered += 1
-        self._deadline = math.inf  # routes time the body, rollouts have deadlines
+        self._deadline = math.inf  # routes have a timeout for the body, rollouts have deadlines
 
     def on_message_complete(self) -> None:
-        """The body is whole."""
+        """Handle a complete body."""
         self._arriving = None
         self._message_ended = True
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """An answer was written to its end."""
+        """Handle a response that was written completely."""
         super().on_response_complete()
         self._unanswered -= 1
         if not self._unanswered:
@@ -178,19 +178,19 @@ class BoundedHttp(HttpToolsProtocol):
             self._deadline = self.loop.time() + (limits.head_seconds if self._in_head else limits.idle_seconds)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes from the caller."""
+        """Parse bytes from the client."""
         if self.transport.discarding:
             self.transport.discard(data)
             return
         self._message_ended = False
         super().data_received(data)
-        if self._in_head and not self._message_ended:  # else most of it may be the body of the request before
+        if self._in_head and not self._message_ended:  # else most of it may be the body of the previous request
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._close_with(TOO_LARGE)
 
     def send_400_response(self, msg: str) -> None:
-        """What was sent is no HTTP, or too many requests at once."""
+        """Refuse invalid HTTP, or too many requests at once."""
         if self._unanswered > MAX_QUEUED:
             self._connections.end(self, QUEUED)
         elif self._answerable():
@@ -200,19 +200,19 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.close()
 
     def eof_received(self) -> None:
-        """The caller sends no more, which counts as hanging up; what was written before that still leaves."""
+        """Close: a client that ends its side counts as gone. Pending writes are still sent."""
         self.transport.flush()
 
     def handle_websocket_upgrade(self) -> None:
-        """Another protocol takes over the connection."""
+        """Hand the connection to another protocol."""
         self._connections.closed(self)
-        self.app = self._application  # as in connection_lost, which is the other protocol's from now on
+        self.app = self._application  # as in connection_lost, which the other protocol will receive
         super().handle_websocket_upgrade()
 
-    # -- what Connections calls ------------------------------------------------------------------------------------
+    # -- called by Connections -------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Closes what was idle, or slow to send a head, for too long."""
+        """Close a connection that has been idle, or slow to send a head, for too long."""
         if now < self._deadline or self.transport.is_closing():
             return
         if self._in_head and self._head_bytes:
@@ -222,11 +222,11 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.close()
 
     def unsent(self) -> int:
-        """Bytes that were written and not yet taken by the caller's side."""
+        """Return the number of bytes written that the client has not received."""
         return int(self.transport.get_write_buffer_size())
 
     def stalled_seconds(self, now: float) -> float:
-        """How long nothing was taken; 0 when something was since the last call, or when nothing is unsent."""
+        """Return how long the client has read nothing; 0 if it has since the last call, or if nothing is unsent."""
         unsent = self.unsent()
         taken = self.transport.written - unsent
         if not unsent or taken != self._taken:
@@ -234,14 +234,14 @@ class BoundedHttp(HttpToolsProtocol):
         return now - self._took_at
 
     def refuse(self) -> None:
-        """Answers that the server is full, and closes."""
+        """Answer that the server is full, and close."""
         self._close_with(FULL)
 
     def abort(self) -> None:
-        """Ends it at once, unsent bytes and all."""
+        """Close at once and drop unsent bytes."""
         self.transport.abort()
 
-    # -- answers ---------------------------------------------------------------------------------------------------
+    # -- responses -------------------------------------------------------------------------------------------------
 
     def _close_with(self, answer: bytes) -> None:
         if self.transport.is_closing():
@@ -252,13 +252,13 @@ class BoundedHttp(HttpToolsProtocol):
         self.transport.close()
 
     def _answerable(self) -> bool:
-        """An answer to what is arriving would not stand within, or before, the answer to an earlier request."""
+        """Whether a response now would not be sent within, or before, the response to an earlier request."""
         if self._arriving is None:
             return not self._unanswered
         return self._unanswered == 1 and not self.cycle.response_started
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application, its answers sent in slices; one that comes before its request had arrived closes."""
+        """Run the application and send its responses in slices. A response to an incomplete request closes."""
 
         async def sliced(message: Message) -> None:
             if message["type"] == "http.response.start" and self._arriving is scope:

@@ -1,4 +1,4 @@
-"""uvicorn, run for the command line (blocking) or in the background of a test, a demo or a tunnel."""
+"""Runs uvicorn for the command line (blocking), or in the background of a test, a demo or a tunnel."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from taskapp_kit.serve.connections import ConnectionLimits, Connections
 from taskapp_kit.serve.uvicorn_protocol import BoundedHttp
 
 GRACE_SECONDS = 25
-"""How long requests may go on after a signal; Modal kills after 30."""
+"""How long requests may continue after a signal; Modal kills the process after 30."""
 START_SECONDS = 30.0
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 CANCEL_SECONDS = 5.0
-"""How long a server that was told to stop, and did not in its time, has to let itself be cancelled."""
+"""How long a server that did not stop within its grace period has to handle its cancellation."""
 BACKLOG = 2048
-"""Connections that wait until the server takes them."""
+"""Connections that the system queues until the server accepts them."""
 
 
 def run(
@@ -50,14 +50,15 @@ def run(
     announce: Callable[[str], None] | None = None,
     limits: ConnectionLimits | None = None,
 ) -> None:
-    """Serves until SIGINT (which comes out as KeyboardInterrupt) or SIGTERM. Raises ConfigError: the address is taken.
+    """Serve until SIGINT (raised as KeyboardInterrupt) or SIGTERM. Raises ConfigError: the address is in use.
 
-    drain: what is awaited first then, while requests are still answered; it gets `grace_seconds`. A second signal cuts
+    app: an ASGI application, or `module:attribute` of one (needed for `reload`).
+    drain: awaited with `grace_seconds` after the first signal, while requests are still answered. A second signal cuts
     it short.
-    announce: is given the server's address (`http://host:port`) once it is held: callers from then on are answered.
-    limits: of its connections.
-    app: an ASGI application, or `module:attribute` of one (needed for `reload`). There is no access log: its lines
-    would hold query strings; the kit logs one line for each rollout instead.
+    announce: called with the server's address (`http://host:port`) once it is bound: connections succeed from then on.
+    limits: of connections.
+
+    There is no access log: its lines would hold query strings; the kit logs one line for each rollout instead.
     """
     log_to_stderr(log_level, log_format)
     bound = bind(host, port)
@@ -74,14 +75,14 @@ def run(
 
             ChangeReload(config, target=server.run, sockets=[bound]).run()
         else:
-            _spare_the_collector()
+            _tune_garbage_collector()
             server.run(sockets=[bound])
     finally:
         bound.close()
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening address, held from now on; port 0 takes a free one. Raises ConfigError."""
+    """Bind and return a socket; port 0 takes a free one. Raises ConfigError."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -89,7 +90,7 @@ def bind(host: str, port: int) -> socket.socket:
         bound = socket.socket(family, kind, protocol)
     except OSError as error:
         raise ConfigError(
-            f"Host {host!r} is no address here: {error.strerror}.", hint="Try --host 127.0.0.1."
+            f"Host {host!r} is not an address of this machine: {error.strerror}.", hint="Try --host 127.0.0.1."
         ) from error
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -97,27 +98,29 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         bound.close()
         raise ConfigError(
-            f"Port {port} on {host} cannot be had: {error.strerror}.",
-            hint="Another server may run there: stop it, or give another --port (0 takes a free one).",
+            f"Cannot listen on port {port} of {host}: {error.strerror}.",
+            hint="Another server may use it: stop that one, or give another --port (0 takes a free one).",
         ) from error
     bound.set_inheritable(True)
     return bound
 
 
 def bound_to_this_machine(host: str) -> bool:
-    """True when nobody else can reach what listens on this host. Raises ConfigError for a name that is none."""
+    """Whether only this machine can reach a server on this host. Raises ConfigError for an unknown host name."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
-        raise ConfigError(f"Host {host[:80]!r} is no address here.", hint="Try --host 127.0.0.1.") from None
+        raise ConfigError(
+            f"Host {host[:80]!r} is not an address of this machine.", hint="Try --host 127.0.0.1."
+        ) from None
     return all(ipaddress.ip_address(str(item[4][0]).partition("%")[0]).is_loopback for item in found)
 
 
-def _spare_the_collector() -> None:
-    """What is loaded by now lives as long as the server: the garbage collector need not walk it again and again.
+def _tune_garbage_collector() -> None:
+    """Exempt the objects that exist at startup from garbage collection: they live as long as the server.
 
-    A rollout makes thousands of objects and few cycles, so younger generations are looked at less often too: a small
-    rollout's CPU fell by a quarter, its p99 by two thirds (docs/performance.md).
+    A rollout creates thousands of objects and few cycles, so younger generations are collected less often, too: the CPU
+    time of a small rollout fell by a quarter, its p99 by two thirds (docs/performance.md).
     """
     gc.collect()
     gc.freeze()
@@ -125,12 +128,12 @@ def _spare_the_collector() -> None:
 
 
 def url_of(host: str, port: int) -> str:
-    """`http://host:port`, without a slash at its end."""
+    """Return `http://host:port`, without a trailing slash."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def log_to_stderr(log_level: str, log_format: LogFormat = "text") -> None:
-    """Log records of this process and of its worker processes go to stderr, one a line, in this form.
+    """Send the log records of this process and of its worker processes to stderr, one per line.
 
     Called by commands; a library never configures logging.
     """
@@ -143,7 +146,7 @@ def _options(grace_seconds: int, limits: ConnectionLimits | None) -> dict[str, A
     return {
         "http": partial(BoundedHttp, connections),
         "callback_notify": connections.look,
-        "timeout_notify": -math.inf,  # each time uvicorn looks, once a second, even when the machine's clock was set back
+        "timeout_notify": -math.inf,  # call it in each tick, once a second, even if the system clock was set back
         "log_config": None,
         "access_log": False,
         "server_header": False,
@@ -154,12 +157,12 @@ def _options(grace_seconds: int, limits: ConnectionLimits | None) -> dict[str, A
 
 
 class BackgroundServer:
-    """A real uvicorn on a thread of its own: `with BackgroundServer(app) as server: httpx.get(server.url)`.
+    """Runs uvicorn on a thread: `with BackgroundServer(app) as server: httpx.get(server.url)`.
 
-    Entering waits until the server answers; leaving stops it and waits for its thread. No signal handler is touched.
-    port 0 takes a free one; bound: an address that is held already, instead; limits: of its connections. Raises
-    ConfigError when the address is taken, RuntimeError, with the app's own exception as its cause, when the app does not
-    start.
+    Entering waits until the server answers; leaving stops it and waits for its thread. It installs no signal handlers.
+    port: 0 takes a free one. bound: a socket that is bound already, instead of host and port. limits: of connections.
+    Raises ConfigError when the address is in use, and RuntimeError, with the app's own exception as its cause, when the
+    app does not start.
     """
 
     def __init__(
@@ -175,52 +178,52 @@ class BackgroundServer:
         self._socket = bound if bound is not None else bind(host, port)
         self.host: str = host
         self.port: int = self._socket.getsockname()[1]
-        self._app = _Remembering(app)
+        self._app = _RecordingApp(app)
         self._server = _Announcing(uvicorn.Config(self._app, **_options(grace_seconds, limits)))
         self._failure: BaseException | None = None
-        # not Thread.join and is_alive: with Python 3.11 a join that Ctrl-C interrupts marks the thread as ended
+        # not Thread.join and is_alive: in Python 3.11 a join that Ctrl-C interrupts marks the thread as ended
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"taskapp-server-{self.port}", daemon=True)
 
     @property
     def url(self) -> str:
-        """The server's address, without a slash at its end."""
+        """The server's address, without a trailing slash."""
         return url_of(self.host, self.port)
 
     @property
     def running(self) -> bool:
-        """Its thread lives."""
+        """Whether the server's thread is alive."""
         return self._thread.ident is not None and not self._ended.is_set()
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended it, or what the app's startup or shutdown raised."""
+        """The exception that ended the server, or that the app's startup or shutdown raised."""
         return self._app.failure or self._failure
 
     def start(self, seconds: float = START_SECONDS, *, leave: threading.Event | None = None) -> None:
-        """Starts the thread and waits until the server answers, at most for this long or until `leave` is set."""
+        """Start the thread; wait until the server answers, at most this long, or until `leave` is set."""
         self._thread.start()
         end = time.monotonic() + seconds
-        while not self._server.announced.wait(min(LOOK_SECONDS, max(0.0, end - time.monotonic()))):
+        while not self._server.announced.wait(min(POLL_SECONDS, max(0.0, end - time.monotonic()))):
             if time.monotonic() >= end or (leave is not None and leave.is_set()):
                 self.stop(0.0)
                 raise RuntimeError(
                     f"The server on port {self.port} did not start within {seconds:g} s: "
-                    "the application was still getting ready."
+                    "the application was still starting."
                 )
         if not self._server.started:
             self.stop()
             failure = self.failure
             why = "its log says why"
-            if failure is not None and not isinstance(failure, SystemExit):  # that is how uvicorn says that it gave up
+            if failure is not None and not isinstance(failure, SystemExit):  # uvicorn raises it after logging the error
                 why = f"{type(failure).__name__}: {failure}".rstrip(": ")
             raise RuntimeError(f"The server on port {self.port} did not start; {why}.") from failure
 
     def stop(self, seconds: float | None = None) -> bool:
-        """Lets running requests finish within the grace period, then ends the thread. May be called twice.
+        """Let running requests finish within the grace period, then end the thread. May be called twice.
 
-        seconds: how long to wait for that, None for as long as it takes; after it, what still runs on the server's loop
-        is cancelled. False when the thread outlives even that, with its port: some code blocks it, which nobody can stop.
+        seconds: how long to wait for that, None without a limit; then the tasks on the server's loop are cancelled.
+        Returns False when the thread, which holds the port, is still alive: some code blocks it and cannot be stopped.
         """
         self._server.should_exit = True
         if self.running and not self._ended.wait(seconds):
@@ -234,7 +237,7 @@ class BackgroundServer:
     def _run(self) -> None:
         try:
             self._server.run(sockets=[self._socket])
-        except BaseException as failure:  # SystemExit is how uvicorn says that the app did not start
+        except BaseException as failure:  # SystemExit: the app did not start
             self._failure = failure
         finally:
             self._server.announced.set()
@@ -251,9 +254,9 @@ class BackgroundServer:
 
 
 class Draining(uvicorn.Server):
-    """Answers on while it drains: uvicorn itself closes its doors at the first signal.
+    """Keeps answering while it drains; uvicorn itself stops accepting connections at the first signal.
 
-    So somebody who asks for `/health` reads `draining`, and a trainer is told to come back instead of finding nobody.
+    So `/health` reports `draining`, and a trainer is asked to retry instead of being refused a connection.
     """
 
     def __init__(
@@ -267,12 +270,12 @@ class Draining(uvicorn.Server):
         self._signals = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Starts listening."""
+        """Start listening."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal begins to drain, the second one ends the grace, the third one ends at once."""
+        """Drain at the first signal, end the grace period at the second, exit at the third."""
         self._signals += 1
         if self._drain is None or self._loop is None or self._signals > 2:
             super().handle_exit(sig, frame)
@@ -289,13 +292,13 @@ class Draining(uvicorn.Server):
             finally:
                 if sig == signal.SIGINT and not self.should_exit:  # comes out as KeyboardInterrupt
                     super(Draining, self).handle_exit(sig, frame)
-                self.should_exit = True  # a drained SIGTERM is an end like any other
+                self.should_exit = True  # a drained SIGTERM is a regular end
 
         self._drains.append(asyncio.create_task(drained()))
 
 
 class _Announcing(uvicorn.Server):
-    """Says when it has started; can be cancelled."""
+    """Sets `announced` when it has started; can be cancelled."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -304,21 +307,21 @@ class _Announcing(uvicorn.Server):
         self._serving: asyncio.Task[object] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Starts listening."""
+        """Start listening."""
         self._loop, self._serving = asyncio.get_running_loop(), asyncio.current_task()
         await super().startup(sockets)
         self.announced.set()
 
     def cancel(self) -> None:
-        """Ends it from another thread without waiting for anybody."""
+        """End the server from another thread without waiting for requests."""
         self.force_exit = True
         if self._loop is not None and self._serving is not None:
-            with suppress(RuntimeError):  # the loop was closed at this very moment
+            with suppress(RuntimeError):  # the loop has just been closed
                 self._loop.call_soon_threadsafe(self._serving.cancel)
 
 
-class _Remembering:
-    """An application that remembers what its startup raised: uvicorn tells that to its log only."""
+class _RecordingApp:
+    """An application that stores what its startup raised: uvicorn only logs it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,1 +1,1 @@
-"""The operating system: child Python processes, files that only their owner can read, programs that end with their parent."""
+"""The operating system: child Python processes, private files, programs that end with their parent."""

@@ -1,10 +1,10 @@
-"""Python processes that the kit starts: one command line for all of them, and where imported code is looked for.
+"""Child Python processes: the command line that starts them, and the import path of each.
 
 `python -m MODULE` and `python -c` put the working directory before the standard library: a `random.py` there would run
-in place of Python's, in a process that may hold keys. So a child is started with `-P`, by this file, which is also its
-program: `python -P child_python.py MODULE ARGUMENT…`. It finds the same kit as its parent and adds nothing else.
+instead of Python's, in a process that may hold keys. So a child is started with `-P` and this file as its program:
+`python -P child_python.py MODULE ARGUMENT…`. It finds the same kit as its parent and adds nothing else.
 
-No import of the kit stands at the top of this file: in a child, it runs before the kit can be found.
+This file imports nothing of the kit at its top: in a child, it runs before the kit can be found.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _PR_SET_DUMPABLE = 4
 
 
 def python_command(program: str | Path, *arguments: str) -> list[str]:
-    """The command that runs `program` with this interpreter; every Python process of the kit is started with it.
+    """Return the command that runs `program` with this interpreter; every Python process of the kit uses it.
 
-    program: a module's name, which is run as `python -m` does; or a file that needs the standard library alone, which
-    gets neither installed packages nor Python's environment variables. The environment of a child that runs an author's
-    code is `config.child_environment()`.
+    program: a module's name, which is run as `python -m` does; or a file that needs only the standard library, which
+    gets neither installed packages nor Python's environment variables. `config.child_environment()` gives the environment
+    of a child that runs an author's code.
 
     From now on other processes of this user cannot read this one's memory and environment; see `hide_memory`.
     """
@@ -33,7 +33,7 @@ def python_command(program: str | Path, *arguments: str) -> list[str]:
 
 
 def add_import_folder(folder: str) -> None:
-    """Has modules looked for in `folder`, after the standard library and before installed packages.
+    """Add `folder` to the import path, after the standard library and before installed packages.
 
     A folder that is on the path already stays where it is.
     """
@@ -42,18 +42,18 @@ def add_import_folder(folder: str) -> None:
 
 
 def leave_working_directory() -> None:
-    """Takes the working directory from the path, where `python -m` has put it; the kit stays importable."""
+    """Remove the working directory from the import path, where `python -m` put it; the kit stays importable."""
     if not sys.flags.safe_path:
         del sys.path[0]
         add_import_folder(_KIT_PARENT)
 
 
 def hide_memory() -> None:
-    """Makes this process's memory and environment (`/proc/PID/mem`, `/proc/PID/environ`) unreadable for its user.
+    """Make this process's memory and environment (`/proc/PID/mem`, `/proc/PID/environ`) unreadable for its own user.
 
-    A child of the kit that runs an author's code has the same user id; this process may hold keys. A process with
-    CAP_SYS_PTRACE, CAP_SYS_ADMIN or CAP_PERFMON (root, unless a container has taken them away) still reads them. Linux
-    only; elsewhere nothing happens.
+    A child that runs an author's code has the same user id, and this process may hold keys. Processes with
+    CAP_SYS_PTRACE, CAP_SYS_ADMIN or CAP_PERFMON (root, unless a container drops them) can still read them. Linux only;
+    elsewhere this does nothing.
     """
     if sys.platform == "linux":
         import ctypes
@@ -62,7 +62,7 @@ def hide_memory() -> None:
 
 
 def _end_of_standard_library() -> int:
-    """The index in `sys.path` behind the last entry of the standard library."""
+    """Return the index in `sys.path` after the last entry of the standard library."""
     library = os.path.realpath(os.path.dirname(os.__file__))  # noqa: PTH120
     for index in range(len(sys.path) - 1, -1, -1):
         entry = os.path.realpath(sys.path[index])
@@ -72,7 +72,7 @@ def _end_of_standard_library() -> int:
 
 
 def main() -> None:
-    """The child: runs the module that is named by its first argument, with the others."""
+    """Run the module named by the first argument, with the remaining arguments. The child's entry point."""
     import runpy
 
     del sys.argv[0]

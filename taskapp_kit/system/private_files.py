@@ -1,4 +1,4 @@
-"""Files and folders that only their owner may read, whatever the umask says: rollouts and results hold conversations."""
+"""Files and folders that only their owner may read, whatever the umask: rollouts and results hold conversations."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 
 def make_private_folder(path: Path) -> None:
-    """Makes a folder and the missing ones above it with mode 700. One that exists stays as it is. Raises OSError."""
+    """Create a folder and its missing parents with mode 700. An existing one is unchanged. Raises OSError."""
     for folder in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def open_private(path: Path, flags: int = os.O_RDWR) -> int:
-    """Opens a file, made with mode 600 when it is not there; the descriptor. One that exists keeps its mode.
+    """Open a file and return its descriptor; it is created with mode 600, an existing one keeps its mode.
 
     Raises OSError.
     """
@@ -21,7 +21,7 @@ def open_private(path: Path, flags: int = os.O_RDWR) -> int:
 
 
 def write_private(path: Path, content: bytes, *, flush_to_disk: bool = False) -> None:
-    """Writes a whole file, in place of what it held. Raises OSError."""
+    """Write a whole file, replacing its content. Raises OSError."""
     with os.fdopen(open_private(path, os.O_WRONLY | os.O_TRUNC), "wb") as file:
         file.write(content)
         if flush_to_disk:

@@ -14,7 +14,7 @@ from exchange import ScriptedApp, a_config, a_job, backend, episode, failure, se
 from starlette.responses import Response
 
 from taskapp_kit.backend.engine import Event, JobDocument, RolloutOutcome
-from taskapp_kit.backend.rewards import MOST_CAUSES, causes, summarise
+from taskapp_kit.backend.rewards import MAX_CAUSES, causes, summarise
 from taskapp_kit.backend.rollout_plan import MAX_AT_A_TIME, read_plan
 from taskapp_kit.backend.store import JobStore
 from tests.backend.test_store import a_job as a_row
@@ -103,7 +103,7 @@ def test_a_strangers_words_are_bounded_wherever_they_are_kept() -> None:
     config["rollout"]["max_concurrent_rollouts"] = 1
     status, events = job_of(play, config)
     assert status["status"] == "succeeded"
-    assert len(status["results"]["rollouts"]["failures"]) == MOST_CAUSES + 1
+    assert len(status["results"]["rollouts"]["failures"]) == MAX_CAUSES + 1
     assert sum(status["results"]["rollouts"]["failures"].values()) == 50
     assert max(len(json.dumps(event)) for event in events) < 10_000
     assert len(json.dumps(status)) < 10_000
@@ -114,7 +114,7 @@ def test_causes_are_merged_without_losing_any() -> None:
     assert first["others"] == 10
     again = causes(first, ["c1", "new", "others"])
     assert sum(again.values()) == 33
-    assert len(again) <= MOST_CAUSES + 1
+    assert len(again) <= MAX_CAUSES + 1
 
 
 def test_splits_of_a_stranger_are_bounded() -> None:
@@ -234,7 +234,7 @@ def test_points_that_are_no_numbers_are_refused_before_the_store(tmp_path: Path)
             return []
 
         async def run(self, job: object, task_app: object, ledger: Any, state: object) -> Any:
-            await ledger.tell(metrics={"reward": float("nan")})
+            await ledger.report(metrics={"reward": float("nan")})
 
     with serving(ScriptedApp().app()) as url, backend(engine=Wild()) as back:
         made = back.http.post("/rl/jobs", json=a_job(url)).json()["job_id"]

@@ -146,7 +146,7 @@ class Halves(RolloutsEngine):
         wrong = {"no": float("nan")}
         for event, kept in ((Event("test.told", "whole"), wrong), (Event("test.told", "", data=wrong), {"half": 1})):
             with pytest.raises(ValueError):
-                await ledger.tell(event, state=kept, points=[CurvePoint("reward", 1.0, 1, "train", 1)], total=9)
+                await ledger.report(event, state=kept, points=[CurvePoint("reward", 1.0, 1, "train", 1)], total=9)
         return JobOutcome(None)
 
 
@@ -233,7 +233,7 @@ def test_the_jobs_of_one_key_do_not_keep_those_of_another_waiting() -> None:
 def test_a_job_that_is_known_is_answered_also_where_no_other_one_is_taken() -> None:
     app = Held()
     with serving(app.app()) as url, backend() as back:
-        back.state.jobs.most_waiting = 2
+        back.state.jobs.max_waiting = 2
         headers = {"Idempotency-Key": "first"}
         first = back.submit(url, **headers)
         back.submit(url)

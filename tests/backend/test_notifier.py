@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from exchange import Answer, Gate, ScriptedApp, a_config, backend, client, episode, serving
 
-from taskapp_kit.backend.notifier import KEPT, Notifier, Notifiers, Page
+from taskapp_kit.backend.notifier import MAX_SHARED_FRAMES, Notifier, Notifiers, Page
 from taskapp_kit.errors import StoreError
 from tests.waiting import until
 
@@ -22,19 +22,19 @@ def test_those_who_look_from_the_same_event_on_read_once() -> None:
             return False, [b"x"]
 
         notifiers = Notifiers()
-        bell = notifiers.of("job")
-        assert notifiers.of("job") is bell
-        looks = [asyncio.create_task(bell.look(since, read)) for since in (3, 3, 3, 4, 3)]
+        notifier = notifiers.of("job")
+        assert notifiers.of("job") is notifier
+        looks = [asyncio.create_task(notifier.read_shared(since, read)) for since in (3, 3, 3, 4, 3)]
         await asyncio.sleep(0)
         looks[0].cancel()  # who leaves takes nothing from the others
         found = await asyncio.gather(*looks, return_exceptions=True)
         assert found[1:] == [(False, [b"x"])] * 4
         assert sorted(read_from) == [3, 4]
-        waiting = asyncio.create_task(bell.wait())
-        notifiers.ring("job")
+        waiting = asyncio.create_task(notifier.wait())
+        notifiers.notify("job")
         await waiting
-        assert notifiers.of("job") is not bell
-        await notifiers.of("job").look(3, read)
+        assert notifiers.of("job") is not notifier
+        await notifiers.of("job").read_shared(3, read)
         assert sorted(read_from) == [3, 3, 4]
 
     asyncio.run(use())
@@ -42,7 +42,7 @@ def test_those_who_look_from_the_same_event_on_read_once() -> None:
 
 def test_a_look_that_failed_or_was_long_is_not_kept() -> None:
     async def use() -> None:
-        answers: list[Page | Exception] = [StoreError("no"), (False, [b"x"] * (KEPT + 1)), (True, [])]
+        answers: list[Page | Exception] = [StoreError("no"), (False, [b"x"] * (MAX_SHARED_FRAMES + 1)), (True, [])]
 
         async def read(_: int) -> Page:
             answer = answers.pop(0)
@@ -50,12 +50,12 @@ def test_a_look_that_failed_or_was_long_is_not_kept() -> None:
                 raise answer
             return answer
 
-        bell = Notifier()
+        notifier = Notifier()
         with pytest.raises(StoreError):
-            await bell.look(1, read)
-        assert len((await bell.look(1, read))[1]) == KEPT + 1
-        assert await bell.look(1, read) == (True, [])
-        assert await bell.look(1, read) == (True, [])
+            await notifier.read_shared(1, read)
+        assert len((await notifier.read_shared(1, read))[1]) == MAX_SHARED_FRAMES + 1
+        assert await notifier.read_shared(1, read) == (True, [])
+        assert await notifier.read_shared(1, read) == (True, [])
 
     asyncio.run(use())
 

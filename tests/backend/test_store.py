@@ -86,9 +86,9 @@ def test_a_place_is_taken_once() -> None:
     async def use(records: JobStore) -> None:
         await records.add(a_job(), {})
         first = RolloutOutcome("train", 1, 0, 0, 7, "terminated", 1.0)
-        await records.keep("rl_1", first)
-        await records.keep("rl_1", RolloutOutcome("train", 1, 0, 0, 7, "failed"))
-        assert await records.played("rl_1", "train", 1) == [first]
+        await records.store("rl_1", first)
+        await records.store("rl_1", RolloutOutcome("train", 1, 0, 0, 7, "failed"))
+        assert await records.stored("rl_1", "train", 1) == [first]
         job = await records.job("rl_1")
         assert job is not None
         assert job.completed == 1
@@ -101,15 +101,15 @@ def test_one_rollout_id_counts_at_one_place_of_a_job() -> None:
         for job_id in ("rl_1", "rl_2"):
             await records.add(a_job(job_id), {})
         first = RolloutOutcome("train", 1, 0, 0, 7, "terminated", 1.0, rollout_id="ro_1")
-        assert await records.keep("rl_1", first) == first
-        assert await records.keep("rl_1", first) == first, "the same place again is the same rollout"
-        second = await records.keep("rl_1", replace(first, iteration=2))
+        assert await records.store("rl_1", first) == first
+        assert await records.store("rl_1", first) == first, "the same place again is the same rollout"
+        second = await records.store("rl_1", replace(first, iteration=2))
         assert (second.failed, second.reward, second.code, second.rollout_id) == (True, None, REPEATED, "ro_1")
-        assert await records.played("rl_1", "train", 2) == [second]
-        assert await records.keep("rl_2", first) == first, "another job"
+        assert await records.stored("rl_1", "train", 2) == [second]
+        assert await records.store("rl_2", first) == first, "another job"
         for sample in (1, 2):
             unnamed = replace(first, sample=sample, rollout_id="")
-            assert await records.keep("rl_1", unnamed) == unnamed
+            assert await records.store("rl_1", unnamed) == unnamed
 
     with_records(use)
 

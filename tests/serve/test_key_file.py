@@ -67,7 +67,7 @@ def parses(text: str) -> bool:
 
 @given(LABELS, SECRETS, QUOTAS, st.booleans())
 def test_what_is_written_is_read(label: str, secret: str, quota: int | None, admin: bool) -> None:
-    [line] = key_file.parse(key_file.written(KeyHolder(label, quota, admin), secret), HERE)
+    [line] = key_file.parse(key_file.key_line(KeyHolder(label, quota, admin), secret), HERE)
     assert line.holder == KeyHolder(label, quota, admin) and line.hashed and line.labelled and line.number == 1
     assert line.digests == (hashlib.sha256(secret.encode()).digest(),)
 
@@ -111,7 +111,7 @@ def test_the_newest_key_of_a_label_may_stay(tmp_path: Path) -> None:
     file.write_text("ci oldest\n# why\nother other-key\nci older\n")
     key_file.add(file, "ci", "newest", another=True)
     assert key_file.remove(file, "ci", keep_newest=True) == (2, 2)
-    assert file.read_text() == f"# why\nother other-key\n{key_file.written(KeyHolder('ci'), 'newest')}\n"
+    assert file.read_text() == f"# why\nother other-key\n{key_file.key_line(KeyHolder('ci'), 'newest')}\n"
     for label in ("ci", "other"):
         with pytest.raises(KeyFileError, match=f"{label} .*--keep-newest"):
             key_file.remove(file, label, keep_newest=True)

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskapp_kit.errors import RequestError
-from taskapp_kit.serve.request_preferences import MAX_WAIT_SECONDS, NONE, RequestPreferences, read_wishes
+from taskapp_kit.serve.request_preferences import MAX_WAIT_SECONDS, NONE, RequestPreferences, read_preferences
 
 
 def read(**headers: str | bytes) -> RequestPreferences:
-    return read_wishes(
+    return read_preferences(
         [
             (name.replace("_", "-").encode(), value if isinstance(value, bytes) else value.encode("latin-1"))
             for name, value in headers.items()
@@ -48,7 +48,7 @@ def test_any_other_key_is_refused_by_name(key: bytes) -> None:
 
 def test_two_keys_are_refused() -> None:
     with pytest.raises(RequestError, match="Idempotency-Key .*twice"):
-        read_wishes([(b"idempotency-key", b"a"), (b"host", b"x"), (b"idempotency-key", b"a")])
+        read_preferences([(b"idempotency-key", b"a"), (b"host", b"x"), (b"idempotency-key", b"a")])
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_preferences(text: str, respond_async: bool, wait_seconds: float | None)
 
 
 def test_preferences_in_two_headers_are_one_list() -> None:
-    preferences = read_wishes([(b"prefer", b"wait=3"), (b"prefer", b"respond-async")])
+    preferences = read_preferences([(b"prefer", b"wait=3"), (b"prefer", b"respond-async")])
     assert (preferences.respond_async, preferences.wait_seconds) == (True, 3.0)
 
 

@@ -93,11 +93,11 @@ class ModelAccess:
 
 
 def model_access(
-    settings: Settings, exposure: Exposure, clock: Clock, *, is_door_key: Callable[[str], bool] | None = None
+    settings: Settings, exposure: Exposure, clock: Clock, *, is_server_key: Callable[[str], bool] | None = None
 ) -> ModelAccess:
-    """The models that these settings configure. is_door_key: whether a text is an API key of this server."""
+    """The models that these settings configure. is_server_key: whether a text is an API key of this server."""
     client = HttpModelClient(
-        exposure, settings, clock, is_door_key=is_door_key, model_names=ModelNames.of(settings, Path.cwd())
+        exposure, settings, clock, is_server_key=is_server_key, model_names=ModelNames.of(settings, Path.cwd())
     )
     return ModelAccess(client, settings)
 

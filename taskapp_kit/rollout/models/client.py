@@ -65,7 +65,7 @@ class HttpModelClient:
         settings: Settings,
         clock: Clock | None = None,
         *,
-        is_door_key: Callable[[str], bool] | None = None,
+        is_server_key: Callable[[str], bool] | None = None,
         model_names: ModelNames | None = None,
         throttle: ConcurrencyLimiter | None = None,
         resolver: AbstractResolver | None = None,
@@ -74,7 +74,7 @@ class HttpModelClient:
         attempt_seconds: float = ATTEMPT_SECONDS,
     ) -> None:
         self.rules = AddressPolicy(exposure, settings.inference_allow)
-        self.keys = Credentials(settings, is_door_key=is_door_key)
+        self.keys = Credentials(settings, is_server_key=is_server_key)
         self.cache = ResponseCache(settings.cache) if settings.cache is not None else None
         self.throttle = throttle or ConcurrencyLimiter()
         self._names = model_names or ModelNames()

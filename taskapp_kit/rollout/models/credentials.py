@@ -48,14 +48,14 @@ _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206
 class Credentials:
     """The keys of one server. Its repr shows none.
 
-    is_door_key: whether a text is an API key of this server, for keys that the settings do not contain (a file of digests).
+    is_server_key: whether a text is an API key of this server, for keys that the settings do not contain (a file of digests).
     """
 
-    def __init__(self, settings: Settings, *, is_door_key: Callable[[str], bool] | None = None) -> None:
+    def __init__(self, settings: Settings, *, is_server_key: Callable[[str], bool] | None = None) -> None:
         """Raises ConfigError when TASKAPP_INFERENCE_KEYS_FOR is invalid."""
         door = (settings.environment_api_key, settings.dev_environment_api_key, *settings.environment_api_key_aliases)
         self._door = tuple({key.encode(): None for key in door if key})
-        self._is_door_key = is_door_key
+        self._is_door_key = is_server_key
         self._for: dict[tuple[str, str, int | None], str] = {}
         for variable, hosts in VENDORS.items():
             key = settings.variable(variable)

@@ -1,4 +1,4 @@
-"""One file for each route; `ROUTES` is all of them, in the order in which they are documented."""
+"""One module per route; `ROUTES` lists them in the order of the documentation."""
 
 from taskapp_kit.serve.route import RouteSpec
 from taskapp_kit.serve.routes import (

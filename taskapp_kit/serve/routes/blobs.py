@@ -1,4 +1,4 @@
-"""`/blobs/{sha256}`: a picture that was too large for a response, by the hash of its bytes."""
+"""`/blobs/{sha256}`: an image that was too large for a response, by the hash of its bytes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ async def blob(context: RouteContext, request: Request) -> EncodedResponse:
     if data is None:
         raise RequestRefused(
             "not_found",
-            "There is no such picture.",
-            hint="The name is the SHA-256 of the PNG as 64 lower-case hex digits, as an answer gave it.",
+            "There is no such image.",
+            hint="The name is the SHA-256 of the PNG as 64 lower-case hex digits, as a response gave it.",
         )
     return EncodedResponse(
         200,

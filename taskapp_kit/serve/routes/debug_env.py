@@ -1,4 +1,4 @@
-"""`/debug/env`: which variables are set. Off unless TASKAPP_DEBUG_ENV is on; never anything of what they hold."""
+"""`/debug/env`: which variables are set, never their values. Off unless TASKAPP_DEBUG_ENV is on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/done`: a trainer says that it has finished. Nothing is kept between rollouts, so there is nothing to let go."""
+"""`/done`: a trainer reports that it has finished. Rollouts share no resources, so there is nothing to release."""
 
 from __future__ import annotations
 

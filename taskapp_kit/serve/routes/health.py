@@ -1,4 +1,4 @@
-"""`/health`: in milliseconds, whatever else runs."""
+"""`/health`: answers within milliseconds under any load."""
 
 from __future__ import annotations
 

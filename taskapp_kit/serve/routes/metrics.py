@@ -15,7 +15,7 @@ from taskapp_kit.serve.telemetry.metrics import render
 async def metrics(context: RouteContext, request: Request) -> EncodedResponse:
     """Counters and gauges since the server's start. Text format 0.0.4, or OpenMetrics when `Accept` names it."""
     connections = request.scope.get(CONNECTIONS)
-    snapshot = context.measures.snapshot(
+    snapshot = context.metrics.snapshot(
         (len(connections), dict(connections.ended)) if isinstance(connections, Connections) else None
     )
     body, content_type = await asyncio.to_thread(render, snapshot, request.headers.get("accept", ""))

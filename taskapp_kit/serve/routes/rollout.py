@@ -1,4 +1,4 @@
-"""`POST /rollout`: one scored episode: answered when it is over, streamed, or fetched later from `/rollouts/{id}`."""
+"""`POST /rollout`: run and score one episode; answer at its end, stream it, or let it be fetched by its id later."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from taskapp_kit.rollout.tracked_rollout import Subscriber, TrackedRollout
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.errors import invalid_request
 from taskapp_kit.serve.openapi_models import Pending
-from taskapp_kit.serve.request_preferences import RequestPreferences, read_wishes
+from taskapp_kit.serve.request_preferences import RequestPreferences, read_preferences
 from taskapp_kit.serve.rollout_stream import EventStream
 from taskapp_kit.serve.route import RouteContext, RouteSpec
-from taskapp_kit.serve.routes.rollout_by_id import COME_BACK_SECONDS, location, pending, repeated
+from taskapp_kit.serve.routes.rollout_by_id import RESUME_SECONDS, location, pending, repeated
 
 WATCH_AFTER_SECONDS = 0.1
-"""A rollout shorter than this is not worth a task that watches whether the caller hangs up."""
+"""A shorter rollout does not start a task that watches whether the client disconnects."""
 APPLIED = (b"preference-applied", b"respond-async")
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ async def rollout(context: RouteContext, request: Request) -> EncodedResponse | 
         wanted = RolloutRequest.model_validate(body)
     except pydantic.ValidationError as error:
         raise invalid_request(error, body) from None
-    preferences = read_wishes(scope["headers"])
+    preferences = read_preferences(scope["headers"])
     caller = caller_of(scope, traceparent=preferences.traceparent, tracestate=preferences.tracestate)
     if not preferences.plain:
         return await _live(context, request, wanted, body, caller, preferences)
@@ -69,7 +69,7 @@ async def _live(
         detached=preferences.respond_async,
         followed=preferences.event_stream,
     )
-    subscriber = live.subscribe(COME_BACK_SECONDS if preferences.event_stream else 0.0)
+    subscriber = live.subscribe(RESUME_SECONDS if preferences.event_stream else 0.0)
     if preferences.event_stream:
         return await _streamed(live, subscriber, request, preferences)
     try:
@@ -92,7 +92,7 @@ async def _streamed(
 async def _answered(live: TrackedRollout, preferences: RequestPreferences) -> EncodedResponse:
     if not preferences.respond_async:
         settled = await live.result()
-        assert settled is not None, "there is no limit to the waiting"
+        assert settled is not None, "the wait has no limit"
         return repeated(live, settled)
     await live.admitted()
     settled = await live.result(preferences.wait_seconds or 0.0)
@@ -104,7 +104,7 @@ async def _answered(live: TrackedRollout, preferences: RequestPreferences) -> En
 
 
 async def _while_connected(work: Awaitable[T], request: Request) -> T:
-    """Awaits `work`, and cancels it when the caller hangs up; then raises ClientGone."""
+    """Await `work`, and cancel it when the client disconnects; then raise ClientGone."""
     task = asyncio.current_task()
     assert task is not None
     gone = False

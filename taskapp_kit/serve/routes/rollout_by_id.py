@@ -1,4 +1,4 @@
-"""`/rollouts/{rollout_id}`: what came of a rollout: one under way, one whose ticket is kept, or a stored one."""
+"""`/rollouts/{rollout_id}`: the result of a rollout that is in flight, has an idempotency record, or is stored."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from taskapp_kit.rollout.tracked_rollout import TrackedRollout
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.errors import error_answer
 from taskapp_kit.serve.openapi_models import Ended, Pending
-from taskapp_kit.serve.request_preferences import read_wishes
+from taskapp_kit.serve.request_preferences import read_preferences
 from taskapp_kit.serve.rollout_stream import EventStream, nothing_more
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 
 ROLLOUT_ID = re.compile(r"[0-9a-f]{32}")
 REPLAYED = (b"idempotent-replayed", b"true")
-ASK_AGAIN = (b"retry-after", b"1")
-COME_BACK_SECONDS = 10.0
-"""A stream that was cut may be taken up again this long, before its rollout counts as abandoned."""
+RETRY_LATER = (b"retry-after", b"1")
+RESUME_SECONDS = 10.0
+"""How long a stream that was cut may be resumed before its rollout counts as abandoned."""
 
 
 def location(live: TrackedRollout) -> tuple[bytes, bytes]:
-    """The header that says where the rollout is found."""
+    """Return the `Location` header of a rollout."""
     return b"location", f"/rollouts/{live.rollout_id}".encode()
 
 
 def pending(live: TrackedRollout) -> EncodedResponse:
-    """202: it is under way."""
-    told = {
+    """Return the 202 of a rollout that is in flight."""
+    body = {
         "rollout_id": live.rollout_id,
         "status": "running",
         "created_at": live.created_at,
         "events": len(live.event_buffer.lines),
         "url": f"/rollouts/{live.rollout_id}",
     }
-    return json_answer(told, 202, [location(live), ASK_AGAIN])
+    return json_answer(body, 202, [location(live), RETRY_LATER])
 
 
 def answer_of(live: TrackedRollout, settled: StoredResult) -> EncodedResponse:
-    """The answer of `POST /rollout`, or the envelope of its failure."""
+    """Return the response of `POST /rollout`, or the envelope of its failure."""
     if settled.failure is not None:
         return error_answer(RolloutFailed(settled.failure, rollout_id=settled.rollout_id))
     assert settled.answer is not None, "an answer or a failure"
@@ -56,7 +56,7 @@ def answer_of(live: TrackedRollout, settled: StoredResult) -> EncodedResponse:
 
 
 def repeated(live: TrackedRollout, settled: StoredResult) -> EncodedResponse:
-    """The same, to who asked for the rollout; it says so when it was over before."""
+    """Return that response for the caller that started the rollout; it is marked if the rollout had ended before."""
     answer = answer_of(live, settled)
     if live.replayed:
         answer.headers = [*answer.headers, REPLAYED]
@@ -73,15 +73,13 @@ async def rollout_by_id(context: RouteContext, request: Request) -> EncodedRespo
     `Prefer: wait=20` waits up to 20 s for the end. With `Accept: text/event-stream` the events come as a stream, from
     the one after `Last-Event-ID` on, and then the result.
     """
-    preferences = read_wishes(request.scope["headers"])
+    preferences = read_preferences(request.scope["headers"])
     events = _events_asked(request)
     live = await _found(context, request, with_events=preferences.event_stream or events)
     if preferences.event_stream:
         if live.over and preferences.first_event > len(live.event_buffer.lines):
             return nothing_more()
-        return EventStream(
-            live, live.subscribe(COME_BACK_SECONDS), first=preferences.first_event, headers=[location(live)]
-        )
+        return EventStream(live, live.subscribe(RESUME_SECONDS), first=preferences.first_event, headers=[location(live)])
     settled = await live.result(preferences.wait_seconds or 0.0)
     if settled is None:
         return pending(live)
@@ -100,7 +98,7 @@ def _events_asked(request: Request) -> bool:
 
 
 async def _with_events(live: TrackedRollout, body: bytes) -> bytes:
-    """The answer with its events; made once for all who read a result that is over at the same time."""
+    """Return the response with its events; built once for all requests that read a finished result at the same time."""
     lines, over = list(live.event_buffer.lines), live.shared
     if over is None:
         return await asyncio.to_thread(_joined, body, lines)
@@ -111,14 +109,14 @@ async def _with_events(live: TrackedRollout, body: bytes) -> bytes:
 
 
 def _joined(body: bytes, lines: list[bytes]) -> bytes:
-    """The events where `record.return_trace` puts them; of a failure in a `trace` beside the error."""
-    told = orjson.loads(body)
+    """Insert the events where `record.return_trace` puts them; for a failure, in a `trace` beside the error."""
+    members = orjson.loads(body)
     history = event_history(orjson.loads(line) for line in lines)
-    if "trajectories" in told:
-        told["trajectories"][0]["trace"]["event_history"] = history
+    if "trajectories" in members:
+        members["trajectories"][0]["trace"]["event_history"] = history
     else:
-        told["trace"] = {"event_history": history}
-    return orjson.dumps(told)
+        members["trace"] = {"event_history": history}
+    return orjson.dumps(members)
 
 
 async def cancel_rollout(context: RouteContext, request: Request) -> EncodedResponse:

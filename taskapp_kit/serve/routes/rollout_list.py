@@ -21,8 +21,8 @@ from taskapp_kit.net.response import EncodedResponse, json_answer
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 
-LIMIT, MOST = 50, 500
-"""Rollouts on a page: when none is asked for, and at most."""
+LIMIT, MAX_LIMIT = 50, 500
+"""Rollouts per page: the default and the maximum."""
 MAX_TEXT = 512
 WORDS = ("environment", "policy", "run_id", "group_id", "key_label")
 CHOICES = {"status": get_args(Status), "boundary": get_args(Boundary)}
@@ -72,12 +72,12 @@ async def list_rollouts(context: RouteContext, request: Request) -> EncodedRespo
 
 
 def _row(row: RolloutSummaryRow) -> dict[str, Any]:
-    told = asdict(row)
-    return {"id": told.pop("rollout_id"), **told}
+    members = asdict(row)
+    return {"id": members.pop("rollout_id"), **members}
 
 
 def _query(request: Request) -> dict[str, Any]:
-    """The parameters by the names of RolloutQuery. Raises RequestError."""
+    """Return the query's parameters as arguments of RolloutQuery. Raises RequestError."""
     try:
         pairs = parse_qsl(
             request.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=len(NAMES)
@@ -106,8 +106,8 @@ def _read(name: str, text: str) -> Any:
             raise _wrong(name, "is no finite number")
         return number
     if name == "limit":
-        if not text.isascii() or not text.isdigit() or len(text) > 6 or not 1 <= int(text) <= MOST:
-            raise _wrong(name, f"is no whole number from 1 to {MOST}")
+        if not text.isascii() or not text.isdigit() or len(text) > 6 or not 1 <= int(text) <= MAX_LIMIT:
+            raise _wrong(name, f"is no whole number from 1 to {MAX_LIMIT}")
         return int(text)
     if name == "cursor":
         return _before(text)
@@ -162,7 +162,7 @@ ROUTE = RouteSpec(
         _parameter("run_id", "The caller's label of a run."),
         _parameter("group_id", "The caller's label of a group."),
         _parameter("key_label", "Of the key that asked for it; for admins."),
-        _parameter("limit", "Rollouts on a page.", type="integer", minimum=1, maximum=MOST, default=LIMIT),
+        _parameter("limit", "Rollouts on a page.", type="integer", minimum=1, maximum=MAX_LIMIT, default=LIMIT),
         _parameter("cursor", "`next_cursor` of the page before."),
     ),
 )

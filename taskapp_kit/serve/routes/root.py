@@ -1,4 +1,4 @@
-"""`/`: the only open route. Says that a server is there and which app it serves."""
+"""`/`: the only open route. It confirms that a server runs, and names the app that it serves."""
 
 from __future__ import annotations
 

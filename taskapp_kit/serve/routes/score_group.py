@@ -11,7 +11,7 @@ from starlette.requests import Request
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.response import EncodedResponse, json_answer
-from taskapp_kit.rollout.groups import MOST_MEMBERS
+from taskapp_kit.rollout.groups import MAX_MEMBERS
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.errors import invalid_request
 from taskapp_kit.serve.route import RouteContext, RouteSpec
@@ -23,7 +23,7 @@ class ScoreGroupRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     rollout_ids: list[Annotated[str, Field(pattern="^[0-9a-f]{32}$")]] | None = Field(
-        default=None, min_length=2, max_length=MOST_MEMBERS
+        default=None, min_length=2, max_length=MAX_MEMBERS
     )
     group_id: str | None = Field(default=None, min_length=1, max_length=256)
 

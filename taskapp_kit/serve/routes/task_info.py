@@ -1,4 +1,4 @@
-"""`/task_info`: the task set, or one TaskInfo for each seed that is asked for."""
+"""`/task_info`: the task set, or one TaskInfo for each requested seed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _query(request: Request) -> dict[str, list[str]]:
             request.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS
         )
     except ValueError:
-        raise _wrong("seeds", f"stands more than {MAX_QUERY_FIELDS} times", "too_many") from None
+        raise _wrong("seeds", f"is given more than {MAX_QUERY_FIELDS} times", "too_many") from None
     found: dict[str, list[str]] = {}
     for name, text in pairs:
         found.setdefault(name, []).append(text)
@@ -80,7 +80,7 @@ def _environment(context: RouteContext, name: str | None) -> EnvironmentSpec:
 def _instance(context: RouteContext, environment: EnvironmentSpec, split: str | None, seed: int) -> Instance:
     try:
         return context.service.instance(environment.name, split, seed)
-    except RequestError as error:  # it names a member of a rollout's body; here it came in the query
+    except RequestError as error:  # it names a member of a rollout's body; here it is a query parameter
         fields = tuple(
             FieldProblem(("query", problem.loc[-1]), problem.message, problem.type) for problem in error.fields
         )
@@ -88,7 +88,7 @@ def _instance(context: RouteContext, environment: EnvironmentSpec, split: str | 
 
 
 def _seed(name: str, text: str, ranges: str) -> int:
-    """Whether the seed lies in a split is for `Service.instance`; what no split can hold is refused here."""
+    """Refuse a seed that no split can have; `Service.instance` checks whether it lies in a split of this app."""
     if not INTEGER.fullmatch(text):
         raise _wrong(name, f"is not an integer; the seeds are {ranges}", "int_parsing")
     if len(text) > 20 or int(text) >= SEED_LIMIT or text.startswith("-"):

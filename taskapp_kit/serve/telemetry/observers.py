@@ -15,15 +15,15 @@ from taskapp_kit.serve.telemetry.tracing import tracing_of
 class Observers:
     """Observes `service`. Call `start` on the event loop before the first request, and `close` after the last rollout.
 
-    measures: the metrics for `/metrics`. tracing: None unless traces are configured.
+    metrics: those of `/metrics`. tracing: None unless traces are configured.
     """
 
     def __init__(self, service: Service, settings: Settings) -> None:
-        self.measures = Metrics(service.spec.environments, service.health)
+        self.metrics = Metrics(service.spec.environments, service.health)
         self.tracing = tracing_of(settings, service.spec.name)
         self.watchdog = Watchdog()
-        self.measures.loop = self.watchdog
-        service.watchers += [log_ended, self.measures.ended]
+        self.metrics.loop = self.watchdog
+        service.watchers += [log_ended, self.metrics.ended]
         if self.tracing is not None:
             service.watchers.append(self.tracing)
 

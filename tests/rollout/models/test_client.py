@@ -365,7 +365,7 @@ def test_a_key_to_the_door_is_never_sent(door: str) -> None:
 
 def test_a_door_key_known_by_its_digest_only() -> None:
     with MockModel(["x"]) as model:
-        failed = failing(at(model, key="from-a-file"), is_door_key=lambda text: text == "from-a-file")
+        failed = failing(at(model, key="from-a-file"), is_server_key=lambda text: text == "from-a-file")
         assert failed.failure.code == "key_refused" and model.requests == []
 
 

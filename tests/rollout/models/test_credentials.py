@@ -108,10 +108,10 @@ def test_an_encoded_door_key_and_one_known_by_its_digest() -> None:
     hidden = "0123456789-from-a-file"
     digest = hashlib.sha256(hidden.encode()).digest()
 
-    def is_door_key(text: str) -> bool:
+    def is_server_key(text: str) -> bool:
         return hashlib.sha256(text.encode()).digest() == digest
 
-    some = keys(is_door_key=is_door_key)
+    some = keys(is_server_key=is_server_key)
     for value in (DOOR.replace("-", "%2D"), hidden, f"Bearer {hidden}", f"https://h/v1?key={hidden}&cid=1"):
         with pytest.raises(RequestError):
             some.check_config({"x": value})
