@@ -1,6 +1,6 @@
-"""Asking task apps and backends over HTTP, and running jobs: `from taskapp_kit.client import RLJob, TaskAppClient`.
+"""HTTP clients of task apps and backends, and jobs: `from taskapp_kit.client import RLJob, TaskAppClient`.
 
-Every name is loaded when it is first used: importing this package is light.
+Names are loaded at their first use, so that importing this package is fast.
 """
 
 from __future__ import annotations

@@ -28,33 +28,33 @@ READ_RETRIES = 2
 
 
 def backend_url(given: str | None) -> str:
-    """The backend's address: the given one, else BACKEND_BASE_URL, else PROD_BACKEND_URL.
+    """Return the backend's address: the given one, else BACKEND_BASE_URL, else PROD_BACKEND_URL.
 
-    Raises JobConfigError (a ConfigError) when there is none: no hosted backend is assumed.
+    Raises JobConfigError (a ConfigError) when there is none: there is no default backend.
     """
     found = (given or "").strip() or process_variable("BACKEND_BASE_URL") or process_variable("PROD_BACKEND_URL")
     if not found:
         raise JobConfigError(
-            "There is no backend to talk to: no address was given, and BACKEND_BASE_URL and PROD_BACKEND_URL are not set.",
+            "No backend is configured: no address was given, and BACKEND_BASE_URL and PROD_BACKEND_URL are not set.",
             hint=f"Give one such as {EXAMPLE} (`taskapp backend serve` starts one here).",
         )
     return found
 
 
 def api_base(url: str) -> str:
-    """The address under which the routes lie: with `/api` at its end, once. Raises ConfigError."""
+    """Return the base address of the routes, which ends in `/api`. Raises ConfigError."""
     address = read_address(url, example=EXAMPLE)
     return address if address.endswith("/api") else f"{address}/api"
 
 
 class BackendClient:
-    """One backend. `async with BackendClient(url, key) as client: job = await client.create_job(payload)`
+    """Client of one backend. `async with BackendClient(url, key) as client: job = await client.create_job(payload)`
 
-    url: with or without `/api`. api_key: sent as a Bearer to this address and nowhere else. timeout_seconds: for one
-    request. Redirects are not followed. Reads are sent again when they break; a job is created again only with
-    its idempotency key.
+    url: with or without `/api`. api_key: sent as a Bearer token to this address and nowhere else. timeout_seconds: for one
+    request. Redirects are not followed. Reads are repeated when the connection breaks; the creation of a job only with an
+    idempotency key.
 
-    Every method raises BackendError (`status`) for a refusal and BackendUnreachable when there is no answer.
+    Every method raises BackendError (`status`) when the backend refuses, BackendUnreachable when there is no response.
     """
 
     def __init__(self, url: str, api_key: str, *, timeout_seconds: float = 60.0, retries: int = READ_RETRIES) -> None:
@@ -69,11 +69,11 @@ class BackendClient:
     # jobs
 
     async def create_job(self, payload: Mapping[str, Any], *, idempotency_key: str | None = None) -> dict[str, Any]:
-        """`POST rl/jobs`: the job. It is sent again after it broke only with an idempotency key."""
+        """`POST rl/jobs`: create a job and return it. Repeated after a broken connection only with an idempotency key."""
         return await self._write("rl/jobs", payload, idempotency_key=idempotency_key)
 
     async def start_job(self, job_id: str) -> dict[str, Any]:
-        """`POST rl/jobs/{id}/start`, for a backend whose jobs do not start by themselves."""
+        """`POST rl/jobs/{id}/start`, for backends whose jobs do not start automatically."""
         return await self._write(f"rl/jobs/{_part(job_id)}/start", {})
 
     async def get_job(self, job_id: str, *, seconds: float | None = None) -> dict[str, Any]:
@@ -81,28 +81,28 @@ class BackendClient:
         return _object(await self._family("job", f"jobs/{_part(job_id)}", {}, seconds), self.url, "jobs")
 
     async def list_jobs(self, limit: int = 50, status: str | None = None) -> list[dict[str, Any]]:
-        """The latest jobs, newest first. status: only those whose status is this word."""
+        """Return the latest jobs, newest first. status: only those with this status."""
         query = {"limit": limit, **({} if status is None else {"status": status})}
         return _rows(await self._family("jobs", "jobs", query), "jobs", self.url)
 
     async def events(self, job_id: str, since_seq: int = 0, limit: int = 200) -> list[dict[str, Any]]:
-        """The events after number `since_seq`, at most `limit`."""
+        """Return the events after number `since_seq`, at most `limit`."""
         query = {"since_seq": since_seq, "limit": limit}
         return _rows(await self._family("events", f"jobs/{_part(job_id)}/events", query), "events", self.url)
 
     async def metrics(self, job_id: str, after_step: int = -1, limit: int = 200) -> list[dict[str, Any]]:
-        """The points `{name, value, step, …}` after that step."""
+        """Return the points `{name, value, step, …}` after that step."""
         query = {"after_step": after_step, "limit": limit}
         return _rows(await self._family("metrics", f"jobs/{_part(job_id)}/metrics", query), "points", self.url)
 
     async def timeline(self, job_id: str) -> list[dict[str, Any]]:
-        """The phases `{phase, created_at}` that the job went through."""
+        """Return the job's phases so far, `{phase, created_at}`."""
         return _rows(await self._family("timeline", f"jobs/{_part(job_id)}/timeline", {}), "events", self.url)
 
     def stream(self, job_id: str, since_seq: int = 0) -> AsyncGenerator[dict[str, Any], None]:
-        """Every event after `since_seq`, in order and without a gap, until the job is over.
+        """Yield every event after `since_seq`, in order and without a gap, until the job is over.
 
-        Server-sent events; where the backend has none, or they break, it goes on by polling.
+        It uses server-sent events, and polls where the backend has none or they break.
         """
         return follow_events(self, job_id, since_seq)
 
@@ -110,7 +110,7 @@ class BackendClient:
         """`POST rl/jobs/{id}/cancel`."""
         return await self._write(f"rl/jobs/{_part(job_id)}/cancel", {})
 
-    # the rest
+    # keys and trainers
 
     async def verify_task_app(self, url: str) -> dict[str, Any]:
         """Return what the backend finds when it calls a task app itself; `any_ok` says whether it can use it."""
@@ -121,7 +121,7 @@ class BackendClient:
         return _object(await self._get(f"rl/services/{_part(trainer_id)}"), self.url, "rl/services")
 
     async def public_key(self) -> str:
-        """The public key (base64) for which a task app's key is sealed."""
+        """Return the public key (base64) for which a task app's key is sealed."""
         found = _object(await self._get("v1/crypto/public-key"), self.url, "v1/crypto/public-key")
         if not isinstance(found.get("public_key"), str):
             raise odd(self.url, "v1/crypto/public-key", "has no public_key")
@@ -130,7 +130,7 @@ class BackendClient:
         return str(found["public_key"])
 
     async def put_env_key(self, name: str, ciphertext_b64: str) -> dict[str, Any]:
-        """Leaves a sealed key with the backend."""
+        """Store a sealed key in the backend."""
         return await self._write("v1/env-keys", {"name": name, "ciphertext_b64": ciphertext_b64})
 
     async def health(self) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class BackendClient:
     async def open_events(
         self, family: str, job_id: str, since_seq: int, *, silence_seconds: float
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The head of an event stream, its body to be read inside the block. Raises NoAnswer."""
+        """Open an event stream, whose body is read inside the block. Raises NoAnswer."""
         query = urlencode({"since_seq": since_seq})
         url = f"{self.url}/{family}/jobs/{_part(job_id)}/events/stream?{query}"
         headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity", "Last-Event-ID": str(since_seq)}
@@ -162,12 +162,12 @@ class BackendClient:
         ) as response:
             yield response
 
-    # asking
+    # requests
 
     async def _family(
         self, what: str, path: str, query: Mapping[str, Any], seconds: float | None = None
     ) -> dict[str, Any] | list[Any]:
-        """A GET that a backend may have under rl/, learning/ or orchestration/; the one that answered last time comes first."""
+        """GET a route that may be under rl/, learning/ or orchestration/; the one that worked last time comes first."""
         known = self._families.get(what)
         order = FAMILIES if known is None else (known, *(name for name in FAMILIES if name != known))
         suffix = f"?{urlencode(query)}" if query else ""
@@ -190,7 +190,7 @@ class BackendClient:
     ) -> dict[str, Any] | list[Any]:
         limit = self.timeout_seconds if seconds is None else min(seconds, self.timeout_seconds)
         if retries is None:
-            retries = self.retries if seconds is None else 0  # a caller with so little time repeats it itself
+            retries = self.retries if seconds is None else 0  # a caller with a short limit repeats the request itself
         shown = path.partition("?")[0]
         try:
             answer = await again(
@@ -210,7 +210,7 @@ class BackendClient:
         try:
             content = orjson.dumps(dict(body))
         except TypeError as error:
-            raise JobConfigError(f"The request for {path} cannot be written as JSON: {error}.") from None
+            raise JobConfigError(f"The request for {path} is not valid JSON: {error}.") from None
 
         async def post() -> HttpResponse:
             return await self._transport.send(
@@ -236,9 +236,9 @@ class BackendClient:
 
 
 def _part(name: str) -> str:
-    """An id as one part of a path."""
+    """Return an id as one segment of a path."""
     if not name or name in (".", "..") or len(name) > MAX_ID:
-        raise JobConfigError(f"An id of a job or a trainer is 1 to {MAX_ID} characters.")
+        raise JobConfigError(f"The id of a job or a trainer has 1 to {MAX_ID} characters.")
     return quote(name, safe="")
 
 
@@ -249,7 +249,7 @@ def _object(body: dict[str, Any] | list[Any], url: str, path: str) -> dict[str, 
 
 
 def _rows(body: dict[str, Any] | list[Any], name: str, url: str) -> list[dict[str, Any]]:
-    """The objects of an array, which may stand alone or under `name` (or `data`, `items`)."""
+    """Return the objects of an array, which is the body itself or under `name` (or `data`, `items`)."""
     rows: Any = body
     if isinstance(body, dict):
         rows = next((body[key] for key in (name, "data", "items") if isinstance(body.get(key), list)), None)

@@ -28,12 +28,12 @@ def unreachable(
     if may_act and lost.sent and repeatable:
         return BackendUnreachable(
             f"{url}/{path} {lost.why}; the backend may have acted on the request.",
-            hint="Look at the list of jobs. Sent again with the same idempotency key, it makes no second job.",
+            hint="Check the list of jobs. A repetition with the same idempotency key creates no second job.",
         )
     if may_act and lost.sent:
         return BackendUnreachable(
             f"{url}/{path} {lost.why}; the backend may have acted on the request, so it was not sent again.",
-            hint="Look at the list of jobs. With an idempotency key a request can be sent again without a second job.",
+            hint="Check the list of jobs. With an idempotency key a request can be repeated without a second job.",
         )
     return BackendUnreachable(f"{url}/{path} {lost.why}.")
 
@@ -72,6 +72,6 @@ def odd(url: str, path: str, what: str) -> BackendError:
     return BackendError(f"The answer of {url}/{path} {what}.", status=200, hint=NO_BACKEND)
 
 
-def passing(error: BackendError) -> bool:
-    """Return whether it may pass: the backend is not reachable, restarts, or is overloaded."""
+def is_temporary(error: BackendError) -> bool:
+    """Return whether the error may be temporary: the backend is not reachable, restarts, or is overloaded."""
     return isinstance(error, BackendUnreachable) or error.status >= 500 or error.status in (408, 429)

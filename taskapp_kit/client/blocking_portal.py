@@ -1,6 +1,6 @@
-"""Blocking calls of the asynchronous clients: a coroutine is run to its end, also where an event loop already runs.
+"""Blocking calls of the asynchronous clients: runs a coroutine to its end, even inside a running event loop.
 
-The guides call `job.submit()` inside `async def main()`. There the coroutine gets a loop on a thread of its own, and the
+The guides call `job.submit()` inside `async def main()`. There the coroutine runs in a loop on another thread, and the
 caller waits, as for any blocking call.
 """
 
@@ -22,14 +22,13 @@ Item = TypeVar("Item")
 POLL_SECONDS = 0.1
 """How often a waiting caller checks whether its own task was cancelled."""
 AHEAD = 64
-"""Items that an iteration may be ahead of its reader."""
+"""How many items an iteration may be ahead of its reader."""
 
 
 def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """The coroutine's result. Ctrl-C, or the cancellation of the calling task, cancels the coroutine first.
+    """Return the coroutine's result. Ctrl-C, or the cancellation of the calling task, cancels the coroutine first.
 
-    Inside a running event loop the loop stands still until then, and the coroutine, with any callback in it, runs on
-    another thread.
+    A running event loop is blocked until then, and the coroutine and its callbacks run on another thread.
     """
     try:
         asyncio.get_running_loop()
@@ -44,11 +43,11 @@ def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
         with start_blocking_portal() as portal:
             return caller.wait(portal.start_task_soon(awaited))
     finally:
-        coroutine.close()  # where the thread could not start it
+        coroutine.close()  # if the thread could not start it
 
 
 def iterate(open_stream: Callable[[], AsyncIterator[Item]]) -> Iterator[Item]:
-    """The items of an asynchronous iterator, in blocking code. Leaving the loop early closes it."""
+    """Yield the items of an asynchronous iterator, in blocking code. Leaving the loop early closes it."""
     items: queue.Queue[tuple[Item] | None] = queue.Queue()
     free = threading.Semaphore(AHEAD)
 
@@ -56,7 +55,7 @@ def iterate(open_stream: Callable[[], AsyncIterator[Item]]) -> Iterator[Item]:
         stream = open_stream()
         try:
             async for item in stream:
-                while not free.acquire(blocking=False):  # noqa: ASYNC110 — another thread reads
+                while not free.acquire(blocking=False):  # noqa: ASYNC110 — the reader is another thread
                     await asyncio.sleep(POLL_SECONDS)
                 items.put((item,))
         finally:
@@ -82,7 +81,7 @@ def iterate(open_stream: Callable[[], AsyncIterator[Item]]) -> Iterator[Item]:
 
 
 class _CallingTask:
-    """The asyncio task that makes the blocking call, if it is one."""
+    """The asyncio task that makes the blocking call, if there is one."""
 
     def __init__(self) -> None:
         try:
@@ -92,16 +91,16 @@ class _CallingTask:
         self._cancelled_before = 0 if self._task is None else self._task.cancelling()
 
     def check(self) -> None:
-        """Raises CancelledError when the task was cancelled: under asyncio.run a first Ctrl-C does only that."""
+        """Raise CancelledError when the task was cancelled, which is all that a first Ctrl-C does under asyncio.run."""
         if self._task is not None and self._task.cancelling() > self._cancelled_before:
             raise asyncio.CancelledError
 
     def wait(self, future: Future[Result]) -> Result:
-        """The future's result. Raises what it raised, or CancelledError when the task was cancelled meanwhile."""
+        """Return the future's result. Raises its error, or CancelledError when the task was cancelled meanwhile."""
         while True:
             try:
                 return future.result(POLL_SECONDS)
             except NotYet:
-                if future.done():  # a TimeoutError of its own
+                if future.done():  # the TimeoutError is the future's own
                     raise
                 self.check()

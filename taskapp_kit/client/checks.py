@@ -1,9 +1,9 @@
-"""Whether a task app and a backend can be used for a job, and if not, which of address, key and contract is wrong.
+"""Checks whether a task app and a backend can be used for a job, and if not, whether address, key or contract is wrong.
 
     for finding in await check_task_app("http://127.0.0.1:8001", key):
         print(finding.part, finding.ok, finding.found, finding.do)
 
-Only `try_rollout` plays or creates anything. No finding has a key, a part of one, or a server's raw text.
+Only `try_rollout` runs or creates anything. No finding has a key, a part of one, or a server's raw text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SECONDS = 10.0
 ROLLOUT_SECONDS = 120.0
 """How long the one rollout of `try_rollout` may take, its judges included."""
 TRIED_TURNS = 5
-"""The one rollout ends after so many turns, to cost the server little time."""
+"""Limit of the turns of that rollout, to save the server time."""
 TASK_APP_START = "Start it (taskapp serve APP), or check host and port."
 BACKEND_START = "Start it (taskapp backend serve), or check host and port."
 UNAUTHORISED = ("unauthorised", "unauthorized")
@@ -49,7 +49,7 @@ class Finding:
 
 
 async def check_task_app(url: str, key: str | None, *, timeout_seconds: float = SECONDS) -> list[Finding]:
-    """Check address, task app, key and contract, in this order; what depends on something that is wrong is not checked.
+    """Check address, task app, key and contract, in this order; a failed check skips those that depend on it.
 
     key: the task app's ENVIRONMENT_API_KEY, sent to that address alone. timeout_seconds: for each of six requests.
     """
@@ -69,9 +69,9 @@ async def check_task_app(url: str, key: str | None, *, timeout_seconds: float = 
 
 
 async def try_rollout(url: str, key: str | None, *, timeout_seconds: float = ROLLOUT_SECONDS) -> Finding:
-    """Play one rollout of the first seed, five turns at most, by a policy that needs no model; judges score it as usual.
+    """Run one rollout of the first seed, at most five turns, with a policy that needs no model; judges score it as usual.
 
-    url, key: as `check_task_app` found them right. timeout_seconds: for the rollout.
+    url, key: valid according to `check_task_app`. timeout_seconds: for the rollout.
     """
     async with TaskAppClient(url, key, timeout_seconds=timeout_seconds) as client:
         policy = None
@@ -171,7 +171,7 @@ async def _task_app(prober: Prober, key: str | None) -> list[Finding]:
 
 
 def _key_of_task_app(health: ProbeResult, key: str | None) -> Finding | None:
-    """What is wrong with the key; None when nothing is."""
+    """Return the problem of the key; None when it is valid."""
     if health.code == "missing_environment_api_key":
         return Finding(
             "key",
@@ -243,7 +243,7 @@ def _takes_words(described: Mapping[str, Any]) -> bool:
 
 
 def _first_seed(dataset: Mapping[str, Any]) -> int:
-    """The first seed that the data set advertises, else 0."""
+    """Return the first seed that the data set advertises, else 0."""
     seeds = dataset.get("seeds")
     for bounds in seeds.values() if isinstance(seeds, Mapping) else ():
         first = bounds[0] if isinstance(bounds, list) and bounds else None
@@ -343,7 +343,7 @@ async def _public_key(prober: Prober) -> Finding:
 
 async def _verifies(prober: Prober, task_app_url: str | None) -> Finding:
     if task_app_url is None:
-        reply = await prober.ask("/rl/verify_task_app")  # a GET asks whether the route is there, and verifies nothing
+        reply = await prober.ask("/rl/verify_task_app")  # a GET tests whether the route exists, and verifies nothing
         if reply.status not in (0, 404):
             return Finding("backend", True, "It can verify task apps.")
         found = f"It cannot verify task apps (rl/verify_task_app gives {reply.words})."

@@ -1,4 +1,4 @@
-"""The events of an answer of `POST /rollout`, whole."""
+"""Decodes the events of a response of `POST /rollout`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ Call = dict[str, Any]
 
 
 def read_events(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The events of an answer of `POST /rollout` that was asked for with `record.return_trace`, in order.
+    """Return the events of a response of `POST /rollout` whose request had `record.return_trace`, in order.
 
-    Every model call (`answer` of an `answered` event, and each of its `details.earlier_calls`) has `prompt_token_ids` in
-    full again, where the endpoint gave token ids; `prompt_prefix` and `prompt_token_ids_rest` are gone. The answer is
-    not changed.
+    Every model call (`answer` of an `answered` event, and each of its `details.earlier_calls`) has its full
+    `prompt_token_ids` again, where the endpoint gave token ids; `prompt_prefix` and `prompt_token_ids_rest` are removed.
+    The response is not changed.
 
-    Raises ValueError for an answer without events, and for one whose prompts do not fit together; KeyError or TypeError
-    for what is no such answer.
+    Raises ValueError for a response without events, and for prompts that do not fit together; KeyError or TypeError for
+    anything else that is not such a response.
     """
     history = (answer["trajectories"][0].get("trace") or {}).get("event_history")
     if not history:
@@ -25,21 +25,21 @@ def read_events(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     known: list[int] = []
     for event in history:
         if event["kind"] == "answered":
-            told, details = event["answer"], event["answer"].get("details") or {}
+            model_call, details = event["answer"], event["answer"].get("details") or {}
             if "earlier_calls" in details:
                 calls = []
                 for call in details["earlier_calls"]:
                     whole, known = _whole(call, known)
                     calls.append(whole)
-                told = {**told, "details": {**details, "earlier_calls": calls}}
-            told, known = _whole(told, known)
-            event = {**event, "answer": told}
+                model_call = {**model_call, "details": {**details, "earlier_calls": calls}}
+            model_call, known = _whole(model_call, known)
+            event = {**event, "answer": model_call}
         events.append(event)
     return events
 
 
 def _whole(call: Call, known: list[int]) -> tuple[Call, list[int]]:
-    """The call with its whole prompt, and its tokens; known: those of the call before."""
+    """Return the call with its whole prompt, and its tokens. known: the tokens of the previous call."""
     if "prompt_prefix" in call:
         call = dict(call)
         prefix, rest = call.pop("prompt_prefix"), call.pop("prompt_token_ids_rest")

@@ -1,4 +1,4 @@
-"""The request that creates an RL job, as the SDK 0.3.9 sends it: it has the whole TOML, under `data.config`."""
+"""The request that creates an RL job, in the form of SDK 0.3.9: it has the whole TOML, under `data.config`."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def build_rl_payload(
     trainer_id: str | None = None,
     allow_experimental: bool | None = None,
 ) -> Json:
-    """The body of `POST {backend}/rl/jobs`; `config` is not changed.
+    """Return the body of `POST {backend}/rl/jobs`; `config` is not changed.
 
-    task_app_url: None takes TASK_APP_URL, else the config's `services.task_url`. backend_url: with or without `/api`;
-    sent in `metadata`. model: an id in place of the config's; one that begins with `ft:` or `rl:` is a finetuned
+    task_app_url: default: TASK_APP_URL, else the config's `services.task_url`. backend_url: with or without `/api`;
+    sent in `metadata`. model: an id that replaces the config's; one that begins with `ft:` or `rl:` is a finetuned
     `source`. trainer_id: sent at the top level. allow_experimental: sent in `metadata`; None is not sent.
 
-    `data.config` is the TOML with its derived values filled in: see `settled`. Raises JobConfigError.
+    `data.config` is the TOML with derived values filled in: see `settled`. Raises JobConfigError.
     """
     if model is not None:
         if not model.strip():
@@ -64,12 +64,12 @@ def build_rl_payload(
 
 
 def settled(config: RlConfig) -> Json:
-    """A copy of the config's document in the form that trainers read; it loses nothing but `[smoke]`.
+    """Return a copy of the config's document in the form that trainers read; only `[smoke]` is left out.
 
-    `[topology]` is copied to `compute.topology`, the model to `model` (wherever it was named); `reference.placement`
-    and the topology's `reference_placement` are "none" unless given. Of the smoke-test form, `trainer.batch_size` and
-    `group_size` become training's, and `env.max_steps_per_episode` becomes `rollout.max_turns`, unless those are given.
-    The result is a valid config of the same form, and settling it again changes nothing.
+    `[topology]` is copied to `compute.topology`, the model to `model` (from any section that names it);
+    `reference.placement` and the topology's `reference_placement` default to "none". In the smoke-test form,
+    `trainer.batch_size` and `group_size` become training's, and `env.max_steps_per_episode` becomes `rollout.max_turns`,
+    unless those are given. The result is a valid config of the same form, and the function is idempotent.
     """
     document: Json = deepcopy(config.document)
     document.pop("smoke", None)

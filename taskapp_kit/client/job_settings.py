@@ -10,7 +10,7 @@ from taskapp_kit.errors import JobConfigError
 from taskapp_kit.net.http import header_key
 
 FLAT = ("task_url", "task_app_url", "backend", "backend_url", "model")
-"""Overrides that are arguments and no tables of the file; the SDK has some of them, too."""
+"""Overrides that are arguments, not tables of the file; some of them exist in the SDK, too."""
 
 
 def backend_key(given: str | None) -> str:

@@ -1,4 +1,4 @@
-"""A backend's answer about a job: its id, its status word, whether it is over."""
+"""Reads a backend's response about a job: its id, its status, whether it is over."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WATCHED = ("status", "progress", "metrics", "final_reward", "error")
 
 
 def job_id_of(body: Mapping[str, Any]) -> str | None:
-    """The id under `job_id` or `id`, a number as text; None for one that no route or terminal can take."""
+    """Return the id under `job_id` or `id`, a number as text; None for one that no route or terminal can take."""
     for name in ("job_id", "id"):
         value = body.get(name)
         text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -27,11 +27,11 @@ def job_id_of(body: Mapping[str, Any]) -> str | None:
 
 
 def read_status(body: Mapping[str, Any], job_id: str) -> dict[str, Any]:
-    """The backend's answer about a job, with `job_id`, `status`, `progress` and `metrics` always there.
+    """Return the backend's response about a job, with `job_id`, `status`, `progress` and `metrics` always present.
 
-    `status` (else `state`) is a word in lower case, and `unknown` where the backend sends something else.
+    `status` (else `state`) is in lower case, and `unknown` where the backend sends something else.
 
-    `final_reward` and `metrics` that stand under `results` only are lifted to the top.
+    `final_reward` and `metrics` are lifted to the top where they are only under `results`.
     """
     job = dict(body)
     given = job.get("status") or job.get("state")
@@ -54,15 +54,15 @@ def over(job: Mapping[str, Any]) -> bool:
 
 
 def succeeded(job: Mapping[str, Any]) -> bool:
-    """Whether the job ended well."""
+    """Whether the job succeeded."""
     return job.get("status") in SUCCEEDED
 
 
 def weights_note(job: Mapping[str, Any]) -> str:
-    """The note on a job's reward where its backend trains nothing; "" otherwise."""
+    """Return the note on a job's reward if its backend trains nothing; "" otherwise."""
     return WEIGHTS_NOTE if job.get("updates_weights") is False else ""
 
 
 def seen(job: Mapping[str, Any]) -> str:
-    """The watched members as text: two that are equal need not both be shown."""
+    """Return the watched members as text, to compare two polls."""
     return json.dumps([job.get(name) for name in WATCHED], sort_keys=True, default=repr)

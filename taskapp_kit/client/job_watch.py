@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from taskapp_kit.client.backend_errors import passing
+from taskapp_kit.client.backend_errors import is_temporary
 from taskapp_kit.client.job_status import over, read_status, seen
 from taskapp_kit.errors import BackendError, JobConfigError, JobTimeout
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("taskapp_kit.client")
 
-LOOK_SECONDS = 30.0
-"""The longest that one poll may take."""
+POLL_TIMEOUT_SECONDS = 30.0
+"""Time limit of one poll."""
 OnStatus = Callable[[dict[str, Any]], None] | Callable[[dict[str, Any]], Awaitable[None]]
 
 
@@ -31,13 +31,13 @@ async def watch(
     interval_seconds: float,
     on_status: OnStatus | None = None,
 ) -> dict[str, Any]:
-    """The job's last status, however it ended.
+    """Return the job's last status, however it ended.
 
-    on_status: called at the first poll, and whenever a watched member has changed since the poll before. Raises
+    on_status: called at the first poll, and whenever a watched member has changed since the last poll. Raises
     JobTimeout; BackendError for a refusal that waiting does not fix.
     """
     if not timeout_seconds > 0 or not interval_seconds >= 0:
-        raise JobConfigError("timeout is above 0 and interval not below 0, both in seconds.")
+        raise JobConfigError("timeout should be above 0 and interval at least 0, both in seconds.")
     end = time.monotonic() + timeout_seconds
     shown: str | None = None
     status = ""
@@ -45,10 +45,10 @@ async def watch(
     while True:
         began = time.monotonic()
         try:
-            seconds = min(LOOK_SECONDS, max(0.05, end - began))
+            seconds = min(POLL_TIMEOUT_SECONDS, max(0.05, end - began))
             job = read_status(await client.get_job(job_id, seconds=seconds), job_id)
         except BackendError as error:
-            if not passing(error):
+            if not is_temporary(error):
                 raise
             if away is None:
                 log.warning("the backend cannot be asked for job %s now, and will be again: %s", job_id, error.message)

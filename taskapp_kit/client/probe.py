@@ -1,4 +1,4 @@
-"""Send one request to a server that may be anything, and put its response into words, for `checks`."""
+"""Sends one request to a server of any kind, and describes the response in words, for `checks`."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def name_of(value: Any, key: str | None) -> str:
 
 
 def _towards(answer: HttpResponse) -> str:
-    """The host that a redirect leads to; no more of it, because the rest may hold anything."""
+    """Return the host that a redirect leads to, and nothing else of its address, which may hold anything."""
     try:
         host = urlsplit(answer.headers.get("location", "")).hostname
     except ValueError:

@@ -6,8 +6,8 @@
 
 Where the backend's engine trains nothing, a warning says so once beside the reward (logger `taskapp_kit.client.rl_job`).
 
-Every method that asks the backend blocks and has a twin ending in `_async`. The blocking ones work inside a running event
-loop, which stands still meanwhile; callbacks then run on another thread.
+Every method that calls the backend blocks, and has an asynchronous twin ending in `_async`. The blocking ones work inside a
+running event loop, which is blocked meanwhile; callbacks then run on another thread.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["SUCCEEDED", "TERMINAL", "RLJob"]
 
 
 class RLJob:
-    """One job: made by `from_config` (to be submitted) or `from_job_id` (to be followed)."""
+    """One job, created by `from_config` (to submit it) or `from_job_id` (to follow it)."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class RLJob:
     ) -> None:
         self.backend_url = api_base(backend_url)
         self.warnings = warnings
-        """What the config file has that is probably a mistake, a sentence each."""
+        """Probable mistakes in the config file, one sentence each."""
         self._api_key = api_key
         self._job_id = job_id
         self._payload = payload
@@ -78,11 +78,11 @@ class RLJob:
         trainer_id: str | None = None,
         model: str | None = None,
     ) -> RLJob:
-        """A job to be submitted. Nothing is asked of anybody yet.
+        """Return a job to be submitted. Sends no request.
 
-        Left out: backend_url is BACKEND_BASE_URL, api_key SYNTH_API_KEY, task_app_url TASK_APP_URL, else the file's
-        `services.task_url`; task_app_api_key ENVIRONMENT_API_KEY. overrides: the file's tables again, nested, with what
-        is to be otherwise; they are checked as the file is.
+        Defaults: backend_url BACKEND_BASE_URL, api_key SYNTH_API_KEY, task_app_url TASK_APP_URL, else the file's
+        `services.task_url`; task_app_api_key ENVIRONMENT_API_KEY. overrides: nested tables that replace values of the file;
+        they are checked as the file is.
 
         Raises FileNotFoundError; JobConfigError (a ConfigError and ValueError) for everything that cannot be used.
         """
@@ -111,72 +111,72 @@ class RLJob:
 
     @classmethod
     def from_job_id(cls, job_id: str, backend_url: str | None = None, api_key: str | None = None) -> RLJob:
-        """A job that was submitted before. Raises JobConfigError."""
+        """Return a job that was submitted before. Raises JobConfigError."""
         if not job_id or not job_id.strip():
             raise JobConfigError("The job's id is empty.")
         return cls(backend_url=backend_address(backend_url), api_key=backend_key(api_key), job_id=job_id.strip())
 
     @property
     def job_id(self) -> str | None:
-        """The backend's name for the job; None until it is submitted."""
+        """The job's id in the backend; None until it is submitted."""
         return self._job_id
 
     @property
     def payload(self) -> dict[str, Any] | None:
-        """A copy of what `submit` sends; None for a job that was submitted elsewhere."""
+        """A copy of the request that `submit` sends; None for a job that was submitted elsewhere."""
         return None if self._payload is None else copy.deepcopy(dict(self._payload))
 
     @property
     def task_app_url(self) -> str | None:
-        """Where the job will find its task app; None for a job that was submitted elsewhere."""
+        """The address of the job's task app; None for a job that was submitted elsewhere."""
         data = (self._payload or {}).get("data")
         return data.get("endpoint_base_url") if isinstance(data, Mapping) else None
 
     # blocking
 
     def submit(self) -> str:
-        """Asks the task app for its health, then hands the job to the backend; the job's id.
+        """Check the task app's health, then submit the job to the backend; return the job's id.
 
-        Raises TaskAppError when the task app cannot be used as it is (nothing was submitted), BackendError,
-        BackendUnreachable, JobError when the job was submitted before.
+        Raises TaskAppError when the task app cannot be used (nothing was submitted), BackendError, BackendUnreachable,
+        JobError when the job was submitted before.
         """
         return run(self.submit_async())
 
     def get_status(self) -> dict[str, Any]:
-        """The job now: `status`, `progress`, `metrics` and what else the backend tells. Raises BackendError."""
+        """Return the job's present `status`, `progress`, `metrics` and other members. Raises BackendError."""
         return run(self.get_status_async())
 
     def poll_until_complete(
         self, *, timeout: float = 7200.0, interval: float = 10.0, on_status: OnStatus | None = None
     ) -> dict[str, Any]:
-        """Waits until the job is over; its last status, with `final_reward` and `metrics`, however it ended.
+        """Wait until the job is over; return its last status, with `final_reward` and `metrics`, however it ended.
 
-        timeout, interval: seconds, for all of it and between two looks. on_status: called at the first look and whenever
-        status, progress or metrics are not what they were at the look before. What it raises ends the waiting.
+        timeout: seconds in all. interval: seconds between polls. on_status: called at the first poll, and whenever
+        status, progress or metrics have changed since the last one. An exception that it raises ends the wait.
 
-        A backend that is away or answers 5xx is waited for until `timeout`. Raises JobTimeout (a TimeoutError): the job
-        goes on; BackendError for a job that is not there or a key that is refused.
+        While the backend is unreachable or answers 5xx, the wait goes on until `timeout`. Raises JobTimeout (a
+        TimeoutError): the job continues; BackendError for an unknown job or a refused key.
         """
         return run(self.poll_until_complete_async(timeout=timeout, interval=interval, on_status=on_status))
 
     def get_results(self) -> dict[str, Any]:
-        """The last status of a job that succeeded: `final_reward`, `metrics`, `results`. Raises JobFailed for any other."""
+        """Return the last status of a succeeded job: `final_reward`, `metrics`, `results`. Raises JobFailed for others."""
         return run(self.get_results_async())
 
     def events(self, since_seq: int = 0) -> list[dict[str, Any]]:
-        """Every event so far after number `since_seq`. Raises BackendError."""
+        """Return every event so far after number `since_seq`. Raises BackendError."""
         return run(self.events_async(since_seq))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Every point so far: `{name, value, step, …}`. Raises BackendError."""
+        """Return every point so far: `{name, value, step, …}`. Raises BackendError."""
         return run(self.metrics_async())
 
     def cancel(self) -> dict[str, Any]:
-        """Asks the backend to end the job. Raises BackendError."""
+        """End the job. Raises BackendError."""
         return run(self.cancel_async())
 
     def stream(self, since_seq: int = 0) -> Iterator[dict[str, Any]]:
-        """The events as they happen, without a gap, until the job is over. Raises BackendError."""
+        """Yield the events as they occur, without a gap, until the job is over. Raises BackendError."""
         return iterate(lambda: self.stream_async(since_seq))
 
     # asynchronous
@@ -186,14 +186,14 @@ class RLJob:
         if self._job_id is not None:
             raise JobError(f"The job was submitted already, as {self._job_id}.", hint="Make another with from_config.")
         if self._payload is None:
-            raise JobError("There is nothing to submit.", hint="Make the job with RLJob.from_config.")
+            raise JobError("There is nothing to submit.", hint="Create the job with RLJob.from_config.")
         if self.task_app_url is not None:
-            await _can_be_used(self.task_app_url, self._task_app_api_key)
+            await _check_health(self.task_app_url, self._task_app_api_key)
         async with self._client() as client:
-            told = await client.create_job(self._payload, idempotency_key=self._idempotency_key)
-        job_id = job_id_of(told)
+            answer = await client.create_job(self._payload, idempotency_key=self._idempotency_key)
+        job_id = job_id_of(answer)
         if job_id is None:
-            raise BackendError(f"{self.backend_url}/rl/jobs took the job and does not say its id.", status=200)
+            raise BackendError(f"{self.backend_url}/rl/jobs accepted the job without returning its id.", status=200)
         self._job_id = job_id
         return job_id
 
@@ -206,7 +206,7 @@ class RLJob:
     async def poll_until_complete_async(
         self,
         *,
-        timeout: float = 7200.0,  # noqa: ASYNC109 — the name that the guides give it
+        timeout: float = 7200.0,  # noqa: ASYNC109 — the guides' name
         interval: float = 10.0,
         on_status: OnStatus | None = None,
     ) -> dict[str, Any]:
@@ -263,7 +263,7 @@ class RLJob:
         return BackendClient(self.backend_url, self._api_key)
 
     def _with_note(self, job: dict[str, Any]) -> dict[str, Any]:
-        """The job; warns once when it has a reward that no training brought about."""
+        """Return the job; warn once if it has a reward although nothing was trained."""
         note = weights_note(job)
         if note and not self._noted and job.get("final_reward") is not None:
             self._noted = True
@@ -272,15 +272,15 @@ class RLJob:
 
     def _submitted(self) -> str:
         if self._job_id is None:
-            raise JobError("The job was not submitted yet.", hint="Call submit() first.")
+            raise JobError("The job has not been submitted yet.", hint="Call submit() first.")
         return self._job_id
 
     def __repr__(self) -> str:
         return f"RLJob(job_id={self._job_id!r}, backend_url={self.backend_url!r})"
 
 
-async def _can_be_used(url: str, key: str | None) -> None:
-    """Asks a task app for its health. Raises TaskAppError."""
+async def _check_health(url: str, key: str | None) -> None:
+    """Check a task app's health. Raises TaskAppError."""
     from taskapp_kit.client.checks import check_task_app
 
     wrong = next((found for found in await check_task_app(url, key) if not found.ok), None)

@@ -1,10 +1,10 @@
-"""Run one rollout on a task app, whatever breaks on the way.
+"""Runs one rollout on a task app, and handles every way in which the connection may break.
 
-The POST is sent once. It is sent again only where that cannot play a second episode: the server says that it refused
-before anything ran, the connection never stood, or the caller gave an `Idempotency-Key`.
+The POST is sent once. It is repeated only where that cannot run a second episode: the server reports that it refused
+before anything ran, the connection was not established, or the caller gave an `Idempotency-Key`.
 
-A rollout that was only submitted (202) is cancelled when its caller gives up, because its result would never be fetched.
-One with an idempotency key runs on: another caller may have joined it, and this one may come again.
+A rollout that was only accepted (202) is cancelled when its caller gives up, because its result would never be fetched.
+One with an idempotency key continues: another caller may have joined it, and this one may repeat the request.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ PATH = "/rollout"
 WAIT_SECONDS = 20
 """How long a poll lets the server wait for the end (`Prefer: wait`)."""
 POLL_PATIENCE = 4
-"""Polls change nothing, so each may break this many times as often as anything else before it is given up."""
+"""Polls change nothing, so each may fail this many times as often as other requests before the call gives up."""
 CANCEL_SECONDS = 5.0
-LONGEST_PAUSE = 10.0
-LONGEST_WAIT = 5.0
-"""Between two looks whether a full server has a place."""
+MAX_PAUSE = 10.0
+MAX_FULL_SERVER_PAUSE = 5.0
+"""Between two attempts at a full server."""
 NOT_RUN = frozenset({"saturated", "key_quota_reached"})
 NOT_NOW = frozenset({"draining", "store_failing"})
-"""Nothing ran either, but it may stay so for long: tries are counted."""
+"""Nothing ran either, but this may last: attempts are limited."""
 ROLLOUT_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
-class _Again(Exception):
-    """The POST may be sent again. `counts`: against the number of tries; `retry_after`: seconds, as the server said."""
+class _Repeat(Exception):
+    """The POST may be repeated. `counts`: towards the limit of attempts. `retry_after`: seconds, from the server."""
 
     def __init__(self, error: Exception, *, counts: bool = True, retry_after: float | None = None) -> None:
         super().__init__(str(error))
@@ -58,14 +58,14 @@ class _Again(Exception):
 
 
 class _TooLong(Exception):
-    """The caller's time is over."""
+    """The caller's time limit has passed."""
 
 
 @dataclass(slots=True)
 class RolloutCall:
-    """What one call needs. url: the task app's. key: its API key. submit: ask for 202 and poll.
+    """Parameters of one call. url: the task app's. key: its API key. submit: request a 202 and poll.
 
-    timeout_seconds: for all of it, waiting and tries included. hop_seconds: for one redirect's or poll's answer.
+    timeout_seconds: for all of it, waits and repetitions included. hop_seconds: for the response to one redirect or poll.
     """
 
     transport: Transport
@@ -80,10 +80,10 @@ class RolloutCall:
     rng: random.Random
     _end: float = 0.0
     _running: str = ""
-    """The address of a rollout that was submitted and whose end was not seen yet."""
+    """The address of a rollout that was accepted and has not been seen to end."""
 
     async def answer(self) -> dict[str, Any]:
-        """The body of the answer. Raises TaskAppError, TaskAppUnreachable, JobTimeout."""
+        """Return the body of the response. Raises TaskAppError, TaskAppUnreachable, JobTimeout."""
         self._end = time.monotonic() + self.timeout_seconds
         try:
             return await self._answer()
@@ -99,23 +99,23 @@ class RolloutCall:
         while True:
             try:
                 return await self._once()
-            except _Again as again:
-                counted += again.counts
-                waited += not again.counts
+            except _Repeat as repeat:
+                counted += repeat.counts
+                waited += not repeat.counts
                 if counted > self.retries:
-                    raise again.error from None
-                pause = self._pause(again, counted, waited)
+                    raise repeat.error from None
+                pause = self._pause(repeat, counted, waited)
                 if pause >= self._left():
-                    raise again.error from None
-                log.info("asking %s for the rollout again in %.1f s: %s", self.url, pause, again)
+                    raise repeat.error from None
+                log.info("asking %s for the rollout again in %.1f s: %s", self.url, pause, repeat)
                 await asyncio.sleep(pause)
 
-    def _pause(self, again: _Again, counted: int, waited: int) -> float:
-        """Seconds. A place in a full server may be free at any moment, so that pause grows slowly."""
+    def _pause(self, repeat: _Repeat, counted: int, waited: int) -> float:
+        """Return the pause in seconds. It grows slowly for a full server, which may have capacity at any moment."""
         grown, longest = (
-            (2.0 ** (counted - 1), LONGEST_PAUSE) if again.counts else (1.5 ** min(waited, 10), LONGEST_WAIT)
+            (2.0 ** (counted - 1), MAX_PAUSE) if repeat.counts else (1.5 ** min(waited, 10), MAX_FULL_SERVER_PAUSE)
         )
-        return min(max(again.retry_after or 0.0, 0.2 * grown), longest) * self.rng.uniform(0.8, 1.2)
+        return min(max(repeat.retry_after or 0.0, 0.2 * grown), longest) * self.rng.uniform(0.8, 1.2)
 
     async def _once(self) -> dict[str, Any]:
         fetched = False
@@ -166,8 +166,8 @@ class RolloutCall:
         )
 
     async def _poll(self, accepted: HttpResponse) -> HttpResponse:
-        """The rollout's end. Raises NoAnswer, ForeignRedirect, OutOfHops, _TooLong."""
-        self._running = address = self._place(accepted)
+        """Wait for the rollout's end. Raises NoAnswer, ForeignRedirect, OutOfHops, _TooLong."""
+        self._running = address = self._result_url(accepted)
         broken = 0
         while True:
             seconds = self._left()
@@ -188,7 +188,7 @@ class RolloutCall:
             else:
                 if got.status == 202:
                     broken = 0
-                    pause = 0.0 if time.monotonic() - asked > 1.0 else min(got.retry_after or 1.0, LONGEST_PAUSE)
+                    pause = 0.0 if time.monotonic() - asked > 1.0 else min(got.retry_after or 1.0, MAX_PAUSE)
                 elif got.status not in GATEWAY_TROUBLE or error_members(got) is not None:
                     self._running = ""
                     return got
@@ -196,17 +196,17 @@ class RolloutCall:
                     broken += 1
                     if broken > self.retries * POLL_PATIENCE:
                         return got
-            await asyncio.sleep(max(0.0, min(pause, LONGEST_PAUSE, self._left())))
+            await asyncio.sleep(max(0.0, min(pause, MAX_PAUSE, self._left())))
 
-    def _place(self, accepted: HttpResponse) -> str:
-        """Where a rollout that was taken (202) is found."""
+    def _result_url(self, accepted: HttpResponse) -> str:
+        """Return the address of a rollout that was accepted (202)."""
         body = accepted.json_object() or {}
         name = body.get("rollout_id")
         if isinstance(name, str) and ROLLOUT_ID.fullmatch(name):
             return f"{self.url}/rollouts/{name}"
         if not accepted.headers.get("location"):
             raise TaskAppError(
-                f"{self.url}{PATH} took the rollout (202) and does not say where its result will be.", status=202
+                f"{self.url}{PATH} accepted the rollout (202) without the address of its result.", status=202
             )
         return next_address(accepted.url, accepted.headers["location"])
 
@@ -219,24 +219,24 @@ class RolloutCall:
         except NoAnswer:
             return False
 
-    # what went wrong
+    # failures
 
     def _lost(self, lost: NoAnswer) -> Exception:
         if lost.kind is Trouble.TIMEOUT and self._left() <= 0:
             return _TooLong()
         error = unreachable(lost, self.url, PATH, may_run=lost.sent, repeatable=self.idempotency_key is not None)
         if not lost.sent:
-            return _Again(error) if lost.kind is Trouble.REFUSED else error
+            return _Repeat(error) if lost.kind is Trouble.REFUSED else error
         if self.idempotency_key is None or lost.kind is Trouble.TOO_LARGE:
             return error
-        self.submit = True  # whatever cut the line once may do so again: a short request, then polls
-        return _Again(error)
+        self.submit = True  # a long request may break again: send a short one, then poll
+        return _Repeat(error)
 
     def _out_of_hops(self) -> Exception:
         if self._left() <= 0:
             return _TooLong()
         error = TaskAppError(
-            f"{self.url}{PATH} redirected more than {hop_budget(self.timeout_seconds)} times without an answer, which is "
+            f"{self.url}{PATH} redirected more than {hop_budget(self.timeout_seconds)} times without a result, which is "
             f"more than a rollout of {self.timeout_seconds:g} s needs.",
             status=303,
             code="out_of_hops",
@@ -245,23 +245,23 @@ class RolloutCall:
         if self.idempotency_key is None:
             return error
         self.submit = True
-        return _Again(error)
+        return _Repeat(error)
 
     def _refused(self, answer: HttpResponse, *, fetched: bool) -> Exception:
-        told = error_members(answer)
+        members = error_members(answer)
         error = refusal(answer, self.url, PATH, self.key)
-        if told is not None and not told.boundary and answer.status in (429, 503) and told.code in NOT_RUN:
-            return _Again(error, counts=False, retry_after=answer.retry_after)
-        if told is not None and not told.boundary and answer.status == 503 and told.code in NOT_NOW:
-            return _Again(error, retry_after=answer.retry_after)
-        if self.idempotency_key is None or not _worth_another(answer, told, fetched=fetched):
+        if members is not None and not members.boundary and answer.status in (429, 503) and members.code in NOT_RUN:
+            return _Repeat(error, counts=False, retry_after=answer.retry_after)
+        if members is not None and not members.boundary and answer.status == 503 and members.code in NOT_NOW:
+            return _Repeat(error, retry_after=answer.retry_after)
+        if self.idempotency_key is None or not _worth_another(answer, members, fetched=fetched):
             return error
-        if told is None and answer.status in (408, 504):
+        if members is None and answer.status in (408, 504):
             self.submit = True
-        return _Again(error, retry_after=answer.retry_after)
+        return _Repeat(error, retry_after=answer.retry_after)
 
     def _too_long(self, *, cancelled: bool) -> JobTimeout:
-        where = f" It is found at {self._running} when it has ended." if self._running else ""
+        where = f" Its result will be at {self._running}." if self._running else ""
         end = " It was cancelled there." if cancelled else where
         return JobTimeout(
             f"The rollout at {self.url} was not over within {self.timeout_seconds:g} s.{end}",
@@ -269,15 +269,15 @@ class RolloutCall:
         )
 
 
-def _worth_another(answer: HttpResponse, told: ErrorMembers | None, *, fetched: bool) -> bool:
-    """Whether a rollout that has an idempotency key may end differently when it is sent again.
+def _worth_another(answer: HttpResponse, members: ErrorMembers | None, *, fetched: bool) -> bool:
+    """Whether a rollout with an idempotency key may end differently when the request is repeated.
 
-    fetched: the answer came to a GET: a result that is not there (any longer) can be had by the key.
+    fetched: the response was to a GET: a result that does not exist (any more) may be obtained with the key.
     """
     if fetched and answer.status in (404, 410):
         return True
-    if told is None:
+    if members is None:
         return answer.status in (408, 429) or answer.status >= 500
-    if told.boundary:  # it ran and failed, and would give that failure again, unless it was cancelled
-        return told.boundary == "cancelled"
-    return answer.status >= 500 and told.code != "missing_environment_api_key"
+    if members.boundary:  # it ran and failed, and would return that failure again, unless it was cancelled
+        return members.boundary == "cancelled"
+    return answer.status >= 500 and members.code != "missing_environment_api_key"

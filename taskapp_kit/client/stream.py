@@ -1,7 +1,7 @@
-"""A job's events as they happen: server-sent events while they last, polls from the last number on otherwise.
+"""A job's events as they occur: server-sent events where they work, polls from the last event on otherwise.
 
-Gapless by `seq`: what a stream leaves out is fetched, what comes twice is given once. It ends when the backend says that
-the job is over and every event before that has been given.
+There are no gaps in `seq`: events that a stream leaves out are fetched, duplicates are dropped. It ends when the backend
+reports that the job is over and every event before that was yielded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import TYPE_CHECKING, Any, Protocol
 
-from taskapp_kit.client.backend_errors import passing
+from taskapp_kit.client.backend_errors import is_temporary
 from taskapp_kit.client.job_status import over, read_status
 from taskapp_kit.errors import BackendError
 from taskapp_kit.net.http import NoAnswer, read_json
@@ -26,46 +26,46 @@ log = logging.getLogger("taskapp_kit.client.stream")
 
 SSE_FAMILIES = ("rl", "learning")
 SILENCE_SECONDS = 45.0
-"""A stream without a byte for so long, not even a comment, is taken for broken."""
+"""A stream without a byte for this long, not even a comment, counts as broken."""
 POLL_SECONDS = 2.0
 PATIENCE_SECONDS = 600.0
-LOOK_SECONDS = 30.0
-"""A stream may forget to end, or hold back the event that says so: this often the job itself is looked at."""
+STATUS_SECONDS = 30.0
+"""How often the job itself is fetched: a stream may not end with it, or may hold back its last event."""
 PAGE = 200
 PAGES = 50
-"""Given on before more are asked for."""
+"""Pages that are yielded before the next request."""
 METRICS_PAGE = 1000
-MOST = 1_000_000
-"""Events or points that are held at once."""
+MAX_ROWS = 1_000_000
+"""Limit of the events or points that are held at once."""
 LAST_WORDS = frozenset({"completed", "failed", "cancelled", "canceled", "succeeded"})
 
 
 class JobReader(Protocol):
-    """What is read of a backend here; `BackendClient` is one. Its methods raise BackendError."""
+    """The part of `BackendClient` that is used here. Its methods raise BackendError."""
 
     url: str
 
     def open_events(
         self, family: str, job_id: str, since_seq: int, *, silence_seconds: float
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """The head of an event stream, its body to be read inside the block. Raises NoAnswer."""
+        """Open an event stream, whose body is read inside the block. Raises NoAnswer."""
         ...
 
     async def get_job(self, job_id: str) -> dict[str, Any]:
-        """The job's status."""
+        """Return the job's status."""
         ...
 
     async def events(self, job_id: str, since_seq: int = 0, limit: int = 200) -> list[dict[str, Any]]:
-        """The events after number `since_seq`, at most `limit`."""
+        """Return the events after number `since_seq`, at most `limit`."""
         ...
 
     async def metrics(self, job_id: str, after_step: int = -1, limit: int = 200) -> list[dict[str, Any]]:
-        """The points `{name, value, step, …}` after that step."""
+        """Return the points `{name, value, step, …}` after that step."""
         ...
 
 
 def hints_at_the_end(event: dict[str, Any]) -> bool:
-    """`rl.job.completed`, `workflow.failed` and the like: the status may be final now (of a part of the job only, too)."""
+    """Whether this event may be the last: `rl.job.completed`, `workflow.failed` etc. may concern a part of the job."""
     kind = event.get("type")
     return isinstance(kind, str) and kind.rpartition(".")[2] in LAST_WORDS
 
@@ -78,15 +78,15 @@ async def follow_events(
     poll_seconds: float = POLL_SECONDS,
     patience_seconds: float = PATIENCE_SECONDS,
     silence_seconds: float = SILENCE_SECONDS,
-    look_seconds: float = LOOK_SECONDS,
+    status_seconds: float = STATUS_SECONDS,
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """Every event after `since_seq`.
+    """Yield every event after `since_seq`.
 
-    patience_seconds: how long a backend that does not answer, or answers 5xx, is waited for (it may restart). Raises
+    patience_seconds: how long to wait for a backend that does not answer, or answers 5xx (it may restart). Raises
     BackendError for any other refusal, BackendUnreachable when the patience is over.
     """
     tracker = _Tracker(client, job_id, since_seq, patience_seconds)
-    async with aclosing(_streamed(tracker, silence_seconds, look_seconds)) as streamed:
+    async with aclosing(_streamed(tracker, silence_seconds, status_seconds)) as streamed:
         async for event in streamed:
             yield event
     while not tracker.ended:
@@ -97,9 +97,9 @@ async def follow_events(
 
 
 async def _streamed(
-    tracker: _Tracker, silence_seconds: float, look_seconds: float
+    tracker: _Tracker, silence_seconds: float, status_seconds: float
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """The events of the first stream that there is, until it ends or breaks."""
+    """Yield the events of the first stream that exists, until it ends or breaks."""
     for family in SSE_FAMILIES:
         try:
             async with tracker.client.open_events(
@@ -115,8 +115,8 @@ async def _streamed(
                             yield event
                         if tracker.ended or tracker.broken:
                             return
-                    if time.monotonic() - looked > look_seconds:
-                        for event in await tracker.round(look_at_status_first=True):
+                    if time.monotonic() - looked > status_seconds:
+                        for event in await tracker.round(status_first=True):
                             yield event
                         if tracker.ended:
                             return
@@ -128,10 +128,10 @@ async def _streamed(
 
 
 class _Tracker:
-    """What has been given so far.
+    """The progress of a stream.
 
-    last: the number of the last event. ended: the job is over and all was given. broken: the stream left out events that
-    could not be fetched just then.
+    last: number of the last event yielded. ended: the job is over and all its events were yielded. broken: the stream left
+    out events that could not be fetched then.
     """
 
     def __init__(self, client: JobReader, job_id: str, since_seq: int, patience_seconds: float) -> None:
@@ -144,7 +144,7 @@ class _Tracker:
         self._silent_since: float | None = None
 
     async def take(self, frame: Frame) -> list[dict[str, Any]]:
-        """What one frame brings: nothing new, the event, or the events before it that the stream left out, too."""
+        """Return the new events of a frame, after those that the stream left out before them."""
         event = _event_of(frame)
         if event is None:
             return []
@@ -158,27 +158,27 @@ class _Tracker:
                     self.broken = True
             except BackendError:
                 self.broken = True
-            if self.broken:  # polls will see to the gap, and to the backend
+            if self.broken:  # polls will fill the gap
                 return found
         if seq is not None and self._is_new(seq):
             self._given(seq)
             found.append(event)
         if any(hints_at_the_end(item) for item in found):
-            found += await self.round(look_at_status_first=True)
+            found += await self.round(status_first=True)
         return found
 
-    async def round(self, *, look_at_status_first: bool = False) -> list[dict[str, Any]]:
-        """One poll: the events that there are, and whether the job is over. Raises as `follow_events`."""
+    async def round(self, *, status_first: bool = False) -> list[dict[str, Any]]:
+        """Poll once: return the new events, and update `ended`. Raises as `follow_events`."""
         found: list[dict[str, Any]] = []
         try:
-            if not look_at_status_first:
+            if not status_first:
                 await self.fetch(found)
-            if not found or look_at_status_first or any(hints_at_the_end(event) for event in found):
+            if not found or status_first or any(hints_at_the_end(event) for event in found):
                 job = read_status(await self.client.get_job(self.job_id), self.job_id)
                 if over(job):
-                    self.ended = not await self.fetch(found)  # what came between the two questions
+                    self.ended = not await self.fetch(found)  # events between the two requests
         except BackendError as error:
-            self._bear(error)
+            self._tolerate(error)
         else:
             if self._silent_since is not None:
                 log.warning("the backend answers again for job %s", self.job_id)
@@ -186,9 +186,9 @@ class _Tracker:
         return found
 
     async def fetch(self, found: list[dict[str, Any]], up_to: int | None = None, pages: int = PAGES) -> bool:
-        """Adds the events after the last one to `found`, page by page: what arrived before an error is in it.
+        """Add the next events to `found`, page by page; pages before an error are in it.
 
-        True when it stopped after so many pages, and there may be more.
+        Returns True when it stopped after so many pages, and there may be more.
         """
         for _ in range(pages):
             page = await self.client.events(self.job_id, self.last, PAGE)
@@ -202,10 +202,10 @@ class _Tracker:
                 return False
         return True
 
-    def _bear(self, error: BackendError) -> None:
-        """A backend that is away may come back. Raises the error when it will not, or has been away for too long."""
+    def _tolerate(self, error: BackendError) -> None:
+        """Tolerate an unreachable backend. Raises the error if it is permanent, or the patience is over."""
         now = time.monotonic()
-        may_pass = passing(error)
+        may_pass = is_temporary(error)
         if self._silent_since is None:
             self._silent_since = now
             if may_pass:
@@ -229,7 +229,7 @@ def _seq(event: dict[str, Any]) -> int | None:
 
 
 def _event_of(frame: Frame) -> dict[str, Any] | None:
-    """The event of a frame; its name and id fill in what the data does not say."""
+    """Return the event of a frame, with missing members taken from the frame's name and id."""
     try:
         event = read_json(frame.data)
     except ValueError:
@@ -244,7 +244,7 @@ def _event_of(frame: Frame) -> dict[str, Any] | None:
 
 
 async def all_events(client: JobReader, job_id: str, since_seq: int = 0) -> list[dict[str, Any]]:
-    """Every event so far after `since_seq`, page by page. Raises BackendError."""
+    """Return every event so far after `since_seq`, page by page. Raises BackendError."""
     found: list[dict[str, Any]] = []
     tracker = _Tracker(client, job_id, since_seq, 0.0)
     while await tracker.fetch(found):
@@ -253,15 +253,15 @@ async def all_events(client: JobReader, job_id: str, since_seq: int = 0) -> list
 
 
 def _bound(found: list[dict[str, Any]], client: JobReader, what: str) -> None:
-    """Raises BackendError when a backend goes on for ever."""
-    if len(found) > MOST:
-        raise BackendError(f"{client.url} gives more than {MOST:,} {what} for one job.", status=200)
+    """Raise BackendError when a backend never ends its list."""
+    if len(found) > MAX_ROWS:
+        raise BackendError(f"{client.url} returns more than {MAX_ROWS:,} {what} for one job.", status=200)
 
 
 async def all_metrics(client: JobReader, job_id: str) -> list[dict[str, Any]]:
-    """Every point so far, page by page. Raises BackendError.
+    """Return every point so far, page by page. Raises BackendError.
 
-    A page may end in the middle of a step, so the next one begins at that step again; what comes twice is given once.
+    A page may end in the middle of a step, so the next one starts with that step again; duplicates are dropped.
     """
     import orjson
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from taskapp_kit.contract.wire import RolloutRequest
 
 REQUEST_SECONDS = 60.0
-"""For a request that is no rollout."""
+"""Time limit of a request other than a rollout."""
 MAX_KEY = 255
 Refuse = Callable[[str], str | None]
 """Called with the IP address of every connection before it is made: why there is none, as a sentence, or None."""
@@ -29,16 +29,15 @@ Result = TypeVar("Result")
 
 
 class TaskAppClient:
-    """One task app. `async with TaskAppClient(url, key) as client: answer = await client.rollout(request)`
+    """Client of one task app. `async with TaskAppClient(url, key) as client: answer = await client.rollout(request)`
 
-    api_key: sent as X-API-Key to this address and nowhere else; None sends none. timeout_seconds: the longest that a
-    rollout may take, tries included. retries: how often something that may be repeated is. hop_seconds: how long one
-    redirect or poll may take to answer; the POST itself is given the rollout's whole time, because a server without a
-    gateway answers at the end. headers: further ones for every request (`Modal-Key`, `Modal-Secret`).
-    refuse: is called with the IP address of every connection before it is made; returns why there is none, or None.
+    api_key: sent as X-API-Key to this address and nowhere else; None sends none. timeout_seconds: time limit of a
+    rollout, repetitions included. retries: how often a repeatable request is repeated. hop_seconds: time limit of the
+    response to one redirect or poll; the POST itself has the rollout's whole time, because a server without a gateway
+    answers at the end. headers: additional ones for every request (`Modal-Key`, `Modal-Secret`).
+    refuse: called with the IP address of every connection before it is made; returns the reason to refuse it, or None.
 
-    Redirects are followed only where they are 303 and stay at this server. Raises ConfigError for an address or a key
-    that cannot be used.
+    Only 303 redirects to the same server are followed. Raises ConfigError for an invalid address or key.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class TaskAppClient:
         self._rng = random.Random()
 
     async def health(self) -> dict[str, Any]:
-        """`GET /health`. Raises TaskAppError, TaskAppUnreachable; sent once, so that it returns the present state."""
+        """`GET /health`. Raises TaskAppError, TaskAppUnreachable; never repeated, so that it returns the present state."""
         return await self._object("/health", retries=0)
 
     async def info(self) -> dict[str, Any]:
@@ -71,7 +70,7 @@ class TaskAppClient:
         return await self._object("/info", retries=self.retries)
 
     async def task_info(self, seeds: Sequence[int] = (), **query: str) -> Any:
-        """`GET /task_info`: an object for no seed or one, an array for several. query: `environment="adder"`.
+        """`GET /task_info`: an object for at most one seed, an array for several. query: `environment="adder"`.
 
         Raises TaskAppError, TaskAppUnreachable.
         """
@@ -79,7 +78,7 @@ class TaskAppClient:
         return await self.get("/task_info" + (f"?{urlencode(pairs)}" if pairs else ""))
 
     async def get(self, path: str, *, retries: int | None = None, seconds: float = REQUEST_SECONDS) -> Any:
-        """The JSON of any GET, its path and query as they go over the wire. Raises TaskAppError, TaskAppUnreachable."""
+        """GET any path with its query, both encoded; return the JSON. Raises TaskAppError, TaskAppUnreachable."""
         shown = path.partition("?")[0]
         answer = await self._get(path, shown, self.retries if retries is None else retries, seconds)
         if answer.status != 200:
@@ -92,16 +91,15 @@ class TaskAppClient:
     async def rollouts(self, **filters: str | float) -> dict[str, Any]:
         """`GET /rollouts`: a page of stored rollouts, newest first, and `next_cursor` (None on the last page).
 
-        filters: environment, policy, status, boundary, reward_above, reward_below, run_id, group_id, limit, cursor; with
-        an admin's key key_label. Raises TaskAppError, TaskAppUnreachable.
+        filters: environment, policy, status, boundary, reward_above, reward_below, run_id, group_id, limit, cursor; and
+        key_label with an admin's key. Raises TaskAppError, TaskAppUnreachable.
         """
         return await self._object("/rollouts" + (f"?{urlencode(filters)}" if filters else ""), retries=self.retries)
 
     async def rollout_by_id(self, rollout_id: str, *, events: bool = False) -> dict[str, Any]:
-        """`GET /rollouts/{rollout_id}`: the answer of a rollout that is over. events: with its events.
+        """`GET /rollouts/{rollout_id}`: the response of a rollout that is over. events: with its events.
 
-        Raises TaskAppError when there is none (404), when it failed (`boundary`) or is under way (202);
-        TaskAppUnreachable.
+        Raises TaskAppError when it does not exist (404), failed (`boundary`) or is in flight (202); TaskAppUnreachable.
         """
         path = f"/rollouts/{quote(rollout_id, safe='')}"
         try:
@@ -110,7 +108,7 @@ class TaskAppClient:
             if error.status != 202:
                 raise
             message = f"The rollout {rollout_id} at {self.url} is under way."
-            raise TaskAppError(message, status=202, code="running", hint="Ask again when it has ended.") from None
+            raise TaskAppError(message, status=202, code="running", hint="Try again when it has ended.") from None
 
     async def rollout(
         self,
@@ -120,19 +118,19 @@ class TaskAppClient:
         idempotency_key: str | None = None,
         submit: bool = False,
     ) -> dict[str, Any]:
-        """One episode: the answer of `POST /rollout`, which is a JSON object and otherwise as the server gave it.
+        """Run one episode and return the response of `POST /rollout`, a JSON object that is otherwise not checked.
 
-        idempotency_key: 1 to 255 visible ASCII characters. With one, and only then, the POST is sent again after it
-        broke; the task app plays once. submit: ask for `202` and poll, so that no line has to stay open; when the caller
-        gives up, such a rollout is cancelled, but one with an idempotency key runs on.
+        idempotency_key: 1 to 255 visible ASCII characters. Only with one is the POST repeated after the connection broke;
+        the task app runs one episode. submit: request `202` and poll, so that no connection has to stay open; when the
+        caller gives up, such a rollout is cancelled, unless it has an idempotency key.
 
         Raises TaskAppError when the task app refuses or the rollout failed there (`status`, `code`, `boundary`,
-        `rollout_id`), TaskAppUnreachable, JobTimeout, RequestError for what cannot be written as JSON.
+        `rollout_id`), TaskAppUnreachable, JobTimeout, RequestError for a request that is not valid JSON.
         """
         if idempotency_key is not None and not (
             0 < len(idempotency_key) <= MAX_KEY and all("!" <= letter <= "~" for letter in idempotency_key)
         ):
-            raise ConfigError(f"An idempotency key is 1 to {MAX_KEY} visible ASCII characters, without spaces.")
+            raise ConfigError(f"An idempotency key has 1 to {MAX_KEY} visible ASCII characters, without spaces.")
         call = RolloutCall(
             transport=self._transport,
             url=self.url,
@@ -163,7 +161,7 @@ class TaskAppClient:
         body = await self.get(path, retries=retries)
         if not isinstance(body, dict):
             raise TaskAppError(
-                f"{self.url}{path.partition('?')[0]} answered with JSON that is no object.",
+                f"{self.url}{path.partition('?')[0]} answered with JSON that is not an object.",
                 status=200,
                 code="not_json",
                 hint="Is that the address of a task app?",
@@ -182,9 +180,9 @@ class TaskAppClient:
 
 
 class SyncTaskAppClient:
-    """TaskAppClient for code that blocks, with the same arguments and errors; inside a running event loop it blocks the loop.
+    """A blocking TaskAppClient with the same arguments and errors; inside a running event loop it blocks the loop.
 
-    Each call opens and closes its own connections, so an instance may be shared by threads.
+    Each call opens and closes its own connections, so threads may share an instance.
     """
 
     def __init__(self, url: str, api_key: str | None = None, **options: Any) -> None:
@@ -231,7 +229,7 @@ class SyncTaskAppClient:
         )
 
     def close(self) -> None:
-        """There is nothing to close; for symmetry."""
+        """Do nothing; each call closes its own connections."""
 
     def __enter__(self) -> SyncTaskAppClient:
         return self
@@ -251,7 +249,7 @@ class SyncTaskAppClient:
 
 def _seconds(given: float) -> float:
     if not 0 < given < math.inf:
-        raise ConfigError("A rollout's timeout is a number of seconds above 0.")
+        raise ConfigError("A rollout's timeout should be a number of seconds above 0.")
     return given
 
 
@@ -263,4 +261,4 @@ def _body(request: RolloutRequest | Mapping[str, Any]) -> bytes:
     try:
         return orjson.dumps(dict(request))
     except TypeError as error:
-        raise RequestError(f"The rollout request cannot be written as JSON: {error}.") from None
+        raise RequestError(f"The rollout request is not valid JSON: {error}.") from None

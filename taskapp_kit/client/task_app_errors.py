@@ -31,18 +31,18 @@ def unreachable(
     if repeatable:
         return TaskAppUnreachable(
             f"{url}{path} {lost.why}; the rollout may still run there.",
-            hint="Send it again with the same idempotency key: the task app plays once.",
+            hint="Repeat it with the same idempotency key: the task app runs one episode.",
         )
     return TaskAppUnreachable(
         f"{url}{path} {lost.why}; the rollout may still run there, so it was not sent again.",
-        hint="With an idempotency key a rollout can be sent again without playing twice.",
+        hint="With an idempotency key a rollout can be repeated without running twice.",
     )
 
 
 def refusal(answer: HttpResponse, url: str, path: str, key: str | None) -> TaskAppError:
     """Return the error of a response other than 200."""
     error = error_members(answer, key)
-    known = error is not None and error.code == "admin_only"  # the key is valid, but not allowed to do that
+    known = error is not None and error.code == "admin_only"  # the key is valid, but has no right to this
     if (answer.status in (401, 403) and not known) or (error is not None and error.code in NO_KEY_CODES):
         what = "the key" if key else "a request without a key"
         return TaskAppError(

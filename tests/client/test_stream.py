@@ -172,7 +172,7 @@ def test_a_stream_that_forgets_to_end_is_left_when_the_job_is_over() -> None:
 
     async def once(url: str) -> list[str]:
         async with BackendClient(url, KEY) as client:
-            return [event["type"] async for event in follow_events(client, "job_1", look_seconds=0.2)]
+            return [event["type"] async for event in follow_events(client, "job_1", status_seconds=0.2)]
 
     with listening(app) as url:
         assert asyncio.run(asyncio.wait_for(once(url), 30)) == ["rl.train.step"]
