@@ -30,7 +30,7 @@ def print_description(
 def reward_words(task: Mapping[str, Any]) -> list[str]:
     """The formula, and what each part of it is made of."""
     reward, rubric = task.get("reward") or {}, task.get("rubric") or {}
-    lines = [str(reward.get("formula", "not told"))]
+    lines = [str(reward.get("formula", "not reported"))]
     outcome = [item for item in ((rubric.get("outcome") or {}).get("criteria") or ()) if item["weight"]]
     events = [item for item in ((rubric.get("events") or {}).get("criteria") or ()) if item["weight"]]
     if reward.get("env"):
@@ -53,7 +53,7 @@ def split_words(dataset: Mapping[str, Any]) -> str:
         size = (dataset.get("sizes") or {}).get(split)
         count = f" ({size} {unit if size != 1 else unit[:-1]})" if size is not None and size < 10**12 else ""
         parts.append(f"{split} {bounds[0]} to {bounds[1] - 1}{step}{count}")
-    return ", ".join(parts) or "not told"
+    return ", ".join(parts) or "not reported"
 
 
 def _weights(criteria: list[Any]) -> str:

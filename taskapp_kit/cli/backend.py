@@ -39,7 +39,7 @@ def command() -> None:
     "--store",
     default=DEFAULT_STORE,
     metavar="URL",
-    help="Where jobs are kept; none forgets them when the backend stops.",
+    help="Where jobs are stored; none forgets them when the backend stops.",
 )
 @ENV_FILES
 @click.option("--max-jobs", type=click.IntRange(1, 256), default=4, metavar="N", help="Jobs that run at once.")

@@ -13,7 +13,7 @@ from taskapp_kit.cli.terminal import clean, console
 from taskapp_kit.contract.events import Answered, EpisodeEnded, Event, Failed, Limited, Observed, Started, Stepped
 from taskapp_kit.rollout.policy.select import MODEL
 
-MOST_LETTERS = 2000
+MAX_CHARACTERS = 2000
 """Of one message; the rest is counted."""
 COLUMN = 9
 
@@ -57,7 +57,7 @@ class ConversationLines:
 
     def __init__(self, *, width: int | None = None, full: bool = False) -> None:
         self._out = console(width=width)
-        self._most = None if full else MOST_LETTERS
+        self._limit = None if full else MAX_CHARACTERS
 
     def show(self, event: Event) -> None:
         """Print one event."""
@@ -88,7 +88,7 @@ class ConversationLines:
             self._say("calls", action_words(call.tool, call.args), "bold")
 
     def _say(self, who: str, words: str, style: str = "") -> None:
-        most = len(words) if self._most is None else self._most
+        most = len(words) if self._limit is None else self._limit
         shown = words if len(words) <= most else f"{words[:most]}… ({len(words) - most} more)"
         lines = clean(shown.strip()).split("\n")
         self._out.print(Text(f"{who:<{COLUMN}}{lines[0]}", style=style))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from taskapp_kit.deploy.modal.plan import DeployPlan
 
 SHOWN_FILES = 12
-LOST = "nothing is kept. Lost with each answer: its replay, and /rollouts/{id} once its day is over."
+LOST = "nothing is stored. Lost with each answer: its replay, and /rollouts/{id} once its day is over."
 
 
 def plan_cost(plan: DeployPlan) -> Cost:

@@ -58,7 +58,7 @@ from taskapp_kit.evaluate.consecutive_failures import MAX_CONSECUTIVE_FAILURES
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Keep the results there.")
 @click.option("--resume/--no-resume", default=False, help="Go on with what DIR holds, where it holds something.")
 @click.option("--retry-failed", is_flag=True, help="With --resume: play failed rollouts again.")
-@click.option("--store", metavar="URL", help="Where whole rollouts are kept, or none.  [default: DIR/rollouts.db]")
+@click.option("--store", metavar="URL", help="Where whole rollouts are stored, or none.  [default: DIR/rollouts.db]")
 @CACHE
 @JUDGES
 @SERVER_KEY

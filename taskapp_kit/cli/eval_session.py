@@ -231,7 +231,7 @@ class Session:
         if retry_failed or counts.done < counts.asked:
             click.echo(
                 clean(
-                    f"{counts.done} of {counts.asked} rollouts are kept{failed}. The same command with --out {self.path} "
+                    f"{counts.done} of {counts.asked} rollouts are stored{failed}. The same command with --out {self.path} "
                     f"{flags} goes on{' and plays the failed ones again' if retry_failed else ''}."
                 ),
                 err=True,

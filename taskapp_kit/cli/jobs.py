@@ -21,7 +21,7 @@ LIST_EXAMPLES = ("taskapp jobs list", "taskapp jobs list --status running --json
 FOLLOW_EXAMPLES = ("taskapp jobs follow rl_0123456789abcdef", "taskapp jobs follow rl_0123456789abcdef --json")
 CANCEL_EXAMPLES = ("taskapp jobs cancel rl_0123456789abcdef",)
 STATUSES = ("queued", "running", "succeeded", "failed", "cancelled")
-MOST_LISTED = 1000
+MAX_LISTED = 1000
 
 _at_a_backend = options(ENV_FILES, BACKEND, json_option("Print JSON, and nothing else on stdout."))
 
@@ -37,7 +37,7 @@ def command() -> None:
 
 @command.command("list", epilog=example(*LIST_EXAMPLES))
 @click.option("--status", type=click.Choice(STATUSES), help="Only jobs with this status.")
-@click.option("--limit", type=click.IntRange(1, MOST_LISTED), default=50, metavar="N", help="At most this many.")
+@click.option("--limit", type=click.IntRange(1, MAX_LISTED), default=50, metavar="N", help="At most this many.")
 @_at_a_backend
 def list_(status: str | None, limit: int, env_files: tuple[str, ...], backend_url: str | None, as_json: bool) -> None:
     """List jobs, the newest first."""

@@ -86,7 +86,7 @@ def mint(
         print_json({"label": label, "key": key, **rights, "keys_file": str(path)})
     else:
         click.echo(key)
-    _say(f"Noted in {path} under the label {label}, as a SHA-256: the key is shown this once and kept nowhere.")
+    _say(f"Noted in {path} under the label {label}, as a SHA-256: the key is shown only now and not stored.")
     named = shlex.quote(str(path))
     _say(f"A server that reads the file (taskapp serve APP --keys-file {named}) takes it within about a second.")
     _warn_if_open(path)

@@ -66,13 +66,13 @@ HANDED_APP, HANDED_EXPOSURE, HANDED_LEVEL = "TASKAPP_SERVED_APP", "TASKAPP_SERVE
     default=None,
     help="Whether callers may ask for the policy gold.  [default: not where it reads private rows and others can call]",
 )
-@click.option("--debug-env", is_flag=True, default=None, help="Offer /debug/env, which tells whether keys are set.")
+@click.option("--debug-env", is_flag=True, default=None, help="Offer /debug/env, which reports whether keys are set.")
 @ENV_FILES
 @click.option("--keys-file", metavar="F", help="A file with one valid key a line, read again when it changes.")
 @click.option(
     "--store",
     metavar="URL",
-    help=f"Where rollouts are kept: sqlite:///PATH, postgresql://…, or none.  [default: {DEFAULT_STORE}]",
+    help=f"Where rollouts are stored: sqlite:///PATH, postgresql://…, or none.  [default: {DEFAULT_STORE}]",
 )
 @click.option("--reload", is_flag=True, help="Start again whenever a Python file beside the app's changes.")
 @LOG_LEVEL
@@ -252,7 +252,7 @@ def _banner(app: TaskApp, url: str, settings: Settings, *, minted: str | None, l
         facts.add_row("environment", f"{environment.name}: {split_words(task['dataset'])}")
         facts.add_row("reward", clean("\n".join(reward_words(task))))
     store = next(value for name, value, _ in settings.shown() if name == "store")
-    facts.add_row("store", "none: rollouts are answered and not kept" if store == "none" else store)
+    facts.add_row("store", "none: rollouts are answered and not stored" if store == "none" else store)
     facts.add_row("key", _key_words(settings, minted))
     if local:
         facts.add_row("docs", f"{url}/docs")

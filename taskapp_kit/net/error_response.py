@@ -59,7 +59,7 @@ class RequestRefused(TaskappError):
 
 
 class ClientGone(RequestRefused):
-    """The client closed the connection; nobody reads a response."""
+    """The client closed the connection, so no response is sent."""
 
     def __init__(self) -> None:
         super().__init__("client_gone", "The client closed the connection.")

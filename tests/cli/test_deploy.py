@@ -341,7 +341,7 @@ def test_a_dry_run_shows_the_plan_and_asks_nobody(run: Run, own: Path) -> None:
         "/root/task_app/train.jsonl",
         "keys.env, modal_app.py, other.jsonl, pyproject.toml",
         "capitals-env with ENVIRONMENT_API_KEY",
-        "nothing is kept",
+        "nothing is stored",
         "an estimate",
         "us: 1.5 times the base price",
         "Nothing was sent to Modal.",

@@ -244,7 +244,7 @@ def test_a_model_that_is_gone_stops_it_and_the_way_on_is_said(run: Run, tmp_path
         told = run(*asked, "--concurrency", "1", "--max-consecutive-failures", "3")
         assert told.exit_code == 1
         assert "model_refused" in told.stderr
-        assert "3 of 30 rollouts are kept (3 of them failed)" in told.stderr
+        assert "3 of 30 rollouts are stored (3 of them failed)" in told.stderr
         assert "--out r1 --resume --retry-failed" in told.stderr
         model.faults = Faults()
         done = run(*asked, "--resume", "--retry-failed")

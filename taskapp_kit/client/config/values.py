@@ -9,7 +9,7 @@ from taskapp_kit.client.config.schema import MAX_INTEGER, SECTIONS
 
 Place = tuple[str | int, ...]
 
-LONGEST_SHOWN = 60
+MAX_SHOWN = 60
 HIDDEN = "a value that is not shown"
 
 SECRET_NAME = re.compile(
@@ -38,7 +38,7 @@ def shown(name: str, value: Any) -> str:
     if isinstance(value, (str, int, float)) and (SECRET_NAME.search(name) or is_key_like(name, value)):
         return HIDDEN
     if isinstance(value, str):
-        if len(value) > LONGEST_SHOWN:
+        if len(value) > MAX_SHOWN:
             return f"a text of {len(value)} letters"
         return '"' + in_one_line(value) + '"' if value.strip() else "an empty text"
     if isinstance(value, int):
@@ -54,7 +54,7 @@ def shown(name: str, value: Any) -> str:
 
 def name_shown(name: str) -> str:
     """A key's name, which may be any text, too."""
-    return "(a name that is not shown)" if len(name) > LONGEST_SHOWN or KEY_TEXT.search(name) else in_one_line(name)
+    return "(a name that is not shown)" if len(name) > MAX_SHOWN or KEY_TEXT.search(name) else in_one_line(name)
 
 
 def place_shown(place: Place) -> str:
