@@ -210,7 +210,7 @@ class BackendClient:
         try:
             content = orjson.dumps(dict(body))
         except TypeError as error:
-            raise JobConfigError(f"The request for {path} is not valid JSON: {error}.") from None
+            raise JobConfigError(f"The request for {path} cannot be encoded as JSON: {error}.") from None
 
         async def post() -> HttpResponse:
             return await self._transport.send(

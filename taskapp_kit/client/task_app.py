@@ -125,7 +125,7 @@ class TaskAppClient:
         caller gives up, such a rollout is cancelled, unless it has an idempotency key.
 
         Raises TaskAppError when the task app refuses or the rollout failed there (`status`, `code`, `boundary`,
-        `rollout_id`), TaskAppUnreachable, JobTimeout, RequestError for a request that is not valid JSON.
+        `rollout_id`), TaskAppUnreachable, JobTimeout, RequestError for a request that cannot be encoded as JSON.
         """
         if idempotency_key is not None and not (
             0 < len(idempotency_key) <= MAX_KEY and all("!" <= letter <= "~" for letter in idempotency_key)
@@ -261,4 +261,4 @@ def _body(request: RolloutRequest | Mapping[str, Any]) -> bytes:
     try:
         return orjson.dumps(dict(request))
     except TypeError as error:
-        raise RequestError(f"The rollout request is not valid JSON: {error}.") from None
+        raise RequestError(f"The rollout request cannot be encoded as JSON: {error}.") from None
