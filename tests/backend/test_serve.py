@@ -42,7 +42,7 @@ def test_elsewhere_than_on_loopback_a_key_is_asked_for(tmp_path: Path) -> None:
     [
         (["--store", "postgresql://u:sentinel@h/d"], {}, 2, "SQLite"),
         (["--allow-task-app", "http://x"], {}, 2, "no host and no network"),
-        (["--host", "no such host"], {}, 2, "is no address"),
+        (["--host", "no such host"], {}, 2, "Host"),
         (["--store", "."], {}, 1, "is a directory"),
         ([], {"SYNTH_API_KEY": "sentinel with spaces"}, 2, "visible ASCII"),
     ],

@@ -189,7 +189,7 @@ def test_two_lines_that_disagree_are_both_named(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         key_file.parse(text, HERE)
     told = str(caught.value)
-    assert "keys:1 and keys:3 have one " in told
+    assert "keys:1 and keys:3 have " in told
     assert not fragments(told, KEY, "another-key-11", HEX)
 
 

@@ -174,6 +174,6 @@ def test_a_running_server_takes_a_minted_key_and_refuses_a_revoked_one(
         until(lambda: status(second) == 503, 6)
     told = [record.getMessage() for record in caplog.records if record.name == "taskapp_kit.serve"]
     error, gone = [line for line in told if "unusable" in line]
-    assert f"{file}:2 is no key" in error and "Expected" in error
+    assert f"{file}:2 is not a valid key" in error and "Expected" in error
     assert "No such file" in gone
     assert not fragments("".join(told) + caplog.text, first, second)
