@@ -98,7 +98,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         bound.close()
         raise ConfigError(
-            f"Cannot listen on port {port} of {host}: {error.strerror}.",
+            f"Port {port} on {host} cannot be used: {error.strerror}.",
             hint="Another server may use it: stop that one, or give another --port (0 takes a free one).",
         ) from error
     bound.set_inheritable(True)

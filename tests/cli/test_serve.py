@@ -108,7 +108,7 @@ def test_a_busy_port_is_one_sentence_and_status_1(run: Run) -> None:
         port = other.getsockname()[1]
         told = run("serve", ADDER, "--port", str(port), "--store", "none")
     assert told.exit_code == 1
-    assert told.stderr.startswith(f"Error: Cannot listen on port {port} of 127.0.0.1")
+    assert told.stderr.startswith(f"Error: Port {port} on 127.0.0.1")
     assert len(told.stderr.strip().splitlines()) == 1
     assert told.stdout == ""
 

@@ -57,7 +57,7 @@ def test_a_taken_port_is_said_with_what_to_do() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"port {port} .*--port"):
+        with pytest.raises(ConfigError, match=rf"Port {port} .*--port"):
             bind("127.0.0.1", port)
 
 
