@@ -169,7 +169,7 @@ def test_a_broken_line_is_told_by_its_place_and_never_shown(line: str) -> None:
     with pytest.raises(ConfigError) as caught:
         key_file.parse(f"# first\nfine-key-000\n{line}\n", HERE)
     told = str(caught.value)
-    assert told.startswith("keys:3 is no key: ") and "Expected KEY, LABEL KEY or LABEL sha256:HEX" in told
+    assert told.startswith("keys:3 is not a valid key: ") and "Expected KEY, LABEL KEY or LABEL sha256:HEX" in told
     assert not fragments(told, KEY, HEX)
 
 
