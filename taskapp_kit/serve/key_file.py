@@ -160,7 +160,7 @@ def add(
         if known is not None:
             if not another:
                 raise KeyFileError(
-                    f"The label {label} already has a key in {path}.",
+                    f"There is already a key with the label {label} in {path}.",
                     hint=f"Revoke it (taskapp keys revoke {label}), or give --another for a second key beside it.",
                 )
             if max_in_flight not in (None, known.max_in_flight):
