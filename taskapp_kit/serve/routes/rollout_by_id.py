@@ -79,7 +79,9 @@ async def rollout_by_id(context: RouteContext, request: Request) -> EncodedRespo
     if preferences.event_stream:
         if live.over and preferences.first_event > len(live.event_buffer.lines):
             return nothing_more()
-        return EventStream(live, live.subscribe(RESUME_SECONDS), first=preferences.first_event, headers=[location(live)])
+        return EventStream(
+            live, live.subscribe(RESUME_SECONDS), first=preferences.first_event, headers=[location(live)]
+        )
     settled = await live.result(preferences.wait_seconds or 0.0)
     if settled is None:
         return pending(live)
