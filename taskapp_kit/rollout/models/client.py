@@ -53,7 +53,7 @@ class ResolvedEndpoint:
 class HttpModelClient:
     """Calls models over HTTP. Its connections are opened at the first call, on the loop that runs then.
 
-    exposure, settings: of the server. is_door_key: whether a text is an API key of this server, where the settings do not
+    exposure, settings: of the server. is_server_key: whether a text is an API key of this server, where the settings do not
     contain the keys. model_names: for prices. throttle: the concurrency limits, by default new ones. resolver, clock, sleep,
     rng: replaceable in tests.
     attempt_seconds: the longest that one attempt may take. Raises ConfigError for `inference_allow` and `inference_keys_for`.

@@ -55,7 +55,7 @@ class Credentials:
         """Raises ConfigError when TASKAPP_INFERENCE_KEYS_FOR is invalid."""
         door = (settings.environment_api_key, settings.dev_environment_api_key, *settings.environment_api_key_aliases)
         self._door = tuple({key.encode(): None for key in door if key})
-        self._is_door_key = is_server_key
+        self._is_server_key = is_server_key
         self._for: dict[tuple[str, str, int | None], str] = {}
         for variable, hosts in VENDORS.items():
             key = settings.variable(variable)
@@ -111,8 +111,8 @@ class Credentials:
         found = False
         for key in self._door:
             found |= hmac.compare_digest(encoded, key) or (len(key) >= LEAST_HIDDEN and key in encoded)
-        if self._is_door_key is not None and given:
-            found |= self._is_door_key(given)
+        if self._is_server_key is not None and given:
+            found |= self._is_server_key(given)
         return found
 
     def address_opens_the_door(self, url: str) -> bool:
