@@ -27,6 +27,8 @@ from taskapp_kit.backend.routes import FAMILIES
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.fuzz.addresses import fits
 
+pytestmark = pytest.mark.server
+
 KEY = "Tr0ub4dor-and-3-staples-9f27c1"
 HEADERS = {"Authorization": f"Bearer {KEY}"}
 QUICK_CASES = 200

@@ -29,6 +29,8 @@ from taskapp_kit.store import open_store
 from tests.fuzz.addresses import fits
 from tests.fuzz.sound_app import Board, app
 
+pytestmark = pytest.mark.server
+
 KEY = "Tr0ub4dor-and-3-staples-9f27c1"
 HEADERS = {"X-API-Key": KEY}
 QUICK_CASES = 250
