@@ -165,7 +165,7 @@ def _local(
     async def played() -> Rollout:
         limits = {"max_time_seconds": request.safety.max_time_s, "max_calls": settings.max_calls_per_answer}
         async with local_service(found, settings, store=settings.store, skip_judges=skip_judges, **limits) as service:
-            return await service.rollout(request, tell=None if lines is None else lines.show)
+            return await service.rollout(request, listener=None if lines is None else lines.show)
 
     try:
         with failure_shown():

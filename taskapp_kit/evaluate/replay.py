@@ -103,7 +103,7 @@ async def replay(service: Service, store: Store, stored: StoredRollout, requeste
     events: list[Event] = []
     problem = digest = observation_digest = None
     try:
-        played = await service.rollout(request, policy=policy, tell=events.append)
+        played = await service.rollout(request, policy=policy, listener=events.append)
         digest, observation_digest, now = played.digest, played.observation_digest, played.trajectory
     except RolloutFailed as failed:
         problem = f"The replay failed at boundary {failed.boundary} ({failed.failure.code}): {failed.message}"

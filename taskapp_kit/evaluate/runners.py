@@ -200,7 +200,7 @@ class LocalRunner:
         try:
             admitted = await self._service.admit(request)
             prompt = admitted.endpoint is not None  # a model's turn takes long, another policy's may be too short
-            return Result.of_rollout(await self._service.run(admitted, tell=progress.count_event, prompt=prompt))
+            return Result.of_rollout(await self._service.run(admitted, listener=progress.count_event, prompt=prompt))
         except RolloutFailed as failed:
             return Result.of_failure(
                 failed.failure,

@@ -1,4 +1,4 @@
-"""Where a rollout is played: in a thread of this process or in a worker process; and its result, ready to be stored."""
+"""Runs a rollout in a thread of this process or in a worker process, and completes its result."""
 
 from __future__ import annotations
 
@@ -36,10 +36,9 @@ Cancelled = Callable[[InFlightRollout, RolloutResult], Awaitable[None]]
 class Executor:
     """Threads and worker processes of one app.
 
-    pinned_threads: threads in which whole rollouts are played. model_threads: those of rollouts that mostly wait for a model, so
-    there may be many. models: asks them. stores: rows for a store are made. versions: of kit, app and commit, as an
-    answer has them. cancelled: is called with the result of a rollout whose task was cancelled, before the cancellation
-    goes on.
+    pinned_threads: for whole rollouts. model_threads: for rollouts that mostly wait for a model, so there may be many.
+    models: calls them. stores: whether rows for a store are created. versions: of kit, app and commit, as in the response.
+    cancelled: called with the result of a rollout whose task was cancelled, before the cancellation continues.
     """
 
     def __init__(
@@ -64,12 +63,12 @@ class Executor:
         self._stores = stores
         self._versions = versions
         self._cancelled = cancelled
-        self._hops = HandoffLimit()
+        self._handoffs = HandoffLimit()
 
     async def play(
         self, rollout: InFlightRollout, listener: Listener | None, *, prompt: bool, written: bool
     ) -> RolloutResult:
-        """Plays it to its end, its failure or its deadline; see `Service.rollout`.
+        """Run it to its end, its failure or its deadline; see `Service.rollout`.
 
         Raises RequestError (the constructor refuses env.config), Saturated (the server closes), Unavailable (workers).
         """
@@ -109,19 +108,19 @@ class Executor:
             raise
 
     async def _with_a_model(self, rollout: InFlightRollout, report: _ThreadReport, ask: Ask) -> RolloutResult:
-        """The environment has a thread of its own; between two of its hops the model is awaited here."""
+        """Run the environment in a thread of its own, and await the model here between two of its handoffs."""
         player = RolloutPlayer(
             self._spec, rollout.plan, self._clock, report.control, report.events, report.listener, models=report.port
         )
         turns = player.turns(rollout.plan.remote_actor())
         until = time.monotonic() + rollout.seconds
 
-        async def hop(job: Callable[[], T]) -> T:
+        async def in_thread(job: Callable[[], T]) -> T:
             def in_the_thread() -> T:
                 with logged_with_id(rollout.rollout_id):
                     return job()
 
-            async with self._hops.one():
+            async with self._handoffs.slot():
                 return await thread.call(in_the_thread, seconds=until - time.monotonic(), stop=report.stop)
 
         try:
@@ -129,8 +128,8 @@ class Executor:
         except NoFreeThread:
             return self._give_up(rollout, [], _no_thread(rollout.seconds), report.send_rest)
         try:
-            await turns.run(ask, hop)
-            return await hop(lambda: self._complete(rollout, player.finish()))
+            await turns.run(ask, in_thread)
+            return await in_thread(lambda: self._complete(rollout, player.finish()))
         except ThreadHung:
             thread.post(turns.close)
             failure = _overdue(rollout.seconds, report.control)
@@ -183,9 +182,9 @@ class Executor:
     def _complete(
         self, rollout: InFlightRollout, result: RolloutResult, encoded: EncodedEvents | None = None
     ) -> RolloutResult:
-        """Adds what the player does not know, the pictures and the row. encoded: the events, where a worker encoded them.
+        """Add the timing, the images and the row. encoded: the events, where a worker encoded them.
 
-        The total counts the waiting too; what no part of the rollout took is the framework's.
+        The total includes the waiting time; time that no part of the rollout took is the framework's.
         """
         result.rollout_id, result.created_at = rollout.rollout_id, rollout.created_at
         result.versions = {**self._versions, "environment": result.version}
@@ -200,34 +199,34 @@ class Executor:
 
 
 class HandoffLimit:
-    """So many short hops of model rollouts to their threads at once: more would only contend, and hold up the event loop.
+    """Limits concurrent short handoffs of model rollouts to their threads: more would contend and delay the event loop.
 
-    With 512 rollouts in flight `/health` answered within 33 ms (p99), against 195 ms without this. A hop that takes long
-    gives its place back, for it waits for something else than this interpreter.
+    With 512 rollouts in flight `/health` answered within 33 ms (p99), against 195 ms without this. A handoff that takes long
+    releases its slot, because it waits for something other than this interpreter.
     """
 
-    def __init__(self, most: int = 4, patience_seconds: float = 0.01) -> None:
-        self._free = asyncio.Semaphore(most)
+    def __init__(self, limit: int = 4, patience_seconds: float = 0.01) -> None:
+        self._free = asyncio.Semaphore(limit)
         self._patience_seconds = patience_seconds
 
     @asynccontextmanager
-    async def one(self) -> AsyncIterator[None]:
-        """One hop."""
+    async def slot(self) -> AsyncIterator[None]:
+        """Hold a slot for one handoff."""
         await self._free.acquire()
         held = True
 
-        def give_back() -> None:
+        def release() -> None:
             nonlocal held
             if held:
                 held = False
                 self._free.release()
 
-        timer = asyncio.get_running_loop().call_later(self._patience_seconds, give_back)
+        timer = asyncio.get_running_loop().call_later(self._patience_seconds, release)
         try:
             yield
         finally:
             timer.cancel()
-            give_back()
+            release()
 
 
 class _ThreadReport:
@@ -241,14 +240,14 @@ class _ThreadReport:
         self._known: list[Event] | None = None
 
     def stop(self, reason: Literal["timeout", "cancelled"]) -> None:
-        """Asks the thread to end the episode. Of a cancelled one no event is taken from now on, its own end neither."""
+        """Ask the thread to end the episode. If cancelled, its later events are dropped, its own end included."""
         if reason == "cancelled":
             self.until_now()
         self.port.stop(reason)
         self.control.stop = self.control.stop or reason
 
     def until_now(self) -> list[Event]:
-        """The events up to the first call of this; the thread may go on."""
+        """Return the events up to the first call of this; the thread may continue."""
         if self._known is None:
             if self.listener is not None:
                 self.listener.close()
@@ -256,13 +255,13 @@ class _ThreadReport:
         return self._known
 
     def send_rest(self, events: Sequence[Event]) -> None:
-        """The rollout ended without its thread: sends the listener those of all its events that it did not get."""
+        """Send the listener those of all events that it has not received: the rollout ended without its thread."""
         if self.listener is not None:
             self.listener.rest(events)
 
 
 class ListenerGate:
-    """The listener of a thread that plays. Once closed, it gets no event from that thread any more."""
+    """Passes a thread's events to the listener until it is closed."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -271,19 +270,19 @@ class ListenerGate:
         self._closed = False
 
     def __call__(self, event: Event) -> None:
-        """Passes on one event; called in the thread that plays."""
+        """Pass on one event; called in the rollout's thread."""
         with self._lock:
             if not self._closed:
                 self._sent += 1
                 self._listener(event)
 
     def close(self) -> None:
-        """From now on the thread's events are dropped."""
+        """Drop later events of the thread."""
         with self._lock:
             self._closed = True
 
     def rest(self, events: Sequence[Event]) -> None:
-        """Passes on those of all the rollout's events that were not passed on yet."""
+        """Pass on those of the rollout's events that were not passed on yet."""
         for event in events[self._sent :]:
             self._listener(event)
         self._sent = len(events)
@@ -296,8 +295,8 @@ def _cancellation(rollout: InFlightRollout) -> Failure:
 
 
 def _overdue(seconds: float, control: Control) -> Failure:
-    """The thread did not come back in time. Its events so far are stored, the rest is lost."""
-    if control.closed.is_set():  # the environment is done: what takes long is folding, scoring or writing
+    """Return the failure of a thread that did not return in time. Its events so far are stored, the rest is lost."""
+    if control.closed.is_set():  # the episode is done: folding, scoring or writing takes long
         message = (
             f"the rollout reached its deadline of {seconds:g} s after its episode, before it was scored and written"
         )
@@ -307,7 +306,7 @@ def _overdue(seconds: float, control: Control) -> Failure:
 
 
 def _no_thread(seconds: float) -> Failure:
-    """No thread came free in time."""
+    """Return the failure of a rollout for which no thread became free."""
     message = f"no thread came free within the rollout's deadline of {seconds:g} s, so the episode never began"
     return _logged(Failure("timeout", "no_thread", message, "Send fewer rollouts at once, or give them more time."))
 

@@ -225,7 +225,7 @@ class LiveRollouts:
             live.admit(record)
             live.is_local = True
             self._by_id[record.rollout_id] = live
-            rollout = await self._service.run(in_flight, tell=live.event_buffer, prompt=followed, written=True)
+            rollout = await self._service.run(in_flight, listener=live.event_buffer, prompt=followed, written=True)
             settled = StoredResult(record.rollout_id, answer=answer_bytes(rollout), events=self._events_of(live))
         except RolloutFailed as error:
             settled = StoredResult(record.rollout_id, failure=error.failure, events=self._events_of(live))

@@ -1,4 +1,4 @@
-"""One rollout in one thread: play, fold, score. No waiting, no network, no store: criteria are the author's code too."""
+"""Runs one rollout in one thread: plays, folds, scores. It has no network and no store; criteria are author's code, too."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from taskapp_kit.rollout.token_limit import MeteredPolicy, MeteredPort, TokenMet
 class RolloutPlayer:
     """Plays and scores one plan, all in one thread.
 
-    events: is filled as they happen, so that another thread can read them when this one is stuck. emit: is called with each
-    event too. models: for judges, and for environments that ask one.
+    events: filled as they occur, so that another thread can read them when this one is blocked. emit: called with each
+    event, too. models: for judges, and for environments that call one.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class RolloutPlayer:
             self._listener(event)
 
     def drive(self, policy: LocalPolicy) -> None:
-        """Plays to the end with a policy that decides here. Raises RequestError: the constructor refuses env.config."""
+        """Play to the end with a policy that computes. Raises RequestError: the constructor refuses env.config."""
         emit = self._events.append if self._listener is None else self._emit
         if policy.name != MODEL or not isinstance(policy, AsksModels):
             drive(self._episode, policy, emit)
@@ -65,12 +65,12 @@ class RolloutPlayer:
             policy.close()
 
     def turns(self, policy: RemotePolicy) -> ModelDriver:
-        """Plays turn by turn with a policy that asks a model."""
+        """Return the driver for a policy that calls a model."""
         actor = policy if self._meter is None else MeteredPolicy(policy, self._meter)
         return ModelDriver(self._episode, actor, self._emit)
 
     def finish(self) -> RolloutResult:
-        """The result: a `Rollout` unless it failed. Never raises for what author's code does."""
+        """Return the result, a `Rollout` unless it failed. Never raises because of author's code."""
         plan, control, events, episode = self._plan, self._control, self._events, self._episode
         trajectory = fold(events)
         given: dict[str, Any] = {
@@ -86,7 +86,7 @@ class RolloutPlayer:
         cause, control.cause = (
             control.cause,
             None,
-        )  # its traceback's frames hold `control`: only the collector breaks that
+        )  # its traceback's frames refer to `control`: a cycle that only the collector breaks
         failure = failure_of(events)
         if failure is not None:
             return RolloutResult.of_events(
@@ -117,7 +117,7 @@ class RolloutPlayer:
 
 
 def _missing_tokens(plan: EpisodePlan, events: list[Event]) -> list[str]:
-    """What was asked of a model's endpoint for training, and did not come with every answer."""
+    """Return warnings for token data that was requested for training and missing in some responses of the model."""
     if plan.policy != MODEL:
         return []
     request = plan.request
@@ -141,7 +141,7 @@ def _missing_tokens(plan: EpisodePlan, events: list[Event]) -> list[str]:
 
 
 def _masked(value: Any, mask: Callable[[str], str]) -> Json:
-    """The value with every text in it masked."""
+    """Return the value with every text in it masked."""
     if isinstance(value, str):
         return mask(value)
     if isinstance(value, dict):
@@ -155,14 +155,14 @@ def play(
     spec: AppSpec, plan: EpisodePlan, clock: Clock, control: Control, events: list[Event],
     emit: Emit | None = None, *, models: ModelPort | None = None,
 ) -> RolloutResult:  # fmt: skip
-    """Plays the plan, whose policy decides here, to its end and scores it; see `RolloutPlayer`."""
+    """Play the plan, whose policy computes, to its end and score it; see `RolloutPlayer`."""
     player = RolloutPlayer(spec, plan, clock, control, events, emit, models=models)
     player.drive(plan.local_actor())
     return player.finish()
 
 
 def given_up(plan: EpisodePlan, events: list[Event], failure: Failure) -> RolloutResult:
-    """The result of a rollout whose thread or process did not come back: the events until then, and the failure."""
+    """Return the result of a rollout whose thread or process did not return: the events so far, and the failure."""
     if not events:
         spec = plan.environment
         events.append(Started(spec.name, spec.version, plan.split, plan.seed, plan.config, plan.policy))

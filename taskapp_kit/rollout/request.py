@@ -1,4 +1,4 @@
-"""From a request to a plan: everything that can be wrong with a request is found here, before anything runs."""
+"""Validates a request against the app and returns its plan, before anything runs."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from taskapp_kit.rollout.score.judges import skipped_warning
 
 
 class NoPolicy:
-    """Holds the policy's place where nothing is decided."""
+    """A placeholder for the policy where none decides."""
 
     name = "nobody"
 
     def decide(self, view: View) -> Decision:
-        """Never asked."""
-        raise AssertionError(f"nobody decides in turn {view.turn}")
+        """Never called."""
+        raise AssertionError(f"no policy decides in turn {view.turn}")
 
 
 class RequestPlanner:
-    """Reads requests against one app. folder: where the author's file lies.
+    """Plans requests for one app. folder: that of the author's file.
 
-    max_calls: calls of one answer that are done. skip_judges: no judge is asked; a warning says so.
+    max_calls: how many calls of one answer are executed. skip_judges: no judge is called; a warning reports it.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class RequestPlanner:
     def plan(
         self, request: RolloutRequest, *, own: LocalPolicy | None = None, recording: Recording | None = None
     ) -> EpisodePlan:
-        """The plan of a request. own: acts in any case. recording: of the stored rollout, for `replay`.
+        """Return the plan of a request. own: a policy that replaces the requested one. recording: for `replay`.
 
-        Raises RequestError naming the field, Unavailable for a part that is not here.
+        Raises RequestError naming the field, Unavailable for something that this server lacks.
         """
         url, trace = _addressing(request)
         spec = find_environment(self.spec, request.env.env_name)
@@ -77,7 +77,7 @@ class RequestPlanner:
         instance = find_instance(spec, read.split, seed, self._draw, read.wanted)
         program = read_ops(request.ops)
         config = request.policy.config
-        decided = program is None or "agent" in program  # else every action is the caller's own
+        decided = program is None or "agent" in program  # else all actions are the caller's
         policy = own or (self._policy(request, spec, instance, recording) if decided else NoPolicy())
         return EpisodePlan(
             request=request,
@@ -109,11 +109,11 @@ class RequestPlanner:
         )
 
     def instance(self, environment: str | None, split: str | None, seed: int) -> Instance:
-        """The instance of a seed. Raises RequestError."""
+        """Return the instance of a seed. Raises RequestError."""
         return find_instance(find_environment(self.spec, environment), split, seed, self._draw)
 
     def _model_policy(self, request: RolloutRequest, spec: EnvironmentSpec) -> LocalPolicy | RemotePolicy:
-        """The author's own loop, where there is one; else the kit's conversation. Raises RequestError."""
+        """Return the author's own loop, if there is one; else the kit's conversation. Raises RequestError."""
         options = read_options(
             request.policy.config,
             output_mode=request.policy.output_mode,
@@ -127,7 +127,7 @@ class RequestPlanner:
         return Conversation(self.spec, spec, options, name=MODEL, most_calls=self.max_calls)
 
     def policy_name(self, request: RolloutRequest) -> str:
-        """The name of the policy that the request asks for. Raises RequestError."""
+        """Return the name of the requested policy. Raises RequestError."""
         spec = find_environment(self.spec, request.env.env_name)
         config = request.policy.config
         given = given_url(config, request.inference_url)
@@ -153,16 +153,15 @@ class RequestPlanner:
 
 
 def _lower(declared: int | None, asked: int | None) -> int | None:
-    """The lower of two limits; None is no limit."""
+    """Return the lower of two limits; None is no limit."""
     given = [limit for limit in (declared, asked) if limit is not None]
     return min(given) if given else None
 
 
 def _addressing(request: RolloutRequest) -> tuple[str | None, str | None]:
-    """The model's address, with no key in it, and the correlation id.
+    """Return the model's address, without a key, and the correlation id; both are stored whichever policy acts.
 
-    Raises RequestError for an address that is no text and for a correlation id with control characters.
-    Whichever policy acts: both are stored and returned.
+    Raises RequestError for an address that is not text and for a correlation id with control characters.
     """
     config = request.policy.config
     given = given_url(config, request.inference_url)
@@ -180,7 +179,7 @@ def _addressing(request: RolloutRequest) -> tuple[str | None, str | None]:
 
 
 def _blend_of(request: RolloutRequest) -> Blend | None:
-    """The request's own formula. Raises RequestError when all its weights are 0."""
+    """Return the request's own formula. Raises RequestError when all its weights are 0."""
     asked = request.reward
     if asked is None:
         return None

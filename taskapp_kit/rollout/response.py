@@ -1,4 +1,4 @@
-"""A finished rollout as the answer of `POST /rollout`: names of the wire, one wire step for each step."""
+"""Converts a finished rollout to the response of `POST /rollout`: the wire's names, one wire step per step."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.trajectory import PlayedStep, Turn
 
 INLINE_IMAGE_BYTES = 2 * 1024 * 1024
-"""Pictures in one answer stand in it as data up to this many PNG bytes; further ones as `/blobs/{hash}`."""
+"""Images of one response are inlined up to this many PNG bytes; further ones are referenced as `/blobs/{hash}`."""
 
 
 @dataclass
 class _Pictures:
-    """How many bytes of pictures may still stand in the answer."""
+    """The number of image bytes that may still be inlined."""
 
     left: int
 
@@ -31,10 +31,9 @@ class _Pictures:
 
 
 def response_body(rollout: Rollout, *, inline_image_bytes: int = INLINE_IMAGE_BYTES) -> dict[str, Any]:
-    """The answer, ready for JSON. It fits `wire.RolloutResponse`, which tests check and a server does not at each rollout.
+    """Return the response, ready for JSON. It fits `wire.RolloutResponse`, which tests check and a server does not.
 
-    inline_image_bytes: pictures stand in it as data up to so many PNG bytes; give sys.maxsize where nothing serves
-    `/blobs/{hash}`.
+    inline_image_bytes: images are inlined up to this many PNG bytes; give sys.maxsize where `/blobs/{hash}` is not served.
     """
     request, trajectory, card = rollout.request, rollout.trajectory, rollout.scorecard
     url, cid = rollout.inference_url, rollout.correlation_id
@@ -114,9 +113,9 @@ def response_body(rollout: Rollout, *, inline_image_bytes: int = INLINE_IMAGE_BY
 
 
 def write_body(rollout: Rollout) -> bytes | None:
-    """The answer as JSON but for its timing, which `with_timing` adds; None when it is not JSON.
+    """Return the response as JSON without its timing, which `with_timing` adds; None when it is not JSON.
 
-    The parent process, which then makes it from the rollout, finds the same fault and reports it.
+    The parent process, which then encodes the rollout itself, finds and reports the same error.
     """
     body = response_body(rollout)
     del body["timing"]
@@ -127,17 +126,17 @@ def write_body(rollout: Rollout) -> bytes | None:
 
 
 def answer_bytes(rollout: Rollout) -> bytes:
-    """The whole answer as JSON, made here unless the worker that played wrote it. Raises TypeError for what is not JSON."""
+    """Return the whole response as JSON; encoded here unless a worker did. Raises TypeError for what is not JSON."""
     return rollout.body if rollout.body is not None else orjson.dumps(response_body(rollout), default=as_object)
 
 
 def with_timing(body: bytes, timing: dict[str, float]) -> bytes:
-    """The whole answer, from what `write_body` wrote."""
+    """Return the whole response, from the result of `write_body`."""
     return b'%s,"timing":%s}' % (body[:-1], orjson.dumps(timing))
 
 
 def wire_observation(observation: Content, pictures: _Pictures | None = None) -> dict[str, Json]:
-    """`{"text": …}`, `{"content": [blocks]}` in the chat form, or the dict itself."""
+    """Return `{"text": …}`, `{"content": [blocks]}` in the chat form, or the dict itself."""
     if isinstance(observation, str):
         return {"text": observation}
     if observation is None:
@@ -186,7 +185,7 @@ def _output(turn: Turn) -> str | None:
 
 
 def _info(step: PlayedStep, url: str | None) -> dict[str, Json]:
-    """The environment's info and ours; the model's address stands where the SDK's validator looks for it."""
+    """Return the environment's info and the kit's; the model's address is where the SDK's validator looks for it."""
     info = dict(step.info)
     own = info.get("meta")
     info["meta"] = {**(own if isinstance(own, dict) else {}), "inference_url": url}
@@ -208,7 +207,7 @@ def _final(rollout: Rollout, pictures: _Pictures) -> dict[str, Json]:
 
 
 def _rubric(rollout: Rollout) -> dict[str, Json]:
-    """The outcome as the SDK lays it out."""
+    """Return the outcome in the SDK's form."""
     card = rollout.scorecard
     return {
         "aggregation": card.aggregation,

@@ -1,4 +1,4 @@
-"""The service: plays one rollout from request to stored result. Composes the packages of `rollout`; knows no HTTP.
+"""The service: runs one rollout from request to stored result. Composes the packages of `rollout`; independent of HTTP.
 
 RolloutRequest -> EpisodePlan (request.py) -> InFlightRollout -> RolloutResult (executor.py) -> store, observers, caller
 """
@@ -72,14 +72,14 @@ log = logging.getLogger("taskapp_kit.service")
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """What a service is allowed to do, and how much at once.
+    """Permissions and limits of a service.
 
-    max_concurrent: rollouts under way at once; one more is refused (Saturated). max_time_seconds: the server's own deadline
-    for a rollout. threads: so many rollouts play at once in this process. workers: processes that play rollouts in place of
-    those threads, 0 for none. An environment with isolation="process" is always played in a process that does nothing else
-    meanwhile. max_calls: so many calls of one answer are done. skip_judges: no judge is asked and none needs a model; their
-    scores are null (`judges_skipped`). gold: whether the policy `gold` may be requested; None refuses one that takes the
-    task's row under exposure "public".
+    max_concurrent: rollouts in flight; one more is refused (Saturated). max_time_seconds: the server's own deadline for a
+    rollout. threads: rollouts that run at once in this process. workers: processes that run rollouts instead of those
+    threads, 0 for none. An environment with isolation="process" always has a process per rollout. max_calls: how many calls
+    of one answer are executed. skip_judges: no judge is called and none needs a model; their scores are null
+    (`judges_skipped`). gold: whether the policy `gold` may be requested; None refuses one that takes the task's row under
+    exposure "public".
     """
 
     max_concurrent: int = 1024
@@ -93,9 +93,9 @@ class ServiceSettings:
 
 
 class Service:
-    """Plays and scores rollouts of one app. Make it and use it on one event loop; call `close` at the end.
+    """Runs and scores rollouts of one app. Create and use it on one event loop; call `close` at the end.
 
-    store: where rollouts are stored; None stores nothing. models: those of the process environment when absent.
+    store: where rollouts are stored; None stores nothing. models: default: those of the process environment.
 
     Raises Unavailable: a judge with weight > 0 has no model.
     """
@@ -126,7 +126,7 @@ class Service:
         self.worker_pool = WorkerPool(app, self.spec, workers=workers) if workers or isolated else None
         self.watchers: list[RolloutObserver] = []
         self._sandbox: Capabilities | None = None
-        self.places = AdmissionControl(settings.max_concurrent, self._hung)
+        self.admission = AdmissionControl(settings.max_concurrent, self._hung)
         self._pictures = ImageCache()
         self._executor = Executor(
             self.spec,
@@ -147,9 +147,9 @@ class Service:
             log.warning("%s", warning)
 
     def prepare(self) -> None:
-        """Runs `setup_worker` of each environment that this process plays; may take seconds.
+        """Run `setup_worker` of each environment that runs in this process; may take seconds.
 
-        Raises Unavailable: what is missing, or what broke.
+        Raises Unavailable with what is missing or failed.
         """
         self._sandbox = sandbox_in_use()
         for spec in self.spec.environments.values():
@@ -158,9 +158,9 @@ class Service:
             prepare_to_serve(spec)
 
     async def start(self) -> None:
-        """Starts the worker processes and waits until they are ready; without this the first rollout does.
+        """Start the worker processes and wait until they are ready; otherwise the first rollout does.
 
-        Those for isolation="process" alone start when they are needed. Raises Unavailable.
+        Processes for isolation="process" alone start when they are needed. Raises Unavailable.
         """
         if self.worker_pool is not None and self.worker_pool.workers:
             await self.worker_pool.start()
@@ -171,20 +171,20 @@ class Service:
         *,
         caller: Caller = ANYONE,
         policy: LocalPolicy | None = None,
-        tell: Listener | None = None,
+        listener: Listener | None = None,
         written: bool = False,
     ) -> Rollout:
-        """Plays, scores and stores one rollout.
+        """Run, score and store one rollout.
 
-        policy: acts in place of the one that the request names (a person at a terminal), always in this process. tell:
-        is called with each event as it happens, in the environment's thread, or on the event loop when a worker process
-        plays (`ended` then has no end state); it must not raise. written: `Rollout.body` is wanted; a worker fills it.
+        policy: acts instead of the one that the request names (a person at a terminal), always in this process.
+        listener: called with each event as it occurs, in the environment's thread, or on the event loop for a worker
+        process (`ended` then has no end state); it must not raise. written: `Rollout.body` is needed; a worker fills it.
 
-        Raises RequestError (the request is wrong), Unavailable (it needs a part that is not here), Saturated,
-        RolloutFailed (something broke; what was played is stored), StoreError (it could not be stored).
+        Raises RequestError (invalid request), Unavailable (it needs something that this server lacks), Saturated,
+        RolloutFailed (what was played is stored), StoreError (the result could not be stored).
         """
         rollout = await self.admit(request, caller=caller, policy=policy)
-        return await self.run(rollout, tell=tell, written=written)
+        return await self.run(rollout, listener=listener, written=written)
 
     async def admit(
         self,
@@ -194,24 +194,24 @@ class Service:
         policy: LocalPolicy | None = None,
         rollout_id: str | None = None,
     ) -> InFlightRollout:
-        """Plans a rollout and takes a place for it, which `run` gives back: what is admitted has to be run.
+        """Plan a rollout and admit it; `run` releases its capacity, so it has to be called.
 
-        rollout_id: 32 hex digits; made when absent. Raises RequestError, Unavailable, Saturated.
+        rollout_id: 32 hex digits; generated when absent. Raises RequestError, Unavailable, Saturated.
         """
         self.store_state.check()
-        self.places.take(caller)
+        self.admission.take(caller)
         try:
             began, created_at = self.clock.monotonic(), self.clock.now()
             recording = None
             if policy is None:
                 request, recording = await self._replayed(request, caller)
-            self.places.check_open()
+            self.admission.check_open()
             plan = self.planner.plan(request, own=policy, recording=recording)
             endpoint = None
             if plan.policy == MODEL and isinstance(plan.actor, RemotePolicy | AsksModels):
                 endpoint = self.models.of_policy(request)
         except BaseException:
-            self.places.give_back(caller)
+            self.admission.give_back(caller)
             raise
         return InFlightRollout(
             rollout_id or uuid.uuid4().hex,
@@ -226,35 +226,35 @@ class Service:
         )
 
     async def run(
-        self, rollout: InFlightRollout, *, tell: Listener | None = None, prompt: bool = True, written: bool = False
+        self, rollout: InFlightRollout, *, listener: Listener | None = None, prompt: bool = True, written: bool = False
     ) -> Rollout:
-        """Plays, scores and stores what was admitted; see `rollout`. Cancelling the task cancels it, and stores that.
+        """Run, score and store an admitted rollout; see `rollout`. Cancelling the task cancels it, which is stored.
 
         prompt: False lets a worker process send several events together, some 50 ms late, which costs it much less.
         """
-        self.places.enter(rollout)
+        self.admission.enter(rollout)
         try:
-            result = await self._executor.play(rollout, tell, prompt=prompt, written=written)
+            result = await self._executor.play(rollout, listener, prompt=prompt, written=written)
             rollout.settling = True
             await self._store_result(rollout, result)
-            result.row = None  # a caller who keeps the result need not keep its encoded events too
+            result.row = None  # a caller that holds the result need not hold its encoded events, too
         except asyncio.CancelledError:
             if rollout.stopped is None or rollout.task is None:
                 raise
             rollout.task.uncancel()
             raise RolloutFailed(rollout.stopped, rollout_id=rollout.rollout_id) from None
         finally:
-            self.places.leave(rollout)
+            self.admission.leave(rollout)
         if isinstance(result, Rollout):
             return result
-        assert result.failure is not None, "what was not scored failed"
+        assert result.failure is not None, "a rollout without a score has failed"
         raise RolloutFailed(result.failure, rollout_id=rollout.rollout_id) from result.cause
 
     async def _store_result(self, rollout: InFlightRollout, result: RolloutResult) -> None:
         if self.store is not None and result.row is not None:
             try:
                 await self.store_state.write(partial(self.store.save, result.row))
-            except asyncio.CancelledError:  # the caller is gone, the row is stored all the same
+            except asyncio.CancelledError:  # the caller is gone; the row is stored anyway
                 self._notify_observers(rollout, result)
                 raise
         else:
@@ -266,28 +266,28 @@ class Service:
             watch(rollout, result)
 
     async def _store_cancelled(self, rollout: InFlightRollout, result: RolloutResult) -> None:
-        """The client is gone, or the server stops: the events until now are stored as cancelled."""
+        """Store the events so far as cancelled, after the client has gone or the server stops."""
         try:
             await asyncio.shield(self._store_result(rollout, result))
         except StoreError:
-            log.exception("the cancelled rollout %s could not be kept", rollout.rollout_id)
+            log.exception("the cancelled rollout %s could not be stored", rollout.rollout_id)
 
-    # -- places ---------------------------------------------------------------------------------------------------
+    # -- capacity -------------------------------------------------------------------------------------------------
 
     @property
     def in_flight(self) -> int:
-        """Rollouts under way."""
-        return self.places.taken
+        """The number of rollouts in flight."""
+        return self.admission.taken
 
     def _hung(self) -> int:
         return self.pinned_threads.hung + self.model_threads.hung
 
     async def drain(self, grace_seconds: float) -> None:
-        """Takes nothing new and waits for what runs; what still runs after the grace is cancelled, and stored as cancelled."""
-        await self.places.drain(grace_seconds)
+        """Refuse new rollouts and wait for running ones; after the grace period they are cancelled, and stored so."""
+        await self.admission.drain(grace_seconds)
 
     async def _replayed(self, request: RolloutRequest, caller: Caller) -> tuple[RolloutRequest, Recording | None]:
-        """When `replay` is asked for: the request for the stored episode, and what is played in it. Else the request and None.
+        """Return the request for the stored episode and its recording, for `replay`; else the request and None.
 
         Raises RequestError, Unavailable.
         """
@@ -303,7 +303,7 @@ class Service:
             raise RequestError(message, fields=(FieldProblem(loc, message),), code="bad_rollout_id")
         if self.store is None:
             raise Unavailable(
-                "policy 'replay' needs a store, and this server keeps none.", hint="Serve with --store PATH."
+                "policy 'replay' needs a store, and this server has none.", hint="Serve with --store PATH."
             )
         stored = await self.stored(wanted, caller)
         if stored is None:
@@ -315,17 +315,17 @@ class Service:
         return stored.app == self.spec.name and caller.may_see(stored.key_label)
 
     async def stored(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
-        """A stored rollout of this app; None when there is none that the caller may see. Raises StoreError."""
+        """Return a stored rollout of this app; None when the caller may see none. Raises StoreError."""
         found = None if self.store is None else await self.store.load(rollout_id)
         return found if found is not None and self._may_see(caller, found) else None
 
     async def listed(self, wanted: RolloutQuery, caller: Caller) -> list[RolloutSummaryRow]:
-        """The stored rollouts of this app that fit and that the caller may see, newest first.
+        """Return the stored rollouts of this app that match and that the caller may see, newest first.
 
         Raises Unavailable without a store that can list, StoreError.
         """
         if self.store is None:
-            raise Unavailable("Rollouts are listed from a store, and this server keeps none.",
+            raise Unavailable("Rollouts are listed from a store, and this server has none.",
                               hint="Serve with --store PATH.")  # fmt: skip
         if not isinstance(self.store, QueryableStore):
             raise Unavailable("This server's store cannot list rollouts (it has no `query`).",
@@ -335,12 +335,12 @@ class Service:
             return []
         return await self.store.query(replace(wanted, app=self.spec.name, key_label=key_label))
 
-    # -- questions ------------------------------------------------------------------------------------------------
+    # -- other requests -------------------------------------------------------------------------------------------
 
     async def first_view(self, request: RolloutRequest) -> View:
-        """What a policy reads before its first decision: the first observation and the tools. Nothing is played.
+        """Return what a policy reads before its first decision: the first observation and the tools. Runs no action.
 
-        The request's policy is not looked at. Raises RequestError, RolloutFailed (reset broke).
+        The request's policy is ignored. Raises RequestError, RolloutFailed (reset failed).
         """
         control, seconds = Control(), self.settings.max_time_seconds
         port = ThreadPort(self.models.of_rollout(None, seconds))
@@ -362,9 +362,9 @@ class Service:
     async def score_group(
         self, *, rollout_ids: Sequence[str] | None = None, group_id: str | None = None, caller: Caller = ANYONE
     ) -> dict[str, Json]:
-        """Stored rollouts of one seed, ranked against each other by the group judges: the answer of `POST /score_group`.
+        """Rank stored rollouts of one seed by the group judges: the response of `POST /score_group`.
 
-        Takes a place, as a rollout does. Raises RequestError, Unavailable, Saturated, RolloutFailed, StoreError.
+        Counts as a rollout in flight. Raises RequestError, Unavailable, Saturated, RolloutFailed, StoreError.
         """
         group = await load_group(
             self.planner,
@@ -374,7 +374,7 @@ class Service:
             rollout_ids=rollout_ids,
             group_id=group_id,
         )
-        self.places.take(caller)
+        self.admission.take(caller)
         seconds = self.settings.max_time_seconds
         try:
             port = ThreadPort(self.models.of_rollout(None, seconds))
@@ -383,25 +383,25 @@ class Service:
             message = f"the group judges gave no verdict within {seconds:g} s"
             raise RolloutFailed(Failure("timeout", "deadline", message)) from None
         finally:
-            self.places.give_back(caller)
+            self.admission.give_back(caller)
 
     async def blob(self, sha256: str) -> bytes | None:
-        """A picture's PNG bytes by their SHA-256 (hex); None when it is not stored (any more)."""
+        """Return an image's PNG bytes by their SHA-256 (hex); None when it is not stored (any more)."""
         shown = self._pictures.get(sha256)
         if shown is not None or self.store is None:
             return shown
         return await self.store.blob(sha256)
 
     def show_pictures(self, pictures: dict[str, bytes]) -> None:
-        """Lets `blob` give these, PNG bytes by hash, as long as memory has room; for those that no store has (yet)."""
+        """Let `blob` return these PNG bytes by hash, as long as memory has room; for images that no store has (yet)."""
         self._pictures.add(pictures)
 
     def health(self) -> dict[str, Any]:
-        """How the server is; answered without touching an environment."""
+        """Return the server's state, without using an environment."""
         failing = "store_failing" if self.store_state.failing else "healthy"
         return {
             "healthy": True,
-            "status": "draining" if self.places.draining else failing,
+            "status": "draining" if self.admission.draining else failing,
             "version": __version__,
             "in_flight": self.in_flight,
             "capacity": self.settings.max_concurrent,
@@ -412,18 +412,18 @@ class Service:
         }
 
     def instance(self, environment: str | None, split: str | None, seed: int) -> Instance:
-        """The instance of a seed, for `/task_info`. Raises RequestError."""
+        """Return the instance of a seed, for `/task_info`. Raises RequestError."""
         return self.planner.instance(environment, split, seed)
 
     def aggregate(self, rollouts: Sequence[RolloutSummary]) -> dict[str, float | dict[str, float] | None]:
-        """The app's aggregates over finished rollouts."""
+        """Return the app's aggregates over finished rollouts."""
         try:
             return aggregates(self.spec, rollouts)
         except ScoringFailed as error:
             raise RolloutFailed(error.failure) from error.__cause__
 
     async def close(self) -> None:
-        """Stops what still runs, ends worker processes, lets idle threads go and closes the store."""
+        """Stop running rollouts, end worker processes and idle threads, and close the store."""
         await self.drain(0.0)
         if self.worker_pool is not None:
             await self.worker_pool.close()
@@ -438,7 +438,7 @@ class Service:
 
 
 def sandbox_in_use() -> Capabilities | None:
-    """The probe's report when a file that was loaded in this process imports `taskapp_kit.sandbox`, else None.
+    """Return the probe's report when a file loaded in this process imports `taskapp_kit.sandbox`, else None.
 
     Other apps neither probe nor load it. The first call probes, which takes some tenths of a second.
     """

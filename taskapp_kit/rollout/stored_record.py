@@ -1,4 +1,4 @@
-"""Between the result of a rollout and its stored row: which parts, under which names; and the answer of a stored one."""
+"""Converts the result of a rollout to its stored row, and a stored row to the response of that rollout."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from taskapp_kit.rollout.response import response_body
 from taskapp_kit.version import __version__
 
 PICTURE_MEMORY_BYTES = 64 * 1024 * 1024
-"""Without a store, pictures that answers only name are held up to this size; the oldest go first."""
+"""Without a store, images that responses only reference are held up to this size; the oldest are dropped first."""
 
 
 def stored_rollout(
     spec: AppSpec, plan: EpisodePlan, result: RolloutResult, events: EncodedEvents, *, key_label: str | None
 ) -> StoredRollout:
-    """The row of a rollout. Of `policy.config` an allow-list, of the task a hash, of the end state the private column."""
+    """Return the row: an allow-list of `policy.config`, a hash of the task, the end state in the private column."""
     request, card, failure = result.request, result.scorecard, result.failure
     config = request.policy.config
     policy = {name: config[name] for name in STORED_CONFIG if name in config}
@@ -79,11 +79,11 @@ def stored_rollout(
 
 
 _FAILURE = ("boundary", "code", "message", "error_id")
-"""What is stored of a failure."""
+"""Members of a failure that are stored."""
 
 
 def _private(result: RolloutResult) -> dict[str, Json]:
-    """What no answer has: the end state, and every call of a judge."""
+    """Return what no response contains: the end state, and every call of a judge."""
     private: dict[str, Json] = {}
     if result.final_state is not None:
         private["final_state"] = result.final_state
@@ -95,9 +95,9 @@ def _private(result: RolloutResult) -> dict[str, Json]:
 
 
 async def settled_from(store: Store, stored: StoredRollout) -> StoredResult:
-    """The failure of a stored rollout, or its answer as with `record.trajectories`.
+    """Return the failure of a stored rollout, or its response as with `record.trajectories`.
 
-    Members of the answer that the store lacks are null; what is private is not read. Raises StoreError.
+    Members of the response that the store lacks are null; private columns are not read. Raises StoreError.
     """
     if stored.failure is not None:
         return StoredResult(stored.rollout_id, failure=Failure(**stored.failure))
@@ -114,7 +114,7 @@ async def settled_from(store: Store, stored: StoredRollout) -> StoredResult:
 def _answer(stored: StoredRollout, blobs: dict[str, bytes]) -> bytes:
     events = [from_json(event, blobs) for event in stored.events]
     card = Scorecard.from_json(stored.scorecard or {})
-    request = RolloutRequest.model_construct(  # it was checked when it was played, by the rules of that release
+    request = RolloutRequest.model_construct(  # it was validated when it ran, by the rules of that release
         run_id=stored.run_id,
         group_id=stored.group_id,
         env=EnvSpec.model_construct(env_name=stored.environment, seed=stored.seed, config=stored.config),
@@ -149,7 +149,7 @@ def _answer(stored: StoredRollout, blobs: dict[str, bytes]) -> bytes:
 
 
 def _without_what_is_not_stored(body: dict[str, Any]) -> None:
-    """The caller's labels and output mode, the operations done and the warnings."""
+    """Remove the caller's labels and output mode, the number of operations and the warnings, which are not stored."""
     (trajectory,) = body["trajectories"]
     trajectory["env_id"] = trajectory["policy_id"] = None
     for step in trajectory["steps"]:
@@ -159,7 +159,7 @@ def _without_what_is_not_stored(body: dict[str, Any]) -> None:
 
 
 class ImageCache:
-    """Pictures by their hash, as many bytes as `limit_bytes` hold: what `/blobs/{hash}` serves without a store."""
+    """Images by their hash, up to `limit_bytes`: served as `/blobs/{hash}` without a store."""
 
     def __init__(self, limit_bytes: int = PICTURE_MEMORY_BYTES) -> None:
         self._limit = limit_bytes
@@ -167,7 +167,7 @@ class ImageCache:
         self._bytes = 0
 
     def add(self, pictures: dict[str, bytes]) -> None:
-        """Adds them; the oldest make room."""
+        """Add images; the oldest ones are dropped for them."""
         for name, png in pictures.items():
             if name not in self._pictures:
                 self._pictures[name] = png
@@ -177,5 +177,5 @@ class ImageCache:
             self._bytes -= len(dropped)
 
     def get(self, sha256: str) -> bytes | None:
-        """PNG bytes; None when they are not there (any more)."""
+        """Return PNG bytes; None when they are not in the cache (any more)."""
         return self._pictures.get(sha256)

@@ -87,7 +87,7 @@ def _runner(spec: RouteSpec, context: RouteContext) -> ASGIApp:
                 context.metrics.store_failed()
             answer = error_answer(error, where=where)
         context.metrics.answered(spec.method, where, answer.status)
-        with context.service.places.unread(scope.get(LABEL), answer.rollout_id, peer_of(scope)):
+        with context.service.admission.unread(scope.get(LABEL), answer.rollout_id, peer_of(scope)):
             await answer(scope, receive, send)
 
     return run

@@ -559,7 +559,7 @@ def test_health_and_instances_and_aggregates(app: TaskApp) -> None:
 
 def test_events_are_told_as_they_happen(app: TaskApp) -> None:
     told: list[str] = []
-    serving(app, lambda service: service.rollout(a_request("noop"), tell=lambda event: told.append(event.kind)))
+    serving(app, lambda service: service.rollout(a_request("noop"), listener=lambda event: told.append(event.kind)))
     assert told[0] == "started"
     assert told[-2:] == ["ended", "scored"]
     assert told.count("stepped") == 3

@@ -1,4 +1,4 @@
-"""Models that an environment asks itself, a user simulator for one: never trained on, each with its own count."""
+"""Models that an environment calls itself, such as a user simulator: never trained, counted separately."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from taskapp_kit.errors import Failure, TaskappError, Unavailable
 
 
 class AuxiliaryModelFailed(TaskappError):
-    """A model that the environment asked gave no answer; the rollout fails at boundary `environment`."""
+    """A model that the environment called gave no reply; the rollout fails at boundary `environment`."""
 
     def __init__(self, role: str, failure: Failure) -> None:
         super().__init__(f"the model with the role {role!r} gave no answer: {failure.message}", hint=failure.hint)
@@ -19,10 +19,10 @@ class AuxiliaryModelFailed(TaskappError):
 
 
 class AuxiliaryModels:
-    """Those of one episode. spent: `calls_ROLE` and `tokens_ROLE`, for the episode's metrics.
+    """The models of one episode. spent: `calls_ROLE` and `tokens_ROLE`, for the episode's metrics.
 
-    calls: each with `role`, `messages` (those that this role was not sent before), `reply`, `usage`, `seconds`, `attempts`
-    and `cost`. What is private in them is still there.
+    calls: each with `role`, `messages` (those that are new for this role), `reply`, `usage`, `seconds`, `attempts` and
+    `cost`, private values included.
     """
 
     def __init__(self, port: ModelPort | None) -> None:
@@ -32,11 +32,11 @@ class AuxiliaryModels:
         self._known: dict[str, list[Json]] = {}
 
     def model(self, role: str) -> AuxiliaryModel:
-        """The model with this role."""
+        """Return the model with this role."""
         return AuxiliaryModel(role, self)
 
     def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
-        """One answer. Raises AuxiliaryModelFailed, Unavailable when nobody has the role."""
+        """Return one reply. Raises AuxiliaryModelFailed, Unavailable when no model has the role."""
         if self._port is None:
             raise Unavailable(
                 f"context.model({role!r}) needs a model, and none can be reached from here.",
@@ -69,17 +69,17 @@ class AuxiliaryModels:
 
 
 class AuxiliaryModel:
-    """What `context.model(role)` gives."""
+    """The result of `context.model(role)`."""
 
     def __init__(self, role: str, models: AuxiliaryModels) -> None:
         self.role = role
         self._models = models
 
     def ask(self, messages: Sequence[dict[str, Any]], **sampling: Any) -> ChatReply:
-        """One answer to a conversation (`[{"role": "user", "content": …}, …]`), for environments that are not async.
+        """Return one reply to a conversation (`[{"role": "user", "content": …}, …]`), in synchronous environments.
 
         sampling: further members of the chat-completions request (`temperature`, `max_tokens`, …). Raises
-        AuxiliaryModelFailed, Unavailable; ValueError for what is not JSON.
+        AuxiliaryModelFailed, Unavailable; ValueError for values that are not JSON.
         """
         try:
             body = plain({**sampling, "messages": list(messages)}, "request")
@@ -89,5 +89,5 @@ class AuxiliaryModel:
         return self._models.ask(self.role, body)
 
     async def chat(self, messages: Sequence[dict[str, Any]], **sampling: Any) -> ChatReply:
-        """As `ask`, for async environments. One call at a time: an episode is played in one thread."""
+        """As `ask`, for async environments. One call at a time: an episode runs in one thread."""
         return self.ask(messages, **sampling)

@@ -1,8 +1,8 @@
-"""The drivers of an episode's generator: what sends decisions back when it yields `Called`.
+"""The drivers of an episode's generator: they send decisions back when it yields `Called`.
 
-`drive`: a policy that computes, in the same thread. `ModelDriver`: a policy that asks a model, in hops from one question to
-the next; between them the model is awaited on an event loop (`run`) or waited for in the thread (`run_blocking`).
-`until_called`: no policy; stops where the first would be asked.
+`drive`: a policy that computes, in the same thread. `ModelDriver`: a policy that calls a model; the generator runs in a
+thread from one model call to the next, and the model is awaited on an event loop (`run`) or in the thread (`run_blocking`).
+`until_called`: no policy; stops where the first would be called.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from taskapp_kit.errors import Failure
 from taskapp_kit.rollout.episode.episode import Episode, PolicyFailed, policy_failure
 
 Emit = Callable[[Event], None]
-"""Is given each event, in the thread that plays; must not raise."""
+"""Called with each event, in the thread that runs the episode; must not raise."""
 
 
 def drive(episode: Episode, policy: LocalPolicy, emit: Emit) -> None:
-    """Plays the episode to its end with a policy that decides by computing, all in this thread."""
+    """Run the episode to its end with a policy that computes, all in this thread."""
     events = episode.events()
     try:
         event = next(events)
@@ -46,7 +46,7 @@ def drive(episode: Episode, policy: LocalPolicy, emit: Emit) -> None:
 
 
 def until_called(episode: Episode) -> Failure | None:
-    """Plays up to the first question, where `episode.view` is what a policy would read; the failure of a reset that broke."""
+    """Run up to the first `Called`, where `episode.view` is what a policy would read; return the failure of reset, if any."""
     events = episode.events()
     try:
         for event in events:
@@ -60,9 +60,9 @@ def until_called(episode: Episode) -> Failure | None:
 
 
 class ModelDriver:
-    """Plays an episode with a policy that asks a model. All calls of `begin`, `go_on` and `close` come from one thread.
+    """Runs an episode with a policy that calls a model. All calls of `begin`, `go_on` and `close` come from one thread.
 
-    `begin`, then `go_on` with the outcome of each question, until one of them returns None: the episode is over.
+    Call `begin`, then `go_on` with the outcome of each model call, until one of them returns None: the episode is over.
     """
 
     def __init__(self, episode: Episode, policy: RemotePolicy, emit: Emit) -> None:
@@ -74,15 +74,15 @@ class ModelDriver:
     async def run(
         self,
         ask: Callable[[str, dict[str, Json]], Awaitable[ChatReply | ModelFailed]],
-        hop: Callable[[Callable[[], dict[str, Json] | None]], Awaitable[dict[str, Json] | None]],
+        in_thread: Callable[[Callable[[], dict[str, Json] | None]], Awaitable[dict[str, Json] | None]],
     ) -> None:
-        """Plays to the end on an event loop. ask: (role, body) -> the outcome. hop: runs a function in the thread."""
-        body = await hop(self.begin)
+        """Run to the end on an event loop. ask: (role, body) -> the outcome. in_thread: runs a function in the thread."""
+        body = await in_thread(self.begin)
         while body is not None:
-            body = await hop(partial(self.go_on, await ask(POLICY, body)))
+            body = await in_thread(partial(self.go_on, await ask(POLICY, body)))
 
     def run_blocking(self, port: ModelPort) -> None:
-        """Plays to the end in this thread, which waits while `port` asks the model."""
+        """Run to the end in this thread, which waits while `port` calls the model."""
         body = self.begin()
         while body is not None:
             outcome: ChatReply | ModelFailed
@@ -93,11 +93,11 @@ class ModelDriver:
             body = self.go_on(outcome)
 
     def begin(self) -> dict[str, Json] | None:
-        """Plays up to the first question; returns its body."""
+        """Run up to the first model call; return its body."""
         return self._until_asked(lambda: next(self._events))
 
     def go_on(self, outcome: ChatReply | ModelFailed) -> dict[str, Json] | None:
-        """Plays on with the model's reply, or with why there is none, up to the next question."""
+        """Continue with the model's reply, or its failure, up to the next model call; return its body."""
         thrown: BaseException
         if isinstance(outcome, ModelFailed):
             thrown = PolicyStops(CONTEXT_OVERFLOW) if outcome.overflow else PolicyFailed(outcome.failure)
@@ -110,7 +110,7 @@ class ModelDriver:
         return self._until_asked(lambda: self._events.send(answer))
 
     def close(self) -> None:
-        """Closes the environment of an episode that is not played on."""
+        """Close the environment of an episode that will not continue."""
         self._events.close()
 
     def _until_asked(self, step: Callable[[], Event]) -> dict[str, Json] | None:

@@ -1,6 +1,6 @@
-"""One environment instance, and the gate between an author's code and recorded data.
+"""One environment instance; everything that its author's code returns is validated before it is recorded.
 
-Everything here happens in one thread. Async methods of the author run on an event loop of this instance's own.
+All of it runs in one thread. Async methods of the author run on an event loop of this instance.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class EnvironmentProblem(Exception):
-    """The author's environment gave something that cannot be recorded. `code` is a stable word."""
+    """The author's environment returned something that cannot be recorded. `code` is stable."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -41,15 +41,15 @@ class EnvironmentProblem(Exception):
 
 
 class ConfigRefused(RequestError):
-    """The constructor raised ValueError: the caller's env.config does not fit."""
+    """The constructor raised ValueError: the caller's env.config is invalid."""
 
 
 class EnvironmentLeft(Exception):
-    """The author's code raised GeneratorExit, by which the episode's own generator is told to close. `__cause__` is it."""
+    """The author's code raised GeneratorExit (`__cause__`), which would otherwise close the episode's generator."""
 
 
 def _authors(method: Callable[P, T]) -> Callable[P, T]:
-    """Of a method that runs author's code: what it raises cannot be taken for the driver's closing of the episode."""
+    """Decorate a method that runs author's code, so that its exceptions are not taken for the closing of the episode."""
 
     @functools.wraps(method)
     def call(*given: P.args, **named: P.kwargs) -> T:
@@ -62,10 +62,10 @@ def _authors(method: Callable[P, T]) -> Callable[P, T]:
 
 
 class Context:
-    """What `reset(context)` is given.
+    """The argument of `reset(context)`.
 
-    rng: seeded by environment, split and seed. log: a logger of the environment's name. wants_images: False when
-    nobody will look at pictures. path(name): a file beside the author's file.
+    rng: seeded by environment, split and seed. log: a logger of the environment's name. wants_images: False when images
+    will not be used. path(name): a file beside the author's file.
     """
 
     def __init__(self, plan: EpisodePlan, second: AuxiliaryModels) -> None:
@@ -76,11 +76,11 @@ class Context:
         self._folder = plan.folder
 
     def path(self, name: str | Path) -> Path:
-        """A file beside the author's file."""
+        """Return the path of a file beside the author's file."""
         return self._folder / name
 
     def model(self, role: str) -> AuxiliaryModel:
-        """A second model, such as a user simulator: the one that TASKAPP_{ROLE}_URL names where the server runs."""
+        """Return an auxiliary model, such as a user simulator: the server's setting TASKAPP_{ROLE}_URL names it."""
         return self._second.model(role)
 
 
@@ -89,7 +89,7 @@ _preparing = threading.Lock()
 
 
 def prepare(spec: EnvironmentSpec) -> None:
-    """Runs the environment's `setup_worker`, once for each process. Raises what it raises."""
+    """Run the environment's `setup_worker`, once per process. Raises what it raises."""
     if not spec.has_setup_worker or spec.cls in _prepared:
         return
     with _preparing:
@@ -98,14 +98,14 @@ def prepare(spec: EnvironmentSpec) -> None:
         loaded = spec.cls.setup_worker()  # type: ignore[attr-defined]
         if inspect.isawaitable(loaded):
             asyncio.run(_awaited(loaded))
-        # what was loaded stays for good: no full collection need walk through it (Crafter: 12 % of its CPU)
+        # its objects are permanent: full collections need not traverse them (Crafter: 12 % of its CPU)
         gc.collect()
         gc.freeze()
         _prepared.add(spec.cls)
 
 
 def prepare_to_serve(spec: EnvironmentSpec) -> None:
-    """`prepare` before the first caller comes: raises Unavailable with what the operator must know, the error's text too."""
+    """Run `prepare` before the first request: raises Unavailable with the error's text, for the operator."""
     try:
         prepare(spec)
     except TaskappError:
@@ -114,7 +114,7 @@ def prepare_to_serve(spec: EnvironmentSpec) -> None:
         raise Unavailable(
             f"environment {spec.name!r} cannot be set up: {spec.cls.__name__}.setup_worker raised "
             f"{type(error).__name__}: {error}.",
-            hint="Mend setup_worker, or install what it needs.",
+            hint="Fix setup_worker, or install what it needs.",
         ) from error
 
 
@@ -132,12 +132,12 @@ class EnvironmentHost:
 
     @_authors
     def reset(self) -> Content:
-        """Makes the instance and resets it; the first observation."""
+        """Create and reset the instance; return the first observation."""
         plan, spec = self.plan, self.spec
         prepare(spec)
         try:
             self._instance = spec.cls(**plan.arguments)
-        except ValueError as error:  # the author says that the caller's env.config does not fit
+        except ValueError as error:  # how an author rejects the caller's env.config
             message = f"environment {spec.name!r} refuses this env.config: {error}."
             raise ConfigRefused(
                 message, fields=(FieldProblem(("body", "env", "config"), message, "bad_config"),), code="bad_config"
@@ -162,7 +162,7 @@ class EnvironmentHost:
 
     @_authors
     def tools(self) -> list[Tool]:
-        """The tools of this episode: all actions, or those that the environment's `actions()` names."""
+        """Return the tools of this episode: all actions, or those that the environment's `actions()` names."""
         spec = self.spec
         if not spec.has_actions:
             return [action.tool for action in spec.actions.values()]
@@ -181,9 +181,9 @@ class EnvironmentHost:
 
     @_authors
     def act(self, action: ActionSpec, arguments: dict[str, Any]) -> tuple[Step, Content]:
-        """One action: the author's Step, checked, and its observation as recorded content.
+        """Run one action; return the author's Step, validated, and its observation as recorded content.
 
-        Raises InvalidAction as the author did, EnvironmentProblem for what cannot be recorded, and whatever the
+        Raises InvalidAction from the author, EnvironmentProblem for what cannot be recorded, and whatever else the
         author's code raises.
         """
         returned = self._finish(getattr(self._instance, action.method)(**arguments))
@@ -206,7 +206,7 @@ class EnvironmentHost:
 
     @_authors
     def final_state(self) -> Json:
-        """The environment's private end state as JSON, None when it has none."""
+        """Return the environment's private end state as JSON, None when it has none."""
         if not self.spec.has_final_state or self._instance is None:
             return None
         state = self._finish(self._instance.final_state())
@@ -217,7 +217,7 @@ class EnvironmentHost:
 
     @_authors
     def close(self) -> None:
-        """Closes the instance, if it was made, and the event loop of its async methods. Safe to call twice."""
+        """Close the instance, if it exists, and the event loop of its async methods. May be called twice."""
         instance, self._instance = self._instance, None
         try:
             if instance is not None and self.spec.has_close:
@@ -229,13 +229,13 @@ class EnvironmentHost:
 
     @property
     def second(self) -> AuxiliaryModels:
-        """The models that the environment asked itself."""
+        """The models that the environment calls itself."""
         return self._second
 
-    # -- the gate -------------------------------------------------------------------------------------------------
+    # -- validation -----------------------------------------------------------------------------------------------
 
     def _finish(self, value: Any) -> Any:
-        """The value itself, or what an async method's coroutine comes to."""
+        """Return the value, or the result of an async method's coroutine."""
         if type(value) is Step or not is_awaitable(value):
             return value
         if self._runner is None:
@@ -252,13 +252,13 @@ class EnvironmentHost:
             ) from None
 
     def _named(self, where: str) -> str:
-        """The method and where it stands, as callers may be told: `Game.go (game.py:21)`."""
+        """Return the method and its source line, in a form that callers may see: `Game.go (game.py:21)`."""
         cls, action = self.spec.cls, self.spec.actions.get(where)
         place = action.place if action is not None else line_of(getattr(cls, where, None), self.spec.place)
         return f"{cls.__name__}.{where} ({without_folder(place)})"
 
     def _shared(self, what: str, value: Any, where: str) -> EnvironmentProblem:
-        """The same mutable object at two steps: whoever keeps the first would see the second's state in it."""
+        """Return the error for a mutable object that occurs at two steps: the first step would show the second's state."""
         return EnvironmentProblem(
             "shared_object",
             f"{self._named(where)}: the {what} is the same {type(value).__name__} object as at the step "
@@ -266,7 +266,7 @@ class EnvironmentHost:
         )
 
     def _checked(self, step: Step, where: str) -> Step:
-        """The step, without its observation unless nothing had to change, with plain JSON info and real booleans.
+        """Return the step with plain JSON info and real booleans; its observation only if nothing had to change.
 
         Raises EnvironmentProblem.
         """
@@ -319,12 +319,12 @@ class EnvironmentHost:
 
 
 def _name(key: Any) -> str:
-    """A metric's name as it can be recorded."""
+    """Return a metric's name that can be recorded."""
     return without_surrogates(str(key))
 
 
 def _flag(value: Any, what: str) -> bool:
-    """numpy's booleans are booleans; numbers and None are not."""
+    """Return a boolean; numpy's are accepted, numbers and None are not."""
     if type(value).__name__ not in ("bool", "bool_"):
         raise EnvironmentProblem("flag_not_bool", f"{what} is {value!r}, expected True or False")
     return bool(value)
@@ -335,7 +335,7 @@ async def _awaited(value: Any) -> Any:
 
 
 def _number(value: Any, what: str) -> float:
-    """A finite float. Raises EnvironmentProblem."""
+    """Return a finite float. Raises EnvironmentProblem."""
     number = _real(value, what)
     if not math.isfinite(number):
         raise EnvironmentProblem("not_a_number", f"{what} is {number}, expected a finite number")
@@ -343,7 +343,7 @@ def _number(value: Any, what: str) -> float:
 
 
 def _real(value: Any, what: str) -> float:
-    """A float, finite or not. Raises EnvironmentProblem."""
+    """Return a float, finite or not. Raises EnvironmentProblem."""
     try:
         if not isinstance(value, (str, bytes, Sequence)):
             return float(value)

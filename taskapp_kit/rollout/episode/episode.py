@@ -1,8 +1,8 @@
 """`Episode.events()`: one episode as a generator of events.
 
-It does no waiting and knows no network: when it yields `Called`, whoever drives it sends back the policy's `Decision`
-(or throws `PolicyFailed`, or the policy's own `PolicyStops`). So a scripted policy runs in one hop inside a thread, a
-model is awaited on an event loop between two hops, a person answers from a terminal: one generator, several drivers.
+It does not wait and has no network access: when it yields `Called`, its driver sends back the policy's `Decision` (or
+throws `PolicyFailed`, or the policy's own `PolicyStops`). So one generator serves several drivers: a scripted policy runs
+in a thread without interruption, a model is awaited on an event loop, a person answers at a terminal.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ log = logging.getLogger("taskapp_kit.run")
 INVALID_ACTION = "invalid_action"
 """The stop reason of an episode that the author's `InvalidAction(text, end=True)` ended."""
 
-Answers = Generator[Event, "Decision | None", None]
+EpisodeEvents = Generator[Event, "Decision | None", None]
 
 
 class PolicyFailed(Exception):
-    """Thrown into an episode by its driver: the policy broke. `__cause__` is how."""
+    """Thrown into an episode by its driver: the policy failed. `__cause__` is the reason."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -51,7 +51,7 @@ class PolicyFailed(Exception):
 
 
 class _Over(Exception):
-    """The episode is over: how."""
+    """The episode is over, with this status and stop reason."""
 
     def __init__(self, status: Status, stop_reason: str) -> None:
         self.status = status
@@ -59,9 +59,9 @@ class _Over(Exception):
 
 
 class Episode:
-    """One episode. `view` is what the policy may read whenever `Called` was yielded.
+    """One episode. `view` is what the policy may read after `Called` was yielded.
 
-    ops: operations so far, see `EpisodePlan`. warnings: sentences for the caller, complete once the episode is over.
+    ops: number of operations so far, see `EpisodePlan`. warnings: sentences for the caller, complete once the episode ends.
     """
 
     def __init__(
@@ -84,10 +84,10 @@ class Episode:
         self._metrics: dict[str, float] = {}
         self._tools: dict[str, Tool] = {}
         self._doing = ""
-        """Where the author's code runs, in words: a failure's sentence names the step and the action."""
+        """The position of the author's code in words: a failure's message names the step and the action."""
 
-    def events(self) -> Answers:
-        """The events, in order, from `started` to `ended`. The environment is closed whatever happens."""
+    def events(self) -> EpisodeEvents:
+        """Yield the events in order, from `started` to `ended`. The environment is always closed."""
         plan = self.plan
         host = EnvironmentHost(plan, self.models)
         self.second_calls = host.second.calls
@@ -102,7 +102,7 @@ class Episode:
             except _Over as over:
                 status, stop_reason = over.status, over.stop_reason
                 final_state = self._final_state(host)
-        except (GeneratorExit, ConfigRefused):  # nobody reads on; the caller's env.config is wrong
+        except (GeneratorExit, ConfigRefused):  # the driver closed the generator; the caller's env.config is invalid
             raise
         except BaseException as error:
             failed = self._failure(error)
@@ -116,7 +116,7 @@ class Episode:
         yield EpisodeEnded(status, stop_reason, final_state, self._numbers(host))
 
     def _numbers(self, host: EnvironmentHost) -> dict[str, float]:
-        """The episode's metrics: the environment's, and the kit's under names that the environment cannot take."""
+        """Return the episode's metrics: the environment's, and the kit's under reserved names."""
         ours = {"steps": float(self._steps), "turns": float(self._turns), **self._counts, **host.second.spent}
         taken = sorted(name for name in self._metrics if name in ours or name in RESERVED_METRICS)
         if taken:
@@ -126,14 +126,14 @@ class Episode:
             )
         return {**ours, **{name: value for name, value in self._metrics.items() if name not in taken}}
 
-    def _stoppable(self, host: EnvironmentHost) -> Answers:
-        """Plays; where a policy or a model would be asked the episode may be stopped."""
+    def _stoppable(self, host: EnvironmentHost) -> EpisodeEvents:
+        """Play; the episode may be stopped where a policy or a model would be called."""
         try:
             yield from self._play(host)
         except PolicyStops as stops:
             yield from self._limit(stops.stop_reason, self._turns if stops.value is None else stops.value)
 
-    def _play(self, host: EnvironmentHost) -> Answers:
+    def _play(self, host: EnvironmentHost) -> EpisodeEvents:
         plan, clock = self.plan, self.clock
         began = clock.monotonic()
         self._doing = "before the first step"
@@ -144,7 +144,7 @@ class Episode:
         self.environment_seconds += seconds
         self._tools = {tool.name: tool for tool in tools}
         initial = observation
-        results: list[PlayedStep] = []  # since the policy was last asked
+        results: list[PlayedStep] = []  # since the last call of the policy
         self.view = View(0, observation, (), tools, plan.task, initial)
         yield Observed(observation, list(self._tools), seconds)
         control, max_steps = self.control, plan.max_steps
@@ -201,7 +201,7 @@ class Episode:
         yield from self._limit("ops", self.ops)
 
     def _reached(self, cost: int) -> tuple[str, int] | None:
-        """The limit that leaves no room for a turn or an action of `cost` operations: its name and value."""
+        """Return the limit that leaves no room for a turn or an action of `cost` operations: its name and value."""
         plan = self.plan
         if plan.max_steps is not None and self._steps >= plan.max_steps:
             return "max_steps", plan.max_steps
@@ -223,7 +223,7 @@ class Episode:
         raise _Over("truncated", name)
 
     def _spoken(self, answer: Decision) -> Decision:
-        """Words that came as a call of the action that takes words are the assistant's words all the same."""
+        """Return words that came as a call of the action for plain words as the assistant's words."""
         words = self.plan.environment.text_action
         if words is None or answer.output is not None:
             return answer
@@ -234,17 +234,17 @@ class Episode:
         return answer
 
     def _cut(self, answer: Decision) -> Decision:
-        """Without the calls after the first that is too many: that one stands for all of them."""
-        kept = self.plan.max_calls + 1
-        left_out = len(answer.tool_calls) - kept
+        """Drop the calls after the first one beyond the limit, which represents them all."""
+        max_stored = self.plan.max_calls + 1
+        left_out = len(answer.tool_calls) - max_stored
         if left_out <= 0:
             return answer
         return replace(
-            answer, tool_calls=answer.tool_calls[:kept], details={**answer.details, "left_out_calls": left_out}
+            answer, tool_calls=answer.tool_calls[:max_stored], details={**answer.details, "left_out_calls": left_out}
         )
 
     def _calls(self, answer: Decision, *, by_policy: bool) -> list[ToolCall]:
-        """The answer's actions: its tool calls, else its words for the action that takes words, else a call of nothing."""
+        """Return the answer's actions: its tool calls, else a call with its words, else a call of nothing."""
         if by_policy and self.plan.environment.one_answer:
             return [self._one_answer(answer)]
         if answer.tool_calls:
@@ -256,7 +256,7 @@ class Episode:
         return [ToolCall("", {})]
 
     def _one_answer(self, answer: Decision) -> ToolCall:
-        """The call that answers, where there is one try: what is no answer counts as an invalid action, and as its words."""
+        """Return the only call of a single-turn episode; an invalid answer is an invalid action with its words."""
         action = self.plan.environment.text_action
         assert action is not None, "an environment of one answer takes words"
         if answer.details.get("finish_reason") == "length":
@@ -269,9 +269,9 @@ class Episode:
         return ToolCall(action.name, {parameter: answer.output or ""})
 
     def _step(self, host: EnvironmentHost, call: ToolCall, problem: str | None) -> PlayedStep:
-        """One action in the environment; a refusal is a step whose observation says why.
+        """Run one action in the environment; a refusal is a step whose observation gives the reason.
 
-        problem: the policy's own sentence for a call of nothing, and for arguments that are words and no object.
+        problem: the policy's own sentence for a call of nothing, and for arguments that are words and not an object.
         """
         index = self._steps
         self._steps += 1
@@ -291,7 +291,7 @@ class Episode:
             step, observation = host.act(action, arguments)
         except InvalidAction as error:
             self._doing = ""
-            said = without_surrogates(str(error))  # which could not be recorded
+            said = without_surrogates(str(error))  # surrogates could not be recorded
             refused = self._refused(index, call, said, self._since(began))
             refused.terminated = bool(error.end)
             return refused
@@ -311,7 +311,7 @@ class Episode:
         return PlayedStep(index, call.tool, call.args, sentence, seconds=seconds, refused=sentence)
 
     def _too_many(self, call: ToolCall) -> PlayedStep:
-        """The refusal of a call that is one too many in its answer, and of all after it."""
+        """Return the refusal of a call beyond the limit of its answer, and of all after it."""
         most = self.plan.max_calls
         said = f"This was not done, nor what follows it: an answer may hold at most {most} calls."
         self._steps += 1
@@ -349,7 +349,7 @@ class Episode:
             self._doing = "in close"
             self._timed(host.close)
         except PolicyStops:
-            pass  # close asked a model beyond a limit: the episode is over all the same
+            pass  # close called a model beyond a limit: the episode is over anyway
         except BaseException as error:
             return self._failure(error)
         finally:
@@ -357,13 +357,13 @@ class Episode:
         return None
 
     def _failure(self, error: BaseException) -> Failed:
-        """What is told of an exception: its boundary and the kit's sentence; the traceback goes to the log."""
+        """Return the failure of an exception: its boundary and the kit's sentence; the traceback is logged."""
         cause: BaseException | None = error
         if isinstance(error, PolicyFailed):
             failure, cause = error.failure, error.__cause__ or error
         elif isinstance(error, EnvironmentProblem):
-            failure = Failure("environment", error.code, error.message, "Mend the environment's code.")
-        elif isinstance(error, TaskappError) and not isinstance(error, RequestError):  # a sentence of ours
+            failure = Failure("environment", error.code, error.message, "Fix the environment's code.")
+        elif isinstance(error, TaskappError) and not isinstance(error, RequestError):  # the kit's own sentence
             failure = Failure("environment", "environment_raised", error.message, error.hint)
         else:
             if isinstance(error, EnvironmentLeft) and error.__cause__ is not None:
@@ -389,7 +389,7 @@ def _reads(action: ActionSpec, args: Json) -> bool:
 
 
 def policy_failure(name: str, error: BaseException, *, boundary: Boundary = "policy") -> PolicyFailed:
-    """What a driver throws into an episode when the policy raised."""
+    """Return the exception that a driver throws into an episode when the policy raised."""
     if isinstance(error, ModelFailed):
         failure = error.failure
     elif isinstance(error, TaskappError):
@@ -402,7 +402,7 @@ def policy_failure(name: str, error: BaseException, *, boundary: Boundary = "pol
 
 
 def stop_failure(stop: str) -> PolicyFailed:
-    """What ends an episode that was stopped from outside: `timeout` or `cancelled`."""
+    """Return the exception that ends an episode stopped from outside: `timeout` or `cancelled`."""
     if stop == "timeout":
         return PolicyFailed(
             Failure(

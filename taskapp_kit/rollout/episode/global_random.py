@@ -1,4 +1,4 @@
-"""Global random state: an episode that seeds it, or draws from it, is another one beside others, or in another order."""
+"""Detects use of global random state, which makes an episode depend on others in the process and on their order."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import random
 import sys
 
 REMEDY = "draw from context.rng, or from a generator that reset makes of the seed"
-"""What an author does about a change."""
+"""The fix that the warning proposes."""
 
 
 class GlobalRandomWatch:
-    """Compares the global generators' states with those when it was made.
+    """Compares the global generators' states with those at its creation.
 
-    Draws of other threads count, too: between the two nothing but one episode may be played.
+    Draws of other threads count, too: only one episode may run between the two.
     """
 
     def __init__(self) -> None:
@@ -21,11 +21,11 @@ class GlobalRandomWatch:
 
     @property
     def imported(self) -> bool:
-        """Whether a module was imported since. Some packages draw when they are imported, so `changed` is None then."""
+        """Return whether a module was imported since. Some packages draw on import, so `changed` is then None."""
         return len(sys.modules) != self._modules
 
     def changed(self, environment: str) -> str | None:
-        """The sentence, without its full stop, about an environment whose episode changed a state; None when none did."""
+        """Return the sentence, without full stop, about an environment whose episode changed a state; None if none did."""
         after = _states()
         names = [name for name, state in self._states.items() if after[name] != state]
         if not names or self.imported:
@@ -37,7 +37,7 @@ class GlobalRandomWatch:
 
 
 def draw() -> None:
-    """Draws from each global generator that is loaded: an episode that seeds one as the last episode did is a change then."""
+    """Draw from each loaded global generator: an episode that seeds one as the last episode did is then a change."""
     random.random()
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
@@ -45,7 +45,7 @@ def draw() -> None:
 
 
 def _states() -> dict[str, int]:
-    """A hash of the state of each global generator that is loaded, by its name: `random`, `numpy.random`."""
+    """Return a hash of the state of each loaded global generator by name: `random`, `numpy.random`."""
     found = {"random": hash(random.getstate())}
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:

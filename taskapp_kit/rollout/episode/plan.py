@@ -1,4 +1,4 @@
-"""What is requested: the episode's identity, its policy, its limits, and the caller's `ops`, read once."""
+"""The plan of an episode: its identity, its policy, its limits, and the caller's parsed `ops`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENVIRONMENT_WORDS = frozenset({"env", "environment", "step"})
 
 @dataclass(frozen=True, slots=True)
 class Scripted:
-    """An action that the caller applies himself."""
+    """An action that the caller applies."""
 
     tool: str
     args: Json
@@ -35,7 +35,7 @@ Instruction = Scripted | Literal["agent"]
 
 
 def read_ops(ops: Sequence[Any]) -> tuple[Instruction, ...] | None:
-    """The caller's `ops` as instructions; None (from an empty list) plays until the end or a limit.
+    """Return the caller's `ops` as instructions; None for an empty list, which plays until the end or a limit.
 
     "agent" (policy, model) is one policy turn; "env" (environment, step) is its answer and adds nothing;
     `{"type": "env", "tool": NAME, "args": {…}}` applies that action. Raises RequestError for anything else.
@@ -73,18 +73,18 @@ def _bad_op(index: int, found: str) -> RequestError:
 
 @dataclass(slots=True)
 class EpisodePlan:
-    """A request, read against the app: everything that one rollout needs. Limits of None do not bind.
+    """A request validated against the app: everything that one rollout needs. Limits of None do not apply.
 
     `max_ops` counts 1 for a policy's turn and 1 for each action, so at least 2 for a turn and 1 for a scripted action.
-    max_refusals: answers of the policy in a row in which nothing was accepted. default_max_turns: of an environment that
-    declares no limit. max_calls: so many calls of one answer are done.
+    max_refusals: consecutive answers of the policy in which nothing was accepted. default_max_turns: of an environment that
+    declares no limit. max_calls: how many calls of one answer are executed.
 
     config: env.config as the caller gave it; arguments: the constructor's, validated. task: the row, private fields
-    included, None without rows. folder: where the author's file lies, for `context.path`. actor: the policy itself.
+    included, None without rows. folder: that of the author's file, for `context.path`. actor: the policy itself.
 
     blend: the request's own reward formula, None for the app's. warnings: what was accepted and ignored. skip_judges: no
-    judge is asked; their scores are null. inference_url: the model's address, with no key in it. correlation_id: the
-    caller's id of the trace.
+    judge is called; their scores are null. inference_url: the model's address, without a key. correlation_id: the caller's
+    id of the trace.
     """
 
     request: RolloutRequest
@@ -116,17 +116,17 @@ class EpisodePlan:
         return self.actor.name
 
     def local_actor(self) -> LocalPolicy:
-        """The policy, of a plan whose policy decides by computing."""
+        """The policy of a plan whose policy computes its decisions."""
         assert hasattr(self.actor, "decide"), "a model decides, from elsewhere"  # a protocol's isinstance takes 8 µs
         return cast(LocalPolicy, self.actor)
 
     def remote_actor(self) -> RemotePolicy:
-        """The policy, of a plan whose policy decides elsewhere."""
+        """The policy of a plan whose policy calls a model."""
         assert isinstance(self.actor, RemotePolicy), "it decides by computing"
         return self.actor
 
     def instructions(self) -> Iterator[Instruction]:
-        """The program, or policy turns without end."""
+        """Yield the program, or policy turns without end."""
         if self.program is not None:
             yield from self.program
             return
@@ -136,10 +136,10 @@ class EpisodePlan:
 
 @dataclass(slots=True)
 class Control:
-    """How the outside stops an episode, and learns why it broke. Written by one side, read by the other.
+    """Stops an episode from outside, and holds the cause of its failure. Each member is written by one side only.
 
     stop: set from outside to "timeout" or "cancelled"; the episode ends before its next step. cause: the exception
-    behind a failure, for the log and for a local caller; it never goes on the wire.
+    behind a failure, for the log and for a local caller; it is never sent in a response.
     """
 
     stop: Literal["timeout", "cancelled"] | None = None

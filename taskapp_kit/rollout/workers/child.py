@@ -1,7 +1,7 @@
-"""The front's side of one child process: how it starts, what goes to and fro, how it dies.
+"""The parent's side of one child process: its start, its frames, its end.
 
-Everything here happens on the event loop. The socket is read 64 kB at a time (more within one large frame), so a child
-that floods fills its own socket and waits; it cannot grow this process.
+All of it runs on the event loop. The socket is read 64 kB at a time (more within a large frame), so a child that floods
+fills its own socket and blocks; it cannot make this process grow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from taskapp_kit.rollout.workers.job import JobHung, KilledFor, Running, StartFailed, WorkerDied, death
-from taskapp_kit.rollout.workers.protocol import CELL_BYTES, MOST_THREADS, BadFrame, Frame, PipeReader, encode
+from taskapp_kit.rollout.workers.protocol import CELL_BYTES, MAX_THREADS, BadFrame, Frame, PipeReader, encode
 
 log = logging.getLogger("taskapp_kit.run")
 
@@ -28,7 +28,7 @@ _RETIRE_SECONDS = 2.0
 
 
 class ChildProcess:
-    """One child. `free(child)` is called when a place came free in it, `gone(child)` once, when it is dead."""
+    """One child. `free(child)` is called when it can take another job, `gone(child)` once, when it is dead."""
 
     def __init__(
         self, *, exclusive: bool, free: Callable[[ChildProcess], None], gone: Callable[[ChildProcess], None]
@@ -55,10 +55,10 @@ class ChildProcess:
         self._scheduled = False
         self._end_of_file = False
         self._writing = False
-        self._free_cells = list(range(MOST_THREADS))
+        self._free_cells = list(range(MAX_THREADS))
         memory = _shared_memory()
         try:
-            self._memory = mmap.mmap(memory, MOST_THREADS * CELL_BYTES)
+            self._memory = mmap.mmap(memory, MAX_THREADS * CELL_BYTES)
             self._cells = memoryview(self._memory).cast("q")
             self._sock, self._childs = socket.socketpair()
             self._sock.setblocking(False)
@@ -67,22 +67,22 @@ class ChildProcess:
             os.close(memory)
 
     async def start(self, argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> None:
-        """Starts the program with the socket's number as its last argument and waits until it says that it is ready.
+        """Start the program with the socket's number as its last argument, and wait until it reports that it is ready.
 
         Raises StartFailed.
         """
         try:
             with self._childs as theirs:
-                # a session of its own: Ctrl-C at the terminal is for the front, and a kill takes grandchildren along
+                # its own session: Ctrl-C at the terminal reaches the parent only, and a kill reaches grandchildren, too
                 self._process = await asyncio.create_subprocess_exec(
                     *argv, str(theirs.fileno()), pass_fds=(theirs.fileno(),),
                     stdin=asyncio.subprocess.DEVNULL, stdout=2, env=dict(environment), start_new_session=True,
                 )  # fmt: skip
         except OSError as error:
-            self._let_go()
+            self._release()
             raise StartFailed(f"no worker process could be started: {error}") from error
         except BaseException:
-            self._let_go()
+            self._release()
             raise
         self.pid = self._process.pid
         self.alive = True
@@ -101,11 +101,11 @@ class ChildProcess:
         self.idle_since = self._loop.time()
 
     def takes(self) -> bool:
-        """A place is free."""
+        """Return whether it can take another job."""
         return self.alive and not self.retiring and not self._end_of_file and len(self.jobs) < self.threads
 
     def begin(self, running: Running) -> None:
-        """Sends the job. Raises TypeError or ValueError when JSON cannot say it."""
+        """Send the job. Raises TypeError or ValueError for values that JSON cannot represent."""
         cell = self._free_cells[-1]
         pieces = encode(
             {"job": running.number, "run": running.frame, "cell": cell, "exclusive": self.exclusive}, running.blob
@@ -115,21 +115,21 @@ class ChildProcess:
         running.child, running.cell = self, cell
         self.jobs[running.number] = running
         self.jobs_begun += 1
-        running.frame, running.blob = {}, b""  # sent: nobody needs them again
+        running.frame, running.blob = {}, b""  # sent, and not needed again
         self._send(pieces)
         if running.step_seconds is not None:
             running.step_timer = self._loop.call_later(running.step_seconds, running.watch_step)
 
     def send(self, message: Frame) -> None:
-        """A frame to the child, when it still lives."""
+        """Send a frame if the child is alive."""
         self._send(encode(message))
 
     def step_began(self, cell: int) -> int:
-        """When the step under way there began, in monotonic nanoseconds; 0 between steps."""
+        """Return when the current step of that cell began, in monotonic nanoseconds; 0 between steps."""
         return self._cells[cell] if self.alive else 0
 
     def ended(self, running: Running) -> None:
-        """The child is through with this job."""
+        """Handle the end of a job in the child."""
         if self.jobs.pop(running.number, None) is None and self.hung.pop(running.number, None) is None:
             return
         self._free_cells.append(running.cell)
@@ -138,7 +138,7 @@ class ChildProcess:
         self._free(self)
 
     def overdue(self, running: Running, what: Literal["step", "deadline", "cancelled"], reason: str) -> None:
-        """The job will not end. A child of its own is killed; a shared one gives the job up and retires."""
+        """Handle a job that does not end. An exclusive child is killed; a shared one gives the job up and retires."""
         if self.exclusive:
             self.kill(what, reason)
             return
@@ -151,7 +151,7 @@ class ChildProcess:
         self._free(self)
 
     def retire(self) -> None:
-        """Takes no more jobs and ends by itself: end of file is the sign."""
+        """Give it no more jobs and let it exit by itself, on end of file."""
         self.retiring = True
         if self.alive:
             self._flush()
@@ -160,7 +160,7 @@ class ChildProcess:
             self._loop.call_later(_RETIRE_SECONDS, self.kill, "closing", "it did not end by itself")
 
     def kill(self, why: KilledFor, reason: str) -> None:
-        """SIGKILL to the child and what it started; its jobs fail now, the system is waited for behind the scenes."""
+        """Send SIGKILL to the child and its process group; its jobs fail now, the exit is awaited in the background."""
         if not self.alive:
             return
         self.killed_for = why
@@ -173,11 +173,11 @@ class ChildProcess:
         self._dead(WorkerDied(f"killed: {reason}", -signal.SIGKILL, why))
 
     async def reaped(self) -> None:
-        """Waits until the system has let go of the process."""
+        """Wait until the system has released the process."""
         if self._watcher is not None:
             await asyncio.wait((self._watcher,))
 
-    # -- behind the scenes -----------------------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
         try:
@@ -189,7 +189,7 @@ class ChildProcess:
         if not chunk:
             self._end_of_file = True
             self._loop.remove_reader(self._sock.fileno())
-            # what it exits with follows in a moment; one that lives on without its socket is of no use
+            # its exit status follows in a moment; without its socket a living child is of no use
             self._loop.call_later(_EOF_SECONDS, self.kill, "frame", "it closed its socket")
             return
         try:
@@ -200,7 +200,7 @@ class ChildProcess:
                 elif (running := self.jobs.get(number)) is not None:
                     running.take(message, blob, size)
                 elif number in self.hung and ("done" in message or "raised" in message):
-                    self.ended(self.hung[number])  # it came back after all
+                    self.ended(self.hung[number])  # it returned after all
         except BadFrame as error:
             self.kill("frame", f"it sent what cannot be read: {error}")
 
@@ -211,13 +211,13 @@ class ChildProcess:
         if threads is None:
             self._ready.set_exception(StartFailed(f"the worker process could not start: {failed}"))
         else:
-            self._ready.set_result(min(threads, MOST_THREADS))
+            self._ready.set_result(min(threads, MAX_THREADS))
 
     def _send(self, pieces: list[bytes]) -> None:
         if not self.alive:
             return
         self._out += pieces
-        if not self._scheduled:  # one call of the system for all that this turn of the loop has to say
+        if not self._scheduled:  # one system call for all frames of this loop iteration
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
@@ -232,7 +232,7 @@ class ChildProcess:
             sent = self._sock.send(data) if data else 0
         except (BlockingIOError, InterruptedError):
             sent = 0
-        except OSError:  # the reader sees that it is gone
+        except OSError:  # the reader notices that the child is gone
             sent = len(data)
         self._unsent = data[sent:] if sent < len(data) else b""
         self._scheduled = bool(self._unsent)
@@ -248,7 +248,7 @@ class ChildProcess:
         if not self.alive:
             return
         with contextlib.suppress(OSError):
-            while self.alive and (chunk := self._sock.recv(self._reader.wants, socket.MSG_PEEK)):  # its last words
+            while self.alive and (chunk := self._sock.recv(self._reader.wants, socket.MSG_PEEK)):  # its last frames
                 del chunk
                 self._read()
         if self.alive:
@@ -258,16 +258,16 @@ class ChildProcess:
         self.alive = False
         self._loop.remove_reader(self._sock.fileno())
         self._loop.remove_writer(self._sock.fileno())
-        self._let_go()
+        self._release()
         if not self._ready.done():
             self._ready.set_exception(StartFailed(f"the worker process {error.reason} before it was ready"))
-            self._ready.exception()  # looked at, in case nobody waits
+            self._ready.exception()  # retrieved, in case nothing awaits it
         jobs, self.jobs, self.hung = list(self.jobs.values()), {}, {}
         for running in jobs:
             running.end(error, at_once=error.killed_for in ("deadline", "cancelled", "closing"))
         self._gone(self)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._sock.close()
         self._childs.close()
         self._cells.release()
@@ -275,8 +275,8 @@ class ChildProcess:
 
 
 def _shared_memory() -> int:
-    """A descriptor of memory for the cells that a child can be given."""
-    size = MOST_THREADS * CELL_BYTES
+    """Return a descriptor of shared memory for a child's cells."""
+    size = MAX_THREADS * CELL_BYTES
     if sys.platform == "linux":
         descriptor = os.memfd_create("taskapp-steps")
     else:

@@ -1,7 +1,7 @@
-"""A job as the front follows it: what its child says of it, when it must stop, how it ended.
+"""A job as the parent follows it: the frames of its child, its time limits, its outcome.
 
-Everything here happens on the event loop. Each frame is handled before the next; a job whose listener takes its time is
-held by a frame to the child, so that it cannot fill this process's memory.
+All of it runs on the event loop. Frames are handled one after the other; while a slow handler is awaited, a frame to the
+child holds the job back, so that it cannot fill this process's memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 
 from taskapp_kit.rollout.workers.protocol import Frame, StopReason
 
-Tell = Callable[[Frame, bytes], "Frame | Awaitable[Frame | None] | None"]
+FrameHandler = Callable[[Frame, bytes], "Frame | Awaitable[Frame | None] | None"]
 
 _HOLD_FRAMES = 256
 _HOLD_BYTES = 1024 * 1024
@@ -26,7 +26,7 @@ KilledFor = Literal["step", "deadline", "cancelled", "frame", "closing"]
 
 
 class JobLost(Exception):
-    """A job came to no end of its own. `reason` is a sentence without its full stop."""
+    """A job did not end regularly. `reason` is a sentence without its full stop."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -34,10 +34,10 @@ class JobLost(Exception):
 
 
 class WorkerDied(JobLost):
-    """The child died while the job ran in it.
+    """The child died while it ran the job.
 
-    exit_code: as the system gives it, negative for a signal. signal_name: e.g. "SIGSEGV". killed_for: why we killed it;
-    None when it died by itself.
+    exit_code: as the system gives it, negative for a signal. signal_name: e.g. "SIGSEGV". killed_for: why the parent killed
+    it; None when it died by itself.
     """
 
     def __init__(self, reason: str, exit_code: int | None = None, killed_for: KilledFor | None = None) -> None:
@@ -47,12 +47,12 @@ class WorkerDied(JobLost):
 
     @property
     def signal_name(self) -> str | None:
-        """The signal it died by; None when it exited."""
+        """The signal that killed it; None when it exited."""
         return _signal_name(self.exit_code)
 
 
 class JobHung(JobLost):
-    """The job did not end when asked, in a child that others use: it was given up. `hung_in`: "step" or "deadline"."""
+    """The job did not end when asked, in a shared child: it was given up. `hung_in`: "step" or "deadline"."""
 
     def __init__(self, reason: str, hung_in: Literal["step", "deadline"]) -> None:
         super().__init__(reason)
@@ -60,7 +60,7 @@ class JobHung(JobLost):
 
 
 class JobRaised(JobLost):
-    """The child's handler raised. `frame` has `error` (the type), `message`, `traceback`: for the log, not the wire."""
+    """The child's handler raised. `frame` has `error` (the type), `message`, `traceback`: for the log, not the response."""
 
     def __init__(self, frame: Frame) -> None:
         super().__init__(f"the job raised {frame.get('error')}")
@@ -68,11 +68,11 @@ class JobRaised(JobLost):
 
 
 class NeverBegan(JobLost):
-    """Every place was taken until the job's deadline, or the pool closed before one came free."""
+    """No child was free until the job's deadline, or the pool was closed before."""
 
 
 class StartFailed(JobLost):
-    """A child could not be started; the reason holds what it said itself."""
+    """A child could not be started; the reason includes its own message."""
 
 
 def _signal_name(exit_code: int | None) -> str | None:
@@ -85,7 +85,7 @@ def _signal_name(exit_code: int | None) -> str | None:
 
 
 def death(exit_code: int) -> str:
-    """How it died, in words."""
+    """Return in words how it died."""
     name = _signal_name(exit_code)
     if name is None:
         return f"exited {exit_code}"
@@ -95,41 +95,48 @@ def death(exit_code: int) -> str:
 
 
 Outcome = tuple[Frame, bytes] | BaseException
-"""What a job came to: its last frame and blob, or the error that its caller gets."""
+"""The outcome of a job: its last frame and blob, or the error for its caller."""
 
 
 class Child(Protocol):
-    """What a job needs of the process that it runs in."""
+    """The part of a child process that a job uses."""
 
     def send(self, message: Frame) -> None:
-        """A frame to the child, when it still lives."""
+        """Send a frame if the child is alive."""
         ...
 
     def ended(self, running: Running) -> None:
-        """The child is through with this job."""
+        """Handle the end of a job in the child."""
         ...
 
     def overdue(self, running: Running, what: Literal["step", "deadline", "cancelled"], reason: str) -> None:
-        """The job will not end."""
+        """Handle a job that does not end."""
         ...
 
     def step_began(self, cell: int) -> int:
-        """When the step under way there began, in monotonic nanoseconds; 0 between steps."""
+        """Return when the current step of that cell began, in monotonic nanoseconds; 0 between steps."""
         ...
 
 
 class Running:
-    """A job on its way, from `Processes.run` to its end. `future` is the outcome."""
+    """A job from `ProcessPool.run` to its end. `future` is the outcome."""
 
     __slots__ = (
         "asked", "blob", "cell", "child", "deadline", "frame", "future", "grace_seconds", "held", "loop", "number",
-        "outcome", "over", "queued", "queued_bytes", "seconds", "step_seconds", "step_timer", "stop_timer", "stopping",
-        "tell", "waiting",
+        "on_frame", "outcome", "over", "queued", "queued_bytes", "seconds", "step_seconds", "step_timer", "stop_timer",
+        "stopping", "waiting",
     )  # fmt: skip
     _numbers = itertools.count(1)
 
     def __init__(
-        self, frame: Frame, blob: bytes, *, seconds: float, step_seconds: float | None, grace_seconds: float, tell: Tell
+        self,
+        frame: Frame,
+        blob: bytes,
+        *,
+        seconds: float,
+        step_seconds: float | None,
+        grace_seconds: float,
+        on_frame: FrameHandler,
     ) -> None:
         self.number = next(Running._numbers)
         self.frame = frame
@@ -137,7 +144,7 @@ class Running:
         self.seconds = seconds
         self.step_seconds = step_seconds
         self.grace_seconds = grace_seconds
-        self.tell = tell
+        self.on_frame = on_frame
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[tuple[Frame, bytes]] = self.loop.create_future()
         self.child: Child | None = None
@@ -156,13 +163,13 @@ class Running:
 
     @property
     def begun(self) -> bool:
-        """A child was given it."""
+        """Whether a child received it."""
         return self.child is not None or self.outcome is not None
 
     def end(self, outcome: Outcome, *, at_once: bool = False) -> None:
-        """No child runs it any more. The caller hears so once all that was told before has been listened to.
+        """Set the outcome. The caller gets it once all earlier frames were handled.
 
-        at_once: what still waits to be listened to is dropped.
+        at_once: frames that are not handled yet are dropped.
         """
         if self.outcome is None:
             self.outcome = outcome
@@ -171,7 +178,7 @@ class Running:
             self._settle()
 
     def _settle(self) -> None:
-        """The caller's wait ends; nothing is told any more, and what was being awaited is cancelled."""
+        """Give the caller the outcome; drop later frames, and cancel the handler that is awaited."""
         self.over = True
         if not self.future.done() and self.outcome is not None:
             if isinstance(self.outcome, BaseException):
@@ -185,10 +192,10 @@ class Running:
         if self.waiting is not None:
             self.waiting.cancel()
 
-    # -- what the child says ---------------------------------------------------------------------------------------
+    # -- frames of the child ---------------------------------------------------------------------------------------
 
     def take(self, message: Frame, blob: bytes, size: int) -> None:
-        """One frame of this job, handled now or, while an earlier one is awaited, in its turn."""
+        """Handle one frame, now or after an earlier one that is awaited."""
         if "done" in message or "raised" in message:
             child = self.child
             self.end((message["done"], blob) if "done" in message else JobRaised(message["raised"]))
@@ -213,9 +220,9 @@ class Running:
         if self.future.done():  # the caller is gone
             return
         try:
-            result = self.tell(message["ask"] if self.asked else message["tell"], blob)
+            result = self.on_frame(message["ask"] if self.asked else message["report"], blob)
         except Exception as error:
-            self._listener_failed(error)
+            self._handler_failed(error)
             return
         if result is None or isinstance(result, dict):
             self._reply(result)
@@ -228,18 +235,18 @@ class Running:
             try:
                 self.child.send({"job": self.number, "reply": frame or {}})
             except (TypeError, ValueError) as error:
-                self._listener_failed(error)
+                self._handler_failed(error)
 
     def _awaited(self, future: asyncio.Future[Frame | None]) -> None:
         self.waiting = None
-        error = None if future.cancelled() else future.exception()  # looked at in any case, or asyncio complains
+        error = None if future.cancelled() else future.exception()  # always retrieved, or asyncio logs it
         if self.over:
             return
         if future.cancelled():
             if self.stopping is None:
-                self._listener_failed(JobLost("what the job asked for was cancelled"))
+                self._handler_failed(JobLost("what the job asked for was cancelled"))
         elif error is not None:
-            self._listener_failed(error)
+            self._handler_failed(error)
         else:
             self._reply(future.result())
         while self.queued and self.waiting is None:
@@ -251,8 +258,8 @@ class Running:
         if self.outcome is not None and self.waiting is None:
             self._settle()
 
-    def _listener_failed(self, error: BaseException) -> None:
-        """`tell` raised: the caller gets that, the child is asked to end the job."""
+    def _handler_failed(self, error: BaseException) -> None:
+        """End the job after `on_frame` raised: the caller gets the error, the child is asked to stop."""
         if not self.future.done():
             self.future.set_exception(error)
         self.stop("cancelled")
@@ -260,18 +267,18 @@ class Running:
     # -- the end from outside --------------------------------------------------------------------------------------
 
     def stop(self, reason: StopReason) -> None:
-        """Asks the child to end the job; after the grace it is killed or, when others use it, the job given up."""
-        if self.outcome is not None:  # the child is through: only a listener is slow
+        """Ask the child to end the job; after the grace period an exclusive child is killed, in a shared one it is given up."""
+        if self.outcome is not None:  # the child is done: only a handler is slow
             self._settle()
         if self.over or self.stopping is not None or self.child is None:
             return
         self.stopping = reason
         self.child.send({"job": self.number, "stop": reason})
-        self.stop_timer = self.loop.call_later(self.grace_seconds, self._would_not_stop)
+        self.stop_timer = self.loop.call_later(self.grace_seconds, self._did_not_stop)
         if self.waiting is not None:
             self.waiting.cancel()
 
-    def _would_not_stop(self) -> None:
+    def _did_not_stop(self) -> None:
         child = self.child
         if self.outcome is not None:
             self._settle()
@@ -284,9 +291,9 @@ class Running:
             child.overdue(self, "cancelled", f"{slow} being cancelled")
 
     def watch_step(self) -> None:
-        """Looks whether the step under way is too old, and sets the time to look again.
+        """Check the age of the current step, and schedule the next check.
 
-        A step that begins after this look is seen at the next, `step_seconds` later, before it is too old.
+        A step that begins after this check is found by the next one, `step_seconds` later, before it is too old.
         """
         child, limit = self.child, self.step_seconds
         if self.over or child is None or limit is None:

@@ -1,12 +1,12 @@
 """The program of a worker process: `taskapp_kit.rollout.workers.main REFERENCE FOLDERS FD`; `remote.py` starts it.
 
-REFERENCE is what `find_app` finds the app by, FOLDERS what the front's `sys.path` has (joined by `os.pathsep`), FD the
-socket. A job is one rollout; its frame holds the request (split and seed settled), `recording` for a replay, `rollout_id`,
-`created_at`, `versions`, whether the answer is to be `written`, whether each event is to be sent `live`, whether judges
-are skipped (`skip_judges`), and `max_calls`, how many calls of one answer are done.
+REFERENCE: the app, as `find_app` takes it. FOLDERS: the parent's `sys.path`, joined by `os.pathsep`. FD: the socket. A job
+is one rollout; its frame holds the request (with resolved split and seed), `recording` for a replay, `rollout_id`,
+`created_at`, `versions`, whether the response is to be `written`, whether each event is to be sent `live`, whether judges
+are skipped (`skip_judges`), and `max_calls`, how many calls of one answer are executed.
 
-Sent meanwhile: `{"text": n, "pictures": [[hash, n], …]}`, the blob being encoded events and PNG bytes in that order. The
-last frame has those too, and `outcome` and `body` (bytes of the answer, at the blob's end); or `refused`, a RequestError.
+Meanwhile it sends `{"text": n, "pictures": [[hash, n], …]}`; the blob has encoded events and PNG bytes in that order. The
+last frame has those, too, and `outcome` and `body` (bytes of the response, at the blob's end); or `refused`, a RequestError.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from taskapp_kit.declare.specs import AppSpec
     from taskapp_kit.rollout.episode.plan import Control
 
-TELL_SECONDS = 0.05
+SEND_SECONDS = 0.05
 """Before a step, events older than this are sent, so that they are stored when the step crashes or hangs."""
-TELL_BYTES = 64 * 1024
-"""So many bytes of events and pictures are sent at once."""
+SEND_BYTES = 64 * 1024
+"""Before a step, more bytes of events and images than this are sent."""
 
 SWITCH_SECONDS = 0.02
-"""Rollouts here take turns of this length, longer than Python's own 5 ms: each turn begins with cold caches.
+"""Switch interval of the rollouts here, longer than Python's own 5 ms: each switch begins with cold caches.
 
-At 100 ms one worker played a tenth more of Crafter, but would notice a stop that much later.
+At 100 ms one worker ran a tenth more of Crafter, but would notice a stop that much later.
 """
 
 
 def main(reference: str, folders: str, fd: str) -> None:
-    """Plays the front's rollouts until the front is gone."""
+    """Run the parent's rollouts until the parent is gone."""
     worker = Worker(reference, folders.split(os.pathsep))
     serve_jobs(int(fd), worker.play, worker.load)
 
@@ -59,7 +59,7 @@ class Worker:
         self.folders = folders
 
     def load(self) -> None:
-        """Imports the app and prepares its environments. Raises DiscoveryError, DeclarationError."""
+        """Import the app and prepare its environments. Raises DiscoveryError, DeclarationError."""
         import gc
 
         from taskapp_kit.config import take_parent_logging
@@ -86,11 +86,11 @@ class Worker:
             prepare_to_serve(environment)
         gc.collect()
         gc.freeze()
-        gc.set_threshold(10_000, 20, 50)  # as the server does: a rollout makes many objects and few cycles
+        gc.set_threshold(10_000, 20, 50)  # as in the server: a rollout creates many objects and few cycles
         sys.setswitchinterval(SWITCH_SECONDS)
 
     def play(self, job: WorkerJob) -> tuple[Frame, bytes]:
-        """One rollout, as the module's docstring says. What is logged meanwhile carries its id."""
+        """Run one rollout, see the module's docstring. Its log records carry its id."""
         from taskapp_kit.logs import rollout
 
         with rollout(job.frame["rollout_id"]):
@@ -104,7 +104,7 @@ class Worker:
         from taskapp_kit.rollout.policy.select import MODEL
         from taskapp_kit.rollout.request import RequestPlanner
         from taskapp_kit.rollout.response import write_body
-        from taskapp_kit.rollout.workers.model_calls import JobPort
+        from taskapp_kit.rollout.workers.model_calls import ParentModelPort
 
         frame = job.frame
         request = RolloutRequest.model_validate(frame["request"])
@@ -116,7 +116,7 @@ class Worker:
                 self.spec, self.folder, max_calls=frame["max_calls"], skip_judges=frame["skip_judges"]
             )
             plan = planner.plan(request, recording=None if recording is None else recording_from_json(recording))
-            port = JobPort(job)
+            port = ParentModelPort(job)
             player = RolloutPlayer(self.spec, plan, self.clock, control, [], sender, models=port)
             if plan.policy == MODEL and isinstance(plan.actor, RemotePolicy):
                 player.turns(plan.actor).run_blocking(port)
@@ -137,7 +137,7 @@ class Worker:
 
 
 class EventSender:
-    """Encodes the events of one rollout as they happen, sends them in time, and reports where a step begins and ends."""
+    """Encodes the events of one rollout, sends them in time, and reports where a step begins and ends."""
 
     def __init__(self, job: WorkerJob, control: Control, *, live: bool) -> None:
         self._job = job
@@ -151,7 +151,7 @@ class EventSender:
         self._sent_at = time.monotonic()
 
     def __call__(self, event: Event) -> None:
-        """Is given each event, in the rollout's thread."""
+        """Handle one event, in the rollout's thread."""
         kind = event.kind
         if kind == "stepped":
             self._job.step_ends()
@@ -169,7 +169,7 @@ class EventSender:
             self._job.step_begins()
 
     def rest(self) -> tuple[Frame, list[bytes]]:
-        """What was not sent yet: a frame, and its blob in pieces."""
+        """Return the unsent events: a frame, and its blob in pieces."""
         text = b",".join(self._lines)
         pictures = list(self._pictures.items())
         self._lines, self._pictures, self._bytes = [], {}, 0
@@ -177,12 +177,12 @@ class EventSender:
         return frame, [text, *(png for _, png in pictures)]
 
     def _due(self) -> bool:
-        """Before a step: whether what happened until now should leave this process first."""
-        return self._job.exclusive or self._bytes > TELL_BYTES or time.monotonic() - self._sent_at > TELL_SECONDS
+        """Return whether the events so far should be sent before the next step."""
+        return self._job.exclusive or self._bytes > SEND_BYTES or time.monotonic() - self._sent_at > SEND_SECONDS
 
     def _send(self) -> None:
         frame, pieces = self.rest()
-        self._job.tell(frame, b"".join(pieces))
+        self._job.report(frame, b"".join(pieces))
         self._sent_at = time.monotonic()
 
     def _see(self, event: Event) -> None:
@@ -197,7 +197,7 @@ class EventSender:
 
 
 def refusal(error: RequestError) -> Frame:
-    """A RequestError as JSON."""
+    """Return a RequestError as JSON."""
     return {
         "message": error.message,
         "hint": error.hint,

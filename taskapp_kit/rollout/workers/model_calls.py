@@ -1,4 +1,4 @@
-"""Calls of models from a worker process: the parent process makes them, for it alone holds addresses and keys."""
+"""Model calls of a worker process: the parent process makes them, because only it holds addresses and keys."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from taskapp_kit.rollout.models.access import Ask, stopped_failure
 from taskapp_kit.rollout.workers.protocol import Frame, Stopped, WorkerJob
 
 
-class JobPort:
-    """A `ModelPort` in a worker process: the front asks."""
+class ParentModelPort:
+    """A `ModelPort` in a worker process, which forwards calls to the parent."""
 
     def __init__(self, job: WorkerJob) -> None:
         self._job = job
 
     def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
-        """Waits for one answer. Raises ModelFailed, Unavailable."""
+        """Wait for one reply. Raises ModelFailed, Unavailable."""
         try:
             frame = self._job.ask({"chat": body, "role": role})
         except Stopped as stopped:
@@ -30,8 +30,8 @@ class JobPort:
         raise ModelFailed(Failure(**frame["failed"]), overflow=frame["overflow"])
 
 
-async def asked_from_a_worker(ask: Ask, frame: Frame) -> Frame:
-    """The front's answer to `JobPort`."""
+async def answer_worker(ask: Ask, frame: Frame) -> Frame:
+    """Call the model for a `ParentModelPort` and return the frame with its reply. Runs in the parent."""
     try:
         came = await ask(frame["role"], frame["chat"])
     except Unavailable as error:

@@ -1,8 +1,8 @@
-"""A pool of child processes that run jobs for one event loop. What a job is, is the business of the child's program.
+"""A pool of child processes that run jobs for one event loop. The child's program defines what a job is.
 
-Shared children run many jobs at once, the least busy first. An exclusive job has a child to itself, so that a hang or
-a crash there costs one job: a hung one is killed, a dead one replaced. One deadline holds for a job's whole life, its
-time in line included.
+Shared children run many jobs at once; the least busy one gets the next. An exclusive job has a child to itself, so that a
+hang or a crash there costs one job: a hung child is killed, a dead one replaced. A job's deadline includes its time in the
+queue.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import TypedDict
 
 from taskapp_kit.rollout.workers.child import ChildProcess
 from taskapp_kit.rollout.workers.job import (
+    FrameHandler,
     JobHung,
     JobLost,
     JobRaised,
     NeverBegan,
     Running,
     StartFailed,
-    Tell,
     WorkerDied,
 )
 from taskapp_kit.rollout.workers.protocol import Frame
 
-__all__ = ["JobHung", "JobLost", "JobRaised", "NeverBegan", "ProcessPool", "StartFailed", "Tell", "WorkerDied"]
+__all__ = ["FrameHandler", "JobHung", "JobLost", "JobRaised", "NeverBegan", "ProcessPool", "StartFailed", "WorkerDied"]
 
 log = logging.getLogger("taskapp_kit.run")
 
 START_TRIES = 3
-"""So many failed starts in a row, and jobs are refused with the start's sentence instead of being kept in line."""
+"""After this many failed starts in a row, jobs are refused with the start's error instead of being queued."""
 _BACKOFF_SECONDS = (0.0, 0.1, 0.5)
 
 
 class ChildCounters(TypedDict):
-    """One child. `jobs` counts those it was given since it started; `retiring`: it takes no more."""
+    """One child. `jobs` counts those it received since it started; `retiring`: it gets no more."""
 
     pid: int
     exclusive: bool
@@ -47,8 +47,8 @@ class ChildCounters(TypedDict):
 
 
 class Counters(TypedDict):
-    """The pool since it was made: `replaced` children died or were retired, `killed` of them by us, `hung` jobs were
-    given up or killed; `waiting` jobs stand in line now."""
+    """The pool since its creation: `replaced` children died or were retired, `killed` of them by the parent, `hung` jobs were
+    given up or killed; `waiting` jobs are queued now."""
 
     alive: int
     replaced: int
@@ -61,7 +61,7 @@ class Counters(TypedDict):
 
 
 class _Group:
-    """The shared children, or the exclusive ones. `limit`: so many there may be, the exclusive spare not counted."""
+    """The shared children, or the exclusive ones. `limit`: their maximum number, without the exclusive spare."""
 
     def __init__(self, exclusive: bool, limit: int) -> None:
         self.exclusive = exclusive
@@ -72,7 +72,7 @@ class _Group:
         self.line: deque[Running] = deque()
 
     def free(self) -> ChildProcess | None:
-        """The least busy child with a free place. An exclusive one only while fewer than `limit` are busy."""
+        """Return the least busy child that is free. An exclusive one only while fewer than `limit` are busy."""
         best: ChildProcess | None = None
         fewest, busy = 1 << 30, 0
         for child in self.children:
@@ -83,9 +83,9 @@ class _Group:
         return None if self.exclusive and busy >= self.limit else best
 
     def missing(self) -> int:
-        """How many children should be started now."""
+        """Return how many children should be started now."""
         there = len(self.children) + self.starting
-        if not self.exclusive:  # those that retire with others' jobs still in them may double the number, no more
+        if not self.exclusive:  # children that retire with running jobs may at most double the number
             return min(self.limit - there, 2 * self.limit - there - len(self.retiring))
         if self.limit == 0:
             return 0
@@ -94,14 +94,14 @@ class _Group:
 
 
 class ProcessPool:
-    """The pool. Make it and use it on one event loop, in the thread that lives as long as the children should.
+    """The pool. Create and use it on one event loop, in a thread that lives as long as the children should.
 
-    argv: the command (of `child_python.python_command`); the number of a socket for
-    `frames.serve_jobs` is added as the last argument. environment: the children's whole environment. shared: how many
-    children run many jobs each. exclusive: how many jobs at once may have a child to themselves. start_seconds: how
-    long a child may take until it is ready. retry_seconds: after START_TRIES failures in a row one more start is tried
-    so much later, then again; the last holds from then on. stop_grace_seconds: how long a job may take to end once it
-    was asked to. spare_seconds: after so much idleness an exclusive child beyond the one spare is let go.
+    argv: the command (of `child_python.python_command`); the number of a socket for `serve_jobs` is added as the last
+    argument. environment: the children's whole environment. shared: how many children run many jobs each. exclusive: how
+    many jobs at once may have a child to themselves. start_seconds: how long a child may take until it is ready.
+    retry_seconds: delays before another start, after START_TRIES failures in a row; the last one repeats.
+    stop_grace_seconds: how long a job may take to end once it was asked to. spare_seconds: after how much idle time an
+    exclusive child beyond the one spare is ended.
     """
 
     def __init__(
@@ -135,8 +135,8 @@ class ProcessPool:
         self._idle = asyncio.Event()
 
     async def start(self) -> None:
-        """Starts the shared children and waits until each is ready; the exclusive spare follows behind the scenes
-        (without shared ones it is waited for). Raises StartFailed with what the child said; nothing is left running."""
+        """Start the shared children and wait until each is ready; the exclusive spare follows in the background
+        (without shared ones it is awaited). Raises StartFailed with the child's message; then nothing is left running."""
         first = self._shared if self._shared.limit else self._exclusive
         count = first.limit if first is self._shared else min(1, first.limit)
         outcomes = await asyncio.gather(*(self._child(first) for _ in range(count)), return_exceptions=True)
@@ -154,16 +154,16 @@ class ProcessPool:
         exclusive: bool,
         seconds: float,
         step_seconds: float | None = None,
-        tell: Tell,
+        on_frame: FrameHandler,
     ) -> tuple[Frame, bytes]:
-        """Runs one job in a child: what its handler gave back, and the blob.
+        """Run one job in a child; return the last frame and blob of its handler.
 
-        tell: given the job's frames in order, on the event loop. For one that the child asked with it gives the reply
-        (nothing: an empty one). It may give an awaitable; later frames of the job then wait, and a child that tells
-        faster is held. It is never called once `run` has ended; what it raises ends the job and comes out here.
-        seconds: from this call; then the child is asked to stop, and what the job makes of that within the grace is its
-        result. step_seconds: how long the child may stay between `step_begins` and `step_ends`.
-        When the caller is cancelled, the child is asked to stop, and nobody waits for it.
+        on_frame: handles the job's frames in order, on the event loop. For a frame of `WorkerJob.ask` it returns the
+        reply (None: an empty one). It may return an awaitable; later frames of the job then wait, and a child that sends
+        faster is held back. It is never called once `run` has ended; an exception that it raises ends the job and is
+        raised here. seconds: from this call; then the child is asked to stop, and if the job ends within the grace
+        period, that is its result. step_seconds: how long the child may stay between `step_begins` and `step_ends`.
+        When the caller is cancelled, the child is asked to stop, without waiting for it.
 
         Raises WorkerDied, JobHung (a shared child), JobRaised, NeverBegan, StartFailed: all JobLost; BadFrame,
         TypeError or ValueError when no frame can hold the job.
@@ -175,7 +175,12 @@ class ProcessPool:
             raise NeverBegan(f"there are no {'exclusive' if exclusive else 'shared'} worker processes")
         loop = asyncio.get_running_loop()
         running = Running(
-            job, blob, seconds=seconds, step_seconds=step_seconds, grace_seconds=self.stop_grace_seconds, tell=tell
+            job,
+            blob,
+            seconds=seconds,
+            step_seconds=step_seconds,
+            grace_seconds=self.stop_grace_seconds,
+            on_frame=on_frame,
         )
         child = group.free() if not group.line else None
         if child is not None:
@@ -199,7 +204,7 @@ class ProcessPool:
             raise
 
     async def close(self, grace_seconds: float) -> None:
-        """Refuses new jobs and those in line, lets running ones end within the grace, then stops, then kills."""
+        """Refuse new and queued jobs, let running ones end within the grace period, then stop, then kill."""
         self._closing = True
         for timer in (self._retry, self._trim):
             if timer is not None:
@@ -207,13 +212,13 @@ class ProcessPool:
         for task in list(self._tasks):
             task.cancel()
         for group in (self._shared, self._exclusive):
-            self._refuse_line(group, NeverBegan("the worker processes are closing"))
+            self._refuse_queue(group, NeverBegan("the worker processes are closing"))
         await self._quiet(grace_seconds)
-        for child in self._everyone():
+        for child in self._all_children():
             for running in list(child.jobs.values()):
                 running.stop("cancelled")
         await self._quiet(self.stop_grace_seconds)
-        children = self._everyone()
+        children = self._all_children()
         for child in children:
             if child.jobs or child.hung:
                 child.kill("closing", "the worker processes are closing")
@@ -231,8 +236,8 @@ class ProcessPool:
             await asyncio.wait(ends)
 
     def counters(self) -> Counters:
-        """For `/health` and `/metrics`."""
-        children = self._everyone()
+        """Return the counters for `/health` and `/metrics`."""
+        children = self._all_children()
         return {
             "alive": len(children),
             "replaced": self._replaced,
@@ -254,7 +259,7 @@ class ProcessPool:
             ],
         }
 
-    # -- jobs and places -------------------------------------------------------------------------------------------
+    # -- jobs ------------------------------------------------------------------------------------------------------
 
     def _deadline(self, running: Running, group: _Group) -> None:
         if running.begun:
@@ -264,20 +269,20 @@ class ProcessPool:
         if running in group.line:
             group.line.remove(running)
 
-    def _place_free(self, child: ChildProcess) -> None:
-        """A job ended in this child, or was given up there."""
+    def _job_ended(self, child: ChildProcess) -> None:
+        """Handle the end of a job in this child, or that it was given up there."""
         group = self._exclusive if child.exclusive else self._shared
         if child.retiring:
             self._leave(group, child)
         elif group.line:
             self._serve(group)
         elif child.exclusive and len(group.children) > 1 and self._trim is None:
-            self._trim = asyncio.get_running_loop().call_later(self.spare_seconds, self._let_spares_go, group)
-        if self._closing and not any(child.jobs for child in self._everyone()):
+            self._trim = asyncio.get_running_loop().call_later(self.spare_seconds, self._end_spares, group)
+        if self._closing and not any(child.jobs for child in self._all_children()):
             self._idle.set()
 
-    def _let_spares_go(self, group: _Group) -> None:
-        """Ends exclusive children that nobody needed for a while, but one; looks again while there are others."""
+    def _end_spares(self, group: _Group) -> None:
+        """End exclusive children that were idle for a while, except one; check again while there are others."""
         self._trim = None
         loop = asyncio.get_running_loop()
         idle = [child for child in group.children if not child.jobs]
@@ -287,27 +292,27 @@ class ProcessPool:
                 self._ending.add(child)
                 child.retire()
         if len(group.children) > 1 and not self._closing:
-            self._trim = loop.call_later(self.spare_seconds, self._let_spares_go, group)
+            self._trim = loop.call_later(self.spare_seconds, self._end_spares, group)
 
     def _serve(self, group: _Group) -> None:
-        """Begins what stands in line, in order, while there are places."""
+        """Start queued jobs, in order, while children are free."""
         while group.line and (child := group.free()) is not None:
             running = group.line.popleft()
-            if running.future.done():  # cancelled in this very turn of the loop
+            if running.future.done():  # cancelled in this loop iteration
                 continue
             try:
                 child.begin(running)
             except (TypeError, ValueError) as error:
                 running.end(error)
 
-    def _refuse_line(self, group: _Group, error: JobLost) -> None:
+    def _refuse_queue(self, group: _Group, error: JobLost) -> None:
         line, group.line = group.line, deque()
         for running in line:
             running.end(type(error)(error.reason))
 
     async def _quiet(self, seconds: float) -> None:
-        """Waits until no job runs, at most so long."""
-        if seconds > 0 and any(child.jobs for child in self._everyone()):
+        """Wait until no job runs, at most this long."""
+        if seconds > 0 and any(child.jobs for child in self._all_children()):
             self._idle.clear()
             try:
                 async with asyncio.timeout(seconds):
@@ -317,11 +322,11 @@ class ProcessPool:
 
     # -- children --------------------------------------------------------------------------------------------------
 
-    def _everyone(self) -> list[ChildProcess]:
+    def _all_children(self) -> list[ChildProcess]:
         return [child for group in (self._shared, self._exclusive) for child in (*group.children, *group.retiring)]
 
     def _fill(self, group: _Group) -> None:
-        """Starts what is missing, behind the scenes."""
+        """Start missing children in the background."""
         if self._closing or (self._refusing is not None and self._retry is not None):
             return
         missing = group.missing()
@@ -332,7 +337,7 @@ class ProcessPool:
             task.add_done_callback(self._tasks.discard)
 
     async def _grow(self, group: _Group) -> None:
-        """Starts one child; after a failure the next begins a little later, after START_TRIES of them much later."""
+        """Start one child; after a failure the next start is delayed, after START_TRIES of them by much more."""
         try:
             if self._refusing is None:
                 await asyncio.sleep(_BACKOFF_SECONDS[min(self._failures, len(_BACKOFF_SECONDS) - 1)])
@@ -353,7 +358,7 @@ class ProcessPool:
             self._retry = asyncio.get_running_loop().call_later(wait, self._try_again)
         for group in (self._shared, self._exclusive):
             if not group.children:
-                self._refuse_line(group, error)
+                self._refuse_queue(group, error)
 
     def _try_again(self) -> None:
         self._retry = None
@@ -361,9 +366,9 @@ class ProcessPool:
             self._fill(group)
 
     async def _child(self, group: _Group) -> None:
-        """One more child, ready, in its group. Raises StartFailed, which it counts."""
-        child = ChildProcess(exclusive=group.exclusive, free=self._place_free, gone=self._gone)
-        self._ending.add(child)  # until it is ready it is nobody's, but somebody must wait for its end
+        """Start one more child and add it to its group. Raises StartFailed, which it counts."""
+        child = ChildProcess(exclusive=group.exclusive, free=self._job_ended, gone=self._gone)
+        self._ending.add(child)  # until it is ready it is in no group, but `close` must wait for its end
         try:
             await child.start(self.argv, self.environment, self.start_seconds)
         except StartFailed:
@@ -379,7 +384,7 @@ class ProcessPool:
             child.retire()
 
     def _leave(self, group: _Group, child: ChildProcess) -> None:
-        """A child with hung jobs takes no more; it goes once its other jobs are done."""
+        """Retire a child with hung jobs; it ends once its other jobs are done."""
         if child in group.children:
             self._hung += 1
             group.children.remove(child)
@@ -389,16 +394,16 @@ class ProcessPool:
             child.kill("deadline", "its other jobs are done and a thread of it hangs")
 
     def _gone(self, child: ChildProcess) -> None:
-        """It died, was killed, or has ended."""
+        """Handle the end of a child: it died, was killed, or has exited."""
         group = self._exclusive if child.exclusive else self._shared
         known = child in group.children or child in group.retiring
-        for place in (group.children, group.retiring):
-            if child in place:
-                place.remove(child)
+        for children in (group.children, group.retiring):
+            if child in children:
+                children.remove(child)
         self._ending.add(child)
         asyncio.ensure_future(child.reaped()).add_done_callback(lambda _: self._ending.discard(child))
         if not known or self._closing:
-            if not any(child.jobs for child in self._everyone()):
+            if not any(child.jobs for child in self._all_children()):
                 self._idle.set()
             return
         self._replaced += 1

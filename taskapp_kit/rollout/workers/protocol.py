@@ -1,19 +1,19 @@
-"""Frames over a Unix socket, and the child's side of them: `serve_jobs` runs jobs that the front sends.
+"""Frames over a Unix socket, and the child's side of them: `serve_jobs` runs the jobs that the parent sends.
 
-A frame is `[u32 json_bytes][u32 blob_bytes][JSON object][blob]`, big-endian. No pickle: a frame can say things, it
-cannot make the reader run anything. The front's side is `child.py`. What is said, front to child:
+A frame is `[u32 json_bytes][u32 blob_bytes][JSON object][blob]`, big-endian. There is no pickle: a frame cannot make its
+reader run code. `child.py` is the parent's side. From parent to child:
 
     {"job": n, "run": frame, "cell": c, "exclusive": bool}      begin; the blob is the job's
     {"job": n, "stop": "timeout" | "cancelled"}                 end soon
     {"job": n, "reply": frame}                                  to the job's `ask`
-    {"job": n, "hold": bool}                                    tell no more until released: the listener is slow
+    {"job": n, "hold": bool}                                    pause `report` until released: the parent's handler is slow
 
-and child to front: `{"ready": threads}` or `{"failed": sentence}` once, then `{"job": n, KIND: frame}` with KIND one of
-`tell`, `ask`, and, once and last, `done` or `raised`. End of file means that the other side is gone.
+From child to parent: `{"ready": threads}` or `{"failed": sentence}` once, then `{"job": n, KIND: frame}` with KIND one of
+`report`, `ask`, and, once and last, `done` or `raised`. End of file means that the other side is gone.
 
-Where a job stands in a step is told without a frame: memory shared with the front has a cell for each thread, which
-holds when the step under way began (monotonic nanoseconds, 0 between steps). Telling costs a tenth of a microsecond,
-and the front sees a step that holds the interpreter's lock for ever, from which no frame could come.
+Steps are reported without frames: memory shared with the parent has a cell for each thread, which holds the time at which
+its current step began (monotonic nanoseconds, 0 between steps). This costs a tenth of a microsecond, and the parent also
+detects a step that never releases the interpreter's lock, which could send no frame.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ StopReason = Literal["timeout", "cancelled"]
 Frame = dict[str, Any]
 
 FRAME_BYTES = 256 * 1024 * 1024
-"""The largest frame, JSON and blob together. A larger one is refused where it is made; a child that sends it dies."""
-MOST_THREADS = 512
-"""Cells in the memory shared with the front: so many jobs run in one child at once."""
+"""The largest frame, JSON and blob together. A larger one is refused by its sender; a child that sends it is killed."""
+MAX_THREADS = 512
+"""Cells in the memory shared with the parent: the maximum number of jobs in one child."""
 CELL_BYTES = 8
 READ_BYTES = 64 * 1024
 
 _HEADER = struct.Struct(">II")
 _LENIENT = 0x8000_0000
-"""Set in json_bytes: written and read by the standard library, which has integers of any size and lone surrogates."""
+"""Set in json_bytes: encoded by the standard library, which allows integers of any size and lone surrogates."""
 _BATCH_BYTES = 32 * 1024
 _BATCH_SECONDS = 0.005
 _LAST_SECONDS = 1.0
-"""How long jobs may take to end once the front is gone."""
+"""How long jobs may take to end once the parent is gone."""
 
 
 class BadFrame(ValueError):
-    """Bytes that are no frame, or a frame beyond FRAME_BYTES."""
+    """Bytes that are not a frame, or a frame beyond FRAME_BYTES."""
 
 
 def encode(message: Frame, blob: bytes = b"") -> list[bytes]:
-    """A frame as pieces to be sent one after the other.
+    """Return a frame as pieces to be sent one after the other.
 
     Non-finite numbers become null and tuples lists: check before, if it matters. Raises BadFrame when the frame is too
-    large, TypeError or ValueError for what JSON cannot say.
+    large, TypeError or ValueError for values that JSON cannot represent.
     """
     flag = 0
     try:
@@ -80,7 +80,7 @@ def encode(message: Frame, blob: bytes = b"") -> list[bytes]:
 
 
 class PipeReader:
-    """Bytes in, frames out. Holds at most one unfinished frame."""
+    """Parses bytes into frames. Holds at most one unfinished frame."""
 
     def __init__(self) -> None:
         self._held = bytearray()
@@ -92,7 +92,7 @@ class PipeReader:
         return min(max(self._needed - len(self._held), READ_BYTES), 1024 * 1024)
 
     def feed(self, chunk: bytes) -> list[tuple[Frame, bytes, int]]:
-        """The frames that `chunk` completes, in order: message, blob, bytes of both. Raises BadFrame."""
+        """Return the frames that `chunk` completes, in order: message, blob, bytes of both. Raises BadFrame."""
         if not self._held:
             frames, used = self._parse(chunk, len(chunk))
             if used < len(chunk):
@@ -141,7 +141,7 @@ class PipeReader:
 
 
 class Stopped(Exception):
-    """Raised by `WorkerJob.ask` when the front wants the job to end. `reason` is "timeout" or "cancelled"."""
+    """Raised by `WorkerJob.ask` when the parent wants the job to end. `reason` is "timeout" or "cancelled"."""
 
     def __init__(self, reason: StopReason) -> None:
         super().__init__(reason)
@@ -149,9 +149,9 @@ class Stopped(Exception):
 
 
 class WorkerJob:
-    """A job in the child, as its handler sees it. Its handler runs in one thread; any thread may tell.
+    """A job in the child, as its handler sees it. The handler runs in one thread; any thread may call `report`.
 
-    frame, blob: what `Processes.run` was given. exclusive: nobody else's job runs in this process meanwhile.
+    frame, blob: the arguments of `ProcessPool.run`. exclusive: no other job runs in this process meanwhile.
     """
 
     __slots__ = ("_cell", "_cells", "_gate", "_id", "_out", "_replies", "_stop", "blob", "exclusive", "frame")
@@ -170,29 +170,29 @@ class WorkerJob:
 
     @property
     def stopped(self) -> StopReason | None:
-        """Why the job should end now; None while it may go on."""
+        """Why the job should end now; None while it may continue."""
         return self._stop
 
-    def tell(self, frame: Frame, blob: bytes = b"") -> None:
-        """Sends a frame to the front's `tell`. Blocks while the front is slow.
+    def report(self, frame: Frame, blob: bytes = b"") -> None:
+        """Send a frame to the parent's `on_frame`. Blocks while the parent is slow.
 
-        Frames of an exclusive job leave at once, so that none is lost when the next step crashes; others may wait
-        5 ms for company. Raises BadFrame, TypeError or ValueError for what no frame can hold.
+        Frames of an exclusive job are sent at once, so that none is lost when the next step crashes; others may wait 5 ms
+        to be sent together. Raises BadFrame, TypeError or ValueError for what no frame can hold.
         """
         gate = self._gate
         if gate is not None:
             gate.wait()
-        self._out.put(encode({"job": self._id, "tell": frame}, blob), urgent=self.exclusive)
+        self._out.put(encode({"job": self._id, "report": frame}, blob), urgent=self.exclusive)
 
     def ask(self, frame: Frame, blob: bytes = b"") -> Frame:
-        """Sends a frame to the front's `tell` and waits for what it gives back. One thread at a time.
+        """Send a frame to the parent's `on_frame` and wait for the reply. One thread at a time.
 
-        Raises Stopped when the job should end instead, and as `tell` does.
+        Raises Stopped when the job should end instead, and the errors of `report`.
         """
         replies = self._replies
         if replies is None:
             replies = self._replies = queue.SimpleQueue()
-        if self._stop is None:  # looked at after the queue is there: a stop from now on finds it
+        if self._stop is None:  # checked once the queue exists: a later stop finds it
             self._out.put(encode({"job": self._id, "ask": frame}, blob), urgent=True)
             reply = replies.get()
             if reply is not None:
@@ -201,15 +201,15 @@ class WorkerJob:
         raise Stopped(self._stop)
 
     def step_begins(self) -> None:
-        """From here the front counts `step_seconds`: call it right before code that may hang."""
+        """Start the parent's clock for `step_seconds`: call it right before code that may hang."""
         self._cells[self._cell] = time.monotonic_ns()
 
     def step_ends(self) -> None:
-        """The code came back."""
+        """Stop that clock."""
         self._cells[self._cell] = 0
 
     def _take(self, message: Frame) -> None:
-        """In the reader's thread: something the front says to a running job."""
+        """Handle a frame to a running job. In the reader's thread."""
         if "reply" in message:
             if self._replies is not None:
                 self._replies.put(message["reply"])
@@ -230,7 +230,7 @@ Handler = Callable[[WorkerJob], tuple[Frame, bytes]]
 
 
 class _FrameWriter:
-    """The child's writing end: frames of all threads, whole and in order; small ones in company."""
+    """The child's sending side: frames of all threads, whole and in order; small ones are sent together."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -263,8 +263,8 @@ class _FrameWriter:
             for piece in (b"".join(pieces),) if small else pieces:
                 self._sock.sendall(piece)
         except OSError as error:
-            # The front is gone: the reader sees it too, and ends the process. Otherwise somebody here has closed files
-            # that are not his: nothing can be told any more, and the front must learn at least that.
+            # The parent is gone: the reader notices it too, and ends the process. Otherwise code in this process has
+            # closed a file that it does not own: nothing can be sent any more, and the parent must at least notice that.
             if error.errno not in (errno.EPIPE, errno.ECONNRESET):
                 os._exit(1)
 
@@ -279,23 +279,23 @@ class _FrameWriter:
 
 
 def serve_jobs(fd: int, handler: Handler, ready: Callable[[], None], threads: int = 64) -> None:
-    """Runs the front's jobs until the front closes the socket `fd`; then returns, so that the program can end.
+    """Run the parent's jobs until it closes the socket `fd`; then return, so that the program can end.
 
-    ready: loads what every job needs (the app); when it raises, its sentence goes to the front and SystemExit ends the
-    process. Import what is heavy in there: before this call the process can outlive a front that is killed. handler:
-    one job, in a thread of its own that is used again; gives the last frame and its blob; what it raises goes to the
-    front as `raised`. threads: jobs at once. Call it in the main thread.
+    ready: loads what every job needs (the app); when it raises, its message is sent to the parent and SystemExit ends the
+    process. Heavy imports belong there: before this call the process can outlive a parent that is killed. handler: runs
+    one job, in a reused thread; returns the last frame and its blob; what it raises is sent to the parent as `raised`.
+    threads: jobs at once. Call it in the main thread.
     """
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)
-    _die_with_the_front(sock)
-    # Ctrl-C and a service manager's SIGTERM reach every process; it is the front who decides what still gets done.
+    _die_with_parent(sock)
+    # Ctrl-C and a service manager's SIGTERM reach every process; the parent decides which work is still finished.
     # A function, not SIG_IGN: programs that an environment starts would inherit that.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     faulthandler.enable()
     _, (shared,), _, _ = socket.recv_fds(sock, 1, 1)
-    cells = memoryview(mmap.mmap(shared, MOST_THREADS * CELL_BYTES)).cast("q")
+    cells = memoryview(mmap.mmap(shared, MAX_THREADS * CELL_BYTES)).cast("q")
     os.close(shared)
     out = _FrameWriter(sock)
     try:
@@ -304,12 +304,12 @@ def serve_jobs(fd: int, handler: Handler, ready: Callable[[], None], threads: in
         traceback.print_exc()
         out.put(encode({"failed": _sentence(error)}), urgent=True)
         raise SystemExit(1) from None
-    out.put(encode({"ready": min(threads, MOST_THREADS)}), urgent=True)
+    out.put(encode({"ready": min(threads, MAX_THREADS)}), urgent=True)
     _Dispatcher(sock, out, handler, cells).serve()
 
 
 class _Dispatcher:
-    """Takes what the front sends and hands it to threads."""
+    """Receives the parent's frames and passes them to threads."""
 
     def __init__(self, sock: socket.socket, out: _FrameWriter, handler: Handler, cells: memoryview) -> None:
         self._sock = sock
@@ -351,31 +351,31 @@ class _Dispatcher:
                 pieces = encode({"job": number, "done": frame}, blob)
             except BaseException as error:
                 pieces = encode({"job": number, "raised": _raised(error)})
-            del job  # an idle thread keeps no rollout alive
+            del job  # an idle thread must not hold a rollout in memory
             self._cells[cell] = 0
-            del self._jobs[number]  # before the front hears of it: its next job finds this thread free
+            del self._jobs[number]  # before the parent is notified: its next job finds this thread free
             self._out.put(pieces, urgent=True)
 
     def _leave(self) -> None:
-        """The front is gone or wants no more: jobs may close what they opened, for a moment."""
+        """Stop the jobs after the parent has gone or has finished; they have a moment to close what they opened."""
         for job in list(self._jobs.values()):
             job._take({"stop": "cancelled"})
         until = time.monotonic() + _LAST_SECONDS
         while self._jobs and time.monotonic() < until:
             time.sleep(0.01)
-        if self._jobs:  # a stuck thread would keep the interpreter from ending
+        if self._jobs:  # a stuck thread would prevent the interpreter from exiting
             sys.stderr.flush()
             os._exit(1)
 
 
-def _die_with_the_front(sock: socket.socket) -> None:
-    """On Linux the kernel kills this process when the front dies, even while C code holds the interpreter's lock."""
+def _die_with_parent(sock: socket.socket) -> None:
+    """On Linux, have the kernel kill this process when the parent dies, even while C code holds the interpreter's lock."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     poll = select.poll()
     poll.register(sock, 0)
-    if poll.poll(0):  # it had died before
+    if poll.poll(0):  # the parent has died before
         os._exit(1)
 
 
@@ -388,7 +388,7 @@ def _raised(error: BaseException) -> Frame:
 
 
 def _sentence(error: BaseException) -> str:
-    """What the exception says; its type when it says nothing. Author's exceptions may fail even at that."""
+    """Return the exception's message, else its type. Author's exceptions may fail even in `__str__`."""
     try:
         text = str(error)
     except Exception:

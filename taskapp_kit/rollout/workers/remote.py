@@ -1,6 +1,6 @@
-"""Rollouts that are played in worker processes: sends each one there, keeps what is told of it, says how it was lost.
+"""Rollouts in worker processes: sends each one there, collects its events, and describes how it was lost.
 
-The workers' program is `main.py`, the pool of processes `rollout/workers/pool.py`.
+`main.py` is the workers' program, `pool.py` the pool of processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from taskapp_kit.rollout.episode.plan import EpisodePlan
 from taskapp_kit.rollout.event_buffer import EventBuffer
 from taskapp_kit.rollout.in_flight import InFlightRollout, Listener
 from taskapp_kit.rollout.models.access import Ask
-from taskapp_kit.rollout.workers.model_calls import asked_from_a_worker
+from taskapp_kit.rollout.workers.model_calls import answer_worker
 from taskapp_kit.rollout.workers.pool import (
     JobHung,
     JobLost,
@@ -44,11 +44,11 @@ from taskapp_kit.system.child_python import python_command
 log = logging.getLogger("taskapp_kit.service")
 
 ISOLATED_AT_ONCE = 4
-"""At least so many rollouts with isolation="process" run at once, each in a process of its own; further ones wait."""
+"""How many rollouts with isolation="process" can always run at once, each in its own process; others wait."""
 
 
 class RolloutLost(Exception):
-    """A rollout that no worker brought to an end; `failure` says how."""
+    """A rollout that did not end in its worker; `failure` describes it."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -56,7 +56,7 @@ class RolloutLost(Exception):
 
 
 class WorkerReport:
-    """What a worker told of one rollout so far. listener: hears it on the event loop, as events or as they came.
+    """The events that a worker has sent of one rollout. listener: gets them on the event loop, decoded or as sent.
 
     The events that a listener gets carry no private end state.
     """
@@ -67,7 +67,7 @@ class WorkerReport:
         self._pieces: list[bytes] = []
 
     def take(self, frame: Frame, blob: bytes) -> int:
-        """The events and pictures of a frame; how many bytes of its blob they were."""
+        """Add the events and images of a frame; return how many bytes of its blob they were."""
         used: int = frame["text"]
         piece = blob[:used]
         pictures = {}
@@ -80,53 +80,53 @@ class WorkerReport:
             if isinstance(self._listener, EventBuffer):
                 self._listener.take(piece, pictures)
             elif self._listener is not None:
-                for told in orjson.loads(b"[%s]" % piece):
-                    self._listener(from_json(told, self.pictures))
+                for item in orjson.loads(b"[%s]" % piece):
+                    self._listener(from_json(item, self.pictures))
         return used
 
     def rest(self, events: Sequence[Event]) -> None:
-        """The whole story of a rollout that no worker brought to an end: the listener hears what it has not heard."""
+        """Send the listener those of all events that it has not received, of a rollout that did not end in its worker."""
         if self._listener is not None:
             for event in events[len(self.encoded()) :]:
                 self._listener(event)
 
     def encoded(self) -> EncodedEvents:
-        """The events so far, as bytes."""
+        """Return the events so far, encoded."""
         return joined(self._pieces)
 
     def events(self) -> list[Event]:
-        """The events so far."""
-        return [from_json(told, self.pictures) for told in self.encoded()]
+        """Return the events so far."""
+        return [from_json(item, self.pictures) for item in self.encoded()]
 
 
 class WorkerPool:
     """The workers of one app. Use it on one event loop, in a thread that lives as long as the service.
 
-    workers: processes that many rollouts share. Environments with isolation="process" get one for each rollout besides.
+    workers: processes shared by many rollouts. With isolation="process" each rollout has a process of its own besides.
     """
 
     def __init__(self, app: TaskApp, spec: AppSpec, *, workers: int) -> None:
         self.app = app
         self.workers = workers
         isolated = any(environment.isolation == "process" for environment in spec.environments.values())
-        self.places = max(ISOLATED_AT_ONCE, workers, 2 * (os.cpu_count() or 1)) if isolated else 0
+        self.max_isolated = max(ISOLATED_AT_ONCE, workers, 2 * (os.cpu_count() or 1)) if isolated else 0
         self._pool: ProcessPool | None = None
         self._starting: asyncio.Task[ProcessPool] | None = None
         self._closed = False
 
     def plays(self, environment: EnvironmentSpec) -> bool:
-        """Whether rollouts of this environment are played here."""
+        """Return whether rollouts of this environment run here."""
         return bool(self.workers) or environment.isolation == "process"
 
     async def start(self) -> ProcessPool:
-        """The pool, its shared processes ready. Raises Unavailable with the sentence of the process that could not start.
+        """Return the pool, its shared processes ready. Raises Unavailable with the message of a process that failed.
 
-        A caller that is cancelled meanwhile does not end the start: others may wait for it.
+        Cancelling a caller does not end the start: others may wait for it.
         """
         if self._pool is None:
             if self._starting is None or self._starting.done():
                 self._starting = asyncio.create_task(self._started())
-                self._starting.add_done_callback(_looked_at)
+                self._starting.add_done_callback(_retrieve_exception)
             self._pool = await asyncio.shield(self._starting)
         return self._pool
 
@@ -142,7 +142,7 @@ class WorkerPool:
             python_command("taskapp_kit.rollout.workers.main", reference, folders),
             environment=child_environment(),
             shared=self.workers,
-            exclusive=self.places,
+            exclusive=self.max_isolated,
         )
         try:
             await pool.start()
@@ -160,9 +160,9 @@ class WorkerPool:
         written: bool,
         live: bool,
     ) -> RolloutResult:
-        """One rollout in a worker; the result's `body` has the answer but for its timing when `written` asks for it.
+        """Run one rollout in a worker; if `written`, the result's `body` has the response without its timing.
 
-        report: is filled meanwhile, also when this raises. ask: reaches models. Time in line counts against the
+        report: is filled meanwhile, even when this raises. ask: calls models. Time in the queue counts towards the
         rollout's deadline. live: each event is sent at once. Raises RequestError (the constructor refuses env.config),
         RolloutLost, Saturated, Unavailable.
         """
@@ -182,9 +182,9 @@ class WorkerPool:
             "max_calls": plan.max_calls,
         }
 
-        def tell(frame: Frame, blob: bytes) -> Awaitable[Frame | None] | None:
+        def on_frame(frame: Frame, blob: bytes) -> Awaitable[Frame | None] | None:
             if "chat" in frame:
-                return asked_from_a_worker(ask, frame)
+                return answer_worker(ask, frame)
             report.take(frame, blob)
             return None
 
@@ -194,7 +194,7 @@ class WorkerPool:
                 exclusive=spec.isolation == "process",
                 seconds=seconds - (time.monotonic() - began),
                 step_seconds=spec.step_timeout_seconds,
-                tell=tell,
+                on_frame=on_frame,
             )
         except NeverBegan as error:
             if self._closed:
@@ -214,7 +214,7 @@ class WorkerPool:
         )
 
     def health(self) -> dict[str, int]:
-        """Worker processes alive, and since the start: replaced, killed by us, and hung rollouts."""
+        """Return the number of live worker processes, and since the start those replaced and killed, and hung rollouts."""
         if self._pool is None:
             return {"alive": 0, "replaced": 0, "killed": 0, "hung": 0, "waiting": 0}
         counted = self._pool.counters()
@@ -227,7 +227,7 @@ class WorkerPool:
         }
 
     async def close(self, grace_seconds: float = 0.0) -> None:
-        """Ends the processes; rollouts still under way are cancelled after the grace."""
+        """End the processes; rollouts that still run are cancelled after the grace period."""
         self._closed = True
         if self._starting is not None:
             await asyncio.wait((self._starting,))
@@ -235,14 +235,14 @@ class WorkerPool:
                 await self._starting.result().close(grace_seconds)
 
 
-def _looked_at(task: asyncio.Task[ProcessPool]) -> None:
-    """Whoever waited may have gone; asyncio need not complain of an error that nobody took."""
+def _retrieve_exception(task: asyncio.Task[ProcessPool]) -> None:
+    """Retrieve the exception, or asyncio would log it when all waiting callers have gone."""
     if not task.cancelled():
         task.exception()
 
 
 def _settled(plan: EpisodePlan) -> dict[str, Any]:
-    """The request with split and seed settled, so that a worker plays the episode that was planned here."""
+    """Return the request with resolved split and seed, so that the worker runs the episode that was planned here."""
     body = RolloutRequest.model_dump(plan.request, exclude_unset=True)
     env = body.setdefault("env", {})
     env["seed"] = plan.seed
@@ -250,9 +250,9 @@ def _settled(plan: EpisodePlan) -> dict[str, Any]:
     return body
 
 
-def _refused(told: dict[str, Any]) -> RequestError:
-    fields = tuple(FieldProblem(tuple(loc), message, kind) for loc, message, kind in told["fields"])
-    return RequestError(told["message"], fields=fields, code=told["code"], hint=told["hint"])
+def _refused(frame: dict[str, Any]) -> RequestError:
+    fields = tuple(FieldProblem(tuple(loc), message, kind) for loc, message, kind in frame["fields"])
+    return RequestError(frame["message"], fields=fields, code=frame["code"], hint=frame["hint"])
 
 
 def _never_began(error: NeverBegan, seconds: float) -> Failure:
@@ -269,7 +269,7 @@ def _never_began(error: NeverBegan, seconds: float) -> Failure:
 
 
 def _lost(error: JobLost, seconds: float, step_seconds: float | None) -> Failure:
-    """The failure of a rollout whose worker died, was killed, gave it up or could not start."""
+    """Return the failure of a rollout whose worker died, was killed, gave it up or could not start."""
     hung_in = error.hung_in if isinstance(error, JobHung) else None
     if isinstance(error, WorkerDied):
         hung_in = error.killed_for if error.killed_for in ("step", "deadline") else None
@@ -280,7 +280,7 @@ def _lost(error: JobLost, seconds: float, step_seconds: float | None) -> Failure
             "timeout",
             "step_timeout",
             f"one step took longer than the environment's step_timeout_seconds of {step_seconds:g} s",
-            "Mend the environment, or give it more seconds for a step.",
+            "Fix the environment, or give it more seconds for a step.",
         )
     elif hung_in == "deadline":
         failure = Failure(
@@ -298,7 +298,7 @@ def _lost(error: JobLost, seconds: float, step_seconds: float | None) -> Failure
         failure = Failure("environment", "worker_start_failed", error.reason, "The server's log has what it said.")
     else:
         failure = Failure(
-            "environment", "worker_failed", f"the worker process could not tell of the rollout: {error.reason}"
+            "environment", "worker_failed", f"the worker process could not report the rollout: {error.reason}"
         )
     return _logged(failure, error)
 

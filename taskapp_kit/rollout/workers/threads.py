@@ -1,7 +1,7 @@
-"""Threads for environments. All calls on one `PinnedThread` come from one thread; the event loop never runs author's code.
+"""Threads for environments. All calls on one `PinnedThread` use one thread; the event loop never runs author's code.
 
-A thread cannot be killed. A job that outlives its deadline by `grace_seconds` is given up: its caller gets ThreadHung, its
-thread is quarantined (counted in `hung`) and comes back only if the job ever ends.
+A thread cannot be killed. A job that exceeds its deadline by `grace_seconds` is given up: its caller gets ThreadHung, its
+thread is quarantined (counted in `hung`) and returns only if the job ever ends.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Any, Literal, TypeVar
 T = TypeVar("T")
 
 Stop = Callable[[Literal["timeout", "cancelled"]], None]
-"""Asks a job to end, and says why. On the event loop."""
+"""Asks a job to end, with the reason. Called on the event loop."""
 
 GRACE_SECONDS = 1.0
 """How long a job may take to notice that it should stop, before its thread is given up."""
 
 
 class ThreadHung(Exception):
-    """The job did not stop when asked: its thread is stuck in the environment's code."""
+    """The job did not stop when asked: the environment's code blocks its thread."""
 
 
 class NoFreeThread(ThreadHung):
-    """Every thread was taken until the deadline; the job never began."""
+    """No thread was free until the deadline; the job did not start."""
 
 
 class _Job:
@@ -47,26 +47,26 @@ class _Job:
         self.overdue = False
 
     def settle(self) -> None:
-        """On the event loop: hands the outcome to whoever still waits."""
+        """Set the outcome for the caller, if it still waits. On the event loop."""
         if self.future.done():
             return
         if isinstance(self.error, Exception) and not isinstance(self.error, StopIteration):
             self.future.set_exception(self.error)
-        elif self.error is not None:  # sys.exit() in a thread ends neither the loop nor the server
-            told = RuntimeError(f"the job raised {type(self.error).__name__}")
-            told.__cause__ = self.error
-            self.future.set_exception(told)
+        elif self.error is not None:  # sys.exit() in a thread must end neither the loop nor the server
+            failure = RuntimeError(f"the job raised {type(self.error).__name__}")
+            failure.__cause__ = self.error
+            self.future.set_exception(failure)
         else:
             self.future.set_result(self.result)
 
 
 class _Thread:
-    """One worker thread with a queue of its own."""
+    """One worker thread with its own queue."""
 
     def __init__(self, number: int, returned: Callable[[_Thread, _Job], None]) -> None:
         self.inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._returned = returned
-        self.thread = threading.Thread(target=self._work, name=f"taskapp-lane-{number}", daemon=True)
+        self.thread = threading.Thread(target=self._work, name=f"taskapp-pinned-{number}", daemon=True)
         self.thread.start()
 
     def _work(self) -> None:
@@ -77,13 +77,13 @@ class _Thread:
                 job.error = error
             job.done = True
             self._returned(self, job)
-            del job  # an idle thread keeps no rollout alive
+            del job  # an idle thread must not hold a rollout in memory
 
 
 class PinnedThreads:
-    """A pool of threads, at most `size`; made at need, kept for the next job.
+    """A pool of threads, at most `size`; created when needed and reused.
 
-    One event loop uses it. `run` is one job in one hop; `open` returns a pinned thread, which runs all calls.
+    One event loop uses it. `run` runs one job; `open` returns a pinned thread, which runs all its calls.
     """
 
     def __init__(self, size: int = 64, *, grace_seconds: float = GRACE_SECONDS) -> None:
@@ -100,14 +100,14 @@ class PinnedThreads:
 
     @property
     def hung(self) -> int:
-        """Threads given up and still stuck."""
+        """The number of threads that were given up and are still blocked."""
         return self._hung
 
     async def run(self, function: Callable[[], T], *, seconds: float, stop: Stop) -> T:
-        """Runs the job in a thread. After `seconds` calls `stop("timeout")`; if that does not end the job, raises ThreadHung.
+        """Run the job in a thread. After `seconds` call `stop("timeout")`; raise ThreadHung if that does not end the job.
 
-        The time in line for a thread counts; NoFreeThread when none came free. When the caller is cancelled, `stop("cancelled")`
-        is called and the thread returns to the pool once the job ends.
+        The time limit includes the wait for a thread; raises NoFreeThread when none becomes free. When the caller is
+        cancelled, `stop("cancelled")` is called and the thread returns to the pool once the job ends.
         """
         if self._free.locked():
             began = time.monotonic()
@@ -121,7 +121,7 @@ class PinnedThreads:
             pinned_thread.close()
 
     async def open(self, *, seconds: float | None = None) -> PinnedThread:
-        """A pinned thread for the caller alone; waits in line when all are taken, at most `seconds`, then raises NoFreeThread."""
+        """Return a pinned thread for the caller alone; wait for one at most `seconds`, then raise NoFreeThread."""
         if self._free.locked():
             try:
                 async with asyncio.timeout(seconds):
@@ -139,7 +139,7 @@ class PinnedThreads:
         return PinnedThread(self, thread)
 
     async def quiet(self, seconds: float) -> None:
-        """Waits at most so long for jobs that nobody waits for any more: an environment that is closed, for one."""
+        """Wait at most this long for jobs without a caller, such as an environment that is being closed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while any(not job.counted for job in self._jobs):
@@ -147,7 +147,7 @@ class PinnedThreads:
                     await self._news.wait()
 
     def close(self) -> None:
-        """Lets idle threads end; busy ones end with their job."""
+        """End idle threads; busy ones end with their job."""
         with self._lock:
             self._closed = True
             idle, self._idle = list(self._idle), deque()
@@ -155,14 +155,14 @@ class PinnedThreads:
             thread.inbox.put(None)
 
     def _job_ended(self, thread: _Thread, job: _Job) -> None:
-        """In the worker thread."""
+        """Pass the end of a job to the event loop. In the worker thread."""
         try:
             job.loop.call_soon_threadsafe(self._settle, thread, job)
-        except RuntimeError:  # the loop is closed: nobody waits any more
+        except RuntimeError:  # the loop is closed: no caller waits any more
             thread.inbox.put(None)
 
     def _settle(self, thread: _Thread, job: _Job) -> None:
-        """On the event loop."""
+        """Set the job's outcome and release its thread. On the event loop."""
         self._jobs.discard(job)
         self._news.set()
         job.settle()
@@ -179,9 +179,9 @@ class PinnedThreads:
         self._free.release()
 
     def _give_up(self, job: _Job) -> None:
-        """The thread is busy with a job that nobody waits for; it keeps its seat until the job ends.
+        """Give up a job whose caller has gone; its thread stays taken until the job ends.
 
-        One whose caller went away has the grace to notice it, before it counts as hung.
+        If its caller was cancelled, the job has the grace period to stop before it counts as hung.
         """
         job.abandoned = True
         if job.overdue:
@@ -197,7 +197,7 @@ class PinnedThreads:
 
 
 class PinnedThread:
-    """One thread, taken from the pool until `close`."""
+    """One thread, reserved from the pool until `close`."""
 
     def __init__(self, pinned_threads: PinnedThreads, thread: _Thread) -> None:
         self._pinned_threads = pinned_threads
@@ -206,7 +206,7 @@ class PinnedThread:
         self._open = True
 
     async def call(self, function: Callable[[], T], *, seconds: float, stop: Stop) -> T:
-        """Runs one job in this thread; see `PinnedThreads.run`."""
+        """Run one job in this thread; see `PinnedThreads.run`."""
         loop = asyncio.get_running_loop()
         job = _Job(function, loop)
         self._job = job
@@ -222,7 +222,7 @@ class PinnedThread:
             timer.cancel()
 
     def post(self, function: Callable[[], object]) -> None:
-        """Runs one more job after those before it, for which nobody waits."""
+        """Queue one more job, without waiting for it."""
         job = _Job(function, asyncio.get_running_loop())
         job.future.cancel()
         self._job = job
@@ -239,7 +239,7 @@ class PinnedThread:
             job.future.set_exception(ThreadHung("the environment's code did not come back"))
 
     def close(self) -> None:
-        """Gives the thread back; a thread that is still busy comes back by itself when its job ends."""
+        """Return the thread to the pool; a busy thread returns when its job ends."""
         if not self._open:
             return
         self._open = False

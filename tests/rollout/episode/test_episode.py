@@ -480,7 +480,7 @@ def test_the_deadline_is_looked_at_between_the_actions_of_one_answer(limited: Ta
         try:
             request = a_request("floods", config={"pause": 0.1}, safety={"max_time_s": 0.6})
             with pytest.raises(RolloutFailed) as caught:
-                await service.rollout(request, tell=events.append)
+                await service.rollout(request, listener=events.append)
             assert (caught.value.failure.boundary, caught.value.failure.code) == ("timeout", "deadline")
         finally:
             await service.close()

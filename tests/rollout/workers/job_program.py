@@ -36,18 +36,18 @@ def handler(job: Any) -> Any:
             return dict(os.environ), b""
         case "count":
             for number in range(frame["to"]):
-                job.tell({"number": number})
+                job.report({"number": number})
             return {"counted": frame["to"]}, b""
         case "flood":
             sent = 0
             while job.stopped is None:
-                job.tell({"flood": "x" * 1000})
+                job.report({"flood": "x" * 1000})
                 sent += 1
             return {"sent": sent}, b""
         case "ask":
             return {"heard": [job.ask({"question": number})["answer"] for number in range(frame["times"])]}, b""
         case "wait":
-            job.tell({"waiting": True})
+            job.report({"waiting": True})
             return wait_for_stop(job)
         case "steps":
             for _ in range(frame["times"]):
@@ -56,15 +56,15 @@ def handler(job: Any) -> Any:
                 job.step_ends()
             return {"stepped": frame["times"]}, b""
         case "hang":
-            job.tell({"pid": os.getpid()})
+            job.report({"pid": os.getpid()})
             job.step_begins()
             time.sleep(60)
         case "hang in C":
-            job.tell({"pid": os.getpid()})
+            job.report({"pid": os.getpid()})
             job.step_begins()
             ctypes.PyDLL(None).sleep(60)  # a PyDLL call keeps the interpreter's lock
         case "segfault":
-            job.tell({"before": "the fall"})
+            job.report({"before": "the fall"})
             ctypes.string_at(0)
         case "exit":
             os._exit(frame["code"])
@@ -75,14 +75,14 @@ def handler(job: Any) -> Any:
             subprocess.run(["echo", "from a grandchild"], check=True)
             return {"read": sys.stdin.read()}, b""
         case "too large":
-            job.tell({}, b"x" * (frames.FRAME_BYTES + 1))
+            job.report({}, b"x" * (frames.FRAME_BYTES + 1))
         case "lie":
             os.write(fd, b"\x7f\xff\xff\xff\x00\x00\x00\x00not a frame")
             time.sleep(60)
         case "nan":
             return {"value": 2**70, "text": "\udc00"}, b""
         case "grandchild":
-            job.tell({"pid": subprocess.Popen(["sleep", "60"]).pid})
+            job.report({"pid": subprocess.Popen(["sleep", "60"]).pid})
             return wait_for_stop(job)
     raise AssertionError(frame)
 

@@ -43,10 +43,10 @@ def played() -> Iterator[Play]:
         def play(job: dict[str, Any]) -> tuple[dict[str, Any], bytes, WorkerReport]:
             report = WorkerReport()
 
-            def tell(frame: dict[str, Any], blob: bytes) -> None:
+            def on_frame(frame: dict[str, Any], blob: bytes) -> None:
                 assert report.take(frame, blob) == len(blob)
 
-            frame, blob = runner.run(made.run(job, exclusive=False, seconds=20, tell=tell))
+            frame, blob = runner.run(made.run(job, exclusive=False, seconds=20, on_frame=on_frame))
             return frame, blob[report.take(frame, blob) :] if "text" in frame else blob, report
 
         try:

@@ -61,7 +61,7 @@ async def pool(
 
 
 class Told:
-    """A `tell` that keeps what it was told."""
+    """An `on_frame` that stores the frames."""
 
     def __init__(self) -> None:
         self.frames: list[dict[str, Any]] = []
@@ -73,13 +73,18 @@ class Told:
 
 
 def nothing(frame: dict[str, Any], blob: bytes) -> None:
-    """A `tell` for jobs that tell nothing."""
+    """An `on_frame` for jobs that report nothing."""
 
 
 async def run(pool: ProcessPool, do: str, *, exclusive: bool = False, seconds: float = 10.0, **more: Any) -> Any:
-    blob, step_seconds, tell = more.pop("blob", b""), more.pop("step_seconds", None), more.pop("tell", nothing)
+    blob, step_seconds, on_frame = more.pop("blob", b""), more.pop("step_seconds", None), more.pop("on_frame", nothing)
     return await pool.run(
-        {"do": do, **more}, blob=blob, exclusive=exclusive, seconds=seconds, step_seconds=step_seconds, tell=tell
+        {"do": do, **more},
+        blob=blob,
+        exclusive=exclusive,
+        seconds=seconds,
+        step_seconds=step_seconds,
+        on_frame=on_frame,
     )
 
 
@@ -148,7 +153,7 @@ async def test_many_jobs_at_once_each_get_their_own_answer_and_both_children_wor
 async def test_frames_are_told_in_order_and_before_the_end() -> None:
     told = Told()
     async with pool() as made:
-        assert (await run(made, "count", to=5000, tell=told))[0] == {"counted": 5000}
+        assert (await run(made, "count", to=5000, on_frame=told))[0] == {"counted": 5000}
         assert [frame["number"] for frame in told.frames] == list(range(5000))
 
 
@@ -162,7 +167,7 @@ async def test_a_slow_listener_holds_its_own_job_only_and_misses_nothing() -> No
         seen += 1
 
     async with pool() as made:
-        job = asyncio.create_task(run(made, "flood", tell=slow, seconds=0.8))
+        job = asyncio.create_task(run(made, "flood", on_frame=slow, seconds=0.8))
         await asyncio.sleep(0.4)
         (child,) = made._shared.children
         (running,) = child.jobs.values()
@@ -184,7 +189,7 @@ async def test_a_listener_that_never_ends_makes_no_job_hang_and_the_deadline_hol
     async with pool(exclusive=1) as made:
         for exclusive in (True, False):
             began = time.monotonic()
-            frame, _ = await run(made, "count", to=2000, tell=never, seconds=0.3, exclusive=exclusive)
+            frame, _ = await run(made, "count", to=2000, on_frame=never, seconds=0.3, exclusive=exclusive)
             assert frame == {"counted": 2000}
             assert time.monotonic() - began < 5
         assert made.counters()["replaced"] == made.counters()["hung"] == 0
@@ -199,7 +204,7 @@ async def test_what_was_told_before_a_crash_is_listened_to_before_the_error() ->
 
     async with pool(shared=0, exclusive=1) as made:
         with pytest.raises(WorkerDied):
-            await run(made, "segfault", exclusive=True, tell=slow)
+            await run(made, "segfault", exclusive=True, on_frame=slow)
         assert seen == [{"before": "the fall"}]
         assert made.counters()["in_flight"] == 0
 
@@ -214,7 +219,7 @@ async def test_a_child_asks_and_hears_the_answer(kind: str) -> None:
         return plain(frame, blob)
 
     async with pool() as made:
-        frame, _ = await run(made, "ask", times=20, tell=plain if kind == "plain" else awaited)
+        frame, _ = await run(made, "ask", times=20, on_frame=plain if kind == "plain" else awaited)
         assert frame == {"heard": [n * 10 for n in range(20)]}
 
 
@@ -226,9 +231,9 @@ async def test_what_tell_raises_ends_the_job_and_the_child_goes_on() -> None:
         raise LookupError("no such listener")
 
     async with pool() as made:
-        for tell in (broken, broken_later):
+        for on_frame in (broken, broken_later):
             with pytest.raises(LookupError, match="no such listener"):
-                await run(made, "ask", times=1, tell=tell)
+                await run(made, "ask", times=1, on_frame=on_frame)
         await until(lambda: made.counters()["in_flight"] == 0)
         assert (await run(made, "echo"))[0]["exclusive"] is False
         assert made.counters()["replaced"] == 0
@@ -288,7 +293,7 @@ async def test_at_the_deadline_a_job_is_asked_to_stop_and_its_answer_counts(excl
 async def test_a_cancelled_caller_goes_at_once_and_the_job_ends_soon(exclusive: bool) -> None:
     told = Told()
     async with pool(exclusive=1) as made:
-        job = asyncio.create_task(run(made, "wait", exclusive=exclusive, tell=told))
+        job = asyncio.create_task(run(made, "wait", exclusive=exclusive, on_frame=told))
         await told.first.wait()
         job.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -309,7 +314,7 @@ async def test_a_job_that_asks_is_stopped_while_its_answer_is_awaited() -> None:
 
     async with pool() as made:
         with pytest.raises(JobRaised) as caught:
-            await run(made, "ask", times=1, seconds=0.2, tell=never)
+            await run(made, "ask", times=1, seconds=0.2, on_frame=never)
         assert caught.value.frame["error"] == "Stopped"
         assert cancelled.is_set()
 
@@ -319,7 +324,7 @@ async def test_a_job_that_hangs_alone_is_killed_after_its_deadline_and_replaced(
     async with pool(shared=0, exclusive=1) as made:
         began = time.monotonic()
         with pytest.raises(WorkerDied, match=r"0\.3 s .*0\.2 s$") as caught:
-            await run(made, "hang", exclusive=True, seconds=0.2, tell=told)
+            await run(made, "hang", exclusive=True, seconds=0.2, on_frame=told)
         assert 0.5 <= time.monotonic() - began < 5
         assert (caught.value.killed_for, caught.value.signal_name) == ("deadline", "SIGKILL")
         assert (await run(made, "echo", exclusive=True))[0]["pid"] != told.frames[0]["pid"]
@@ -330,7 +335,7 @@ async def test_a_job_that_hangs_alone_is_killed_after_its_deadline_and_replaced(
 async def test_a_job_cancelled_while_it_hangs_in_c_is_killed_and_frees_its_place() -> None:
     told = Told()
     async with pool(shared=0, exclusive=1) as made:
-        job = asyncio.create_task(run(made, "hang in C", exclusive=True, tell=told))
+        job = asyncio.create_task(run(made, "hang in C", exclusive=True, on_frame=told))
         await told.first.wait()
         job.cancel()
         frame, _ = await run(made, "echo", exclusive=True, what="next in line")
@@ -377,7 +382,7 @@ async def test_a_hung_job_in_a_shared_child_is_given_up_and_the_others_end_well(
 async def test_exclusive_jobs_wait_in_line_and_the_time_in_line_counts() -> None:
     told = Told()
     async with pool(shared=0, exclusive=1) as made:
-        first = asyncio.create_task(run(made, "wait", exclusive=True, seconds=0.8, tell=told))
+        first = asyncio.create_task(run(made, "wait", exclusive=True, seconds=0.8, on_frame=told))
         await told.first.wait()
         order: list[int] = []
 
@@ -413,7 +418,7 @@ async def test_a_segmentation_fault_costs_one_job_and_what_was_told_before_is_ke
     async with pool(exclusive=2) as made:
         others = [asyncio.create_task(run(made, "wait", exclusive=alone, seconds=0.6)) for alone in (True, False)]
         with pytest.raises(WorkerDied, match=r"\(SIGSEGV\)$") as caught:
-            await run(made, "segfault", exclusive=True, tell=told)
+            await run(made, "segfault", exclusive=True, on_frame=told)
         assert (caught.value.exit_code, caught.value.signal_name) == (-11, "SIGSEGV")
         assert caught.value.killed_for is None
         assert told.frames == [{"before": "the fall"}]
@@ -436,7 +441,7 @@ async def test_a_shared_child_that_dies_fails_exactly_its_jobs() -> None:
 async def test_a_child_killed_from_outside_says_that_memory_may_have_run_out() -> None:
     told = Told()
     async with pool() as made:
-        job = asyncio.create_task(run(made, "hang", tell=told))
+        job = asyncio.create_task(run(made, "hang", on_frame=told))
         await told.first.wait()
         os.kill(told.frames[0]["pid"], signal.SIGKILL)
         with pytest.raises(WorkerDied, match="SIGKILL from outside, as the kernel does when memory runs out"):
@@ -493,7 +498,7 @@ async def test_a_flood_neither_grows_the_front_nor_stops_others() -> None:
 async def test_a_kill_takes_along_what_the_environment_started() -> None:
     told = Told()
     async with pool(exclusive=1) as made:
-        job = asyncio.create_task(run(made, "grandchild", exclusive=True, tell=told))
+        job = asyncio.create_task(run(made, "grandchild", exclusive=True, on_frame=told))
         await told.first.wait()
         (child,) = [child for child in made._exclusive.children if child.jobs]
         child.kill("closing", "for the test")
@@ -597,7 +602,7 @@ async def test_close_stops_what_does_not_end_within_the_grace_and_kills_what_han
 async def test_sigterm_and_ctrl_c_are_the_fronts_business() -> None:
     told = Told()
     async with pool() as made:
-        job = asyncio.create_task(run(made, "wait", seconds=0.5, tell=told))
+        job = asyncio.create_task(run(made, "wait", seconds=0.5, on_frame=told))
         await told.first.wait()
         (child,) = made.counters()["children"]
         os.kill(child["pid"], signal.SIGTERM)
@@ -613,8 +618,8 @@ from taskapp_kit.rollout.workers.pool import ProcessPool
 async def main():
     pool = ProcessPool(sys.argv[1:], environment={}, shared=2, exclusive=2)
     await pool.start()
-    tell = lambda frame, blob: print("pid", frame.get("pid"), flush=True)
-    jobs = [asyncio.ensure_future(pool.run({"do": do}, exclusive=alone, seconds=60, tell=tell))
+    on_frame = lambda frame, blob: print("pid", frame.get("pid"), flush=True)
+    jobs = [asyncio.ensure_future(pool.run({"do": do}, exclusive=alone, seconds=60, on_frame=on_frame))
             for do, alone in (("hang in C", True), ("hang", True), ("hang", False))]
     await asyncio.sleep(0.5)
     print("all", *(child["pid"] for child in pool.counters()["children"]), flush=True)

@@ -185,7 +185,7 @@ def test_events_are_told_as_they_happen(with_worker: Serve, environment: str) ->
     async def work(service: Service) -> None:
         told: list[Any] = []
         request = a_request("noop", env_name=environment, config={"slow": 0.1, "image": True})
-        task = asyncio.create_task(service.rollout(request, tell=told.append))
+        task = asyncio.create_task(service.rollout(request, listener=told.append))
         while sum(event.kind == "stepped" for event in told) < 2:
             assert not task.done()
             await asyncio.sleep(0.01)
