@@ -103,7 +103,7 @@ def test_a_mistake_of_the_first_step_is_a_failure_with_a_sentence(name: str) -> 
     assert (failure.boundary, failure.code) == ("environment", code)
     assert words in failure.message
     assert re.match(r"Env\.go \(test_environment\.py:\d+\): ", failure.message)
-    assert failure.hint == "Mend the environment's code."
+    assert failure.hint == "Fix the environment's code."
 
 
 SHARING: dict[str, tuple[Any, list[Any]]] = {
