@@ -89,8 +89,8 @@ class _Run:
         return await self._results()
 
     def _asking(self) -> RolloutRequester:
-        told = self.state.get("ranges")
-        ranges = None if told is None else (SeedRange(**told[0]), SeedRange(**told[1]))
+        stored = self.state.get("ranges")
+        ranges = None if stored is None else (SeedRange(**stored[0]), SeedRange(**stored[1]))
         return RolloutRequester(self.job.job_id, self.plan, self.task_app, ranges)
 
     async def _begin(self) -> None:
@@ -99,13 +99,13 @@ class _Run:
             "done": 0, "opened": False, "held": [], "failed": 0, "failures": {}, "finished": 0, "metrics": {},
         }  # fmt: skip
         events: list[Event] = []
-        told: Any = None
+        described: Any = None
         if plan.seeds is None or (plan.eval_instances and plan.eval_seeds is None):
             query = {"environment": plan.env_name} if plan.env_name else {}
-            told = await self.task_app.task_info((), **query)
-        if told is not None:
+            described = await self.task_app.task_info((), **query)
+        if described is not None:
             wanted = plan.env_config.get("split")
-            ranges = ranges_of(told, wanted if isinstance(wanted, str) else None)
+            ranges = ranges_of(described, wanted if isinstance(wanted, str) else None)
             state["ranges"] = [{**asdict(found), "split": self.task_app.cleaned(found.split)} for found in ranges]
         if not plan.names_a_player:
             state["policy"] = RANDOM
@@ -179,9 +179,9 @@ class _Run:
         (code, _), *_ = Counter((one.code, one.boundary) for one in failed).most_common(1)
         example = next(one for one in reversed(failed) if (one.code, one.boundary) == code)
         counts = causes(self.state["failures"], (one.boundary or one.code for one in failed))
-        told = ", ".join(f"{cause} {number}" for cause, number in counts.items())
+        shares = ", ".join(f"{cause} {number}" for cause, number in counts.items())
         raise JobError(
-            f"{count} of {planned} rollouts failed ({told}), more than {self.failed_share:.0%}. {example.message}"
+            f"{count} of {planned} rollouts failed ({shares}), more than {self.failed_share:.0%}. {example.message}"
         )
 
     async def _report(

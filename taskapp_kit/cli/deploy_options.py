@@ -64,7 +64,7 @@ deploy_options = options(
     click.option("--region", multiple=True, metavar="R", help="Where containers may run; dearer than anywhere."),
     click.option("--min-containers", type=click.IntRange(0), metavar="N", help="Kept warm; costs money while idle."),
     click.option("--max-containers", type=_COUNT, metavar="N", help="At most."),
-    click.option("--buffer-containers", type=click.IntRange(0), metavar="N", help="Kept ahead of the load."),
+    click.option("--buffer-containers", type=click.IntRange(0), metavar="N", help="Started ahead of the load."),
     click.option("--scaledown-window", type=_COUNT, metavar="T", help="How long an idle container stays, in seconds."),
     click.option("--timeout", type=_COUNT, metavar="T", help="Longest request, in seconds."),
     click.option("--startup-timeout", type=_COUNT, metavar="T", help="Longest start, in seconds."),

@@ -83,7 +83,7 @@ class JudgeScore(ValueKind):
 @click.option("--faults", "list_faults", is_flag=True, help="List the kinds of faults, and do not serve.")
 @click.option("--model", "models", multiple=True, metavar="NAME", help="A name it knows; may repeat.  [default: any]")
 @click.option("--context-tokens", type=click.IntRange(1), metavar="N", help="Refuse longer prompts; a token is a byte.")
-@click.option("--weight-version", metavar="V", help="Told with each answer.")
+@click.option("--weight-version", metavar="V", help="Sent with each answer.")
 @json_option("Print the address as JSON, and nothing else.")
 @click.pass_context
 def command(

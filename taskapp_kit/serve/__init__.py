@@ -1,1 +1,1 @@
-"""The front entrance: keys, bodies, routes and the one place that knows HTTP statuses."""
+"""The HTTP server of a task app: authentication, routes, streams, connections and metrics."""
