@@ -112,7 +112,7 @@ def _seal(token: str, public_key: str, backend: str) -> str:
         sealed = None
     if sealed is None:
         raise BackendError(
-            f"{backend} offers an invalid public key.",
+            f"{backend} offers an invalid public key: no key can be sealed for it.",
             status=200,
             hint="Nothing was sent. The backend has to create a new key pair.",
         )

@@ -325,7 +325,7 @@ def test_nobody_signed_in_is_one_sentence(deploy: Callable[..., Result], token: 
         done = deploy(plane, **token)
     assert done.exit_code == 1
     assert done.stderr.strip().endswith(
-        "\nError: Modal does not know who asks: nobody is signed in here. Sign in: modal setup"
+        "\nError: Modal does not know the caller: no account is signed in here. Sign in: modal setup"
     )
 
 
