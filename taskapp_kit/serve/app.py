@@ -142,7 +142,7 @@ def create(
         authenticator(Keys.of(settings)),
         is_open=open_paths(documents=exposure == "local"),
         errors=ERRORS,
-        on_refusal=observers.metrics.refused,
+        on_refusal=observers.metrics.count_key_refusal,
     )
     if settings.cors_origins:
         # outermost: browsers send preflight requests without a key

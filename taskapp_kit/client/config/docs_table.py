@@ -1,8 +1,10 @@
-"""The sections and keys of an RL config as a page's tables."""
+"""The sections and keys of an RL config as a page's tables. `python -m` with the page's path writes them to its end."""
 
 from __future__ import annotations
 
+import sys
 from inspect import cleandoc
+from pathlib import Path
 
 from taskapp_kit.client.config.schema import SECTIONS, RlDocument, example_of, expected, keys_of
 
@@ -24,3 +26,11 @@ def table_of_keys() -> str:
         elif section.free:
             parts.append("Any keys.")
     return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    page = Path(sys.argv[1])
+    text, before, _ = page.read_text(encoding="utf-8").partition("\n\n### `[")
+    if not before:
+        sys.exit(f"{page} has no table of a section to replace")
+    page.write_text(f"{text}\n\n{table_of_keys()}", encoding="utf-8")

@@ -65,14 +65,14 @@ class EnvironmentMetrics:
 class Snapshot:
     """All numbers at one moment.
 
-    rollouts: by environment, status, boundary, key label. responses: by method, route's template, status. refusals: by
+    rollouts: by environment, status, boundary, key label. responses: by method, route's template, status. key_refusals: by
     code. health: the result of `Service.health`. connections: open now; ended by the server, by cause.
     """
 
     environments: dict[str, EnvironmentMetrics]
     rollouts: dict[tuple[str, str, str, str], int]
     responses: dict[tuple[str, str, int], int]
-    refusals: dict[str, int]
+    key_refusals: dict[str, int]
     store_errors: int
     health: Mapping[str, Any]
     loop: tuple[float, int, float] | None
@@ -91,7 +91,7 @@ class Metrics:
         self._environments = {name: EnvironmentMetrics() for name in environments}
         self._rollouts: Counter[tuple[str, str, str, str]] = Counter()
         self._responses: Counter[tuple[str, str, int]] = Counter()
-        self._refusals: Counter[str] = Counter()
+        self._key_refusals: Counter[str] = Counter()
         self._store_errors = 0
 
     def ended(self, rollout: InFlightRollout, result: RolloutResult) -> None:
@@ -129,9 +129,9 @@ class Metrics:
         """Counts one HTTP answer. route: its template (`/blobs/{sha256}`), never a path; "(none)" when none fits."""
         self._responses[method if method in METHODS else "(other)", route, status] += 1
 
-    def refused(self, code: str) -> None:
+    def count_key_refusal(self, code: str) -> None:
         """Counts a request that the key check refused. code: the answer's error code."""
-        self._refusals[code] += 1
+        self._key_refusals[code] += 1
 
     def store_failed(self) -> None:
         """Counts a rollout that the store could not save or load."""
@@ -147,7 +147,7 @@ class Metrics:
             },
             dict(self._rollouts),
             dict(self._responses),
-            dict(self._refusals),
+            dict(self._key_refusals),
             self._store_errors,
             self._health(),
             None if loop is None else (loop.lag_seconds, loop.blocked, loop.blocked_seconds),
@@ -259,12 +259,12 @@ def _of_server(snapshot: Snapshot) -> Iterator[Metric]:
     for (method, route, status), count in snapshot.responses.items():
         responses.add_metric((method, route, str(status)), count)
     yield responses
-    refusals = CounterMetricFamily(
+    key_refusals = CounterMetricFamily(
         "taskapp_http_refusals", "Requests that the key check refused, by the answer's code.", labels=("code",)
     )
-    for code, count in snapshot.refusals.items():
-        refusals.add_metric((code,), count)
-    yield refusals
+    for code, count in snapshot.key_refusals.items():
+        key_refusals.add_metric((code,), count)
+    yield key_refusals
     yield CounterMetricFamily(
         "taskapp_store_errors", "Rollouts that the store could not keep or give back.", value=snapshot.store_errors
     )
