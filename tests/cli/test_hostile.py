@@ -132,7 +132,7 @@ def test_a_job_whose_name_cannot_be_used_is_not_followed(job: Any, run: Run, tmp
     with both({"status": "running"}, tmp_path, job) as variables:
         done = run("train", "--config", "rl.toml", **variables)
     assert done.exit_code == 1
-    assert "took the job and does not say its id" in done.stderr
+    assert "without returning its id" in done.stderr
     safe(done.stderr)
 
 

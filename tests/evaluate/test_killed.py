@@ -98,7 +98,7 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path: Path) -> None
     _, told = process.communicate(timeout=SECONDS)
     assert process.returncode == 1
     assert b"Stopped." in told
-    assert f"of 40 rollouts are kept. The same command with --out {out} --resume goes on.".encode() in told
+    assert f"of 40 rollouts are stored. The same command with --out {out} --resume goes on.".encode() in told
     assert b"Traceback" not in told
     kept = lines(out)
     assert f"{kept} of 40".encode() in told

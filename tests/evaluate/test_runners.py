@@ -185,7 +185,7 @@ def test_a_server_that_tells_odd_things_of_itself(told: Any) -> None:
         try:
             assert about(RemoteRunner(server.url, None)).splits == {}
         except TaskAppError as error:
-            assert "does not describe a task app" in error.message or "no object" in error.message
+            assert "does not describe a task app" in error.message or "not an object" in error.message
 
 
 class Told(Peer):

@@ -439,7 +439,7 @@ def test_an_answer_with_too_many_calls_is_cut_and_goes_back_cut(tmp_path: Path) 
     app = app_from(tmp_path, APP.replace("max_steps=8", "max_steps=80").replace("self.total >= 6", "self.total >= 66"))
     with MockModel([flood(3000), {"add": {"amount": 2}}]) as model:
         rollout = one(app, asked(model.url, ops=["agent"] * 2))
-        said = model.records.kept[-1].body["messages"]
+        said = model.records.recorded[-1].body["messages"]
     assert (rollout.trajectory.stop_reason, rollout.trajectory.length) == ("environment", 66)
     assert [step.index for step in rollout.trajectory.steps if step.refused] == [64]
     assert len(said[-66]["tool_calls"]) == 65

@@ -17,7 +17,7 @@ from taskapp_kit.sandbox.launch import landlock_abi
 from taskapp_kit.sandbox.probe import CLOSED, PROMISED, at_level
 from tests.sandbox.boxes import LEVELS, folders
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.server]  # the probe tries what a sandbox has to deny
 
 ROOT = Path(__file__).resolve().parents[2]
 ASK = "import json; from taskapp_kit.sandbox import capabilities; print(json.dumps(capabilities().to_dict()))"
@@ -40,7 +40,6 @@ def test_each_attempt_of_the_probe_is_denied(level: int, name: str) -> None:
     assert name in PROMISED[level]
 
 
-@pytest.mark.server
 def test_the_attempts_get_through_where_nothing_is_in_the_way() -> None:
     """The same probe without walls: an attempt that fails by itself would prove nothing."""
     found = {wall.name: wall.denied for wall in at_level(0).walls}

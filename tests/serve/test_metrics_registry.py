@@ -154,7 +154,7 @@ def told() -> Metrics:
     measures.loop = Late()
     measures.answered("GET", "/blobs/{sha256}", 404)
     measures.answered("GET", "/blobs/{sha256}", 404)
-    measures.refused("unauthorised")
+    measures.count_key_refusal("unauthorised")
     measures.store_failed()
     return measures
 

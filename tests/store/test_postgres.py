@@ -544,7 +544,7 @@ def test_check_finds_damage_and_a_server_that_does_not_flush(postgres: PostgresS
             postgres.execute("ALTER SYSTEM RESET full_page_writes")
             postgres.execute("SELECT pg_reload_conf()")
         assert found.integrity == [
-            "the server's full_page_writes is off: a power failure may lose what was answered, and more"
+            "the server's full_page_writes is off: a power failure may lose answered rollouts, and more"
         ]
         assert found.missing_blobs == [lost]
         assert len(found.damaged) == 2
