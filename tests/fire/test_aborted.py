@@ -17,7 +17,9 @@ from tests.waiting import until
 pytestmark = pytest.mark.process
 
 WARM_UP, AT_ONCE = 200, 32
-RSS_BYTES, DESCRIPTORS, THREADS = 15 * 2**20, 8, 8
+RSS_BYTES, DESCRIPTORS = 15 * 2**20, 8
+THREADS, OTHER_THREADS = 64, 30
+"""Of one process that plays, and of all processes for anything else: a thread lost with each rollout would be hundreds."""
 
 
 @dataclass
@@ -55,7 +57,7 @@ def test_aborted_rollouts_leave_memory_and_descriptors_flat(tmp_path: Path, work
         )
         assert after.rss_bytes - before.rss_bytes < RSS_BYTES
         assert abs(after.descriptors - before.descriptors) <= DESCRIPTORS
-        assert abs(after.threads - before.threads) <= THREADS
+        assert after.threads <= THREADS * max(1, int(workers)) + OTHER_THREADS
         health = server.health()
         assert (health["in_flight"], health["hung_threads"], health["status"]) == (0, 0, "healthy")
         if workers != "0":
