@@ -29,6 +29,7 @@ from taskapp_kit.deploy.tunnel.plan import Timing
 from taskapp_kit.errors import BadArgument, ConfigError, DeclarationError, DiscoveryError, TaskAppError, TunnelError
 from taskapp_kit.net.response import json_answer
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from tests.waiting import until
 
 pytestmark = pytest.mark.server
 
@@ -69,7 +70,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(name, raising=False)
     before = set(threading.enumerate())  # another file's server may go on in this process
     yield
-    assert not ours("taskapp-", before)
+    until(lambda: not ours("taskapp-", before), what="the end of the task app's threads")
 
 
 def ours(name: str, before: set[threading.Thread]) -> list[str]:

@@ -65,7 +65,7 @@ def siege(door: Door, caplog: pytest.LogCaptureFixture, keys: tuple[str, ...] = 
     """
     resets, (held_bytes, held_objects) = RESETS[0], _held()
     attack = Siege(door, keys)
-    with caplog.at_level(logging.DEBUG):
+    with caplog.at_level(logging.DEBUG), caplog.at_level(logging.DEBUG, logger="taskapp_kit"):
         yield attack
         good = door.client.get("/health")
     assert attack.answers, "the attack asked the server nothing"
