@@ -35,7 +35,7 @@ LAYERS = (
 
 INSIDE = {
     "rollout": (
-        {"episode", "event_buffer", "models", "policy", "response", "score"},
+        {"details", "episode", "event_buffer", "models", "policy", "response", "score"},
         {"describe", "request", "store_health", "token_limit", "tracked_rollout"},
         {"groups", "in_flight", "play_and_score"},
         {"admission", "stored_record", "workers"},

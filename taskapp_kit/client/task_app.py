@@ -110,6 +110,31 @@ class TaskAppClient:
             message = f"The rollout {rollout_id} at {self.url} is under way."
             raise TaskAppError(message, status=202, code="running", hint="Try again when it has ended.") from None
 
+    async def recorded_rollout(self, rollout_id: str) -> dict[str, Any]:
+        """`GET /rollouts/{rollout_id}?events=1` of a rollout that is over, scored or failed.
+
+        A failed one is the error envelope with its events in `trace`. Raises TaskAppError when it does not exist or is in
+        flight; TaskAppUnreachable.
+        """
+        path = f"/rollouts/{quote(rollout_id, safe='')}?events=1"
+        answer = await self._get(path, path, 0, REQUEST_SECONDS)  # 502 and 504 are failed rollouts, not the gateway's
+        body = answer.json_object()
+        if body is not None and ("trajectories" in body or "trace" in body):
+            return body
+        if answer.status == 202:
+            return await self.rollout_by_id(rollout_id)
+        raise refusal(answer, self.url, path.partition("?")[0], self._key)
+
+    async def blob(self, sha256: str) -> bytes | None:
+        """`GET /blobs/{sha256}`: PNG bytes; None when there is no such picture. Raises TaskAppError, TaskAppUnreachable."""
+        path = f"/blobs/{quote(sha256, safe='')}"
+        answer = await self._get(path, path, self.retries, REQUEST_SECONDS)
+        if answer.status == 404:
+            return None
+        if answer.status != 200:
+            raise refusal(answer, self.url, path, self._key)
+        return answer.body
+
     async def rollout(
         self,
         request: RolloutRequest | Mapping[str, Any],

@@ -199,6 +199,57 @@ class QueryableStore(Protocol):
         ...
 
 
+RowOrder = Literal["newest", "worst", "best", "cost", "tokens", "seconds", "length"]
+"""The order of a list: `newest` first; `worst` and `best` by reward; the others by that member, the largest first.
+
+In every order but `newest`, rows without a value are left out, and equal ones are in the order of their seeds.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRow:
+    """A stored rollout in a list, with what a store knows without reading its events; see StoredRollout.
+
+    sample: of its seed, counted from 0. policy: `model` for a language model, whose name is `model`. boundary, code,
+    message: of a failure. criteria: score by name. length: steps. metrics: of scoring, with those of the episode where
+    they are known without its events. Members are None where they are not known; reward also where it is undefined.
+    """
+
+    rollout_id: str
+    environment: str
+    split: str
+    seed: int
+    sample: int | None
+    policy: str | None
+    model: str | None
+    status: str
+    stop_reason: str | None
+    boundary: str | None
+    code: str | None
+    message: str | None
+    reward: float | None
+    criteria: Mapping[str, float | None]
+    length: int | None
+    turns: int | None
+    tokens: int | None
+    cost: float | None
+    seconds: float | None
+    metrics: Mapping[str, float]
+    created_at: float | None
+    run_id: str | None = None
+    group_id: str | None = None
+    spec_hash: str | None = None
+
+
+@runtime_checkable
+class ListingStore(Protocol):
+    """A store that lists its rollouts in any order and with their scores. Optional for a plugin's store."""
+
+    async def listed(self, wanted: RolloutQuery, order: RowOrder = "newest") -> list[SourceRow]:
+        """Returns the first `wanted.limit` of the matching rollouts. `before` applies to `newest` only. Raises StoreError."""
+        ...
+
+
 @runtime_checkable
 class PrunableStore(Protocol):
     """A store that can remove old rollouts. Optional for a plugin's store."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import orjson
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.events import SCHEMA_VERSION, EncodedEvents
-from taskapp_kit.contract.protocols import StoredRollout
+from taskapp_kit.contract.protocols import SourceRow, StoredRollout
 from taskapp_kit.errors import StoreError, StoreRefusal
 from taskapp_kit.store.exact_json import Inexact, exact_float, exact_int, exact_json, exact_text, refuse_keys
 from taskapp_kit.store.schema import COMPRESS_ABOVE_BYTES, ROLLOUTS
@@ -166,6 +166,43 @@ def from_row(values: Sequence[Any], *, with_events: bool = True) -> StoredRollou
             hint="The store is damaged; restore it from a copy.",
         ) from fault
     return StoredRollout(**{name: row[name] for name in _FIELDS})
+
+
+SOURCE_COLUMNS = (
+    "rollout_id", "environment", "split", "seed", "policy", "policy_name", "model", "status", "stop_reason",
+    "failure_boundary", "failure", "reward", "scorecard", "length", "tokens", "cost", "seconds", "created_at", "run_id",
+    "group_id", "spec_hash",
+)  # fmt: skip
+"""What `source_row` takes, in its order."""
+
+
+def source_row(*values: Any) -> SourceRow:
+    """The row of a list from `SOURCE_COLUMNS`. Raises StoreError for one that cannot be read."""
+    row = dict(zip(SOURCE_COLUMNS, values, strict=True))
+    try:
+        policy = orjson.loads(row["policy"])
+        failure = orjson.loads(row["failure"] or b"{}")
+        card = orjson.loads(row["scorecard"] or b"{}")
+        sample = policy.get("sample")
+        return SourceRow(
+            sample=sample if isinstance(sample, int) else None,
+            policy=row["policy_name"],
+            boundary=row["failure_boundary"],
+            code=failure.get("code"),
+            message=failure.get("message"),
+            criteria={item["name"]: item["score"] for item in card.get("criteria") or () if item["of"] != "metric"},
+            turns=None,
+            metrics=card.get("metrics") or {},
+            **{name: row[name] for name in _AS_THEY_ARE},
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as fault:
+        raise StoreError(
+            f"rollout {row['rollout_id']!r} is in the store but cannot be read: {type(fault).__name__}.",
+            hint="The store is damaged; restore it from a copy.",
+        ) from fault
+
+
+_AS_THEY_ARE = tuple(item.name for item in fields(SourceRow) if item.name in SOURCE_COLUMNS and item.name != "policy")
 
 
 def unpacked(encoding: str, data: bytes) -> list[dict[str, Json]]:

@@ -11,7 +11,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar, cast
 
 from sqlalchemy import (
@@ -30,12 +30,12 @@ from sqlalchemy import (
     tuple_,
 )
 
-from taskapp_kit.contract.protocols import Clock, RolloutQuery, RolloutSummaryRow, StoredRollout
+from taskapp_kit.contract.protocols import Clock, RolloutQuery, RolloutSummaryRow, RowOrder, SourceRow, StoredRollout
 from taskapp_kit.errors import StoreError, StoreRefusal
 from taskapp_kit.store.database import Driver, SqlDatabase
 from taskapp_kit.store.group_commit import GroupCommit, Outcome
 from taskapp_kit.store.idempotency_sql import SqlIdempotencyStore
-from taskapp_kit.store.rows import Row, differing, from_row, to_row
+from taskapp_kit.store.rows import SOURCE_COLUMNS, Row, differing, from_row, source_row, to_row
 from taskapp_kit.store.schema import BLOBS, ROLLOUTS, TICKETS
 
 T = TypeVar("T")
@@ -64,8 +64,35 @@ PRUNED_AT_ONCE = 200
 """The limit on rollouts removed in one transaction, so that no save waits long for it."""
 
 
-def _found_by(wanted: RolloutQuery) -> Select[Any]:
-    statement = _SUMMARY.limit(wanted.limit)
+_ROWS = select(*(ROLLOUTS.c[name] for name in SOURCE_COLUMNS))
+_ORDERS: dict[RowOrder, ColumnElement[Any]] = {
+    "worst": ROLLOUTS.c.reward,
+    "best": ROLLOUTS.c.reward.desc(),
+    "cost": ROLLOUTS.c.cost.desc(),
+    "tokens": ROLLOUTS.c.tokens.desc(),
+    "seconds": ROLLOUTS.c.seconds.desc(),
+    "length": ROLLOUTS.c.length.desc(),
+}
+_EQUAL_VALUES = (
+    ROLLOUTS.c.environment,
+    ROLLOUTS.c.split,
+    ROLLOUTS.c.seed,
+    ROLLOUTS.c.created_at,
+    ROLLOUTS.c.rollout_id,
+)
+
+
+def _rows_by(wanted: RolloutQuery, order: RowOrder) -> Select[Any]:
+    if order == "newest":
+        return _matching(_ROWS.order_by(*_NEWEST_FIRST), wanted)
+    value = _ORDERS[order]
+    column = ROLLOUTS.c["reward" if order in ("worst", "best") else order]
+    statement = _ROWS.where(column.is_not(None)).order_by(value, *_EQUAL_VALUES)
+    return _matching(statement, replace(wanted, before=None))
+
+
+def _matching(statement: Select[Any], wanted: RolloutQuery) -> Select[Any]:
+    statement = statement.limit(wanted.limit)
     of_few = wanted.run_id is not None or wanted.group_id is not None
     for name in _EQUAL:
         value = getattr(wanted, name)
@@ -169,10 +196,19 @@ class SqlStore:
         """The matching rollouts, newest first, at equal times by rollout_id descending. Raises StoreError."""
         if wanted.limit < 1:
             raise StoreError(f"query() was asked for {wanted.limit} rollouts; the limit is 1 or more.")
-        statement = _found_by(wanted)
+        statement = _matching(_SUMMARY, wanted)
 
         def read(connection: Connection) -> list[RolloutSummaryRow]:
             return [RolloutSummaryRow(*row) for row in connection.execute(statement)]
+
+        return await self._read(read)
+
+    async def listed(self, wanted: RolloutQuery, order: RowOrder = "newest") -> list[SourceRow]:
+        """The first `wanted.limit` of the matching rollouts in that order, with their scores. Raises StoreError."""
+        statement = _rows_by(wanted, order)
+
+        def read(connection: Connection) -> list[SourceRow]:
+            return [source_row(*row) for row in connection.execute(statement)]
 
         return await self._read(read)
 

@@ -1,0 +1,412 @@
+"""Stored rollouts, wherever they are: in an evaluation's directory, in a store, or at a running task app.
+
+`open_source` finds out which; `rows` lists, `load` reads one whole, `blob` a picture. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import heapq
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from taskapp_kit.client.task_app import TaskAppClient
+from taskapp_kit.contract.protocols import (
+    ListingStore,
+    QueryableStore,
+    RolloutQuery,
+    RolloutSummaryRow,
+    RowOrder,
+    SourceRow,
+    Store,
+    StoredRollout,
+)
+from taskapp_kit.contract.result import TOKEN_COUNTS
+from taskapp_kit.errors import ConfigError, StoreError, Unavailable
+from taskapp_kit.evaluate.answered_rollout import stored_from_answer
+from taskapp_kit.evaluate.directory import RESULTS, read_config
+from taskapp_kit.rollout.policy.select import MODEL
+from taskapp_kit.store.open import open_store
+
+PAGE = 500
+"""Rows that are read at once."""
+MOST = 2**62
+"""No limit on rows."""
+DATABASE = "rollouts.db"
+"""The store in an evaluation's directory."""
+
+
+class RolloutSource(ABC):
+    """Stored rollouts. Use it on one event loop and close it.
+
+    place: the directory, the store or the address, without any key. config: the `config.json` of a directory, else empty.
+    """
+
+    place: str = ""
+    config: Mapping[str, Any] = {}
+
+    @abstractmethod
+    def rows(
+        self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
+    ) -> AsyncIterator[SourceRow]:
+        """The rollouts that match the query, in that order; `query.limit` and `query.before` do not apply.
+
+        order: None is the source's own, which is by seed in a directory, else newest first. limit: the most rows, None
+        for all. Raises StoreError, TaskAppError.
+        """
+
+    @abstractmethod
+    async def load(self, rollout_id: str) -> StoredRollout:
+        """The whole rollout, with the private column only where the source is local. Raises ConfigError: there is none."""
+
+    @abstractmethod
+    async def blob(self, sha256: str) -> bytes | None:
+        """A picture's PNG bytes; None when there is none."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Closes the store or the connections."""
+
+
+def open_source(reference: str, *, key: str | None = None) -> RolloutSource:
+    """Opens an evaluation's directory, a store (a path, sqlite:///PATH, postgresql://…) or a task app (http://…).
+
+    key: of a task app. Nothing is created. Raises ConfigError, StoreError.
+    """
+    if reference.startswith(("http://", "https://")):
+        return ServerSource(reference, key)
+    if "://" not in reference and Path(reference).is_dir():
+        return DirectorySource(Path(reference))
+    return StoreSource(open_store(reference, create=False), reference)
+
+
+class StoreSource(RolloutSource):
+    """The rollouts of a store."""
+
+    def __init__(self, store: Store, place: str) -> None:
+        self._store = store
+        self.place = str(getattr(store, "place", None) or place)
+
+    async def rows(
+        self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
+    ) -> AsyncIterator[SourceRow]:
+        """See RolloutSource."""
+        wanted = replace(query or RolloutQuery(), before=None, limit=MOST if limit is None else max(1, limit))
+        if limit == 0:
+            return
+        if order is None or order == "newest":
+            found = self._newest(wanted)
+        elif isinstance(self._store, ListingStore):
+            found = _each(await self._store.listed(wanted, order))
+        else:
+            found = _sorted(self._newest(replace(wanted, limit=MOST)), order, limit)
+        async for row in found:
+            yield row
+
+    async def _newest(self, wanted: RolloutQuery) -> AsyncIterator[SourceRow]:
+        left = wanted.limit
+        while left > 0:
+            page = await self._page(replace(wanted, limit=min(left, PAGE)))
+            for row in page:
+                yield row
+            if len(page) < PAGE:
+                return
+            left -= len(page)
+            wanted = replace(wanted, before=(page[-1].created_at or 0.0, page[-1].rollout_id))
+
+    async def _page(self, wanted: RolloutQuery) -> list[SourceRow]:
+        if isinstance(self._store, ListingStore):
+            return await self._store.listed(wanted)
+        if isinstance(self._store, QueryableStore):
+            return [_summary(row) for row in await self._store.query(wanted)]
+        raise Unavailable("This store cannot list rollouts.", hint="Name the rollout by its id.")
+
+    async def load(self, rollout_id: str) -> StoredRollout:
+        """See RolloutSource."""
+        stored = await self._store.load(rollout_id)
+        if stored is None:
+            raise no_such_rollout(rollout_id, self.place)
+        return stored
+
+    async def blob(self, sha256: str) -> bytes | None:
+        """See RolloutSource."""
+        return await self._store.blob(sha256)
+
+    async def close(self) -> None:
+        """See RolloutSource."""
+        await self._store.close()
+
+
+class DirectorySource(RolloutSource):
+    """The rollouts of an evaluation: its lines, and the whole rollouts in its `rollouts.db` where it has one."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ConfigError when the directory is not an evaluation's."""
+        self.path = path
+        self.place = str(path)
+        self.config = read_config(path)
+        database = path / DATABASE
+        self._store = StoreSource(open_store(str(database), create=False), self.place) if database.is_file() else None
+
+    async def rows(
+        self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
+    ) -> AsyncIterator[SourceRow]:
+        """See RolloutSource. `key_label` and `group_id` match nothing that an evaluation has."""
+        entries = self._entries()
+        known: dict[str, SourceRow] = {}
+        if self._store is not None and any("created_at" not in entry or "cost" not in entry for entry in entries):
+            known = {row.rollout_id: row async for row in self._store.rows(RolloutQuery(run_id=self._run_id))}
+        rows = (_of_line(entry, known.get(str(entry.get("rollout_id"))), self.config) for entry in entries)
+        wanted = (row for row in rows if query is None or _fits(row, query))
+        if order is None:
+            found: Iterator[SourceRow] = iter(sorted(wanted, key=_by_seed))
+        else:
+            found = ordered(wanted, order, limit)
+        for number, row in enumerate(found):
+            if limit is not None and number >= limit:
+                return
+            yield row
+
+    @property
+    def _run_id(self) -> str:
+        """The label that all rollouts of the evaluation share."""
+        return f"eval-{self.config['eval_id'][:12]}"
+
+    def _entries(self) -> list[dict[str, Any]]:
+        """The last line of each rollout: one that was played again after a failure has several."""
+        entries: dict[bytes, dict[str, Any]] = {}
+        path = self.path / RESULTS
+        try:
+            with path.open("rb") as lines:
+                for number, line in enumerate(lines, start=1):
+                    if not line.endswith(b"\n"):
+                        break  # being written, or its process was killed
+                    try:
+                        entry = orjson.loads(line)
+                        entries[orjson.dumps(entry["key"], option=orjson.OPT_SORT_KEYS)] = entry
+                    except (ValueError, TypeError, KeyError):
+                        raise StoreError(
+                            f"{path}, line {number}, is not a result.", hint="Fix or remove that line."
+                        ) from None
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StoreError(f"{path} cannot be read: {error.strerror}.") from None
+        return list(entries.values())
+
+    async def load(self, rollout_id: str) -> StoredRollout:
+        """See RolloutSource."""
+        if self._store is None:
+            raise ConfigError(
+                f"{self.path} has no {DATABASE}: its whole rollouts are stored elsewhere, or nowhere.",
+                hint="Name their store (sqlite:///PATH, postgresql://…), or the URL of the server that played them.",
+            )
+        return await self._store.load(rollout_id)
+
+    async def blob(self, sha256: str) -> bytes | None:
+        """See RolloutSource."""
+        return None if self._store is None else await self._store.blob(sha256)
+
+    async def close(self) -> None:
+        """See RolloutSource."""
+        if self._store is not None:
+            await self._store.close()
+
+
+class ServerSource(RolloutSource):
+    """The stored rollouts of a running task app, as far as the key may see them."""
+
+    def __init__(self, url: str, key: str | None) -> None:
+        """Raises ConfigError for an unusable address or key."""
+        self._client = TaskAppClient(url, key)
+        self.place = self._client.url
+        self._listed: dict[str, SourceRow] = {}
+
+    async def rows(
+        self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
+    ) -> AsyncIterator[SourceRow]:
+        """See RolloutSource. A list has neither criteria nor the sentence of a failure; `load` has them."""
+        wanted = query or RolloutQuery()
+        found = self._newest(wanted)
+        if order is not None and order != "newest":
+            found = _sorted(found, order, limit)
+        number = 0
+        async for row in found:
+            if limit is not None and number >= limit:
+                return
+            number += 1
+            self._listed[row.rollout_id] = row
+            yield row
+
+    async def _newest(self, wanted: RolloutQuery) -> AsyncIterator[SourceRow]:
+        names = (
+            "environment",
+            "policy",
+            "status",
+            "boundary",
+            "run_id",
+            "group_id",
+            "key_label",
+            "reward_above",
+            "reward_below",
+        )
+        filters = {name: value for name in names if (value := getattr(wanted, name)) is not None}
+        cursor: str | None = None
+        while True:
+            page = await self._client.rollouts(**filters, limit=PAGE, **({} if cursor is None else {"cursor": cursor}))
+            for listed in page["rollouts"]:
+                yield _summary_of(listed)
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                return
+
+    async def load(self, rollout_id: str) -> StoredRollout:
+        """See RolloutSource."""
+        return stored_from_answer(await self._client.recorded_rollout(rollout_id), self._listed.get(rollout_id))
+
+    async def blob(self, sha256: str) -> bytes | None:
+        """See RolloutSource."""
+        return await self._client.blob(sha256)
+
+    async def close(self) -> None:
+        """See RolloutSource."""
+        await self._client.aclose()
+
+
+def no_such_rollout(rollout_id: str, place: str) -> ConfigError:
+    """The error for an id that is not there."""
+    return ConfigError(
+        f"There is no rollout {rollout_id[:80]!r} in {place}.",
+        hint="`taskapp show` without an id lists those that are.",
+    )
+
+
+# -- orders -----------------------------------------------------------------------------------------------------------
+
+_LARGEST_FIRST: Mapping[str, Callable[[SourceRow], float | None]] = {
+    "best": lambda row: row.reward,
+    "cost": lambda row: row.cost,
+    "tokens": lambda row: row.tokens,
+    "seconds": lambda row: row.seconds,
+    "length": lambda row: row.length,
+}
+
+
+def _by_seed(row: SourceRow) -> tuple[str, str, int, str, int, float, str]:
+    policy = row.model or row.policy or ""
+    return row.environment, row.split, row.seed, policy, row.sample or 0, row.created_at or 0.0, row.rollout_id
+
+
+def ordered(rows: Iterator[SourceRow], order: RowOrder, limit: int | None = None) -> Iterator[SourceRow]:
+    """The first `limit` rows in that order, as a store with every order returns them; see `RowOrder`."""
+    if order == "newest":
+        newest = sorted(rows, key=lambda row: (row.created_at or 0.0, row.rollout_id), reverse=True)
+        return iter(newest[:limit])
+    if order == "worst":
+        rated = ((row.reward, _by_seed(row), row) for row in rows if row.reward is not None)
+    else:
+        of = _LARGEST_FIRST[order]
+        rated = ((-value, _by_seed(row), row) for row in rows if (value := of(row)) is not None)
+    chosen = sorted(rated, key=_rank) if limit is None else heapq.nsmallest(limit, rated, key=_rank)
+    return (row for _, _, row in chosen)
+
+
+def _rank(rated: tuple[float, Any, SourceRow]) -> tuple[float, Any]:
+    return rated[0], rated[1]
+
+
+async def _sorted(rows: AsyncIterator[SourceRow], order: RowOrder, limit: int | None) -> AsyncIterator[SourceRow]:
+    found = [row async for row in rows]
+    for row in ordered(iter(found), order, limit):
+        yield row
+
+
+async def _each(rows: list[SourceRow]) -> AsyncIterator[SourceRow]:
+    for row in rows:
+        yield row
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+
+
+def _fits(row: SourceRow, query: RolloutQuery) -> bool:
+    names = ("environment", "status", "boundary", "run_id", "group_id")
+    if any(getattr(query, name) not in (None, getattr(row, name)) for name in names) or query.key_label is not None:
+        return False
+    if query.policy is not None and query.policy != row.policy:
+        return False
+    if query.reward_above is not None and not (row.reward is not None and row.reward > query.reward_above):
+        return False
+    return query.reward_below is None or (row.reward is not None and row.reward < query.reward_below)
+
+
+def _of_line(entry: Mapping[str, Any], stored: SourceRow | None, config: Mapping[str, Any]) -> SourceRow:
+    """The row of a line of `results.jsonl`, of this release or an earlier one, with what the store knows of it."""
+    key = entry["key"]
+    asked = config["asked"]
+    usage = entry.get("usage") or {}
+    metrics = entry.get("metrics") or {}
+    counts = [usage[name] for name in TOKEN_COUNTS if name in usage]
+    length, turns = entry.get("length"), metrics.get("turns")
+    policy, model = _who(entry, asked)
+
+    def known(name: str) -> Any:
+        value = entry.get(name)
+        return value if value is not None or stored is None else getattr(stored, name)
+
+    return SourceRow(
+        rollout_id=str(entry.get("rollout_id") or ""),
+        environment=known("environment") or asked.get("environment") or "",
+        split=known("split") or key.get("split") or "",
+        seed=key["seed"],
+        sample=key.get("sample"),
+        policy=policy if stored is None else stored.policy,
+        model=model if stored is None else stored.model,
+        status=entry["status"],
+        stop_reason=known("stop_reason"),
+        boundary=entry.get("boundary"),
+        code=entry.get("code"),
+        message=entry.get("message"),
+        reward=entry.get("reward"),
+        criteria=entry.get("criteria") or {},
+        length=length if length is not None or stored is None else stored.length,
+        turns=None if turns is None else int(turns),
+        tokens=int(sum(counts)) if counts else None if stored is None else stored.tokens,
+        cost=known("cost"),
+        seconds=known("seconds"),
+        metrics=metrics,
+        created_at=known("created_at"),
+        run_id=f"eval-{config['eval_id'][:12]}",
+        spec_hash=asked.get("spec_hash"),
+    )
+
+
+def _who(entry: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """The policy and the model of a line, where no store knows them: a key names a model by the model's name."""
+    name = entry["key"].get("policy")
+    given = asked.get("policy")
+    if isinstance(given, Mapping) and given.get("policy") == name:
+        return name, given.get("model")
+    return (MODEL, name) if isinstance(given, Mapping) else (name, None)
+
+
+def _summary(row: RolloutSummaryRow) -> SourceRow:
+    """The row of a store that lists summaries only."""
+    return _summary_of({"id": row.rollout_id, **{name: getattr(row, name) for name in _LISTED}})
+
+
+_LISTED = (
+    "environment", "split", "seed", "policy", "model", "status", "stop_reason", "boundary", "reward", "length", "tokens",
+    "cost", "seconds", "created_at", "run_id", "group_id",
+)  # fmt: skip
+
+
+def _summary_of(listed: Mapping[str, Any]) -> SourceRow:
+    """A row of `GET /rollouts`. Members that this release does not know are ignored."""
+    known: dict[str, Any] = {name: listed.get(name) for name in _LISTED}
+    unknown: dict[str, Any] = dict.fromkeys(("sample", "code", "message", "turns"))
+    return SourceRow(rollout_id=listed["id"], criteria={}, metrics={}, **unknown, **known)

@@ -1,0 +1,523 @@
+"""The readable form of a stored rollout, without anything private: what terminal, pages and exports show.
+
+`details_of` reads a `StoredRollout` of this and of every earlier release. All texts are as they were recorded: a model, an
+environment or a judge wrote them, so whatever shows them escapes them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from taskapp_kit.contract.content import Json, text_of
+from taskapp_kit.contract.protocols import StoredRollout
+from taskapp_kit.contract.result import TOKEN_COUNTS
+from taskapp_kit.contract.scorecard import CriterionScore
+from taskapp_kit.errors import StoreError
+
+_BLOB = re.compile(r"/blobs/([0-9a-f]{64})")
+_CRITERION = {item.name for item in fields(CriterionScore)}
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture: the SHA-256 of its PNG bytes, under which a store has them; None where they were not recorded.
+
+    width, height: in pixels, None where only the picture's hash is recorded.
+    """
+
+    sha256: str | None
+    width: int | None = None
+    height: int | None = None
+
+    def __str__(self) -> str:
+        return "[picture]" if self.width is None else f"[picture {self.width} x {self.height}]"
+
+
+Block = str | Picture
+"""A part of an observation or of a message."""
+
+
+def words(blocks: Iterable[Block]) -> str:
+    """The blocks as one text; a picture is named by its size."""
+    return "\n".join(map(str, blocks))
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedCall:
+    """An action as a model or a policy requested it; `args` is a str when they were not readable as JSON."""
+
+    tool: str
+    args: Json
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message of a conversation. reasoning: of a model's own message, "" without any. calls: its tool calls."""
+
+    role: str
+    blocks: tuple[Block, ...]
+    reasoning: str = ""
+    calls: tuple[RequestedCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepDetails:
+    """An action and its result. index: counted from 0. seconds: in the environment.
+
+    refused: the message with which the action was refused, which the observation repeats. coerced: converted arguments.
+    """
+
+    index: int
+    tool: str
+    args: Json
+    observation: tuple[Block, ...]
+    reward: float | None
+    terminated: bool
+    truncated: bool
+    refused: str | None
+    coerced: int
+    info: Mapping[str, Json]
+    metrics: Mapping[str, float]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDetails:
+    """One decision of the policy and the steps it led to. index: counted from 0.
+
+    read: the messages that are new in this turn, without the model's own answer; of a later turn they repeat the
+    observations of the steps before. Empty for a policy that is not a model. reasoning, words: of the model, "" without
+    any. problem: why the answer held no action that can be run. scripted: the caller supplied the action. seconds: of the
+    policy. tokens: of prompt and completion; cost: US dollars; both None where they are not known.
+    """
+
+    index: int
+    read: tuple[Message, ...]
+    reasoning: str
+    words: str
+    calls: tuple[RequestedCall, ...]
+    problem: str | None
+    scripted: bool
+    steps: tuple[StepDetails, ...]
+    usage: Mapping[str, float]
+    tokens: int | None
+    cost: float | None
+    seconds: float
+    finish_reason: str | None
+    attempts: int | None
+    model_calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuxiliaryCall:
+    """A call of a model that the environment made itself (a simulated user), private fields masked.
+
+    messages: those that are new for this role.
+    """
+
+    role: str
+    messages: tuple[Message, ...]
+    reply: Message
+    usage: Mapping[str, float]
+    seconds: float
+    attempts: int
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeCallDetails:
+    """One answer of a judge's model, usable or not, private fields masked; see `contract.scorecard.JudgeCall`."""
+
+    judges: tuple[str, ...]
+    role: str
+    model: str
+    sample: int
+    ask: int
+    prompt: tuple[Message, ...]
+    verdict: Json
+    text: str
+    problem: str | None
+    usage: Mapping[str, float]
+    seconds: float
+    cost: float | None
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailureDetails:
+    """Where and why a rollout failed; the message is the kit's own."""
+
+    boundary: str
+    code: str
+    message: str
+    error_id: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutDetails:
+    """A stored rollout as it is shown.
+
+    policy: the name of the one that acted, `model` for a language model. model: its name at the endpoint.
+    policy_config: the stored part of `policy.config`. initial: the first observation. tools: the names of the episode's
+    actions. Of a failed rollout: waiting_turn is the turn in which the policy was called and did not answer,
+    waiting_action the action that did not return. limit: the name and value of the one that ended the episode. formula:
+    of the reward, in words. metrics: of episode and scoring. timing: seconds, by part. usage: tokens, by the endpoint's
+    names. pictures: the SHA-256 of every picture, in the order of their first appearance.
+    """
+
+    rollout_id: str
+    created_at: float
+    run_id: str
+    group_id: str | None
+    app: str
+    app_version: str
+    kit_version: str
+    environment: str
+    environment_version: str
+    split: str
+    seed: int
+    sample: int | None
+    config: Mapping[str, Json]
+    policy: str
+    model: str | None
+    policy_config: Mapping[str, Json]
+    mode: str
+    status: str
+    stop_reason: str
+    failure: FailureDetails | None
+    limit: tuple[str, float] | None
+    length: int
+    total_reward: float
+    reward: float | None
+    outcome_score: float | None
+    events_score: float | None
+    formula: str
+    criteria: tuple[CriterionScore, ...]
+    metrics: Mapping[str, float]
+    initial: tuple[Block, ...]
+    tools: tuple[str, ...]
+    turns: tuple[TurnDetails, ...]
+    waiting_turn: int | None
+    waiting_action: RequestedCall | None
+    auxiliary_calls: tuple[AuxiliaryCall, ...]
+    judge_calls: tuple[JudgeCallDetails, ...]
+    timing: Mapping[str, float]
+    seconds: float
+    tokens: int | None
+    cost: float | None
+    usage: Mapping[str, float]
+    digest: str | None
+    observation_digest: str | None
+    pictures: tuple[str, ...]
+
+    @property
+    def steps(self) -> tuple[StepDetails, ...]:
+        """The steps of all turns."""
+        return tuple(step for turn in self.turns for step in turn.steps)
+
+    def to_json(self) -> dict[str, Any]:
+        """The details as JSON; a picture is an object with `sha256`, `width` and `height`."""
+        return asdict(self)
+
+
+def details_of(stored: StoredRollout) -> RolloutDetails:
+    """The readable form of a stored rollout. Raises StoreError for events that cannot be read."""
+    try:
+        return _details(stored)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as fault:
+        raise StoreError(
+            f"rollout {stored.rollout_id!r} is stored but cannot be read: {type(fault).__name__}.",
+            hint="The store is damaged, or a newer release wrote it.",
+        ) from fault
+
+
+def _details(stored: StoredRollout) -> RolloutDetails:
+    episode = _Episode()
+    for event in stored.events:
+        episode.take(event)
+    card = stored.scorecard or {}
+    policy = stored.policy
+    model = policy.get("model")
+    turns = episode.turns()
+    usage: dict[str, float] = {}
+    for turn in turns:
+        for name, count in turn.usage.items():
+            usage[name] = usage.get(name, 0.0) + count
+    auxiliary = tuple(_auxiliary(call) for call in stored.private.get("second_calls") or ())
+    judging = _judge_calls(stored.private.get("judge_calls") or {})
+    return RolloutDetails(
+        rollout_id=stored.rollout_id,
+        created_at=stored.created_at,
+        run_id=stored.run_id,
+        group_id=stored.group_id,
+        app=stored.app,
+        app_version=stored.app_version,
+        kit_version=stored.kit_version,
+        environment=stored.environment,
+        environment_version=stored.environment_version,
+        split=stored.split,
+        seed=stored.seed,
+        sample=policy["sample"] if isinstance(policy.get("sample"), int) else None,
+        config=stored.config,
+        policy=str(policy.get("name") or policy.get("policy") or episode.policy),
+        model=model if isinstance(model, str) else None,
+        policy_config={name: value for name, value in policy.items() if name != "name"},
+        mode=stored.mode,
+        status=stored.status,
+        stop_reason=stored.stop_reason,
+        failure=_failure(stored, episode.hint),
+        limit=episode.limit,
+        length=stored.length,
+        total_reward=stored.total_reward,
+        reward=stored.reward,
+        outcome_score=stored.outcome_score,
+        events_score=stored.events_score,
+        formula=str(card.get("formula") or ""),
+        criteria=tuple(
+            CriterionScore(**{name: value for name, value in item.items() if name in _CRITERION})
+            for item in card.get("criteria") or ()
+        ),
+        metrics={**episode.metrics, **(card.get("metrics") or {})},
+        initial=episode.initial,
+        tools=tuple(episode.tools),
+        turns=turns,
+        waiting_turn=episode.waiting_turn if stored.status == "failed" else None,
+        waiting_action=episode.waiting_action,
+        auxiliary_calls=auxiliary,
+        judge_calls=judging,
+        timing=stored.timing,
+        seconds=stored.seconds,
+        tokens=stored.tokens if stored.tokens is not None else _tokens(usage),
+        cost=stored.cost,
+        usage=usage,
+        digest=stored.digest,
+        observation_digest=stored.observation_digest,
+        pictures=tuple(_pictures(episode.initial, turns, auxiliary, judging)),
+    )
+
+
+def _failure(stored: StoredRollout, hint: str) -> FailureDetails | None:
+    if stored.failure is None:
+        return None
+    members = {name: str(stored.failure.get(name) or "") for name in ("boundary", "code", "message", "error_id")}
+    return FailureDetails(**members, hint=str(stored.failure.get("hint") or hint))
+
+
+class _Episode:
+    """Collects the events of one episode."""
+
+    def __init__(self) -> None:
+        self.policy = ""
+        self.initial: tuple[Block, ...] = ()
+        self.tools: Sequence[str] = ()
+        self.answers: list[Mapping[str, Any]] = []
+        self.steps: list[list[StepDetails]] = []
+        self.waiting_turn: int | None = None
+        self.waiting_action: RequestedCall | None = None
+        self.limit: tuple[str, float] | None = None
+        self.metrics: Mapping[str, float] = {}
+        self.hint = ""
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        kind = event["kind"]
+        if kind == "started":
+            self.policy = event["policy"]
+        elif kind == "observed":
+            self.initial, self.tools = _observation(event["observation"]), event.get("tools") or ()
+        elif kind == "called":
+            self.waiting_turn = event["turn"]
+        elif kind == "answered":
+            self.waiting_turn = None
+            self.answers.append(event)
+            self.steps.append([])
+        elif kind == "acted":
+            self.waiting_action = RequestedCall(event["tool"], event["args"])
+        elif kind == "stepped":
+            self.waiting_action = None
+            self.steps[-1].append(_step(event["step"]))
+        elif kind == "limited":
+            self.limit = event["limit"], event["value"]
+        elif kind == "failed":
+            self.hint = event.get("hint") or ""
+        elif kind == "ended":
+            self.metrics = event.get("metrics") or {}
+
+    def turns(self) -> tuple[TurnDetails, ...]:
+        pairs = zip(self.answers, self.steps, strict=True)
+        return tuple(_turn(index, event, tuple(steps)) for index, (event, steps) in enumerate(pairs))
+
+
+def _step(step: Mapping[str, Any]) -> StepDetails:
+    return StepDetails(
+        index=step["index"],
+        tool=step["tool"],
+        args=step["args"],
+        observation=_observation(step.get("observation")),
+        reward=step.get("reward"),
+        terminated=bool(step.get("terminated")),
+        truncated=bool(step.get("truncated")),
+        refused=step.get("refused"),
+        coerced=step.get("coerced") or 0,
+        info=step.get("info") or {},
+        metrics=step.get("metrics") or {},
+        seconds=step.get("seconds") or 0.0,
+    )
+
+
+def _turn(index: int, event: Mapping[str, Any], steps: tuple[StepDetails, ...]) -> TurnDetails:
+    answer = event["answer"]
+    messages = [_message(item) for item in answer.get("messages") or ()]
+    own = messages.pop() if messages and messages[-1].role == "assistant" else None
+    details = answer.get("details") or {}
+    usage = answer.get("usage") or {}
+    return TurnDetails(
+        index=index,
+        read=tuple(messages),
+        reasoning=own.reasoning if own is not None else "",
+        words=answer.get("output") or "",
+        calls=tuple(
+            RequestedCall(call["tool"], call["args"], call.get("id") or "") for call in answer.get("tool_calls") or ()
+        ),
+        problem=answer.get("problem"),
+        scripted=bool(event.get("scripted")),
+        steps=steps,
+        usage=usage,
+        tokens=_tokens(usage),
+        cost=_number(details.get("cost")),
+        seconds=event.get("seconds") or 0.0,
+        finish_reason=details.get("finish_reason"),
+        attempts=details.get("attempts"),
+        model_calls=details.get("model_calls", 1 if "attempts" in details else 0),
+    )
+
+
+def _tokens(usage: Mapping[str, float]) -> int | None:
+    counts = [usage[name] for name in TOKEN_COUNTS if name in usage]
+    return int(sum(counts)) if counts else None
+
+
+def _number(value: Json) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _observation(recorded: Json) -> tuple[Block, ...]:
+    """A recorded observation as blocks; an object as JSON."""
+    if isinstance(recorded, list):
+        return tuple(_block(item) for item in recorded)
+    text = text_of(recorded)
+    return (text,) if text else ()
+
+
+def _content(content: Json) -> tuple[Block, ...]:
+    """A message's content as blocks."""
+    if content is None or content == "":
+        return ()
+    return tuple(_block(item) for item in content) if isinstance(content, list) else (str(content),)
+
+
+def _block(item: Json) -> Block:
+    if isinstance(item, str):
+        return item
+    if isinstance(item, dict):
+        if isinstance(item.get("image"), str):
+            return Picture(item["image"], item.get("width"), item.get("height"))
+        if isinstance(item.get("text"), str):
+            return str(item["text"])
+        if "image_url" in item:
+            address = item["image_url"].get("url") if isinstance(item["image_url"], dict) else item["image_url"]
+            named = _BLOB.fullmatch(str(address))
+            return Picture(named[1] if named else None)
+    return json.dumps(item, ensure_ascii=False)
+
+
+def _message(message: Mapping[str, Any]) -> Message:
+    calls = message.get("tool_calls")
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    return Message(
+        role=str(message.get("role") or ""),
+        blocks=_content(message.get("content")),
+        reasoning=reasoning if isinstance(reasoning, str) else "",
+        calls=tuple(_call(call) for call in calls) if isinstance(calls, list) else (),
+    )
+
+
+def _call(call: Json) -> RequestedCall:
+    """A tool call in the form of chat completions; arguments that are JSON text are read."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return RequestedCall("", call)
+    args = function.get("arguments")
+    if isinstance(args, str):
+        with suppress(ValueError):
+            args = json.loads(args)
+    return RequestedCall(str(function.get("name") or ""), args, str(call.get("id") or ""))
+
+
+def _auxiliary(call: Mapping[str, Any]) -> AuxiliaryCall:
+    return AuxiliaryCall(
+        role=str(call["role"]),
+        messages=tuple(_message(item) for item in call.get("messages") or ()),
+        reply=_message(call.get("reply") or {}),
+        usage=call.get("usage") or {},
+        seconds=call.get("seconds") or 0.0,
+        attempts=call.get("attempts") or 1,
+        cost=_number(call.get("cost")),
+    )
+
+
+def _judge_calls(record: Mapping[str, Any]) -> tuple[JudgeCallDetails, ...]:
+    prompts = {name: _prompt(prompt) for name, prompt in (record.get("prompts") or {}).items()}
+    return tuple(
+        JudgeCallDetails(
+            judges=tuple(call["judges"]),
+            role=call["role"],
+            model=call.get("model") or "",
+            sample=call["sample"],
+            ask=call["ask"],
+            prompt=prompts.get(call["prompt"], ()),
+            verdict=call.get("verdict"),
+            text=call.get("text") or "",
+            problem=call.get("problem"),
+            usage=call.get("usage") or {},
+            seconds=call.get("seconds") or 0.0,
+            cost=_number(call.get("cost")),
+            attempts=call.get("attempts") or 1,
+        )
+        for call in record.get("calls") or ()
+    )
+
+
+def _prompt(prompt: Json) -> tuple[Message, ...]:
+    """The messages of a judge's prompt; the body of a reward model's request that has none is one text."""
+    messages = prompt.get("messages") if isinstance(prompt, dict) else prompt
+    if isinstance(messages, list):
+        return tuple(_message(item) for item in messages)
+    return (Message("user", (json.dumps(prompt, ensure_ascii=False),)),)
+
+
+def _pictures(
+    initial: tuple[Block, ...],
+    turns: Sequence[TurnDetails],
+    auxiliary: Sequence[AuxiliaryCall],
+    judging: Sequence[JudgeCallDetails],
+) -> list[str]:
+    shown: list[Block] = [*initial]
+    for turn in turns:
+        for message in turn.read:
+            shown += message.blocks
+        for step in turn.steps:
+            shown += step.observation
+    for call in auxiliary:
+        for message in call.messages:
+            shown += message.blocks
+    for judged in judging:
+        for message in judged.prompt:
+            shown += message.blocks
+    return list(dict.fromkeys(block.sha256 for block in shown if isinstance(block, Picture) and block.sha256))
