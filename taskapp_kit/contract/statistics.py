@@ -23,8 +23,8 @@ IntervalMethod = Literal["bootstrap", "t"]
 CONFIDENCE = 0.95
 RESAMPLES = 1000
 """Resamples of a bootstrap, and of a permutation test that does not enumerate every permutation."""
-FEWEST_FOR_BOOTSTRAP = 10
-"""Below this number of clusters a bootstrap interval covers too little, so the interval is by t."""
+FEWEST_FOR_BOOTSTRAP = 30
+"""Below this number of clusters a bootstrap interval covers no more than one by t, and often less; so it is by t."""
 ENUMERATED_CLUSTERS = 12
 """Up to this number of clusters that differ, a permutation test enumerates all sign changes (2¹² = 4 096)."""
 TIE = 1e-9

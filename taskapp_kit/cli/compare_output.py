@@ -1,0 +1,182 @@
+"""Comparisons on the terminal: differences with intervals, a verdict in words, the seeds that changed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from taskapp_kit.cli.terminal import clean, console, counted, number, one_line, table
+
+if TYPE_CHECKING:
+    from taskapp_kit.contract.content import Json
+    from taskapp_kit.contract.protocols import SourceRow
+    from taskapp_kit.evaluate.compare import Change, Comparison, ComparisonSettings, Measure
+
+NAME_WIDTH = 32
+VALUE_WIDTH = 48
+FEW_SEEDS_MORE = 100_000
+"""Where more further seeds than this would be needed, their number says nothing."""
+
+
+def print_comparisons(
+    compared: Sequence[Comparison], how: ComparisonSettings, *, changes: int, show: Sequence[str] = ()
+) -> None:
+    """Print each comparison. changes: the most seeds to list. show: further words for the lines with `taskapp show`."""
+    for position, one in enumerate(compared):
+        if position:
+            console().print()
+        _print_comparison(one, how, changes, show)
+
+
+def _print_comparison(one: Comparison, how: ComparisonSettings, changes: int, show: Sequence[str]) -> None:
+    out = console()
+    facts = table("", "")
+    for what, side in (("baseline", one.baseline), ("compared", one.other)):
+        older = f", {side.replaced} older ones left out" if side.replaced else ""
+        facts.add_row(what, clean(f"{side.name}: {counted(len(side.rows), 'rollout')} in {side.place}{older}"))
+    facts.add_row("pairs", _pairs(one))
+    out.print(facts)
+    _print_measures(one, how)
+    out.print()
+    for line in _verdict(one):
+        out.print(clean(line), soft_wrap=True)
+    _print_changes(one, how, changes, show)
+    _print_configuration(one)
+
+
+def _pairs(one: Comparison) -> str:
+    """`47 of 50 seeds; failed: 2 in the baseline, 1 in the other; unpaired: 3 in the baseline`."""
+    interval = one.reward.difference.interval
+    parts = [f"{one.pairs}, of {counted(interval.clusters, 'seed')} with both rewards"]
+    for what, counts in (("failed", one.failed), ("without a partner", one.unpaired)):
+        names = {"baseline": "the baseline", "other": "the other", "both": "both"}
+        shown = [f"{count} in {names[name]}" for name, count in counts.items() if count]
+        if shown:
+            parts.append(f"{what}: {', '.join(shown)}")
+    if one.reward.undefined:
+        parts.append(f"{one.reward.undefined} without a reward")
+    return "; ".join(parts)
+
+
+def _print_measures(one: Comparison, how: ComparisonSettings) -> None:
+    confidence = f"{100 * how.confidence:g} % interval"
+    left, right = (one_line(side.name, NAME_WIDTH) for side in (one.baseline, one.other))
+    columns = (
+        left,
+        f"{right} " if right == left else right,
+        "difference",
+        confidence,
+        "won/tied/lost",
+        "sign p",
+        "permutation p",
+    )
+    rows = table("", *columns, right=(*columns[:3], *columns[5:]))
+    for measure in one.measures:
+        rows.add_row(
+            one_line(measure.name, NAME_WIDTH), *_cells(measure), style="bold" if measure.of == "reward" else None
+        )
+    out = console()
+    out.print()
+    out.print(rows)
+    methods = {measure.difference.interval.method for measure in one.measures if measure.difference.interval.n}
+    words = {"bootstrap": "clustered bootstrap", "t": "Student's t over seeds"}
+    tests = sum(measure.of != "number" for measure in one.measures)
+    note = f"Intervals by {' and '.join(sorted(words[method] for method in methods))}."
+    if tests > 1:
+        note += f" Each p is of its line alone: of {tests} lines without any difference, one in 20 falls below 0.05."
+    out.print(note, style="dim", soft_wrap=True)
+
+
+def _cells(measure: Measure) -> list[str]:
+    difference, interval = measure.difference, measure.difference.interval
+    reach = "-" if interval.low is None or interval.high is None else f"{interval.low:+.4g} to {interval.high:+.4g}"
+    mean = "-" if interval.mean is None else f"{interval.mean:+.4g}"
+    if measure.of == "number":
+        return [_short(measure.baseline), _short(measure.other), mean, reach, "", "", ""]
+    return [
+        _short(measure.baseline), _short(measure.other), mean, reach,
+        f"{difference.wins}/{difference.ties}/{difference.losses}", _p(difference.sign_p), _p(difference.permutation_p),
+    ]  # fmt: skip
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _p(value: float | None) -> str:
+    return "-" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _verdict(one: Comparison) -> list[str]:
+    """Who is better in reward, or what would decide it."""
+    difference = one.reward.difference
+    interval, more = difference.interval, one.more_seeds
+    if not interval.n:
+        return ["No pair has two rewards, so nothing can be said about the reward."]
+    if interval.clusters < 2:
+        return ["One seed cannot tell two policies apart: play more seeds."]
+    if difference.decided and interval.mean is not None:
+        better = one.other if interval.mean > 0 else one.baseline
+        return [f"{better.name} has the higher reward: the interval leaves out 0 and the permutation test agrees."]
+    if not difference.wins and not difference.losses:
+        return [f"No pair differs in reward, over {counted(interval.clusters, 'seed')}."]
+    undecided = f"Not decided: the difference may be chance, over {counted(interval.clusters, 'seed')}."
+    if more is None or more > FEW_SEEDS_MORE:
+        return [undecided, f"If there is one, it is too small for {FEW_SEEDS_MORE:,} seeds more."]
+    seeds = f"{more:,} more {'seed' if more == 1 else 'seeds'}"
+    return [undecided, f"If it is as large as it seems, about {seeds} would show it, 4 times out of 5."]
+
+
+def _print_changes(one: Comparison, how: ComparisonSettings, most: int, show: Sequence[str]) -> None:
+    out = console()
+    if not one.changes or not most:
+        return
+    kinds = Counter(change.kind for change in one.changes)
+    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    first = f"; the first {most}" if len(one.changes) > most else ""
+    out.print()
+    out.print(
+        f"{counted(len(one.changes), 'pair')} changed: {counts} (a reward passes from {number(how.pass_at)}){first}:"
+    )
+    rows = table("", "seed", "baseline", "compared", "")
+    for change in one.changes[:most]:
+        rows.add_row(
+            change.kind, _episode(change), _reward(change.baseline), _reward(change.other), clean(_line(one, change, show))
+        )  # fmt: skip
+    out.print(rows, soft_wrap=True)
+
+
+def _episode(change: Change) -> str:
+    row = change.other
+    sample = f" sample {row.sample}" if row.sample else ""
+    return clean(f"{row.environment} {row.split} {row.seed}{sample}")
+
+
+def _reward(row: SourceRow) -> str:
+    return one_line(f"failed: {row.boundary}", NAME_WIDTH) if row.status == "failed" else _short(row.reward)
+
+
+def _line(one: Comparison, change: Change, show: Sequence[str]) -> str:
+    """The command that shows what the compared policy did."""
+    return shlex.join(["taskapp", "show", one.other.place, change.other.rollout_id, *show])
+
+
+def _print_configuration(one: Comparison) -> None:
+    out = console()
+    out.print()
+    if not one.configuration:
+        out.print("Nothing that is recorded of the configuration differs.")
+        return
+    out.print("What differed in the configuration:")
+    rows = table("", "baseline", "compared")
+    for name, values in one.configuration.items():
+        rows.add_row(one_line(name, NAME_WIDTH), *map(_value, values))
+    out.print(rows)
+
+
+def _value(value: Json) -> str:
+    text = value if isinstance(value, str) else "-" if value is None else json.dumps(value, ensure_ascii=False)
+    return one_line(text, VALUE_WIDTH)

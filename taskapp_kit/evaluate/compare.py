@@ -1,0 +1,401 @@
+"""Compares policies by the rollouts that both played: paired by environment, split, seed and sample.
+
+A failed rollout and an undefined score are no numbers: their pairs are counted apart and enter no difference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.protocols import RolloutQuery, SourceRow
+from taskapp_kit.contract.statistics import CONFIDENCE, TIE, IntervalMethod, PairedDifference, paired_difference
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.evaluate.source import RolloutSource
+from taskapp_kit.rollout.policy.select import MODEL
+
+PairKey = tuple[str, str, int, int | str]
+"""Environment, split, seed, and the sample (or, where a rollout is compared with itself, its id)."""
+
+PASS_AT = 1.0
+NUMBERS: Mapping[str, Callable[[SourceRow], float | None]] = {
+    "length": lambda row: row.length,
+    "tokens": lambda row: row.tokens,
+    "cost": lambda row: row.cost,
+    "seconds": lambda row: row.seconds,
+}
+"""Numbers of a rollout of which more is neither better nor worse."""
+
+
+@dataclass(slots=True)
+class Side:
+    """The rollouts of one policy in one place.
+
+    place: as the caller named it. policy: the policy's name or the model's. name: unique among the compared sides. rows: the
+    newest rollout of each key. replaced: older rollouts of the same keys, which are left out. spec_hashes: of the
+    declarations, as far as they are known. configuration: by dotted name.
+    """
+
+    place: str
+    policy: str
+    name: str
+    rows: dict[PairKey, SourceRow]
+    replaced: int = 0
+    spec_hashes: frozenset[str] = frozenset()
+    configuration: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One number of two policies over the pairs in which both have it.
+
+    of: reward, criterion or number; only of the first two more is better. baseline, other: means over the pairs.
+    undefined: pairs of rollouts that did not fail, of which at least one lacks it.
+    """
+
+    name: str
+    of: str
+    baseline: float | None
+    other: float | None
+    undefined: int
+    difference: PairedDifference
+
+    def to_json(self) -> dict[str, Json]:
+        """The measure as JSON."""
+        return {
+            "name": self.name,
+            "of": self.of,
+            "baseline": self.baseline,
+            "other": self.other,
+            "undefined": self.undefined,
+            **self.difference.to_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A pair whose rewards differ, or of which one rollout failed. baseline, other: the rollouts.
+
+    kind: gained and lost (the reward crossed `pass_at`), higher, lower, or failed and recovered (the other did, the baseline
+    did).
+    """
+
+    kind: str
+    baseline: SourceRow
+    other: SourceRow
+
+    def to_json(self) -> dict[str, Json]:
+        """The change as JSON."""
+        one, two = self.baseline, self.other
+        return {
+            "kind": self.kind,
+            "environment": two.environment,
+            "split": two.split,
+            "seed": two.seed,
+            "sample": two.sample,
+            "baseline": {"rollout_id": one.rollout_id, "status": one.status, "reward": one.reward},
+            "other": {"rollout_id": two.rollout_id, "status": two.status, "reward": two.reward},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One policy compared with the baseline.
+
+    pairs: in which neither rollout failed. failed: pairs by which of the two failed (baseline, other, both). unpaired:
+    rollouts that only one of them has. measures: the reward first, then criteria, then numbers. changes: lost and gained
+    first, then failures, then by size. configuration: what differs, by name, as (baseline, other).
+    """
+
+    baseline: Side
+    other: Side
+    pairs: int
+    failed: Mapping[str, int]
+    unpaired: Mapping[str, int]
+    measures: Sequence[Measure]
+    changes: Sequence[Change]
+    configuration: Mapping[str, tuple[Json, Json]]
+
+    @property
+    def reward(self) -> Measure:
+        """The reward's measure."""
+        return self.measures[0]
+
+    @property
+    def more_seeds(self) -> int | None:
+        """Further seeds that would decide about a difference in reward of this size; 0 when it is decided.
+
+        None when no number would: there is no difference, or fewer than two seeds are shared.
+        """
+        difference = self.reward.difference
+        if difference.decided:
+            return 0
+        needed = difference.clusters_needed
+        return None if needed is None else max(1, needed - difference.interval.clusters)
+
+    def to_json(self) -> dict[str, Json]:
+        """The comparison as JSON."""
+        return {
+            "baseline": {"name": self.baseline.name, "place": self.baseline.place, "rollouts": len(self.baseline.rows)},
+            "other": {"name": self.other.name, "place": self.other.place, "rollouts": len(self.other.rows)},
+            "pairs": self.pairs,
+            "failed": dict(self.failed),
+            "unpaired": dict(self.unpaired),
+            "reward": self.reward.to_json(),
+            "more_seeds": self.more_seeds,
+            "criteria": [one.to_json() for one in self.measures if one.of == "criterion"],
+            "numbers": [one.to_json() for one in self.measures if one.of == "number"],
+            "changes": [change.to_json() for change in self.changes],
+            "configuration": {name: list(values) for name, values in self.configuration.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonSettings:
+    """How sides are compared.
+
+    pass_at: a rollout passes when its reward is at least that. force: compares rollouts of different
+    declarations.
+    """
+
+    method: IntervalMethod = "bootstrap"
+    confidence: float = CONFIDENCE
+    pass_at: float = PASS_AT
+    force: bool = False
+
+
+async def read_sides(source: RolloutSource, place: str, *, wanted: RolloutQuery | None = None) -> list[Side]:
+    """The policies of a source, in the order of its configuration, else of their first rollouts.
+
+    wanted: selects rollouts. Raises StoreError, TaskAppError.
+    """
+    of_policy: dict[str, list[SourceRow]] = {}
+    async for row in source.rows(wanted):
+        of_policy.setdefault(_policy_of(row), []).append(row)
+    asked: Mapping[str, Any] = source.config.get("asked") or {}
+    policies = asked.get("policies") or {}
+    order = {name: number for number, name in enumerate(policies)}
+    sides = []
+    for policy in sorted(of_policy, key=lambda name: order.get(name, len(order))):
+        rows, replaced = _by_key(of_policy[policy])
+        configuration = dict(_flat(asked, leave_out=("policies",)) if asked else await _of_rollout(source, rows))
+        configuration |= _flat(policies.get(policy) or {}, "policy.")
+        hashes = frozenset(row.spec_hash for row in rows.values() if row.spec_hash is not None)
+        sides.append(Side(place, policy, policy, rows, replaced, hashes, configuration))
+    return sides
+
+
+def chosen_sides(sides: Sequence[Side], policy: str | None = None, baseline: str | None = None) -> list[Side]:
+    """The sides with this policy (None: all), the first of policy `baseline` in front. Raises ConfigError: there is none."""
+    found = [side for side in sides if policy in (None, side.policy)]
+    for name, among in ((policy, sides), (baseline, found)):
+        known = {side.policy for side in among}
+        if name is not None and name not in known:
+            raise ConfigError(
+                f"No rollout is of the policy or model {name[:80]!r}.", hint=f"There are {', '.join(sorted(known))}."
+            )
+    return sorted(found, key=lambda side: baseline not in (None, side.policy))
+
+
+def compare(sides: Sequence[Side], settings: ComparisonSettings | None = None) -> list[Comparison]:
+    """Compares each further side with the first, the baseline.
+
+    Raises ConfigError: fewer than two sides, different declarations (spec hashes) without `force`, no shared rollout.
+    """
+    settings = settings or ComparisonSettings()
+    if len(sides) < 2:
+        held = f"{sides[0].place} has the rollouts of one policy, {sides[0].policy}" if sides else "there is no rollout"
+        raise ConfigError(f"Nothing can be compared: {held}.", hint="Name two evaluations, or one of several policies.")
+    _name(sides)
+    if not settings.force:
+        _check_declarations(sides)
+    _resolve_splits(sides)
+    return [_compared(sides[0], other, settings) for other in sides[1:]]
+
+
+def _compared(baseline: Side, other: Side, settings: ComparisonSettings) -> Comparison:
+    keys = [key for key in baseline.rows if key in other.rows]
+    if not keys:
+        raise ConfigError(
+            f"{baseline.name} and {other.name} share no rollout: none has the same environment, split, seed and sample.",
+            hint="Play both on the same seeds.",
+        )
+    pairs = [(key, baseline.rows[key], other.rows[key]) for key in sorted(keys)]
+    played = [pair for pair in pairs if not (_failed(pair[1]) or _failed(pair[2]))]
+    measures = [_measure("reward", "reward", played, lambda row: row.reward, settings)]
+    for name in dict.fromkeys(name for _, *both in played for row in both for name in row.criteria):
+        measures.append(_measure(name, "criterion", played, lambda row, name=name: row.criteria.get(name), settings))  # type: ignore[misc]
+    for name, value_of in NUMBERS.items():
+        measure = _measure(name, "number", played, value_of, settings)
+        if measure.difference.interval.n:
+            measures.append(measure)
+    return Comparison(
+        baseline=baseline,
+        other=other,
+        pairs=len(played),
+        failed={
+            "baseline": sum(_failed(one) and not _failed(two) for _, one, two in pairs),
+            "other": sum(_failed(two) and not _failed(one) for _, one, two in pairs),
+            "both": sum(_failed(one) and _failed(two) for _, one, two in pairs),
+        },
+        unpaired={"baseline": len(baseline.rows) - len(keys), "other": len(other.rows) - len(keys)},
+        measures=measures,
+        changes=_changes(pairs, settings.pass_at),
+        configuration=_differing(baseline.configuration, other.configuration),
+    )
+
+
+Pair = tuple[PairKey, SourceRow, SourceRow]
+
+
+def _measure(
+    name: str,
+    of: str,
+    pairs: Sequence[Pair],
+    value_of: Callable[[SourceRow], float | None],
+    settings: ComparisonSettings,
+) -> Measure:
+    one, two, clusters = [], [], []
+    for key, first, second in pairs:
+        before, after = value_of(first), value_of(second)
+        if before is not None and after is not None:
+            one.append(float(before))
+            two.append(float(after))
+            clusters.append(key[:3])
+    difference = paired_difference(one, two, clusters, method=settings.method, confidence=settings.confidence)
+    return Measure(name, of, _mean(one), _mean(two), len(pairs) - len(one), difference)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+_RANKS = {"lost": 0, "gained": 1, "failed": 2, "recovered": 3, "lower": 4, "higher": 4}
+"""The order in which changes are listed."""
+
+
+def _changes(pairs: Sequence[Pair], pass_at: float) -> list[Change]:
+    found: list[tuple[tuple[int, float, PairKey], Change]] = []
+    for key, one, two in pairs:
+        if _failed(one) or _failed(two):
+            if _failed(one) != _failed(two):
+                kind = "failed" if _failed(two) else "recovered"
+                found.append(((_RANKS[kind], 0.0, key), Change(kind, one, two)))
+            continue
+        if one.reward is None or two.reward is None or abs(two.reward - one.reward) <= TIE:
+            continue
+        passed = one.reward >= pass_at, two.reward >= pass_at
+        if passed[0] != passed[1]:
+            kind = "gained" if passed[1] else "lost"
+        else:
+            kind = "higher" if two.reward > one.reward else "lower"
+        rank = (_RANKS[kind], -abs(two.reward - one.reward), key)
+        found.append((rank, Change(kind, one, two)))
+    return [change for _, change in sorted(found, key=lambda ranked: ranked[0])]
+
+
+def _failed(row: SourceRow) -> bool:
+    return row.status == "failed"
+
+
+# -- sides ------------------------------------------------------------------------------------------------------------
+
+
+def _policy_of(row: SourceRow) -> str:
+    """The model's name where a language model acted, else the policy's."""
+    return (row.model if row.policy in (None, MODEL) else None) or row.policy or MODEL
+
+
+def _by_key(rows: Sequence[SourceRow]) -> tuple[dict[PairKey, SourceRow], int]:
+    """The newest row of each key, and how many older ones there are."""
+    newest: dict[PairKey, SourceRow] = {}
+    for row in rows:
+        key = (row.environment, row.split, row.seed, row.sample or 0)
+        known = newest.get(key)
+        if known is None or (row.created_at or 0.0) >= (known.created_at or 0.0):
+            newest[key] = row
+    return newest, len(rows) - len(newest)
+
+
+async def _of_rollout(source: RolloutSource, rows: Mapping[PairKey, SourceRow]) -> Mapping[str, Json]:
+    """The configuration of a store's rollouts, by the newest one that can be read."""
+    newest = max(rows.values(), key=lambda row: row.created_at or 0.0)
+    stored = await source.load(newest.rollout_id)
+    known = {
+        "app": stored.app,
+        "app_version": stored.app_version,
+        "spec_hash": stored.spec_hash,
+        "kit_version": stored.kit_version,
+        "environment": stored.environment,
+        "environment_version": stored.environment_version,
+        "config": stored.config,
+        "policy": {name: value for name, value in stored.policy.items() if name not in ("name", "sample")},
+    }
+    return _flat({name: value for name, value in known.items() if value not in (None, "")})
+
+
+def _flat(members: Mapping[str, Any], above: str = "", leave_out: Sequence[str] = ()) -> dict[str, Json]:
+    """The members by dotted name."""
+    found: dict[str, Json] = {}
+    for name, value in members.items():
+        if name in leave_out:
+            continue
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{above}{name}.")
+        else:
+            found[f"{above}{name}"] = value
+    return found
+
+
+def _name(sides: Sequence[Side]) -> None:
+    """Gives each side a name of its own: the policy's, where needed with the place, then a number."""
+    for naming in (
+        lambda number, side: side.policy,
+        lambda number, side: f"{side.policy} ({side.place})",
+        lambda number, side: f"{side.policy} ({side.place}, {number + 1})",
+    ):
+        for number, side in enumerate(sides):
+            side.name = naming(number, side)
+        if len({side.name for side in sides}) == len(sides):
+            return
+
+
+def _check_declarations(sides: Sequence[Side]) -> None:
+    """Raises ConfigError when the sides were played with different declarations, as far as they are known."""
+    hashes = {spec_hash: side for side in reversed(sides) for spec_hash in sorted(side.spec_hashes, reverse=True)}
+    if len(hashes) < 2:
+        return
+    (one, first), (two, second) = list(hashes.items())[:2]
+    where = first.name if first is second else f"{second.name} and {first.name}"
+    raise ConfigError(
+        f"{where} were played with different declarations of the app (spec hashes {one[:12]} and {two[:12]}), so their "
+        "rewards may mean different things.",
+        hint="Play one of them again with the same app, or compare them anyway with --force.",
+    )
+
+
+def _resolve_splits(sides: Sequence[Side]) -> None:
+    """Gives a failed rollout whose split is not recorded the one that its seed has elsewhere."""
+    splits: dict[tuple[str, int, int | str], set[str]] = {}
+    for side in sides:
+        for environment, split, seed, sample in side.rows:
+            if split:
+                splits.setdefault((environment, seed, sample), set()).add(split)
+    for side in sides:
+        for key in [key for key in side.rows if not key[1]]:
+            environment, _, seed, sample = key
+            known = splits.get((environment, seed, sample), set())
+            if len(known) == 1:
+                split = next(iter(known))
+                side.rows.setdefault((environment, split, seed, sample), replace(side.rows.pop(key), split=split))
+
+
+def _differing(one: Mapping[str, Json], two: Mapping[str, Json]) -> dict[str, tuple[Json, Json]]:
+    return {name: (one.get(name), two.get(name)) for name in _names(one, two) if one.get(name) != two.get(name)}
+
+
+def _names(*members: Mapping[str, Json]) -> Iterator[str]:
+    return iter(dict.fromkeys(name for some in members for name in some))
