@@ -53,7 +53,7 @@ class RolloutLines:
 
 
 class ConversationLines:
-    """Prints what a model read, said and did, each message once."""
+    """Prints what a model read, said and did, each message once: from events, or part by part."""
 
     def __init__(self, *, width: int | None = None, full: bool = False) -> None:
         self._out = console(width=width)
@@ -62,32 +62,47 @@ class ConversationLines:
     def show(self, event: Event) -> None:
         """Print one event."""
         if isinstance(event, Answered):
-            self._answered(event)
+            for message in event.answer.messages[:-1]:
+                role = str(message.get("role", ""))
+                if role != "tool" and (event.turn == 0 or role == "system"):  # later ones repeat what a step showed
+                    self.message(role, _words(message.get("content")))
+            message = event.answer.messages[-1] if event.answer.messages else {}
+            thoughts = message.get("reasoning_content") or message.get("reasoning")
+            self.answer(thoughts if isinstance(thoughts, str) else "", event.answer.output or "")
+            for call in event.answer.tool_calls:
+                self.call(call.tool, call.args)
         elif isinstance(event, Stepped):
             step = event.step
-            reward = "" if step.reward is None else f"   reward {step.reward:.4g}"
-            words = observation_words(step.observation) or "(nothing)"
-            self._say(
-                "refused" if step.refused is not None else "result", words + reward, "yellow" if step.refused else ""
-            )
+            self.result(observation_words(step.observation), step.reward, refused=step.refused is not None)
         elif isinstance(event, Limited):
-            self._say("limit", f"{event.limit} {event.value:g}", "dim")
+            self.limit(event.limit, event.value)
 
-    def _answered(self, event: Answered) -> None:
-        for message in event.answer.messages[:-1]:
-            role = str(message.get("role", ""))
-            if role != "tool" and (event.turn == 0 or role == "system"):  # later ones repeat what a step showed
-                self._say(role, _words(message.get("content")), "dim" if role == "system" else "")
-        message = event.answer.messages[-1] if event.answer.messages else {}
-        thoughts = message.get("reasoning_content") or message.get("reasoning")
-        if isinstance(thoughts, str) and thoughts.strip():
-            self._say("thinks", thoughts, "dim")
-        if event.answer.output:
-            self._say("model", event.answer.output, "bold")
-        for call in event.answer.tool_calls:
-            self._say("calls", action_words(call.tool, call.args), "bold")
+    def message(self, role: str, words: str) -> None:
+        """Print a message that the model read."""
+        self.say(role, words, "dim" if role == "system" else "")
 
-    def _say(self, who: str, words: str, style: str = "") -> None:
+    def answer(self, thoughts: str, words: str, who: str = "model") -> None:
+        """Print the model's reasoning and its words, where there are any."""
+        if thoughts.strip():
+            self.say("thinks", thoughts, "dim")
+        if words:
+            self.say(who, words, "bold")
+
+    def call(self, tool: str, args: Any, who: str = "calls") -> None:
+        """Print an action that was requested."""
+        self.say(who, action_words(tool, args), "bold")
+
+    def result(self, words: str, reward: float | None, *, refused: bool) -> None:
+        """Print the result of an action."""
+        shown = "" if reward is None else f"   reward {reward:.4g}"
+        self.say("refused" if refused else "result", (words or "(nothing)") + shown, "yellow" if refused else "")
+
+    def limit(self, name: str, value: float) -> None:
+        """Print the limit that ended the episode."""
+        self.say("limit", f"{name} {value:g}", "dim")
+
+    def say(self, who: str, words: str, style: str = "") -> None:
+        """Print a text beside its speaker, cut unless it is to be printed in full."""
         most = len(words) if self._limit is None else self._limit
         shown = words if len(words) <= most else f"{words[:most]}… ({len(words) - most} more)"
         lines = clean(shown.strip()).split("\n")

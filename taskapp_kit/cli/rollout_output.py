@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.cli.terminal import clean, console, counted, number, table, wrapped
 from taskapp_kit.contract.content import Image, text_of
 from taskapp_kit.contract.scorecard import JUDGES_SKIPPED
 from taskapp_kit.contract.trajectory import nothing_accepted
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 NUMBER_WIDTH, REWARD_WIDTH = 5, 8
 LINES_OF_A_CELL = 20
@@ -143,14 +146,7 @@ def print_result(
     meta = body["pipeline_metadata"]
     out.print()
     if card["criteria"]:
-        scaled = any(item.get("normalised") not in (None, item["score"]) for item in card["criteria"])
-        extra = ("normalised",) if scaled else ()
-        rows = table("criterion", "of", "score", *extra, "weight", "", right=("score", *extra, "weight"))
-        for item in card["criteria"]:
-            why = item["error"] or item["reason"] or ("required" if item["required"] else "")
-            shares = [number(item[name]) for name in extra]
-            rows.add_row(item["name"], item["of"], number(item["score"]), *shares, number(item["weight"]), clean(why))
-        out.print(rows)
+        out.print(criteria_table(card["criteria"]))
         out.print()
     facts = table("", "")
     reward = number(body["reward"]) + ("" if body["reward"] is not None else f" ({_undefined(card)})")
@@ -162,7 +158,7 @@ def print_result(
     facts.add_row("episode", seed)
     facts.add_row("policy", meta["policy"] + (f" ({policy_note})" if policy_note else ""))
     numbers = {name: value for name, value in details.items() if name not in ("seed", "split", "rubric")}
-    facts.add_row("metrics", _metrics(numbers, full=full))
+    facts.add_row("metrics", metrics_words(numbers, full=full))
     timing = body["timing"]
     parts = ", ".join(f"{name} {timing[name]:.3f}" for name in timing if name != "total")
     facts.add_row("seconds", f"{timing.get('total', 0.0):.3f} ({parts})")
@@ -178,13 +174,27 @@ def print_result(
         console(stderr=True).print(f"Warning: {clean(str(warning))}", style="yellow")
 
 
+def criteria_table(criteria: Sequence[Mapping[str, Any]]) -> Table:
+    """The criteria of a scorecard's JSON, with what each score is made of and why."""
+    scaled = any(item.get("normalised") not in (None, item["score"]) for item in criteria)
+    extra = ("normalised",) if scaled else ()
+    rows = table("criterion", "of", "score", *extra, "weight", "", right=("score", *extra, "weight"))
+    for item in criteria:
+        why = item["error"] or item["reason"] or ("required" if item["required"] else "")
+        shares = [number(item[name]) for name in extra]
+        rows.add_row(
+            clean(item["name"]), item["of"], number(item["score"]), *shares, number(item["weight"]), clean(why)
+        )
+    return rows
+
+
 def _undefined(card: Mapping[str, Any]) -> str:
     """Why there is no reward."""
     skipped = any(item["reason"] == JUDGES_SKIPPED and item["weight"] for item in card["criteria"])
     return "judges were skipped" if skipped else "a part of the formula is undefined"
 
 
-def _metrics(numbers: Mapping[str, Any], *, full: bool) -> str:
+def metrics_words(numbers: Mapping[str, Any], *, full: bool) -> str:
     """Those that are not 0; the others are counted, or named when `full`."""
     shown = [f"{clean(str(name))} {number(value)}" for name, value in numbers.items() if value or full]
     zero = len(numbers) - len(shown)

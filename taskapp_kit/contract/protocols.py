@@ -246,7 +246,10 @@ class ListingStore(Protocol):
     """A store that lists its rollouts in any order and with their scores. Optional for a plugin's store."""
 
     async def listed(self, wanted: RolloutQuery, order: RowOrder = "newest") -> list[SourceRow]:
-        """Returns the first `wanted.limit` of the matching rollouts. `before` applies to `newest` only. Raises StoreError."""
+        """Returns the first `wanted.limit` of the matching rollouts. Raises StoreError.
+
+        `wanted.policy` matches the name of the policy or of the model; `wanted.before` applies to `newest` only.
+        """
         ...
 
 

@@ -55,6 +55,8 @@ class RolloutSource(ABC):
     ) -> AsyncIterator[SourceRow]:
         """The rollouts that match the query, in that order; `query.limit` and `query.before` do not apply.
 
+        `query.policy` is the name of a policy or of a model.
+
         order: None is the source's own, which is by seed in a directory, else newest first. limit: the most rows, None
         for all. Raises StoreError, TaskAppError.
         """
@@ -217,6 +219,10 @@ class DirectorySource(RolloutSource):
             await self._store.close()
 
 
+_FILTERS = ("environment", "status", "boundary", "run_id", "group_id", "key_label", "reward_above", "reward_below")
+"""Of `GET /rollouts`; its `policy` does not know the names of models."""
+
+
 class ServerSource(RolloutSource):
     """The stored rollouts of a running task app, as far as the key may see them."""
 
@@ -243,23 +249,14 @@ class ServerSource(RolloutSource):
             yield row
 
     async def _newest(self, wanted: RolloutQuery) -> AsyncIterator[SourceRow]:
-        names = (
-            "environment",
-            "policy",
-            "status",
-            "boundary",
-            "run_id",
-            "group_id",
-            "key_label",
-            "reward_above",
-            "reward_below",
-        )
-        filters = {name: value for name in names if (value := getattr(wanted, name)) is not None}
+        filters = {name: value for name in _FILTERS if (value := getattr(wanted, name)) is not None}
         cursor: str | None = None
         while True:
             page = await self._client.rollouts(**filters, limit=PAGE, **({} if cursor is None else {"cursor": cursor}))
             for listed in page["rollouts"]:
-                yield _summary_of(listed)
+                row = _summary_of(listed)
+                if wanted.policy in (None, row.policy, row.model):
+                    yield row
             cursor = page.get("next_cursor")
             if cursor is None:
                 return
@@ -337,7 +334,7 @@ def _fits(row: SourceRow, query: RolloutQuery) -> bool:
     names = ("environment", "status", "boundary", "run_id", "group_id")
     if any(getattr(query, name) not in (None, getattr(row, name)) for name in names) or query.key_label is not None:
         return False
-    if query.policy is not None and query.policy != row.policy:
+    if query.policy is not None and query.policy not in (row.policy, row.model):
         return False
     if query.reward_above is not None and not (row.reward is not None and row.reward > query.reward_above):
         return False

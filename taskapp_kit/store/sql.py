@@ -25,6 +25,7 @@ from sqlalchemy import (
     delete,
     except_,
     func,
+    or_,
     select,
     true,
     tuple_,
@@ -83,11 +84,15 @@ _EQUAL_VALUES = (
 
 
 def _rows_by(wanted: RolloutQuery, order: RowOrder) -> Select[Any]:
+    statement = _ROWS
+    if wanted.policy is not None:
+        statement = statement.where(or_(ROLLOUTS.c.policy_name == wanted.policy, ROLLOUTS.c.model == wanted.policy))
+        wanted = replace(wanted, policy=None)
     if order == "newest":
-        return _matching(_ROWS.order_by(*_NEWEST_FIRST), wanted)
+        return _matching(statement.order_by(*_NEWEST_FIRST), wanted)
     value = _ORDERS[order]
     column = ROLLOUTS.c["reward" if order in ("worst", "best") else order]
-    statement = _ROWS.where(column.is_not(None)).order_by(value, *_EQUAL_VALUES)
+    statement = statement.where(column.is_not(None)).order_by(value, *_EQUAL_VALUES)
     return _matching(statement, replace(wanted, before=None))
 
 

@@ -1,0 +1,221 @@
+"""`taskapp show`: stored rollouts as a list, or one of them turn by turn."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from taskapp_kit.cli.options import ENV_FILES, SERVER_KEY, WIDTH, is_url, json_option
+from taskapp_kit.cli.selection import CHOICE, FILTERS, Selection, selection
+from taskapp_kit.cli.terminal import clean, example, print_json
+from taskapp_kit.contract.protocols import RowOrder
+from taskapp_kit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from taskapp_kit.config import Settings
+    from taskapp_kit.contract.content import Json
+    from taskapp_kit.contract.protocols import SourceRow, StoredRollout
+    from taskapp_kit.evaluate.source import RolloutSource
+    from taskapp_kit.rollout.details import RolloutDetails
+
+LIMIT = 50
+"""Rows of a list, unless another number is requested."""
+SORTS = tuple(name for name in get_args(RowOrder) if name not in ("worst", "best"))
+SHORTEST_PREFIX = 4
+"""Of an id, in characters."""
+ROLLOUT_ID = re.compile(r"[0-9a-f]{32}")
+
+
+@click.command(
+    epilog=example(
+        "taskapp show r1 --worst 5",
+        "taskapp show r1 4fd1d0d5",
+        "taskapp show r1 --failed --boundary policy",
+        "taskapp show .taskapp/rollouts.db --sort cost --limit 3",
+        "taskapp show http://127.0.0.1:8001 --reward-below 0.5 --json",
+        "taskapp show r1 4fd1d0d5 --html rollout.html",
+    )
+)
+@click.argument("source", metavar="DIR|STORE|URL")
+@click.argument("rollout_id", metavar="[ID]", required=False)
+@CHOICE
+@FILTERS
+@click.option(
+    "--sort",
+    type=click.Choice(SORTS),
+    help="newest first, or the largest first.  [default: an evaluation's by seed, others newest first]",
+)
+@click.option("--limit", type=click.IntRange(1), metavar="N", help=f"Rows of the list.  [default: {LIMIT}]")
+@click.option("--app", metavar="APP", help="With --private: the app whose row is shown.")
+@click.option("--private", is_flag=True, help="With --app, of one rollout: show the private fields of its task, too.")
+@SERVER_KEY
+@ENV_FILES
+@click.option("--full", is_flag=True, help="Leave nothing out and cut nothing: every turn, prompt and metric.")
+@WIDTH
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the rollout as one HTML file, with its pictures, in place of printing it.",
+)
+@json_option("Print the rows, or the rollout, as JSON.")
+def command(
+    source: str,
+    rollout_id: str | None,
+    worst: int | None,
+    best: int | None,
+    failed: bool,
+    sort: RowOrder | None,
+    limit: int | None,
+    app: str | None,
+    private: bool,
+    key: str | None,
+    env_files: tuple[str, ...],
+    full: bool,
+    width: int | None,
+    html: Path | None,
+    as_json: bool,
+    **filters: Any,
+) -> None:
+    """List stored rollouts, or show one of them turn by turn.
+
+    DIR is an evaluation's directory, STORE the address of a store (a path, sqlite:///PATH, postgresql://…), URL a running
+    task app. ID is a rollout's id or the beginning of one. A list of one, such as --worst 1, is shown turn by turn, too.
+
+    A rollout that failed or whose reward is undefined is in neither --worst nor --best.
+    """
+    import asyncio
+
+    from taskapp_kit.cli.show_output import print_list, print_rollout
+    from taskapp_kit.config import load
+
+    chosen = selection(worst=worst, best=best, failed=failed, sort=sort, limit=limit, **filters)
+    if rollout_id is not None and chosen != Selection():
+        raise click.UsageError(
+            "An ID names one rollout: leave out --worst, --best, --failed, --sort, --limit and filters."
+        )
+    if private and app is None:
+        raise click.UsageError("--private needs --app APP: private fields are in the app's rows, never in a store.")
+    if private and (as_json or html is not None or is_url(source)):
+        raise click.UsageError("--private is for the terminal, and for rollouts that are stored on this machine.")
+    settings = load(env_files=env_files)
+    rows, one = asyncio.run(
+        _read(source, key or settings.environment_api_key, rollout_id, chosen, pictures=html is not None)
+    )
+    if one is None and (private or html is not None):
+        raise click.UsageError("--private and --html are for one rollout: name its ID, or choose one with --worst 1.")
+    if one is not None:
+        if as_json:
+            print_json(one.details.to_json())
+        if html is not None:
+            _write_page(one, html)
+        elif not as_json:
+            answer = private_fields_of(one.stored, app, settings) if private and app is not None else None
+            print_rollout(one.details, private=answer, again=one.again, full=full, width=width)
+        return
+    most = chosen.limit or LIMIT
+    if as_json:
+        print_json({"source": source, "more": len(rows) > most, "rollouts": [asdict(row) for row in rows[:most]]})
+    else:
+        print_list(rows[:most], more=len(rows) > most, source=source, order=chosen.order, full=full, width=width)
+
+
+@dataclass(frozen=True, slots=True)
+class _One:
+    """A rollout to be shown.
+
+    pictures: PNG bytes by SHA-256, where they are needed. again: the command line that plays its seed again, if known.
+    """
+
+    stored: StoredRollout
+    details: RolloutDetails
+    pictures: dict[str, bytes]
+    again: str | None
+
+
+async def _read(
+    reference: str, key: str | None, rollout_id: str | None, chosen: Selection, *, pictures: bool
+) -> tuple[list[SourceRow], _One | None]:
+    """The rows, one more than requested where there are more; or the one rollout."""
+    from taskapp_kit.evaluate.source import open_source
+
+    source = open_source(reference, key=key)
+    try:
+        if rollout_id is not None:
+            return [], await _one(source, await whole_id(source, rollout_id), pictures)
+        rows = await chosen.rows(source, (chosen.limit or LIMIT) + 1)
+        if chosen.limit == 1 and rows:
+            return [], await _one(source, rows[0].rollout_id, pictures)
+        return rows, None
+    finally:
+        await source.close()
+
+
+async def _one(source: RolloutSource, rollout_id: str, pictures: bool) -> _One:
+    from taskapp_kit.cli.show_output import rollout_line
+    from taskapp_kit.rollout.details import details_of
+
+    stored = await source.load(rollout_id)
+    details = details_of(stored)
+    wanted = details.pictures if pictures else ()
+    found = {name: png for name in wanted if (png := await source.blob(name)) is not None}
+    return _One(stored, details, found, rollout_line(details, source.config))
+
+
+def _write_page(one: _One, path: Path) -> None:
+    """Raises ConfigError when the file cannot be written."""
+    from taskapp_kit.serve.viewer.pages import standalone_rollout
+    from taskapp_kit.system.private_files import write_private
+
+    try:
+        write_private(path, standalone_rollout(one.details, one.pictures).encode())
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}.", hint="Give another --html.") from None
+    click.echo(f"Written to {clean(str(path))}", err=True)
+
+
+async def whole_id(source: RolloutSource, given: str) -> str:
+    """The id that begins like this. Raises ConfigError when none does, or several do."""
+    if ROLLOUT_ID.fullmatch(given):
+        return given
+    if len(given) < SHORTEST_PREFIX:
+        raise ConfigError(
+            f"{given!r} is too short for an id.", hint=f"Give at least {SHORTEST_PREFIX} characters of it."
+        )
+    found = [row.rollout_id async for row in source.rows() if row.rollout_id.startswith(given)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ConfigError(f"{len(found)} rollouts have an id that begins with {given!r}.", hint="Give more of it.")
+    raise ConfigError(
+        f"There is no rollout whose id begins with {given[:80]!r} in {source.place}.",
+        hint="`taskapp show` without an id lists those that are there.",
+    )
+
+
+def private_fields_of(stored: StoredRollout, reference: str, settings: Settings) -> dict[str, Json]:
+    """The fields of a rollout's task that hold something private, from the app's own row.
+
+    Raises ConfigError: the app has no rows, or other ones than the one that was played.
+    """
+    from taskapp_kit.cli.local_app import open_app
+    from taskapp_kit.declare.episode_selection import find_instance
+    from taskapp_kit.declare.tasks import row_hash, row_json
+
+    spec = open_app(reference, settings).freeze()
+    environment = spec.environments.get(stored.environment)
+    if environment is None or environment.tasks is None or stored.row_hash is None:
+        raise ConfigError(f"The environment {stored.environment} of {reference} has no rows with private fields.")
+    task = find_instance(environment, stored.split, stored.seed, random.Random(0)).task
+    if row_hash(task) != stored.row_hash:
+        raise ConfigError(
+            f"The row of split {stored.split}, seed {stored.seed} in {reference} is not the one that was played.",
+            hint="Show it with the version of the app that played it.",
+        )
+    whole, public = row_json(task), environment.tasks.public(task)
+    return {name: value for name, value in whole.items() if name not in public or public[name] != value}

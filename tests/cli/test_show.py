@@ -1,0 +1,254 @@
+"""`taskapp show`: the list, the filters, and one rollout turn by turn, from a directory, a store and a server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskapp_kit.testing import MockModel, judge
+from tests.cli.conftest import Run, serving
+
+FLAKY = str(Path(__file__).parents[1] / "evaluate" / "flaky.py")
+APP = '''
+from taskapp_kit import InvalidAction, Private, Step, TaskApp, action
+from pydantic import BaseModel
+
+app = TaskApp("guests", version="2")
+
+class Row(BaseModel):
+    question: str
+    answer: Private[str]
+
+ROWS = [Row(question="Why?", answer="sentinel-answer"), Row(question="When?", answer="sentinel-other")]
+
+@app.environment("guest", tasks={"train": ROWS}, max_turns=4)
+class Guest:
+    def reset(self, task, context):
+        said = context.model("user").ask([{"role": "user", "content": f"Begin with {task.answer}."}])
+        return f"{task.question} {said.message['content']}"
+
+    @action
+    def add(self, amount: int) -> Step:
+        """Add."""
+        if amount == 13:
+            raise RuntimeError("hidden")
+        if amount < 0:
+            raise InvalidAction("not below 0")
+        return Step(f"total {amount}", reward=0.5, terminated=amount == 9)
+
+@app.judge(weight=1)
+def fine(answer_text, task):
+    """Is it fine?"""
+    return f"{task.answer} and {answer_text}"
+'''
+HOSTILE = "\x1b[31mred\x1b[0m \u202eevil"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seeds 0 to 9: 3 and 4 failed, 5 has no reward, odd ones have 1, even ones 0."""
+    from click.testing import CliRunner
+
+    from taskapp_kit.cli.main import main
+
+    path = tmp_path_factory.mktemp("show") / "e"
+    done = CliRunner().invoke(
+        main, ["eval", FLAKY, "--policy", "presser", "--seeds", "0-9", "--out", str(path)], prog_name="taskapp"
+    )
+    assert done.exit_code == 1, done.output
+    return path
+
+
+def listed(run: Run, *args: str) -> list[dict[str, Any]]:
+    done = run("show", *args, "--json")
+    assert done.exit_code == 0, done.output
+    rows: list[dict[str, Any]] = json.loads(done.stdout)["rollouts"]
+    return rows
+
+
+def test_the_list_of_an_evaluation(run: Run, directory: Path) -> None:
+    done = run("show", str(directory))
+    assert done.exit_code == 0, done.output
+    heading, first, *rest = done.stdout.splitlines()
+    assert heading.split() == ["id", "seed", "reward", "ended", "steps", "seconds"]
+    assert first.split()[1:5] == ["0", "0", "environment", "1"]
+    failed = next(number for number, line in enumerate(rest) if "environment: environment_raised" in line)
+    assert "raised KeyError" in rest[failed + 1]
+    assert f"10 rollouts. `taskapp show {directory} ID` shows one turn by turn." in done.stdout
+
+
+@pytest.mark.parametrize("place", ["", "rollouts.db"])
+def test_choices_and_filters(run: Run, directory: Path, place: str) -> None:
+    source = str(directory / place)
+
+    def seeds(*args: str) -> list[int]:
+        return [row["seed"] for row in listed(run, source, *args)]
+
+    assert seeds("--worst", "3") == [0, 2, 6] and seeds("--best", "2") == [1, 7]
+    assert set(seeds("--failed")) == {3, 4} == set(seeds("--boundary", "environment"))
+    assert set(seeds("--reward-below", "0.5")) == {0, 2, 6, 8} and seeds("--policy", "other") == []
+    assert seeds("--worst", "2", "--reward-above", "0.5") == [1, 7]
+    assert len(seeds("--sort", "seconds", "--limit", "4")) == 4
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--worst", "2", "--best", "2"), "one of --worst, --best and --failed"),
+        (("--worst", "2", "--sort", "cost"), "leave out --sort"),
+        (("--failed", "--status", "truncated"), "exclude each other"),
+        (("0" * 32, "--failed"), "An ID names one rollout"),
+        (("--private",), "--private needs --app"),
+        (("--html", "x.html"), "for one rollout"),
+        (("abc",), "too short"),
+        (("abcdef012",), "no rollout whose id begins with"),
+        (("0" * 32,), "no rollout"),
+    ],
+)
+def test_what_does_not_fit(run: Run, directory: Path, args: tuple[str, ...], words: str) -> None:
+    done = run("show", str(directory), *args)
+    assert done.exit_code == 2 and words in done.stderr.replace("\n", " "), done.output
+
+
+def test_one_rollout_of_a_policy_is_a_table_of_steps(run: Run, directory: Path) -> None:
+    row = listed(run, str(directory), "--best", "2")[0]
+    for given in (row["rollout_id"], row["rollout_id"][:8]):
+        done = run("show", str(directory), given)
+        assert done.exit_code == 0, done.output
+        assert "episode  flaky, split train, seed 1" in done.stdout
+        assert "press" in done.stdout and "odd" in done.stdout
+        assert "terminated (environment) after 1 step" in done.stdout
+    assert run("show", str(directory), "--best", "1").stdout == run("show", str(directory), row["rollout_id"]).stdout
+
+
+def test_a_failure_says_where_and_how_to_see_more(run: Run, directory: Path) -> None:
+    row = listed(run, str(directory), "--failed")[1]
+    done = run("show", str(directory), row["rollout_id"])
+    assert "Failed at boundary environment (environment_raised)" in done.stdout
+    assert "after 0 steps, in the action press" in done.stdout and "hidden" not in done.stdout
+    (line,) = (line for line in done.stdout.splitlines() if "taskapp rollout" in line)
+    assert f"{FLAKY}:app --env flaky --split train --seed 4 --policy presser" in line
+
+
+@pytest.fixture
+def guests(run: Run, tmp_path: Path) -> Path:
+    """Two rollouts of a model, with a user and a judge: one scored, one that broke."""
+    (tmp_path / "app.py").write_text(APP)
+
+    def says(request: Any) -> Any:
+        if "When?" in request.text:
+            return {"add": {"amount": 13}}
+        return [
+            {
+                "content": HOSTILE,
+                "reasoning_content": "It is odd.",
+                "tool_calls": [{"name": "add", "arguments": {"amount": 2}}],
+            },
+            {"add": {"amount": -1}},
+            {"add": {"amount": 9}},
+        ][sum(message["role"] == "assistant" for message in request.body["messages"])]
+
+    with (
+        MockModel(says) as model,
+        MockModel(lambda _: "Hello, sentinel-answer.") as user,
+        MockModel(judge(0.5, "So so, sentinel-answer.")) as verdict,
+    ):
+        done = run(
+            "eval", "app.py", "--model", "m", "--inference-url", model.url, "--seeds", "0-1", "--out", "e",
+            TASKAPP_USER_URL=user.url, TASKAPP_USER_MODEL="u", TASKAPP_JUDGE_URL=verdict.url, TASKAPP_JUDGE_MODEL="j",
+        )  # fmt: skip
+        assert done.exit_code == 1, done.output
+    return tmp_path / "e"
+
+
+@pytest.mark.server
+def test_a_model_turn_by_turn_with_everything_that_was_said(run: Run, guests: Path) -> None:
+    done = run("show", str(guests), "--worst", "1", width=120)
+    assert done.exit_code == 0, done.output
+    text = done.stdout
+    order = [
+        "policy   model m at http", "--- turn 1", "user     Why? Hello", "thinks   It is odd.",
+        "model    \\x1b[31mred\\x1b[0m \\x202eevil", "calls    add amount=2", "result   total 2   reward 0.5",
+        "--- turn 2", "refused  ", "not below 0", "--- turn 3", "total 9", "--- auxiliary model user",
+        "Begin with [private: answer].", "Hello, [private: answer].", "--- judge fine (j)",
+        "verdict  0.5: So so, [private: answer].", "terminated (environment) after 3 steps",
+    ]  # fmt: skip
+    places = [text.find(words) for words in order]
+    assert -1 not in places and places == sorted(places), dict(zip(order, places, strict=True))
+    assert "\x1b" not in text and text.count("Why? Hello") == 1 and "You are a judge" not in text
+    full = run("show", str(guests), "--worst", "1", "--full", width=120).stdout
+    assert "You are a judge" in full and "prompt_tokens" in full
+    assert len(full) > len(text)
+
+
+@pytest.mark.server
+def test_the_page_and_the_json_of_a_rollout(run: Run, guests: Path, tmp_path: Path) -> None:
+    done = run("show", str(guests), "--worst", "1", "--html", "one.html")
+    assert done.exit_code == 0 and done.stdout == "", done.output
+    page = (tmp_path / "one.html").read_text()
+    assert page.startswith("<!") and "It is odd." in page and "\x1b" not in page and "<script" not in page
+    done = run("show", str(guests), "--worst", "1", "--json")
+    shown = json.loads(done.stdout)
+    assert shown["turns"][0]["reasoning"] == "It is odd." and shown["judge_calls"][0]["judges"] == ["fine"]
+    assert run("show", str(guests), "--worst", "1", "--html", "no/such/one.html").exit_code == 2
+
+
+@pytest.mark.server
+def test_private_fields_are_shown_in_the_terminal_only(run: Run, guests: Path, tmp_path: Path) -> None:
+    seen = run("show", str(guests), "--worst", "1", "--app", "app.py", "--private")
+    assert "answer   sentinel-answer   (private)" in seen.stdout, seen.output
+    (tmp_path / "other.py").write_text(APP.replace("sentinel-answer", "another"))
+    other = run("show", str(guests), "--worst", "1", "--app", "other.py", "--private")
+    assert other.exit_code == 2 and "is not the one that was played" in other.stderr
+    for more in ("--json", "--html=x.html"):
+        assert run("show", str(guests), "--worst", "1", "--app", "app.py", "--private", more).exit_code == 2
+    assert "for one rollout" in run("show", str(guests), "--app", "app.py", "--private").stderr
+
+
+@pytest.mark.server
+@pytest.mark.process
+def test_rollouts_at_a_server(run: Run, tmp_path: Path) -> None:
+    import httpx
+
+    with serving(tmp_path, FLAKY) as served:
+        for seed in (1, 2, 3):
+            body = {
+                "run_id": "r", "mode": "eval", "ops": [], "env": {"seed": seed}, "policy": {"config": {"policy": "presser"}},
+            }  # fmt: skip
+            httpx.post(f"{served.url}/rollout", json=body, headers={"X-API-Key": served.key or ""})
+        refused = run("show", served.url)
+        assert refused.exit_code == 1 and "refuses a request without a key" in refused.stderr
+        given = ("--key", served.key or "")
+        assert [row["seed"] for row in listed(run, served.url, "--worst", "5", *given)] == [2, 1]
+        done = run("show", served.url, "--failed", *given)
+        assert "environment: environment_raised" in done.stdout or "environment" in done.stdout
+        worst = run("show", served.url, "--worst", "1", *given)
+        assert "episode  flaky, split train, seed 2" in worst.stdout and "press" in worst.stdout, worst.output
+        failed = run("show", served.url, listed(run, served.url, "--failed", *given)[0]["rollout_id"], *given)
+        assert "Failed at boundary environment (environment_raised)" in failed.stdout, failed.output
+
+
+def test_a_long_conversation_shows_its_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    from dataclasses import replace
+
+    from taskapp_kit.cli.show_output import print_rollout
+    from taskapp_kit.rollout.details import details_of
+    from tests.rollout.test_details import stored_show
+
+    details = details_of(stored_show(steps=1))
+    turns = tuple(replace(details.turns[0], index=at, words=f"word {at + 1}.", steps=()) for at in range(60))
+    print_rollout(replace(details, policy="model", turns=turns), width=100)
+    text = capsys.readouterr().out
+    assert "... turns 11 to 30 are left out; --full shows them ..." in text
+    assert "word 10." in text and "word 11." not in text and "word 31." in text and text.count("left out") == 1
+    print_rollout(replace(details, policy="model", turns=turns), width=100, full=True)
+    assert "word 11." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("args", [("absent.db",), ("sqlite:///absent.db",), ("http://127.0.0.1:1",), (".",)])
+def test_sources_that_are_not_there(run: Run, args: tuple[str, ...]) -> None:
+    done = run("show", *args)
+    assert done.exit_code in (1, 2) and done.stderr.startswith("Error: ") and "Traceback" not in done.output
