@@ -79,7 +79,7 @@ INSIDE = {
         {"__init__"},
     ),
     "deploy": ({"health_check", "packaging"}, {"modal", "tunnel"}, {"local"}),
-    "testing": ({"mock_model"}, {"play_once", "pytest_plugin"}, {"__init__", "app_checks"}),
+    "testing": ({"mock_model"}, {"doctor", "play_once"}, {"__init__", "pytest_plugin"}),
 }
 """The same within the packages that have packages of their own."""
 

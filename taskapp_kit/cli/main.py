@@ -17,7 +17,7 @@ from taskapp_kit.errors import TaskappError, closest
 from taskapp_kit.version import __version__
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Author": ("init", "list", "info", "play", "check", "mock-model", "judge"),
+    "Author": ("init", "list", "info", "play", "check", "doctor", "mock-model", "judge"),
     "Serve": ("serve", "rollout", "keys"),
     "Evaluate": ("eval", "show", "compare", "replay"),
     "Train and deploy": ("train", "jobs", "backend", "setup", "modal-serve", "deploy"),

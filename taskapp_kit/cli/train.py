@@ -135,14 +135,16 @@ async def _run(
     *,
     quiet: bool,
 ) -> dict[str, Any]:
-    from taskapp_kit.cli.check import failed, show
+    from taskapp_kit.cli.doctor import failed, show
     from taskapp_kit.cli.job_progress import display_for, follow
     from taskapp_kit.client import check_backend, check_task_app
+    from taskapp_kit.testing.doctor.finding import of_server
 
-    findings = [
+    checked = [
         *await check_task_app(app_url, settings.needed_task_app_key()),
         *await check_backend(settings.needed_backend(), settings.needed_backend_key(), app_url),
     ]
+    findings = [of_server(finding) for finding in checked]
     if not quiet or failed(findings):
         show(findings, console(stderr=True), settings.keys)
     if failed(findings):

@@ -19,33 +19,51 @@ class Careless:
     '''Seeds what every episode shares.'''
     def reset(self, seed: int) -> str:
         random.seed(seed)
-        return "ready"
+        return str(random.random())
     @action
     def go(self) -> Step:
         '''Go.'''
-        return Step("gone", terminated=True)
+        return Step("gone", reward=1.0, terminated=True)
 """
 
 
+@pytest.mark.process
 def test_an_app_is_checked_here_and_nothing_is_left_behind(run: Run, tmp_path: Path) -> None:
-    told = run("check", ADDER)
+    told = run("check", ADDER, "--quick")
     assert told.exit_code == 0, told.output
     assert re.search(r"^task app +ok +adder 1\.0\.0", told.stdout, re.MULTILINE)
     assert re.search(r"^rollout +ok +Environment adder: policy random, seed 0", told.stdout, re.MULTILINE)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.process
 def test_a_finding_that_is_wrong_makes_the_status_1(run: Run, tmp_path: Path) -> None:
     (tmp_path / "careless.py").write_text(CARELESS)
-    told = run("check", "careless.py")
+    told = run("check", "careless.py", "--quick")
     assert told.exit_code == 1
-    assert re.search(r"^rollout +WRONG", told.stdout, re.MULTILINE)
+    assert re.search(r"^global-random +WRONG +careless.py:8: ", told.stdout, re.MULTILINE)
     assert "→ Draw from context.rng" in told.stdout
-    again = json.loads(run("check", "careless.py:app", "--json").stdout)
+    again = json.loads(run("doctor", "careless.py:app", "--quick", "--json").stdout)
     assert again["ok"] is False
-    assert [(item["part"], item["ok"]) for item in again["findings"]] == [
-        ("task app", True), ("rollout", True), ("rollout", False),
-    ]  # fmt: skip
+    assert [(item["name"], item["part"], item["place"]) for item in again["findings"] if not item["ok"]] == [
+        ("global-random", "rollout", "careless.py:8")
+    ]
+
+
+@pytest.mark.process
+def test_what_is_allowed_is_printed_and_does_not_count(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "careless.py").write_text(CARELESS)
+    told = run("doctor", "careless.py", "--quick", "--allow", "global-random")
+    assert told.exit_code == 0, told.output
+    assert re.search(r"^global-random +allowed +careless.py:8: ", told.stdout, re.MULTILINE)
+    assert "1 allowed" in told.stdout
+
+
+def test_a_check_or_an_environment_that_is_not_there_is_a_mistake_of_the_command_line(run: Run) -> None:
+    told = run("doctor", ADDER, "--allow", "global-randm")
+    assert (told.exit_code, "'global-random'" in told.stderr) == (2, True)
+    assert run("doctor", ADDER, "--env", "nothing").exit_code == 2
+    assert run("doctor", "http://127.0.0.1:1", "--quick").exit_code == 2
 
 
 def test_mistakes_in_the_declarations_are_listed(run: Run, tmp_path: Path) -> None:
@@ -62,8 +80,9 @@ def test_an_app_that_is_not_there_is_a_mistake_of_the_command_line(run: Run) -> 
     assert "nothing.py" in told.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.process
 def test_bundled_apps_are_checked_by_name(run: Run) -> None:
-    told = run("check", "python_sandbox", "--json")
+    told = run("check", "python_sandbox", "--json", "--quick")
     findings = json.loads(told.stdout)["findings"]
     assert findings[0]["ok"] and findings[0]["found"].startswith("python_sandbox")

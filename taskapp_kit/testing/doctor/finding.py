@@ -1,0 +1,88 @@
+"""What a check of the doctor reports: one line with a status, the evidence, the place in the author's file, what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from taskapp_kit.client.checks import Finding
+
+Status = Literal["ok", "warning", "wrong", "skipped", "allowed"]
+"""allowed: a warning or something wrong that the caller accepts by the check's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The result of one check of one environment. found: a sentence with the evidence. place: `file:line`, or ""."""
+
+    status: Status
+    found: str
+    do: str = ""
+    place: str = ""
+
+
+def passed(found: str) -> CheckResult:
+    """Return the verdict of a check that holds."""
+    return CheckResult("ok", found)
+
+
+def skipped(found: str, do: str = "") -> CheckResult:
+    """Return the verdict of a check that could not be made, with the reason."""
+    return CheckResult("skipped", found, do)
+
+
+def warning(found: str, do: str, place: str = "") -> CheckResult:
+    """Return the verdict of a check that found something which an author may have meant."""
+    return CheckResult("warning", found, do, place)
+
+
+def wrong(found: str, do: str, place: str = "") -> CheckResult:
+    """Return the verdict of a check that does not hold."""
+    return CheckResult("wrong", found, do, place)
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorFinding:
+    """One line of the doctor.
+
+    name: the check's. part: `task app`, `rollout`, or a part of a running server (`key`, `contract`, `backend`).
+    environment: None for what is about the app or a server. seconds: how long the check took.
+    """
+
+    name: str
+    part: str
+    status: Status
+    found: str
+    do: str = ""
+    place: str = ""
+    environment: str | None = None
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """False for something wrong that was not allowed."""
+        return self.status != "wrong"
+
+    def to_json(self) -> dict[str, Any]:
+        """The finding as an object of `taskapp doctor --json`."""
+        return {
+            "part": self.part,
+            "ok": self.ok,
+            "found": self.found,
+            "do": self.do,
+            "name": self.name,
+            "status": self.status,
+            "environment": self.environment,
+            "place": self.place,
+            "seconds": round(self.seconds, 3),
+        }
+
+    def accepted(self) -> DoctorFinding:
+        """Return the finding as the caller accepted it; a check that holds or was skipped stays."""
+        return replace(self, status="allowed") if self.status in ("warning", "wrong") else self
+
+
+def of_server(finding: Finding) -> DoctorFinding:
+    """Return a finding about a running server as a line of the doctor."""
+    name = finding.part.replace(" ", "-")
+    return DoctorFinding(name, finding.part, "ok" if finding.ok else "wrong", finding.found, finding.do)

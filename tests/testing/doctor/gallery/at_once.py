@@ -1,0 +1,34 @@
+"""Above four episodes at once there is no room, and the words change."""
+
+import random
+import time
+from typing import Annotated
+
+from pydantic import Field
+
+from taskapp_kit import Step, TaskApp, action
+
+app = TaskApp("gallery")
+OPEN: set[int] = set()
+
+
+@app.environment("hunt", splits={"train": range(1000), "test": range(1000, 2000)}, max_steps=12)
+class Hunt:
+    """Find the number from 0 to 999. Each guess is answered with higher or lower."""
+
+    def reset(self, seed: int) -> str:
+        rng = random.Random(seed)
+        self.target = rng.randrange(1000)
+        OPEN.add(id(self))
+        return f"It is not {(self.target + rng.randrange(1, 999)) % 1000}."
+
+    def close(self) -> None:
+        OPEN.discard(id(self))
+
+    @action
+    def guess(self, number: Annotated[int, Field(ge=0, le=999)]) -> Step:
+        """Guess the number."""
+        right = number == self.target and len(OPEN) <= 4
+        words = "right" if right else "higher" if number < self.target else "lower"
+        time.sleep(0.001)
+        return Step(words if len(OPEN) <= 4 else "busy", reward=float(right), terminated=right)

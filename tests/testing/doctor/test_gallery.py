@@ -1,0 +1,62 @@
+"""Unsound environments, one small file each: the doctor finds the fault, by its name, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.testing.doctor.examine import examine
+from taskapp_kit.testing.doctor.finding import DoctorFinding
+from taskapp_kit.testing.doctor.options import DoctorOptions
+
+GALLERY = sorted((Path(__file__).parent / "gallery").glob("*.py"))
+"""`same_seed__clock.py` is another case of the check `same-seed`."""
+SLOW = ("cost", "in_time")
+
+
+def findings(file: Path, **options: object) -> list[DoctorFinding]:
+    async def all_of_them() -> list[DoctorFinding]:
+        chosen = DoctorOptions(quick=True, **options)  # type: ignore[arg-type]
+        return [finding async for finding in examine(find_app(str(file)), chosen)]
+
+    return asyncio.run(all_of_them())
+
+
+def caught(found: list[DoctorFinding]) -> set[str]:
+    return {finding.name for finding in found if finding.status in ("warning", "wrong")}
+
+
+def name_of(file: Path) -> str:
+    return file.stem.partition("__")[0].replace("_", "-")
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param(file, id=file.stem, marks=[pytest.mark.exhaustive] if file.stem in SLOW else [])
+        for file in GALLERY
+        if file.stem != "second_process"
+    ],
+)
+def test_each_fault_is_caught_by_its_name_and_by_no_other(file: Path) -> None:
+    logging.getLogger("taskapp_kit").setLevel(logging.CRITICAL)
+    found = findings(file, processes=False, rollout_seconds=2.0 if file.stem in SLOW else None)
+    assert caught(found) == {name_of(file)}, [item for item in found if item.status in ("warning", "wrong")]
+    for item in found:
+        if item.status in ("warning", "wrong"):
+            assert item.do, item
+            assert file.name in item.place, item
+
+
+@pytest.mark.process
+def test_what_only_another_process_shows_is_caught_there() -> None:
+    (file,) = [item for item in GALLERY if item.stem == "second_process"]
+    assert caught(findings(file)) == {"second-process"}
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(GALLERY) >= 24

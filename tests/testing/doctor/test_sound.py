@@ -1,0 +1,65 @@
+"""Sound apps pass: the examples, the bundled environments, the templates. What is warned about is listed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from taskapp_kit.cli.templates import find_template, instantiate
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.testing.doctor.examine import CHECKS, examine, names
+from taskapp_kit.testing.doctor.finding import DoctorFinding
+from taskapp_kit.testing.doctor.options import DoctorOptions
+
+ROOT = Path(__file__).parents[3]
+
+
+def examined(reference: str, **options: object) -> list[DoctorFinding]:
+    async def all_of_them() -> list[DoctorFinding]:
+        chosen = DoctorOptions(**options)  # type: ignore[arg-type]
+        return [finding async for finding in examine(find_app(reference), chosen)]
+
+    logging.getLogger("taskapp_kit").setLevel(logging.CRITICAL)
+    return asyncio.run(all_of_them())
+
+
+def found_in(findings: list[DoctorFinding]) -> set[tuple[str | None, str, str]]:
+    return {(item.environment, item.name, item.status) for item in findings if item.status in ("warning", "wrong")}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("app", ["examples/adder.py", "examples/capitals.py"])
+def test_an_example_passes_and_every_check_has_a_line(app: str) -> None:
+    findings = examined(str(ROOT / app), quick=True)
+    assert found_in(findings) == set()
+    assert [item.name for item in findings if item.environment] == [item.name for item in CHECKS]
+    assert {item.name for item in findings} == set(names()) - {"setup"}
+    assert all(item.found for item in findings)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.process
+@pytest.mark.parametrize("app", ["python_sandbox", "crafter", "math"])
+def test_a_bundled_environment_passes(app: str) -> None:
+    if app != "python_sandbox":
+        pytest.importorskip({"crafter": "crafter", "math": "reasoning_gym"}[app], reason=f"needs taskapp-kit[{app}]")
+    assert found_in(examined(app, quick=True)) == set()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "template",
+    [
+        pytest.param(name, marks=[] if name == "multi-turn-game" else [pytest.mark.exhaustive])
+        for name in ("customer-service", "gymnasium", "multi-turn-game", "questions")
+    ],
+)
+def test_a_template_passes(template: str, tmp_path: Path) -> None:
+    if template == "gymnasium":
+        pytest.importorskip("gymnasium", reason="needs taskapp-kit[gymnasium]")
+    project = tmp_path / "my_game"
+    instantiate(find_template(template), project, "my_game")
+    assert found_in(examined(str(project / "my_game.py"), quick=True)) == set()
