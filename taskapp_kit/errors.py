@@ -16,6 +16,7 @@
     ├── StoreError              the store could not save or load a rollout
     │   └── StoreRefusal        the store refuses this one rollout; it accepts others
     ├── EvaluationStopped       an evaluation ended early because its model is unavailable
+    │   └── EvaluationLimitReached  or because it used as much as it may
     ├── JobError                a job, its backend or a task app was unreachable, refused or broke (`client/`)
     │   ├── JobConfigError      an RL config cannot be used; holds every problem (a ConfigError and ValueError, too)
     │   ├── BackendError        the backend refused or broke, with its HTTP status
@@ -152,6 +153,10 @@ class StoreRefusal(StoreError):
 
 class EvaluationStopped(TaskappError):
     """An evaluation ended early: rollout after rollout failed because the model could not be called."""
+
+
+class EvaluationLimitReached(EvaluationStopped):
+    """An evaluation reached a limit on its failures, cost or tokens. The rollouts that were played are stored."""
 
 
 class JobError(TaskappError):

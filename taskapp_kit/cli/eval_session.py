@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,51 +12,74 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taskapp_kit.cli.eval_progress import EvalDisplay
-from taskapp_kit.cli.options import is_url
+from taskapp_kit.cli.options import AUTO, is_url
 from taskapp_kit.cli.terminal import clean, counted, one_line
-from taskapp_kit.errors import DiscoveryError
+from taskapp_kit.errors import DiscoveryError, EvaluationLimitReached
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from taskapp_kit.config import Settings
     from taskapp_kit.contract.protocols import Store
+    from taskapp_kit.contract.statistics import IntervalMethod
     from taskapp_kit.declare.app import TaskApp
     from taskapp_kit.evaluate.directory import Directory
     from taskapp_kit.evaluate.plan import EvalPlan
     from taskapp_kit.evaluate.runners import EvaluatedApp, LocalRunner, RemoteRunner
-    from taskapp_kit.evaluate.seeds import Seeds
+    from taskapp_kit.evaluate.statistics import SummaryOptions
 
-FIRST_SEEDS = 10
 SILENCE_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
 class EvalOptions:
-    """The command line. app: or the address of one. local: the app beside an address. policy: its `policy.config`."""
+    """The command line. app: or the address of one. local: the app beside an address.
+
+    policies: `policy.config` by name. models: for a policy by name, the model of models.toml that it is. plan: of a stored
+    evaluation that goes on; the options that make a plan are then not used.
+    """
 
     app: str
     local: str | None
-    policy: dict[str, Any] = field(repr=False)
+    policies: Mapping[str, Mapping[str, Any]] = field(repr=False)
+    models: Mapping[str, str]
     key: str | None = field(repr=False)
-    environment: str | None
-    seeds: str | None
-    split: str | None
-    repeats: int
-    output_mode: str
-    env_config: dict[str, Any] | None
-    ops: int | None
-    max_time_seconds: float
-    max_refusals: int | None
-    max_rollout_tokens: int | None
-    concurrency: int
-    max_consecutive_failures: int
-    workers: int | None
-    out: Path | None
-    resume: bool
-    retry_failed: bool
-    judges: str
-    as_json: bool
+    plan: EvalPlan | None = None
+    environment: str | None = None
+    seeds: str | None = None
+    split: str | None = None
+    difficulty: Sequence[str] = ()
+    tags: Sequence[str] = ()
+    repeats: int = 1
+    output_mode: str = "tool_calls"
+    env_config: dict[str, Any] | None = None
+    ops: int | None = None
+    max_time_seconds: float = 3600.0
+    max_refusals: int | None = None
+    max_rollout_tokens: int | None = None
+    judges: str = "ask"
+    concurrency: int | str = AUTO
+    max_consecutive_failures: int = 0
+    max_failures: int | None = None
+    max_cost: float | None = None
+    max_total_tokens: int | None = None
+    workers: int | None = None
+    out: Path | None = None
+    resume: bool = False
+    retry_failed: bool = False
+    by: tuple[str, ...] = ()
+    pass_at: float = 1.0
+    interval: IntervalMethod = "bootstrap"
+    as_json: bool = False
+
+
+STORED_OPTIONS = (
+    "concurrency", "max_consecutive_failures", "max_failures", "max_cost", "max_total_tokens", "workers", "by", "pass_at",
+    "interval",
+)  # fmt: skip
+"""Options that `config.json` has beside the plan, for the command that goes on without flags."""
+ELSEWHERE = "elsewhere"
+"""Stands in `config.json` for a store whose address may have a password."""
 
 
 @dataclass(frozen=True)
@@ -70,22 +94,46 @@ class DirectoryCounts:
 class Session:
     """One run of the command: opens the app and the directory, plays, summarises, closes.
 
-    warnings: sentences about the app that `run` adds, one for each environment.
+    warnings: sentences about the app that `run` adds, one for each environment. stopped: the limit that ended it early.
     """
 
     def __init__(self, asked: EvalOptions, settings: Settings, note: str) -> None:
         self.display = EvalDisplay(quiet=asked.as_json)
         self.path: Path | None = asked.out
+        self.stopped: EvaluationLimitReached | None = None
         self._asked = asked
         self._settings = settings
         self._note = note
         self._counts: DirectoryCounts | None = None
         self._app_reference: str | None = None
+        self._goes_on_alone = True
         self.warnings: list[str] = []
         self.without_app = is_url(asked.app) and asked.local is None
 
+    def finished(self) -> dict[str, Any] | None:
+        """The summary of an evaluation of which nothing is left to play, without its app; None otherwise.
+
+        Raises TaskappError.
+        """
+        from taskapp_kit.evaluate.continued import summarise_again
+
+        asked = self._asked
+        if asked.plan is None or asked.retry_failed:
+            return None
+        assert self.path is not None, "it is the directory's own"
+        summary = summarise_again(self.path, self._summary_options())
+        if summary is not None:
+            self.without_app = False
+            self.display.say(clean(f"Nothing is left to play in {self.path}."))
+        return summary
+
+    def _summary_options(self) -> SummaryOptions:
+        from taskapp_kit.evaluate.statistics import SummaryOptions
+
+        return SummaryOptions(self._asked.by, self._asked.pass_at, self._asked.interval)
+
     async def run(self) -> dict[str, Any]:
-        """The summary. Raises TaskappError."""
+        """The summary, of what was played when a limit ended it early. Raises TaskappError."""
         player = self._player()
         try:
             return await self._evaluate(player)
@@ -97,25 +145,29 @@ class Session:
     def _player(self) -> LocalRunner | RemoteRunner:
         from taskapp_kit.cli.local_app import only_authors_log, open_app
         from taskapp_kit.declare.discovery import find_app
+        from taskapp_kit.evaluate.concurrency import MOST_AT_ONCE
         from taskapp_kit.evaluate.directory import new_path
         from taskapp_kit.evaluate.runners import LocalRunner, RemoteRunner
+        from taskapp_kit.rollout.models.registry import ModelNames
 
         asked = self._asked
+        seconds = asked.max_time_seconds if asked.plan is None else asked.plan.max_time_seconds
         if is_url(asked.app):
             only_authors_log()
             spec = None if asked.local is None else self._named(find_app(asked.local)).freeze()
-            return RemoteRunner(asked.app, asked.key, max_time_seconds=asked.max_time_seconds, spec=spec)
+            names = ModelNames.of(self._settings)
+            return RemoteRunner(asked.app, asked.key, max_time_seconds=seconds, spec=spec, model_names=names)
         found = self._named(open_app(asked.app, self._settings))
         found.freeze()
         if self.path is None:
-            self.path = new_path(found.name, asked.policy)
+            self.path = new_path(found.name, tuple(asked.policies))
         return LocalRunner(
             found,
             self._settings,
             store=self._store(self.path),
-            concurrency=asked.concurrency,
+            concurrency=asked.concurrency if isinstance(asked.concurrency, int) else MOST_AT_ONCE,
             workers=asked.workers or 0,
-            max_time_seconds=asked.max_time_seconds,
+            max_time_seconds=seconds,
             skip_judges=asked.judges == "skip",
         )
 
@@ -141,37 +193,61 @@ class Session:
 
     async def _evaluate(self, player: LocalRunner | RemoteRunner) -> dict[str, Any]:
         from taskapp_kit.evaluate.directory import Directory, new_path
-        from taskapp_kit.evaluate.run import configuration, evaluate, summarise
+        from taskapp_kit.evaluate.run import configuration, summarise
 
         asked = self._asked
-        about = await self._waited_for(player.about(asked.environment))
-        plan = self._plan(about)
+        about = await self._waited_for(
+            player.about(asked.environment if asked.plan is None else asked.plan.environment)
+        )
+        plan = await self._plan(player, about)
         await player.check(plan)
-        self.path = self.path or new_path(about.app, asked.policy)
+        self.path = self.path or new_path(about.app, plan.names)
         directory = Directory(self.path, plan)
         try:
-            whole = configuration(plan, about, app_reference=self._app_reference)
+            whole = configuration(plan, about, app_reference=self._app_reference, options=self._stored_options())
             config = directory.begin(whole, resume=asked.resume)
             self._begin(plan, about, directory, config)
             if next(directory.missing(retry_failed=asked.retry_failed), None) is not None:
                 await player.open()
                 try:
-                    await evaluate(
-                        plan,
-                        player,
-                        directory,
-                        eval_id=config["eval_id"],
-                        concurrency=asked.concurrency,
-                        retry_failed=asked.retry_failed,
-                        max_consecutive_failures=asked.max_consecutive_failures,
-                        watch=self.display,
-                    )
+                    await self._play(plan, player, directory, config["eval_id"])
+                except EvaluationLimitReached as reached:
+                    self.stopped = reached
                 finally:
                     self._counts = DirectoryCounts(directory.done, directory.failed, len(plan))
             self.display.close()
-            return summarise(plan, directory, about, player.spec)
+            rows = await self._rows(player, plan, directory)
+            return summarise(plan, directory, about, player.spec, self._summary_options(), rows=rows)
         finally:
             directory.close()
+
+    async def _play(
+        self, plan: EvalPlan, player: LocalRunner | RemoteRunner, directory: Directory, eval_id: str
+    ) -> None:
+        from taskapp_kit.evaluate.concurrency import AutoConcurrency, FixedConcurrency
+        from taskapp_kit.evaluate.limits import EvalLimits
+        from taskapp_kit.evaluate.run import evaluate
+
+        asked = self._asked
+        number = asked.concurrency
+        await evaluate(
+            plan,
+            player,
+            directory,
+            eval_id=eval_id,
+            concurrency=FixedConcurrency(number) if isinstance(number, int) else AutoConcurrency(),
+            retry_failed=asked.retry_failed,
+            max_consecutive_failures=asked.max_consecutive_failures,
+            limits=EvalLimits(asked.max_failures, asked.max_cost, asked.max_total_tokens),
+            watch=self.display,
+        )
+
+    async def _rows(self, player: LocalRunner | RemoteRunner, plan: EvalPlan, directory: Directory) -> dict[int, Any]:
+        """Fields of the rows of lines without any (of an earlier release), where results are grouped by them."""
+        if all(by == "seed" for by in self._asked.by):
+            return {}
+        seeds = sorted({result.seed for result in directory.results() if not result.row})
+        return dict(zip(seeds, await player.rows(plan.environment, plan.split, seeds), strict=True))
 
     async def _waited_for(self, asked: Coroutine[Any, Any, EvaluatedApp]) -> EvaluatedApp:
         """The answer; reports a server that is slow to give it (a cold container, or one that hangs)."""
@@ -183,25 +259,59 @@ class Session:
         finally:
             task.cancel()
 
-    def _plan(self, about: EvaluatedApp) -> EvalPlan:
+    async def _plan(self, player: LocalRunner | RemoteRunner, about: EvaluatedApp) -> EvalPlan:
         from taskapp_kit.evaluate.plan import EvalPlan
+        from taskapp_kit.evaluate.seed_selection import check_groups, select_seeds
         from taskapp_kit.evaluate.seeds import Seeds
 
-        asked = self._asked
-        return EvalPlan(
-            seeds=_first_seeds(about, asked.split) if asked.seeds is None else Seeds.read(asked.seeds),
-            policy=asked.policy,
-            environment=asked.environment,
-            split=asked.split,
-            repeats=asked.repeats,
-            output_mode=asked.output_mode,
-            config=asked.env_config or {},
-            ops=asked.ops or 0,
-            max_time_seconds=asked.max_time_seconds,
-            skip_judges=asked.judges == "skip",
-            max_refusals=asked.max_refusals,
-            max_rollout_tokens=asked.max_rollout_tokens,
-        )
+        asked, plan = self._asked, self._asked.plan
+        if plan is None:
+            seeds = await select_seeds(
+                player,
+                about,
+                environment=asked.environment,
+                split=asked.split,
+                given=None if asked.seeds is None else Seeds.read(asked.seeds),
+                difficulty=asked.difficulty,
+                tags=asked.tags,
+            )
+            plan = EvalPlan(
+                seeds=seeds,
+                policies=tuple(asked.policies.values()),
+                names=tuple(asked.policies),
+                environment=asked.environment,
+                split=asked.split,
+                repeats=asked.repeats,
+                output_mode=asked.output_mode,
+                config=asked.env_config or {},
+                ops=asked.ops or 0,
+                max_time_seconds=asked.max_time_seconds,
+                skip_judges=asked.judges == "skip",
+                max_refusals=asked.max_refusals,
+                max_rollout_tokens=asked.max_rollout_tokens,
+                difficulty=tuple(asked.difficulty),
+                tags=tuple(asked.tags),
+            )
+        await check_groups(player, asked.by, plan.seeds, environment=plan.environment, split=plan.split)
+        return plan
+
+    def _stored_options(self) -> dict[str, Any]:
+        """What the command that goes on without flags needs; no key."""
+        from taskapp_kit.contract.inference_url import stored_url
+        from taskapp_kit.evaluate.continued import NOT_STORED, policies_to_store
+
+        asked, settings = self._asked, self._settings
+        stored = {name: getattr(asked, name) for name in STORED_OPTIONS}
+        stored |= policies_to_store(asked.policies, asked.models)
+        stored["environment"] = asked.environment  # as it is sent, absent where the app chose
+        if is_url(asked.app):
+            stored["url"] = stored_url(asked.app)
+        if settings.store is not None:
+            stored["store"] = _store_to_store(settings.store)
+        if settings.cache is not None:
+            stored["cache"] = str(settings.cache.absolute())
+        self._goes_on_alone = NOT_STORED not in stored and stored.get("store") != ELSEWHERE
+        return {name: value for name, value in stored.items() if value not in (None, ())}
 
     def _begin(self, plan: EvalPlan, about: EvaluatedApp, directory: Directory, config: dict[str, Any]) -> None:
         """Print what will be played and what was there before."""
@@ -209,8 +319,11 @@ class Session:
         note = f" ({self._note})" if self._note else ""
         seeds = one_line(str(plan.seeds), 60)
         count = counted(len(plan), "rollout")
+        who = "policy" if len(plan.names) == 1 else "policies"
         self.display.say(
-            clean(f"{name}, policy {plan.policy_name}{note}, seeds {seeds}: {count}; results go to {directory.path}")
+            clean(
+                f"{name}, {who} {', '.join(plan.names)}{note}, seeds {seeds}: {count}; results go to {directory.path}"
+            )
         )
         if not directory.done:
             return
@@ -226,23 +339,24 @@ class Session:
         """Print, after an interruption, what is stored and how to resume. retry_failed: play failed rollouts again."""
         if self._counts is None or not self._counts.done:
             return
-        counts, flags = self._counts, "--resume --retry-failed" if retry_failed else "--resume"
+        counts = self._counts
         failed = f" ({counts.failed} of them failed)" if counts.failed else ""
+        again = " --retry-failed" if retry_failed else ""
+        if self._goes_on_alone:
+            command = f"`taskapp eval {shlex.quote(str(self.path))}{again}`"
+        else:
+            command = f"The same command with --out {self.path} --resume{again}"
         if retry_failed or counts.done < counts.asked:
             click.echo(
                 clean(
-                    f"{counts.done} of {counts.asked} rollouts are stored{failed}. The same command with --out {self.path} "
-                    f"{flags} goes on{' and plays the failed ones again' if retry_failed else ''}."
+                    f"{counts.done} of {counts.asked} rollouts are stored{failed}. {command} goes on"
+                    f"{' and plays the failed ones again' if retry_failed else ''}."
                 ),
                 err=True,
             )
 
 
-def _first_seeds(about: EvaluatedApp, split: str | None) -> Seeds:
-    """The first of the split, when none were named. Raises UsageError."""
-    from taskapp_kit.evaluate.seeds import Seeds
-
-    seeds = about.splits.get(split) if split is not None else next(iter(about.splits.values()), None)
-    if not seeds:
-        raise click.UsageError("Which seeds? Give --seeds 0-99.")
-    return Seeds(range(seed, seed + 1) for seed in seeds[:FIRST_SEEDS])
+def _store_to_store(url: str) -> str:
+    if url == "none" or url.startswith("sqlite:"):
+        return url
+    return ELSEWHERE if "://" in url else str(Path(url).absolute())

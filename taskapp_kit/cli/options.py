@@ -70,6 +70,23 @@ def _json(kind: ValueKind, text: str, param: click.Parameter | None, ctx: click.
         return kind.fail(f"not JSON ({error}); mind the shell's quotes, as in '{shown}'.", param, ctx)
 
 
+class AtOnce(ValueKind):
+    """Rollouts at once: a whole number from 1 to MOST_AT_ONCE, or `auto`."""
+
+    name = "N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number or `auto`. Fails for anything else."""
+        text = str(value)
+        if text == AUTO:
+            return AUTO
+        if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MOST_AT_ONCE):
+            self.fail(f"{text[:80]!r} is neither {AUTO} nor a whole number from 1 to {MOST_AT_ONCE}.", param, ctx)
+        return int(text)
+
+
+AUTO = "auto"
+MOST_AT_ONCE = 4096
 SEED = Seed()
 JSON_OBJECT = JsonObject()
 
@@ -107,14 +124,35 @@ def listen_options(port: int) -> Callable[[Command], Command]:
     )
 
 
-def policy_options(builtin: str) -> Callable[[Command], Command]:
-    """Who acts: what `policy_options.chosen_policy` reads, and how a model answers. builtin: the policies to name."""
+def policy_options(builtin: str, *, several: bool = False) -> Callable[[Command], Command]:
+    """Who acts: what `policy_options.chosen_policy` reads, and how a model answers. builtin: the policies to name.
+
+    several: policies, models and addresses may repeat, as `policies`, `models` and `inference_urls`.
+    """
+    repeat = "; may repeat" if several else ""
     return options(
-        click.option("--policy", metavar="P", help=f"Who acts: {builtin}, or a policy of the app's."),
         click.option(
-            "--model", metavar="M", help="A language model acts: its name at the endpoint, or in models.toml."
+            "--policy",
+            "policies" if several else "policy",
+            multiple=several,
+            metavar="P",
+            help=f"Who acts: {builtin}, or a policy of the app's{repeat}.",
         ),
-        click.option("--inference-url", metavar="U", help="The model's endpoint, with OpenAI's chat completions."),
+        click.option(
+            "--model",
+            "models" if several else "model",
+            multiple=several,
+            metavar="M",
+            help=f"A language model acts: its name at the endpoint, or in models.toml{repeat}.",
+        ),
+        click.option(
+            "--inference-url",
+            "inference_urls" if several else "inference_url",
+            multiple=several,
+            metavar="U",
+            help="The model's endpoint, with OpenAI's chat completions"
+            + ("; one for all models, or one for each." if several else "."),
+        ),
         click.option("--output-mode", type=OUTPUT_MODE, default="tool_calls", help="How the model answers."),
         click.option(
             "--action",

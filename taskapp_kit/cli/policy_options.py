@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -46,6 +48,61 @@ def chosen_policy(
     if action is not None:
         given["action"] = action
     return given, note
+
+
+@dataclass(frozen=True)
+class ChosenPolicies:
+    """The policies of several flags. configs: `policy.config` by the name that tells each from the others.
+
+    in_models_file: for such a name the model's in models.toml, or at a backend. note: what to say about the choice.
+    """
+
+    configs: dict[str, dict[str, Any]] = field(repr=False)
+    in_models_file: dict[str, str]
+    note: str = ""
+
+
+def chosen_policies(
+    settings: Settings,
+    policies: Sequence[str],
+    models: Sequence[str],
+    urls: Sequence[str],
+    action: Any,
+    policy_config: dict[str, Any] | None,
+    *,
+    app: str = "",
+) -> ChosenPolicies:
+    """Every policy and model that was named; one address is for all models, several are for one each.
+
+    Raises UsageError, ConfigError; see `chosen_policy`.
+    """
+    from taskapp_kit.evaluate.plan import policy_name
+
+    def one(policy: str | None, model: str | None, url: str | None, action: Any = None) -> dict[str, Any]:
+        return chosen_policy(settings, policy, model, url, action, policy_config, app=app)[0]
+
+    if len(urls) > 1 and len(urls) != len(models):
+        raise click.UsageError("Give one --inference-url for all models, or one for each --model, in the same order.")
+    if len(policies) + max(len(models), len(urls)) <= 1:
+        policy, model, url = (given[0] if given else None for given in (policies, models, urls))
+        config, note = chosen_policy(settings, policy, model, url, action, policy_config, app=app)
+        name = policy_name(config)
+        return ChosenPolicies({name: config}, {name: model} if model is not None and url is None else {}, note)
+    if action is not None and "constant" not in policies:
+        raise click.UsageError("--action is what the policy `constant` repeats; name it with --policy constant.")
+    chosen = [(name, one(name, None, None, action if name == "constant" else None)) for name in policies]
+    labels: Sequence[str | None] = models or [None] * len(urls)
+    addresses: Sequence[str | None] = [*urls] * len(labels) if len(urls) == 1 else urls or [None] * len(labels)
+    chosen += [(model or "", one(None, model, url)) for model, url in zip(labels, addresses, strict=True)]
+    names = [policy_name(config) for _, config in chosen]
+    if len(set(names)) < len(names):  # models.toml may have one model at two addresses
+        names = [given or policy_name(config) for given, config in chosen]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise click.UsageError(f"Two of the policies are called {twice}; name them apart in models.toml.")
+    configs = dict(zip(names, (config for _, config in chosen), strict=True))
+    given_models = names[len(policies) :] if not urls else []
+    return ChosenPolicies(configs, dict(zip(given_models, models, strict=True)) if given_models else {})
 
 
 def chosen_model(settings: Settings, model: str | None, url: str | None) -> dict[str, Any]:

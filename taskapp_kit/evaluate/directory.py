@@ -15,7 +15,7 @@ import itertools
 import os
 import re
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ import orjson
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import ConfigError, StoreError
+from taskapp_kit.evaluate.limits import Spending
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.results import Result
 from taskapp_kit.system.private_files import make_private_folder, open_private, write_private
@@ -36,10 +37,9 @@ EVALS = Path(".taskapp") / "evals"
 """Where evaluations without a directory of the caller's are stored."""
 
 
-def new_path(app: str, policy: Mapping[str, Any]) -> Path:
-    """A path below `EVALS` that does not exist yet, named after the app, the policy and the time."""
-    name = str(policy.get("policy") or policy.get("model") or "model")
-    words = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{app}-{name}").strip(".-") or "eval"
+def new_path(app: str, names: Sequence[str]) -> Path:
+    """A path below `EVALS` that does not exist yet, named after the app, the policies and the time."""
+    words = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join([app, *names])).strip(".-") or "eval"
     path = EVALS / f"{words[:80]}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))  # begun in the same second
     return next(one for one in itertools.chain([path], others) if not one.exists())
@@ -49,6 +49,7 @@ class Directory:
     """An evaluation's directory, opened and locked; `close` releases it.
 
     plan: assigns each rollout its position. Only the offset of each rollout's line is held in memory, 8 bytes.
+    spent: by all lines.
     """
 
     def __init__(self, path: Path, plan: EvalPlan) -> None:
@@ -58,6 +59,7 @@ class Directory:
         self._offsets = array("q", [NOTHING]) * len(plan)
         self._failed: dict[int, int] = {}
         self.done = 0
+        self.spent = Spending()
         try:
             make_private_folder(path)
             self._file = open_private(path / RESULTS, os.O_RDWR | os.O_APPEND)
@@ -149,13 +151,14 @@ class Directory:
             raise self._damaged(number, "is not a result of this release") from None
         if self._offsets[position] != NOTHING and position not in self._failed:
             raise self._damaged(number, "repeats the result of another line")
-        self._note(position, offset, failed=result.failed)
+        self._note(position, offset, result)
 
-    def _note(self, position: int, offset: int, *, failed: bool) -> None:
+    def _note(self, position: int, offset: int, result: Result) -> None:
+        self.spent.add(result)
         if self._offsets[position] == NOTHING:
             self.done += 1
         self._offsets[position] = offset
-        if failed:
+        if result.failed:
             self._failed[position] = self._failed.get(position, 0) + 1
         else:
             self._failed.pop(position, None)
@@ -193,16 +196,20 @@ class Directory:
                 os.ftruncate(self._file, self._size)
             raise StoreError(f"{self.path / RESULTS} cannot be written: {error.strerror}.") from error
         for (position, result), line in zip(results, lines, strict=True):
-            self._note(position, self._size, failed=result.failed)
+            self._note(position, self._size, result)
             self._size += len(line)
 
     def results(self) -> Iterator[Result]:
         """The current result of each rollout that has one, in the plan's order, read one by one."""
+        return (result for _, result in self.placed_results())
+
+    def placed_results(self) -> Iterator[tuple[int, Result]]:
+        """(position, result) as `results`."""
         with os.fdopen(os.dup(self._file), "rb") as lines:
-            for offset in self._offsets:
+            for position, offset in enumerate(self._offsets):
                 if offset != NOTHING:
                     lines.seek(offset)
-                    yield Result.read(orjson.loads(lines.readline()))
+                    yield position, Result.read(orjson.loads(lines.readline()))
 
     # -- summary --------------------------------------------------------------------------------------------------
 

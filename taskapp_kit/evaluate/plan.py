@@ -1,14 +1,16 @@
-"""The plan of an evaluation: one policy, its seeds, the samples of each. Every rollout has a position in the plan."""
+"""The plan of an evaluation: its policies, its seeds, the samples of each. Every rollout has a position in the plan."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.inference_url import stored_url
 from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.seeds import Seeds
 from taskapp_kit.rollout.policy.select import STORED_CONFIG
 
@@ -29,15 +31,20 @@ class RolloutKey:
 
 @dataclass(frozen=True)
 class EvalPlan:
-    """The rollouts of one evaluation: for each seed, ascending, the samples 0 to repeats − 1.
+    """The rollouts of one evaluation: for each seed, ascending, for each policy, the samples 0 to repeats − 1.
 
-    policy: `policy.config` as it is sent, keys included; `to_json()` is the part that is stored. environment, split: None
-    leaves them to the app. ops: turns after which an episode is cut, 0 for none. max_time_seconds: each rollout's
-    deadline. skip_judges: no judge is called. max_refusals, max_rollout_tokens: each rollout's, None without.
+    All policies play a seed before the next seed begins, so an evaluation that is stopped can be compared.
+
+    policies: for each its `policy.config` as it is sent, keys included; `to_json()` is the part that is stored. names: of
+    the policies, each another; empty: as `policy_name` has them. environment, split: None leaves them to the app. ops: turns
+    after which an episode is cut, 0 for none. max_time_seconds: each rollout's deadline. skip_judges: no judge is called.
+    max_refusals, max_rollout_tokens: each rollout's, None without. difficulty, tags: what the rows of `seeds` were chosen by.
+    Raises ConfigError: two policies have one name.
     """
 
     seeds: Seeds
-    policy: Mapping[str, Any] = field(repr=False)
+    policies: Sequence[Mapping[str, Any]] = field(repr=False)
+    names: Sequence[str] = ()
     environment: str | None = None
     split: str | None = None
     repeats: int = 1
@@ -48,45 +55,58 @@ class EvalPlan:
     skip_judges: bool = False
     max_refusals: int | None = None
     max_rollout_tokens: int | None = None
+    difficulty: Sequence[str] = ()
+    tags: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        names = tuple(self.names) or tuple(policy_name(config) for config in self.policies)
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            raise ConfigError(
+                f"Two of the policies are called {twice[0]!r}.",
+                hint="Name each once; give models that share a name two names in models.toml.",
+            )
+        object.__setattr__(self, "names", names)
 
     def __len__(self) -> int:
-        return len(self.seeds) * self.repeats
-
-    @property
-    def policy_name(self) -> str:
-        """The policy's name, else the model's, else `model`."""
-        return str(self.policy.get("policy") or self.policy.get("model") or "model")
+        return len(self.seeds) * len(self.policies) * self.repeats
 
     def key(self, position: int) -> RolloutKey:
         """The key of the rollout at a position, counted from 0."""
-        return RolloutKey(
-            self.policy_name, self.split, self.seeds.at(position // self.repeats), position % self.repeats
-        )
+        index, rest = divmod(position, len(self.policies) * self.repeats)
+        policy, sample = divmod(rest, self.repeats)
+        return RolloutKey(self.names[policy], self.split, self.seeds.at(index), sample)
 
     def position(self, key: Any) -> int | None:
         """The position of a rollout by its key from a result line; None when it is not in the plan."""
         try:
             seed, sample = key["seed"], key["sample"]
-            if key["policy"] != self.policy_name or key["split"] != self.split:
+            if key["policy"] not in self.names or key["split"] != self.split:
                 return None
         except (KeyError, TypeError):
             return None
         if type(seed) is not int or type(sample) is not int or not 0 <= sample < self.repeats:
             return None
         index = self.seeds.index(seed)
-        return None if index is None else index * self.repeats + sample
+        policy = self.names.index(key["policy"])
+        return None if index is None else (index * len(self.policies) + policy) * self.repeats + sample
+
+    def policy_of(self, position: int) -> int:
+        """The index of the policy that plays the rollout at a position."""
+        return position // self.repeats % len(self.policies)
 
     def request(self, position: int, run_id: str) -> RolloutRequest:
         """The request for the rollout at a position. run_id: the label that all of them share."""
-        key = self.key(position)
+        key, policy = self.key(position), self.policies[self.policy_of(position)]
+        policy_config = sorted({**policy, "sample": key.sample}.items())  # the same bytes when it is asked for again
         config = dict(self.config) if self.split is None else {**self.config, "split": self.split}
         return RolloutRequest.model_validate(
             {
                 "run_id": run_id,
                 "env": {"env_name": self.environment, "seed": key.seed, "config": config},
                 "policy": {
-                    "policy_name": self.policy.get("policy"),
-                    "config": {**self.policy, "sample": key.sample},
+                    "policy_name": policy.get("policy"),
+                    "config": dict(policy_config),
                     "output_mode": self.output_mode,
                 },
                 "ops": ["agent"] * self.ops,
@@ -99,30 +119,79 @@ class EvalPlan:
     def to_json(self) -> dict[str, Json]:
         """The plan as it is stored, without any key; it must be the same when the evaluation is resumed.
 
-        Of the policy's configuration, members that a store may hold are included with values, others by name only.
+        One policy is `policy`, several are `policies`, by name.
         """
-        policy: dict[str, Json] = {name: self.policy[name] for name in STORED_CONFIG if name in self.policy}
-        url = self.policy.get("inference_url")
-        if isinstance(url, str):
-            policy["inference_url"] = stored_url(url)
-        others = sorted(set(self.policy) - set(policy) - {"api_key", "inference_url"})
-        if others:
-            policy["others"] = others
+        stored = {name: stored_policy(config) for name, config in zip(self.names, self.policies, strict=True)}
         return {
             "environment": self.environment,
             "split": self.split,
             "seeds": str(self.seeds),
             "repeats": self.repeats,
-            "policy": policy,
+            **({"policy": stored[self.names[0]]} if len(stored) == 1 else {"policies": stored}),
             "output_mode": self.output_mode,
             "config": dict(self.config),
             "ops": self.ops,
             "max_time_seconds": self.max_time_seconds,
             **({"judges": "skip"} if self.skip_judges else {}),
             **self._limits(),
+            **({"difficulty": list(self.difficulty)} if self.difficulty else {}),
+            **({"tags": list(self.tags)} if self.tags else {}),
         }
 
     def _limits(self) -> dict[str, int]:
         """The given limits, as members of `safety`."""
         limits = {"max_refusals": self.max_refusals, "max_rollout_tokens": self.max_rollout_tokens}
         return {name: limit for name, limit in limits.items() if limit is not None}
+
+    @classmethod
+    def of_stored(
+        cls, asked: Mapping[str, Any], policies: Mapping[str, Mapping[str, Any]] | None = None, **changed: Any
+    ) -> EvalPlan:
+        """The plan of a stored evaluation. policies: by name, with their keys; None: as they are stored, without.
+
+        changed: members that replace the stored ones.
+
+        Raises ConfigError: `asked` is not what `to_json` returned.
+        """
+        try:
+            given = stored_policies(asked) if policies is None else policies
+            known = {name: asked[name] for name in _AS_STORED if name in asked}
+            return cls(
+                Seeds.read(asked["seeds"]),
+                tuple(given.values()),
+                names=tuple(given),
+                skip_judges=asked.get("judges") == "skip",
+                **{**known, **changed},
+            )
+        except (KeyError, TypeError, AttributeError):
+            raise ConfigError("The evaluation's configuration is not of a release that this one knows.") from None
+
+
+_AS_STORED = (
+    "environment", "split", "repeats", "output_mode", "config", "ops", "max_time_seconds", "max_refusals",
+    "max_rollout_tokens", "difficulty", "tags",
+)  # fmt: skip
+
+
+def policy_name(config: Mapping[str, Any]) -> str:
+    """A policy's name: `policy`, else the model's, else `model`."""
+    return str(config.get("policy") or config.get("model") or "model")
+
+
+def stored_policy(config: Mapping[str, Any]) -> dict[str, Json]:
+    """`policy.config` without keys: members that a store may hold with values, others by name only, as `others`."""
+    stored: dict[str, Json] = {name: config[name] for name in STORED_CONFIG if name in config}
+    url = config.get("inference_url")
+    if isinstance(url, str):
+        stored["inference_url"] = stored_url(url)
+    others = sorted(set(config) - set(stored) - {"api_key", "inference_url"})
+    if others:
+        stored["others"] = others
+    return stored
+
+
+def stored_policies(asked: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The policies of a stored plan, by name, in their order. Raises KeyError, TypeError."""
+    if "policies" in asked:
+        return dict(asked["policies"])
+    return {policy_name(asked["policy"]): asked["policy"]}

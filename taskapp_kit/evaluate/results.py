@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.result import Rollout
+from taskapp_kit.contract.result import Rollout, RolloutResult
 from taskapp_kit.contract.scorecard import RolloutSummary
 from taskapp_kit.errors import Failure, TaskAppError
 
@@ -26,7 +26,9 @@ class Result:
     status: terminated, truncated or failed. reward and the scores are None when undefined, and of a failed one always.
     returned: sum of the step rewards. criteria: score by name. length: steps. boundary, code, message: of a failure;
     the boundary is None where a foreign server did not report it. observation_digest: None when no images were requested.
-    usage: tokens. seconds: wall time of the rollout.
+    usage: tokens, cost: US dollars, of the policy's model; a failed rollout has those until it failed. other_cost: of judges
+    and of models that the environment called. A cost is None where no price is known, or nothing was called. seconds: wall
+    time of the rollout. row: short public fields of the task's row (see `rows.short_fields`).
     """
 
     status: str
@@ -49,6 +51,9 @@ class Result:
     message: str | None = None
     usage: dict[str, float] = field(default_factory=dict)
     seconds: float | None = None
+    cost: float | None = None
+    other_cost: float | None = None
+    row: dict[str, Json] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
@@ -77,6 +82,8 @@ class Result:
             observation_digest=rollout.observation_digest,
             usage=dict(rollout.usage),
             seconds=rollout.timing.get("total"),
+            cost=rollout.cost,
+            other_cost=_other_cost(rollout),
         )
 
     @classmethod
@@ -108,11 +115,21 @@ class Result:
             observation_digest=_some_word(body.get("observation_digest")),
             usage={_word(name): _some_number(count) for name, count in body["usage"].items()},
             seconds=_number(body["timing"].get("total")),
+            cost=_number(body["usage"].get("cost")),
+            other_cost=_sum_of_known(_number(item.get("cost")) for item in card["criteria"]),
         )
 
     @classmethod
-    def of_failure(cls, failure: Failure, *, seed: int, rollout_id: str, seconds: float | None) -> Result:
-        """Creates the result of a rollout that failed here."""
+    def of_failure(
+        cls,
+        failure: Failure,
+        *,
+        seed: int,
+        rollout_id: str,
+        seconds: float | None,
+        played: RolloutResult | None = None,
+    ) -> Result:
+        """Creates the result of a rollout that failed here. played: what was played of it, for tokens and cost."""
         message = failure.message[:MESSAGE_LENGTH]
         return cls(
             "failed",
@@ -122,6 +139,9 @@ class Result:
             code=failure.code,
             message=message,
             seconds=seconds,
+            usage={} if played is None else dict(played.usage),
+            cost=None if played is None else played.cost,
+            other_cost=None if played is None else _other_cost(played),
         )
 
     @classmethod
@@ -167,6 +187,18 @@ class Result:
         known = {name: entry[name] for name in cls.__slots__ if name in entry}
         known["environment"], known["split"] = entry["environment"] or "", entry["split"] or ""
         return cls(**known, seed=entry["key"]["seed"])
+
+
+def _other_cost(rollout: RolloutResult) -> float | None:
+    """US dollars of the calls that a judge or the environment made, as far as their prices are known."""
+    second: Iterable[Any] = rollout.second_calls
+    judged = (call.cost for call in rollout.judging.calls)
+    return _sum_of_known((*(call.get("cost") for call in second), *judged))
+
+
+def _sum_of_known(costs: Iterable[float | None]) -> float | None:
+    known = [cost for cost in costs if cost is not None]
+    return math.fsum(known) if known else None
 
 
 def _number(value: Any) -> float | None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 from uuid import uuid4
 
 from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.scorecard import RolloutSummary
 from taskapp_kit.declare.specs import AppSpec
+from taskapp_kit.evaluate.concurrency import Concurrency, FixedConcurrency
 from taskapp_kit.evaluate.consecutive_failures import MAX_CONSECUTIVE_FAILURES, ModelFailures
 from taskapp_kit.evaluate.directory import Directory
+from taskapp_kit.evaluate.limits import EvalBudget, EvalLimits
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.runners import EvaluatedApp, Runner, idempotency_key
-from taskapp_kit.evaluate.statistics import EvalStatistics
+from taskapp_kit.evaluate.statistics import SUMMARY_OPTIONS, EvalStatistics, SummaryOptions
 
+MODEL_RATE_LIMITED = "model_rate_limited"
+NO_LIMITS = EvalLimits()
 TICK_SECONDS = 10.0
 """The interval at which an observer receives the progress."""
 
@@ -35,10 +40,17 @@ class EvalObserver(Protocol):
         """Called every TICK_SECONDS, whether or not a rollout has ended."""
 
 
-def configuration(plan: EvalPlan, about: EvaluatedApp, *, app_reference: str | None = None) -> dict[str, Any]:
+def configuration(
+    plan: EvalPlan,
+    about: EvaluatedApp,
+    *,
+    app_reference: str | None = None,
+    options: Mapping[str, Json] | None = None,
+) -> dict[str, Any]:
     """`config.json`: `asked` must be the same to resume the evaluation, the rest is information for readers.
 
-    app_reference: the reference by which `find_app` finds the app again; None if only its address is known.
+    app_reference: the reference by which `find_app` finds the app again; None if only its address is known. options: the
+    command's other options, for the one that goes on without flags.
     """
     return {
         "asked": {
@@ -52,6 +64,7 @@ def configuration(plan: EvalPlan, about: EvaluatedApp, *, app_reference: str | N
         },
         "git": about.git,
         "app_reference": app_reference,
+        **({"options": dict(options)} if options else {}),
         "eval_id": uuid4().hex,
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -63,9 +76,10 @@ async def evaluate(
     directory: Directory,
     *,
     eval_id: str,
-    concurrency: int,
+    concurrency: int | Concurrency,
     retry_failed: bool = False,
     max_consecutive_failures: int = MAX_CONSECUTIVE_FAILURES,
+    limits: EvalLimits = NO_LIMITS,
     watch: EvalObserver | None = None,
     tick_seconds: float = TICK_SECONDS,
 ) -> None:
@@ -73,59 +87,125 @@ async def evaluate(
 
     max_consecutive_failures: see ModelFailures. Raises EvaluationStopped when the model is unavailable and rollouts are
     left, any error of `Runner.play`, and StoreError when results cannot be written; running rollouts are then cancelled.
+    Raises EvaluationLimitReached at one of `limits` when rollouts are left; those that were running have ended.
     """
     writer = _Writer(directory)
-    waiting = directory.missing(retry_failed=retry_failed)
+    todo = _Todo(directory.missing(retry_failed=retry_failed))
     settled = directory.done - (directory.failed if retry_failed else 0)
     left = len(plan) - settled
+    at_once = FixedConcurrency(concurrency) if isinstance(concurrency, int) else concurrency
+    adapts = not isinstance(at_once, FixedConcurrency)
     model_failures = ModelFailures(max_consecutive_failures)
     progress = Progress()
+    budget = EvalBudget(limits, directory.spent, progress)
+    if adapts:
+        progress.new_calls()  # remembered from now on
     if watch is not None:
         watch.begin(asked=len(plan), done=settled)
 
-    async def work(todo: Iterator[tuple[int, int]]) -> None:
+    async def play(position: int, failures: int) -> None:
         nonlocal left
-        for position, failures in todo:
-            key = idempotency_key(eval_id, position, failures)
-            progress.under_way += 1
-            try:
-                result = await player.play(plan.request(position, f"eval-{eval_id[:12]}"), key=key, progress=progress)
-            finally:
-                progress.under_way -= 1
-            await writer.add(position, result)
-            left -= 1
-            if watch is not None:
-                watch.result(result)
-            if left:
-                model_failures.see(plan.key(position).policy, result)
+        key = idempotency_key(eval_id, position, failures)
+        progress.under_way += 1
+        try:
+            result = await player.play(plan.request(position, f"eval-{eval_id[:12]}"), key=key, progress=progress)
+        finally:
+            progress.under_way -= 1
+        await writer.add(position, result)
+        left -= 1
+        if watch is not None:
+            watch.result(result)
+        model = plan.names[plan.policy_of(position)]
+        budget.see(model, result)
+        if adapts:
+            _see(at_once, progress, result)
+        if left:
+            model_failures.see(model, result)
 
     async def show(watch: EvalObserver) -> None:
         while True:
             await asyncio.sleep(tick_seconds)
             watch.tick(progress)
 
-    tasks: list[asyncio.Task[None]] = []
     shown = None if watch is None else asyncio.create_task(show(watch))
     try:
-        first = next(waiting, None)
-        if first is not None:
+        if todo:
             directory.drop_summary()
-            todo = _from(first, waiting)
-            tasks = [asyncio.create_task(work(todo)) for _ in range(concurrency)]
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-            for task in done:
-                task.result()
+            await _play_all(todo, play, at_once, budget)
+            reached = budget.reached() if left else None
+            if reached is not None:
+                raise reached
     finally:
-        ending = tasks if shown is None else [*tasks, shown]
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        if shown is not None:
+            shown.cancel()
+            await asyncio.gather(shown, return_exceptions=True)
         await writer.settle()
 
 
-def _from(first: tuple[int, int], rest: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    yield first
-    yield from rest
+class _Todo:
+    """The rollouts that are left, as (position, failures until now); false when there are none."""
+
+    def __init__(self, items: Iterator[tuple[int, int]]) -> None:
+        self._items = items
+        self._next = next(items, None)
+
+    def __bool__(self) -> bool:
+        return self._next is not None
+
+    def take(self) -> tuple[int, int]:
+        """Removes and returns the next one; there has to be one."""
+        taken, self._next = self._next, next(self._items, None)
+        assert taken is not None, "the caller looked before"
+        return taken
+
+
+async def _play_all(
+    todo: _Todo, play: Callable[[int, int], Awaitable[None]], at_once: Concurrency, budget: EvalBudget
+) -> None:
+    """Plays them, `at_once.limit` at a time, until none is left or the budget is spent. An error cancels the others."""
+    workers: set[asyncio.Task[None]] = set()
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def work() -> None:
+        while todo and len(workers) <= at_once.limit and budget.reached() is None:
+            await play(*todo.take())
+            add_workers()
+
+    def add_workers() -> None:
+        while len(workers) < at_once.limit and todo and budget.reached() is None:
+            task = asyncio.create_task(work())
+            workers.add(task)
+            task.add_done_callback(leave)
+
+    def leave(task: asyncio.Task[None]) -> None:
+        workers.discard(task)
+        fault = None if task.cancelled() else task.exception()
+        if ended.done():
+            return
+        if fault is not None:
+            ended.set_exception(fault)
+        elif not workers:
+            ended.set_result(None)
+
+    add_workers()
+    try:
+        if workers:
+            await ended
+    finally:
+        for task in workers:
+            task.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+
+
+def _see(at_once: Concurrency, progress: Progress, result: Result) -> None:
+    """Passes on how long the models took; where that is not known, how long the rollout's turns did."""
+    calls = progress.new_calls()
+    if not calls and result.code == MODEL_RATE_LIMITED:
+        calls = [(0.0, True)]
+    elif not calls and not result.failed and result.seconds is not None:
+        calls = [(result.seconds / max(1.0, result.metrics.get("turns", 1.0)), False)]
+    for seconds, limited in calls:
+        at_once.see(seconds, rate_limited=limited)
 
 
 class _Writer:
@@ -167,20 +247,73 @@ class _Writer:
             await asyncio.gather(self._task, return_exceptions=True)
 
 
-def summarise(plan: EvalPlan, directory: Directory, about: EvaluatedApp, spec: AppSpec | None) -> dict[str, Any]:
-    """Computes and writes `summary.json` from all results, read again from the disk, in the plan's order.
+def summarise(
+    plan: EvalPlan,
+    directory: Directory,
+    about: EvaluatedApp,
+    spec: AppSpec | None,
+    options: SummaryOptions = SUMMARY_OPTIONS,
+    *,
+    of_app: Sequence[Mapping[str, Any]] | None = None,
+    rows: Mapping[int, Mapping[str, Json]] | None = None,
+) -> dict[str, Any]:
+    """Computes `summary.json` from all results, read again from the disk, in the plan's order.
 
-    spec: of the app, whose aggregates are computed; without it there are none. Two equal evaluations differ only in
-    `timing`, whether they were interrupted or not.
+    It is written when every rollout has a line. spec: of the app, whose aggregates are computed; without it there are none,
+    or those of `of_app`, an earlier summary's numbers of each policy. rows: by seed, fields of rows for lines without any.
+    Two equal evaluations differ only in `timing`, whether they were interrupted or not. With several policies the numbers of
+    each are under `by_policy`, and what concerns all of them beside it.
     """
+    whole = EvalStatistics(options)
+    policies = [EvalStatistics(options) for _ in plan.policies] if len(plan.policies) > 1 else [whole]
+    finished: list[list[RolloutSummary]] = [[] for _ in policies]
+    for position, result in directory.placed_results():
+        which = plan.policy_of(position)
+        if rows is not None and not result.row:
+            result.row = dict(rows.get(result.seed, {}))
+        policies[which].add(result)
+        if whole is not policies[0]:
+            whole.add(result)
+        if spec is not None and spec.aggregates and not result.failed:
+            finished[which].append(result.summary)
+    computed = [_aggregates(spec, numbers) for numbers in finished] if of_app is None else of_app
+    each = [
+        {**tally.to_json(len(plan) // len(policies)), **{name: one[name] for name in OF_THE_APP}}
+        for tally, one in zip(policies, computed, strict=True)
+    ]
+    summary: dict[str, Any] = {
+        "app": about.app,
+        "app_version": about.version,
+        "spec_hash": about.spec_hash,
+        "reward_formula": about.formula,
+        **plan.to_json(),
+        "environment": about.environment,
+    }
+    if len(each) == 1:
+        summary |= each[0]
+    else:
+        numbers = whole.to_json(len(plan))
+        problem = next((one["aggregates_problem"] for one in each if one["aggregates_problem"]), None)
+        summary |= {name: numbers[name] for name in OF_ALL_POLICIES}
+        summary |= {"aggregates_problem": problem, "by_policy": dict(zip(plan.names, each, strict=True))}
+    summary["timing"] = summary.pop("timing")  # moved to the end
+    if directory.done == len(plan):
+        directory.write_summary(summary)
+    return summary
+
+
+OF_ALL_POLICIES = (
+    "rollouts", "failures", "stop_reasons", "usage", "cost", "digest", "observation_digest", "timing",
+)  # fmt: skip
+"""The numbers of a summary that have a meaning over several policies."""
+OF_THE_APP = ("aggregates", "aggregates_problem", "published")
+"""Those that its code computes."""
+
+
+def _aggregates(spec: AppSpec | None, numbers: list[RolloutSummary]) -> dict[str, Any]:
+    """The members of a summary about the app's aggregates over these rollouts."""
     from taskapp_kit.rollout.score.scoring import ScoringFailed, aggregates
 
-    tally = EvalStatistics()
-    numbers = []
-    for result in directory.results():
-        tally.add(result)
-        if spec is not None and spec.aggregates and not result.failed:
-            numbers.append(result.summary)
     computed: dict[str, Any] | None = None
     problem = None
     if spec is not None and numbers:
@@ -188,21 +321,7 @@ def summarise(plan: EvalPlan, directory: Directory, about: EvaluatedApp, spec: A
             computed = dict(aggregates(spec, numbers))
         except ScoringFailed as error:
             problem = error.failure.message
-    summary = {
-        "app": about.app,
-        "app_version": about.version,
-        "spec_hash": about.spec_hash,
-        "reward_formula": about.formula,
-        **plan.to_json(),
-        "environment": about.environment,
-        **tally.to_json(len(plan)),
-        "aggregates": computed,
-        "aggregates_problem": problem,
-        "published": published(spec, computed),
-    }
-    summary["timing"] = summary.pop("timing")  # moved to the end
-    directory.write_summary(summary)
-    return summary
+    return {"aggregates": computed, "aggregates_problem": problem, "published": published(spec, computed)}
 
 
 def published(spec: AppSpec | None, aggregates: Any) -> dict[str, Json]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,6 +15,7 @@ from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.digest import json_hash
 from taskapp_kit.contract.inference_url import stored_url
 from taskapp_kit.contract.protocols import SystemClock
+from taskapp_kit.contract.result import RolloutResult
 from taskapp_kit.contract.seeds import SEED_LIMIT
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import TaskApp
@@ -24,16 +25,21 @@ from taskapp_kit.errors import ConfigError, Failure, JobTimeout, RolloutFailed, 
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
+from taskapp_kit.evaluate.rows import RowFields, short_fields
 from taskapp_kit.net.envelope import sentence
 from taskapp_kit.rollout.episode import global_random
+from taskapp_kit.rollout.models.registry import ModelNames
 from taskapp_kit.version import __version__, git_commit
 
 if TYPE_CHECKING:
     from taskapp_kit.contract.protocols import Store
+    from taskapp_kit.rollout.in_flight import InFlightRollout
     from taskapp_kit.rollout.service import Service
 
 DECLARED = ("task", "environment", "dataset", "rubric", "action_space", "config_schema", "reward", "version")
 """The members of `/task_info` that describe a task app's declarations."""
+SEEDS_A_REQUEST = 200
+"""Seeds of which a server is asked for the rows at once; their numbers stand in the address."""
 PATIENCE_SECONDS = 600.0
 """Added to a rollout's deadline: how long a server may be saturated, or its answer in transit."""
 
@@ -56,6 +62,7 @@ class EvaluatedApp:
     kit_version: str | None = None
     models: Mapping[str, Json] = field(default_factory=dict)
     git: str | None = None
+    has_rows: bool = False
 
 
 class Runner(Protocol):
@@ -68,6 +75,10 @@ class Runner(Protocol):
 
     async def about(self, environment: str | None) -> EvaluatedApp:
         """Describes the app. Raises RequestError, TaskAppError: no such environment, or no such server."""
+        ...
+
+    async def rows(self, environment: str | None, split: str | None, seeds: Sequence[int]) -> list[dict[str, Json]]:
+        """The short public fields of each seed's row (`rows.short_fields`), {} where there is none. Raises TaskappError."""
         ...
 
     async def check(self, plan: EvalPlan) -> None:
@@ -121,6 +132,8 @@ class LocalRunner:
         self._skip_judges = skip_judges
         self._service: Service | None = None
         self._alone = concurrency == 1 and workers == 0
+        self._rows = RowFields(self.spec)
+        self._ended: dict[str, RolloutResult | None] = {}
         self.warnings: dict[str, str] = {}
 
     async def about(self, environment: str | None) -> EvaluatedApp:
@@ -139,7 +152,13 @@ class LocalRunner:
             kit_version=__version__,
             models=self._judges(),
             git=git_commit(self._app.file),
+            has_rows=spec.tasks is not None,
         )
+
+    async def rows(self, environment: str | None, split: str | None, seeds: Sequence[int]) -> list[dict[str, Json]]:
+        """See Runner."""
+        name = find_environment(self.spec, environment).name
+        return [self._rows.of(name, split, seed) for seed in seeds]
 
     def _judges(self) -> dict[str, Json]:
         from taskapp_kit.rollout.models.access import role_endpoint
@@ -164,8 +183,10 @@ class LocalRunner:
         if not self._skip_judges:
             check_judges(self.spec, lambda role: role_endpoint(self._settings, role) is not None)
         planner = RequestPlanner(self.spec, self._app.file.parent)
+        each = len(plan.policies) * plan.repeats
         for index in _ends(plan):
-            planner.plan(plan.request(index * plan.repeats, "check"))
+            for policy in range(len(plan.policies)):
+                planner.plan(plan.request(index * each + policy * plan.repeats, "check"))
 
     async def open(self) -> None:
         """See Runner. Raises Unavailable, StoreError, ConfigError."""
@@ -186,32 +207,47 @@ class LocalRunner:
             store=None if self._store is None else self._store(),
             models=model_access(self._settings, "local", SystemClock()),
         )
+        self._service.watchers.append(self._note)
         await asyncio.to_thread(self._service.prepare)
         await self._service.start()
+
+    def _note(self, rollout: InFlightRollout, result: RolloutResult) -> None:
+        if rollout.rollout_id in self._ended:
+            self._ended[rollout.rollout_id] = result
 
     async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> Result:
         """See Runner. If rollouts are played one at a time in this process, a rollout that changes global random state
         causes a warning.
         """
         assert self._service is not None, "open() comes first"
-        environment = find_environment(self.spec, request.env.env_name).name
+        environment, seed = find_environment(self.spec, request.env.env_name).name, request.env.seed or 0
         watch = global_random.GlobalRandomWatch() if self._alone and environment not in self.warnings else None
         began = time.monotonic()
+        rollout_id = ""
         try:
             admitted = await self._service.admit(request)
+            rollout_id = admitted.rollout_id
+            self._ended[rollout_id] = None
             prompt = admitted.endpoint is not None  # a model's turn takes long, another policy's may be too short
-            return Result.of_rollout(await self._service.run(admitted, listener=progress.count_event, prompt=prompt))
+            rollout = await self._service.run(admitted, listener=progress.count_event, prompt=prompt)
+            result = Result.of_rollout(rollout)
         except RolloutFailed as failed:
-            return Result.of_failure(
+            result = Result.of_failure(
                 failed.failure,
-                seed=request.env.seed or 0,
+                seed=seed,
                 rollout_id=failed.rollout_id,
                 seconds=time.monotonic() - began,
+                played=self._ended.get(rollout_id),
             )
         finally:
+            self._ended.pop(rollout_id, None)
             warning = None if watch is None else watch.changed(environment)
             if warning is not None:
                 self.warnings[environment] = f"{warning}; {global_random.REMEDY}."
+        progress.add(0, {}, result.other_cost)
+        split = request.env.config.get("split")
+        result.row = self._rows.of(environment, split if isinstance(split, str) else None, seed)
+        return result
 
     async def close(self) -> None:
         """See Runner."""
@@ -222,15 +258,23 @@ class LocalRunner:
 class RemoteRunner:
     """A task app at its address. spec: of the same app here, whose aggregates are computed; None for no aggregates.
 
-    warnings: empty; see LocalRunner.
+    model_names: for prices, because an answer has none. warnings: empty; see LocalRunner.
     """
 
     def __init__(
-        self, url: str, key: str | None, *, max_time_seconds: float = 3600.0, spec: AppSpec | None = None
+        self,
+        url: str,
+        key: str | None,
+        *,
+        max_time_seconds: float = 3600.0,
+        spec: AppSpec | None = None,
+        model_names: ModelNames | None = None,
     ) -> None:
         self._url = url
         self._key = key
         self._client = TaskAppClient(url, key, timeout_seconds=max_time_seconds + PATIENCE_SECONDS)
+        self._model_names = model_names
+        self._rows: dict[tuple[str | None, int], dict[str, Json]] = {}
         self.spec = spec
         self.warnings: dict[str, str] = {}
 
@@ -252,6 +296,7 @@ class RemoteRunner:
             splits=_splits(info.get("dataset")),
             formula=self._name(reward.get("formula")) if isinstance(reward, Mapping) else "",
             kit_version=(self._name(versions.get("kit")) or None) if isinstance(versions, Mapping) else None,
+            has_rows=isinstance(info.get("dataset"), Mapping) and info["dataset"].get("kind") == "rows",
         )
         if self.spec is not None and (self.spec.name, self.spec.version) != (about.app, about.version):
             raise ConfigError(
@@ -263,6 +308,31 @@ class RemoteRunner:
     def _name(self, value: Any) -> str:
         """A server's text, safe for files and terminals: one line without control characters and the key; "" if not text."""
         return sentence(value, self._key)
+
+    async def rows(self, environment: str | None, split: str | None, seeds: Sequence[int]) -> list[dict[str, Json]]:
+        """See Runner. From then on the results of these seeds have them."""
+        query = {} if environment is None else {"environment": environment}
+        query |= {} if split is None else {"split": split}
+        unknown = [seed for seed in seeds if (split, seed) not in self._rows]
+        for some in (unknown[start : start + SEEDS_A_REQUEST] for start in range(0, len(unknown), SEEDS_A_REQUEST)):
+            found = await self._client.task_info(some, **query)
+            tasks = [found] if len(some) == 1 else found
+            if not isinstance(tasks, list) or len(tasks) != len(some):
+                raise TaskAppError(f"{stored_url(self._url)} does not describe the tasks of its seeds.")
+            self._rows |= {(split, seed): self._fields(task) for seed, task in zip(some, tasks, strict=True)}
+        return [self._rows[split, seed] for seed in seeds]
+
+    def _fields(self, task: Any) -> dict[str, Json]:
+        """Of one TaskInfo. A server's text may hold the key."""
+        metadata = task.get("task_metadata") if isinstance(task, Mapping) else None
+        row = metadata.get("row") if isinstance(metadata, Mapping) else None
+        if not isinstance(row, Mapping):
+            return {}
+        return {
+            self._name(name): [self._name(word) for word in value] if isinstance(value, list)
+            else self._name(value) if isinstance(value, str) else value
+            for name, value in short_fields(row).items()
+        }  # fmt: skip
 
     async def check(self, plan: EvalPlan) -> None:
         """See Runner: requests the tasks of the first and the last seed of each range."""
@@ -293,8 +363,19 @@ class RemoteRunner:
                 f"{stored_url(self._url)} answered with something that is not a rollout of taskapp-kit.",
                 hint="Is that the address of a task app served by taskapp-kit?",
             ) from None
-        progress.add(int(result.metrics.get("turns", 0)), result.usage)
+        if result.cost is None:
+            result.cost = self._price(request, result.usage)
+        result.row = self._rows.get((request.env.config.get("split"), seed), {})
+        progress.add(int(result.metrics.get("turns", 0)), result.usage, result.cost)
+        progress.add(0, {}, result.other_cost)
         return result
+
+    def _price(self, request: RolloutRequest, usage: Mapping[str, float]) -> float | None:
+        url, model = request.policy.config.get("inference_url"), request.policy.config.get("model")
+        if self._model_names is None or not isinstance(url, str) or not isinstance(model, str) or not usage:
+            return None
+        price = self._model_names.price(url, model)
+        return None if price is None else price.cost(usage)
 
     async def close(self) -> None:
         """See Runner."""

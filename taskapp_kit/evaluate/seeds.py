@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from taskapp_kit.contract.seeds import SEED_LIMIT
 from taskapp_kit.errors import ConfigError
 
+FIRST_SEEDS = 10
+"""So many of a split are played when no seeds are given."""
 EXAMPLE = "Give them as 1000-1299, as 0,5,9, or mixed: 0-9,20,30."
 
 

@@ -385,10 +385,13 @@ def _of_line(entry: Mapping[str, Any], stored: SourceRow | None, config: Mapping
 def _who(entry: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """The policy and the model of a line, where no store knows them: a key names a model by the model's name."""
     name = entry["key"].get("policy")
-    given = asked.get("policy")
-    if isinstance(given, Mapping) and given.get("policy") == name:
-        return name, given.get("model")
-    return (MODEL, name) if isinstance(given, Mapping) else (name, None)
+    several = asked.get("policies")
+    given = several.get(name) if isinstance(several, Mapping) else asked.get("policy")
+    if not isinstance(given, Mapping):
+        return name, None
+    if given.get("policy") is not None and (several is not None or given["policy"] == name):
+        return given["policy"], given.get("model")
+    return MODEL, given.get("model", name) if several is not None else name
 
 
 def _summary(row: RolloutSummaryRow) -> SourceRow:

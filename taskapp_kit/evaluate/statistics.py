@@ -7,14 +7,18 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.statistics import clustered_standard_error
+from taskapp_kit.contract.statistics import IntervalMethod, clustered_standard_error, mean_interval
 from taskapp_kit.contract.trajectory import nothing_accepted
+from taskapp_kit.evaluate.pass_rates import PASS_AT, PassRates
+from taskapp_kit.evaluate.progress import tokens_of
 from taskapp_kit.evaluate.results import Result
+from taskapp_kit.evaluate.rows import groups_of
 
-NUMBERS = ("reward", "outcome_score", "events_score", "returned", "length")
+NUMBERS = ("outcome_score", "events_score", "returned", "length")
 
 
 class Column:
@@ -44,6 +48,10 @@ class Column:
         """Their sum."""
         return math.fsum(self._values)
 
+    def interval(self, method: IntervalMethod) -> dict[str, Json]:
+        """The confidence interval of the mean, over seeds."""
+        return mean_interval(self._values, self._seeds, method=method).to_json()
+
     @property
     def standard_error(self) -> float | None:
         """Of the mean. Samples of one seed are not independent, so seeds are counted; None with fewer than two."""
@@ -54,26 +62,87 @@ class Column:
         return {"mean": self.mean, "standard_error": self.standard_error, "n": len(self)}
 
 
-class EvalStatistics:
-    """The numbers of an evaluation, collected result by result."""
+@dataclass(frozen=True)
+class SummaryOptions:
+    """How results are summarised. by: what to group them by (see `rows.groups_of`). pass_at: the least reward of a pass.
+    interval: the method of the reward's interval.
+    """
 
-    def __init__(self) -> None:
+    by: tuple[str, ...] = ()
+    pass_at: float = PASS_AT
+    interval: IntervalMethod = "bootstrap"
+
+
+SUMMARY_OPTIONS = SummaryOptions()
+
+
+class RewardStatistics:
+    """How rollouts ended and what they were worth: of a whole evaluation, or of one group."""
+
+    def __init__(self, options: SummaryOptions) -> None:
+        self._interval: IntervalMethod = options.interval
+        self._ends: Counter[str] = Counter()
+        self._reward = Column()
+        self._passes = PassRates(options.pass_at)
+
+    def add(self, result: Result) -> None:
+        """Counts a result; one that failed, or has no reward, enters no mean and is no fail."""
+        self._ends[result.status] += 1
+        if result.reward is not None and not result.failed:
+            self._reward.add(result.reward, result.seed)
+            self._passes.add(result.reward, result.seed)
+
+    def rollouts(self) -> dict[str, Json]:
+        """How many ended how. scored: have a reward; undefined: did not fail and have none."""
+        finished = self._ends.total() - self._ends["failed"]
+        return {
+            "done": self._ends.total(),
+            **{status: self._ends[status] for status in ("terminated", "truncated", "failed")},
+            "scored": len(self._reward),
+            "undefined": finished - len(self._reward),
+        }
+
+    def rewards(self) -> dict[str, Json]:
+        """The members of a summary about rewards."""
+        return {
+            "reward": self._reward.to_json(),
+            "interval": self._reward.interval(self._interval),
+            "pass": self._passes.to_json(),
+        }
+
+    def to_json(self) -> dict[str, Json]:
+        """A group as a summary contains it."""
+        return {"rollouts": self.rollouts(), **self.rewards()}
+
+
+class EvalStatistics:
+    """The numbers of an evaluation, or of one of its policies, collected result by result."""
+
+    def __init__(self, options: SummaryOptions = SUMMARY_OPTIONS) -> None:
+        self._options = options
+        self._rewards = RewardStatistics(options)
+        self._groups: dict[str, dict[Json, RewardStatistics]] = {by: {} for by in options.by}
         self._columns = {name: Column() for name in NUMBERS}
         self._criteria: dict[str, Column] = {}
         self._metrics: dict[str, Column] = {}
         self._usage: dict[str, Column] = {}
+        self._cost = CostStatistics()
         self._seconds = Column()
         self._failures: Counter[tuple[str, str]] = Counter()
-        self._ends: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
         self._without_action = 0
         self._digest = hashlib.sha256()
         self._observation_digest: hashlib._Hash | None = hashlib.sha256()
 
     def add(self, result: Result) -> None:
-        """Adds a result. A failed one is counted by its boundary and enters no mean."""
-        self._ends[result.status] += 1
+        """Adds a result. A failed one is counted by its boundary and enters no mean; what it used is counted."""
+        self._rewards.add(result)
+        for by, groups in self._groups.items():
+            for value in groups_of(by, result.row, result.seed):
+                groups.setdefault(value, RewardStatistics(self._options)).add(result)
         self._seconds.add(result.seconds, result.seed)
+        self._cost.add(result)
+        _add_all(self._usage, result.usage, result.seed)
         if result.failed:
             self._failures[result.boundary or "", result.code or ""] += 1
             line = pictured = f"{result.seed} {result.boundary} {result.code}\n"
@@ -91,49 +160,78 @@ class EvalStatistics:
         self._without_action += nothing_accepted(result.length, result.metrics)
         for name, column in self._columns.items():
             column.add(getattr(result, name), result.seed)
-        for columns, values in (
-            (self._criteria, result.criteria),
-            (self._metrics, result.metrics),
-            (self._usage, result.usage),
-        ):
-            for name, value in values.items():
-                columns.setdefault(name, Column()).add(value, result.seed)
-
-    @property
-    def finished(self) -> int:
-        """The number of rollouts that did not fail."""
-        return self._ends.total() - self._ends["failed"]
+        _add_all(self._criteria, result.criteria, result.seed)
+        _add_all(self._metrics, result.metrics, result.seed)
 
     def to_json(self, asked: int) -> dict[str, Json]:
         """The summary's numbers; those that differ between two runs of the same evaluation are under `timing`.
 
-        observation_digest: None when a rollout that did not fail has none.
+        observation_digest: None when a rollout that did not fail has none. by: for each grouping its groups, in the order
+        in which the plan has them.
         """
         failures: dict[str, Any] = {}
         for (boundary, code), count in sorted(self._failures.items()):
             failures.setdefault(boundary or "untold", {})[code] = count
-        scored = len(self._columns["reward"])
+        rewards = self._rewards.rewards()
         return {
             "rollouts": {
                 "asked": asked,
-                "done": self._ends.total(),
-                "terminated": self._ends["terminated"],
-                "truncated": self._ends["truncated"],
-                "failed": self._ends["failed"],
-                "scored": scored,
-                "undefined": self.finished - scored,
+                **self._rewards.rollouts(),
                 "without_valid_action": self._without_action,
             },
+            "reward": rewards.pop("reward"),
             **{("return" if name == "returned" else name): column.to_json() for name, column in self._columns.items()},
+            **rewards,
             "criteria": _as_json(self._criteria),
             "metrics": _as_json(self._metrics),
             "failures": failures,
             "stop_reasons": dict(sorted(self._reasons.items())),
             "usage": {name: self._usage[name].total for name in sorted(self._usage)},
+            "cost": self._cost.to_json(),
+            "by": {
+                by: [{"value": value, **group.to_json()} for value, group in groups.items()]
+                for by, groups in self._groups.items()
+            },
             "digest": self._digest.hexdigest(),
             "observation_digest": None if self._observation_digest is None else self._observation_digest.hexdigest(),
             "timing": {"rollout_seconds": {"mean": self._seconds.mean, "total": self._seconds.total}},
         }
+
+
+class CostStatistics:
+    """US dollars of models' answers, failed rollouts included."""
+
+    def __init__(self) -> None:
+        self._policy, self._other, self._failed = Column(), Column(), Column()
+        self._without_price = 0
+
+    def add(self, result: Result) -> None:
+        """Adds what one rollout cost."""
+        self._policy.add(result.cost, result.seed)
+        self._other.add(result.other_cost, result.seed)
+        if result.failed:
+            self._failed.add(result.cost, result.seed)
+            self._failed.add(result.other_cost, result.seed)
+        self._without_price += result.cost is None and tokens_of(result.usage) > 0
+
+    def to_json(self) -> dict[str, Json]:
+        """policy: the policy's model; other: judges and models that environments call; None where nothing is known.
+
+        of_failed: the part of `total` that failed rollouts cost. without_price: rollouts with tokens whose price is unknown.
+        """
+        known = len(self._policy) + len(self._other)
+        return {
+            "policy": self._policy.total if len(self._policy) else None,
+            "other": self._other.total if len(self._other) else None,
+            "total": self._policy.total + self._other.total if known else None,
+            "of_failed": self._failed.total if known else None,
+            "without_price": self._without_price,
+        }
+
+
+def _add_all(columns: dict[str, Column], values: Mapping[str, float | None], seed: int) -> None:
+    for name, value in values.items():
+        columns.setdefault(name, Column()).add(value, seed)
 
 
 def _as_json(columns: Mapping[str, Column]) -> dict[str, Json]:

@@ -202,7 +202,13 @@ def test_at_a_servers_address(run: Run, adder_server: Served, tmp_path: Path) ->
     [
         ((), "Which app?"),
         ((ADDER, "--app-id", CAPITALS), "name two apps"),
-        ((ADDER, "--model", "m", "--policy", "gold"), "let a model act"),
+        ((ADDER, "--model", "m", "--policy", "gold"), "has no address"),
+        ((ADDER, "--policy", "gold", "--policy", "gold"), "Two of the policies are called gold"),
+        ((ADDER, "--policy", "gold", "--policy", "random", "--action", "x"), "--action is what"),
+        ((ADDER, "--model", "m", "--inference-url", "http://a", "--inference-url", "http://b"), "one for each --model"),
+        ((ADDER, "--concurrency", "many"), "neither auto nor"),
+        ((ADDER, "--difficulty", "hard"), "has none"),
+        ((ADDER, "--by", "topic"), "no row of these seeds"),
         ((ADDER, "--retry-failed"), "goes with --resume"),
         ((ADDER, "--seeds", "9-1"), "end lies before its start"),
         ((ADDER, "--seeds", "0-500"), "outside the seeds"),
@@ -245,9 +251,9 @@ def test_a_model_that_is_gone_stops_it_and_the_way_on_is_said(run: Run, tmp_path
         assert told.exit_code == 1
         assert "model_refused" in told.stderr
         assert "3 of 30 rollouts are stored (3 of them failed)" in told.stderr
-        assert "--out r1 --resume --retry-failed" in told.stderr
+        assert "`taskapp eval r1 --retry-failed` goes on" in told.stderr
         model.faults = Faults()
-        done = run(*asked, "--resume", "--retry-failed")
+        done = run("eval", "r1", "--retry-failed")
         assert done.exit_code == 0, done.stderr
         assert len(model.requests) == 3 + 60
 

@@ -64,7 +64,7 @@ def test_it_stops_and_completes_when_the_model_is_back(evaluations: Any, tmp_pat
         return LocalRunner(find_app(ADDER), Settings(), workers=workers)
 
     with MockModel(faults=Faults({"401": 1.0})) as model:
-        asked = EvalPlan(Seeds.read("0-49"), {"model": "m", "inference_url": model.url}, ops=2)
+        asked = EvalPlan(Seeds.read("0-49"), [{"model": "m", "inference_url": model.url}], ops=2)
         with pytest.raises(EvaluationStopped) as caught:
             evaluations.run(tmp_path, asked, player(), concurrency=1)
         assert "model_refused" in caught.value.message
@@ -80,6 +80,6 @@ def test_it_stops_and_completes_when_the_model_is_back(evaluations: Any, tmp_pat
 @pytest.mark.server
 def test_where_nothing_is_left_there_is_a_summary(evaluations: Any, tmp_path: Path) -> None:
     with MockModel(faults=Faults({"401": 1.0})) as model:
-        asked = EvalPlan(Seeds.read("0-7"), {"model": "m", "inference_url": model.url})
+        asked = EvalPlan(Seeds.read("0-7"), [{"model": "m", "inference_url": model.url}])
         summary = evaluations.run(tmp_path, asked, LocalRunner(find_app(ADDER), Settings()))
     assert summary["rollouts"]["failed"] == 8

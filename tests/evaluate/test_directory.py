@@ -19,7 +19,7 @@ from taskapp_kit.evaluate.seeds import Seeds
 
 
 def plan(seeds: str = "0-9") -> EvalPlan:
-    return EvalPlan(Seeds.read(seeds), {"policy": "random"})
+    return EvalPlan(Seeds.read(seeds), [{"policy": "random"}])
 
 
 def config(asked: EvalPlan, eval_id: str = "e1") -> dict[str, Any]:
@@ -166,7 +166,7 @@ def test_two_at_once_are_refused_until_the_first_ends_however_it_ends(tmp_path: 
     code = (
         "import sys, time; from pathlib import Path; from taskapp_kit.evaluate.directory import Directory;"
         "from taskapp_kit.evaluate.plan import EvalPlan; from taskapp_kit.evaluate.seeds import Seeds;"
-        f"Directory(Path({str(tmp_path)!r}), EvalPlan(Seeds.read('0-9'), {{'policy': 'random'}}));"
+        f"Directory(Path({str(tmp_path)!r}), EvalPlan(Seeds.read('0-9'), [{{'policy': 'random'}}]));"
         "print('held', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
@@ -222,7 +222,7 @@ def test_differences_are_named_down_to_the_member() -> None:
 
 
 def test_a_folder_that_takes_no_changes_is_a_sentence(tmp_path: Path, evaluations: Any) -> None:
-    asked = EvalPlan(Seeds.read("0-3"), {"policy": "presser"})
+    asked = EvalPlan(Seeds.read("0-3"), [{"policy": "presser"}])
     evaluations.run(tmp_path, asked)
     results, summary = tmp_path / "results.jsonl", tmp_path / "summary.json"
     results.write_bytes(b"".join(results.read_bytes().splitlines(keepends=True)[:2]))

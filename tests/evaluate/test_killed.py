@@ -98,11 +98,12 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path: Path) -> None
     _, told = process.communicate(timeout=SECONDS)
     assert process.returncode == 1
     assert b"Stopped." in told
-    assert f"of 40 rollouts are stored. The same command with --out {out} --resume goes on.".encode() in told
+    assert f"of 40 rollouts are stored. `taskapp eval {out}` goes on.".encode() in told
     assert b"Traceback" not in told
     kept = lines(out)
     assert f"{kept} of 40".encode() in told
     assert not (out / "summary.json").exists()
-    again = subprocess.run(command(out, "--resume"), check=False, capture_output=True, text=True, cwd=tmp_path)
+    goes_on = [sys.executable, "-m", "taskapp_kit", "eval", str(out)]
+    again = subprocess.run(goes_on, check=False, capture_output=True, text=True, cwd=tmp_path)
     assert f"{kept} are there already" in again.stderr
     assert lines(out) == 40

@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import json
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.seeds import Seeds
 
 
 def test_each_place_is_a_rollout_and_back() -> None:
-    plan = EvalPlan(Seeds.read("3,7-8"), {"policy": "random"}, repeats=2)
+    plan = EvalPlan(Seeds.read("3,7-8"), [{"policy": "random"}], repeats=2)
     keys = [plan.key(position) for position in range(len(plan))]
     assert [(key.seed, key.sample) for key in keys] == [(3, 0), (3, 1), (7, 0), (7, 1), (8, 0), (8, 1)]
     assert [plan.position(key.to_json()) for key in keys] == list(range(6))
@@ -20,7 +25,7 @@ def test_each_place_is_a_rollout_and_back() -> None:
 
 def test_the_request_says_what_was_asked() -> None:
     plan = EvalPlan(
-        Seeds.read("3"), {"model": "m", "inference_url": "http://h/v1", "temperature": 0.5}, environment="e", split="test",
+        Seeds.read("3"), [{"model": "m", "inference_url": "http://h/v1", "temperature": 0.5}], environment="e", split="test",
         repeats=2, config={"low": 1}, ops=3, max_time_seconds=7.0,
     )  # fmt: skip
     request = plan.request(1, "run")
@@ -30,7 +35,7 @@ def test_the_request_says_what_was_asked() -> None:
     assert request.policy.config == {"model": "m", "inference_url": "http://h/v1", "temperature": 0.5, "sample": 1}
     assert request.policy.policy_name is None
     assert (request.ops, request.safety.max_time_s, request.mode) == (["agent"] * 3, 7.0, "eval")
-    assert plan.policy_name == "m"
+    assert plan.names == ("m",)
 
 
 def test_what_is_told_holds_no_key() -> None:
@@ -38,10 +43,37 @@ def test_what_is_told_holds_no_key() -> None:
         "model": "m", "inference_url": "https://user:CANARY@h/v1?key=CANARY&cid=c1", "api_key": "CANARY",
         "extra_headers": {"Authorization": "CANARY"}, "temperature": 0.5,
     }  # fmt: skip
-    plan = EvalPlan(Seeds.read("0-9"), policy)
+    plan = EvalPlan(Seeds.read("0-9"), [policy])
     told = plan.to_json()
     assert "CANARY" not in json.dumps(told)
     assert told["policy"] == {
         "model": "m", "temperature": 0.5, "inference_url": "https://h/v1?cid=c1", "others": ["extra_headers"],
     }  # fmt: skip
     assert "CANARY" not in repr(plan)
+
+
+@given(seeds=st.sets(st.integers(0, 50), min_size=1), policies=st.integers(1, 4), repeats=st.integers(1, 3))
+def test_every_policy_plays_every_sample_of_a_seed_before_the_next_seed(
+    seeds: set[int], policies: int, repeats: int
+) -> None:
+    configs = [{"policy": f"p{index}"} for index in range(policies)]
+    plan = EvalPlan(Seeds(range(seed, seed + 1) for seed in seeds), configs, repeats=repeats)
+    keys = [plan.key(position) for position in range(len(plan))]
+    assert [(key.seed, key.policy, key.sample) for key in keys] == [
+        (seed, config["policy"], sample) for seed in sorted(seeds) for config in configs for sample in range(repeats)
+    ]
+    assert [plan.position(key.to_json()) for key in keys] == list(range(len(plan)))
+    assert [plan.names[plan.policy_of(position)] for position in range(len(plan))] == [key.policy for key in keys]
+    again = EvalPlan.of_stored(json.loads(json.dumps(plan.to_json())))
+    assert [again.key(position) for position in range(len(again))] == keys
+    assert again.to_json() == plan.to_json()
+
+
+def test_policies_have_names_of_their_own() -> None:
+    with pytest.raises(ConfigError, match="called 'm'"):
+        EvalPlan(Seeds.read("0"), [{"model": "m"}, {"model": "m", "temperature": 1.0}])
+    plan = EvalPlan(Seeds.read("0"), [{"model": "m"}, {"model": "m"}], names=("base", "tuned"))
+    assert [plan.key(position).policy for position in range(2)] == ["base", "tuned"]
+    assert plan.request(1, "run").policy.config["model"] == "m"
+    with pytest.raises(ConfigError, match="not of a release"):
+        EvalPlan.of_stored({"policy": {"policy": "random"}})

@@ -58,7 +58,7 @@ def test_a_rollout_that_has_not_ended_is_seen(evaluations: Any, tmp_path: Path, 
         return {"add": {"amount": 1}}
 
     with MockModel(slow) as model:
-        asked = EvalPlan(Seeds.read("0-1"), {"model": "m", "inference_url": model.url}, ops=2)
+        asked = EvalPlan(Seeds.read("0-1"), [{"model": "m", "inference_url": model.url}], ops=2)
         player = LocalRunner(find_app(ADDER), Settings(), workers=workers)
         summary = evaluations.run(tmp_path, asked, player, watch=watch, tick_seconds=0.02, concurrency=2)
     assert watch.seen is not None
@@ -86,7 +86,7 @@ def test_a_servers_rollouts_are_added_when_they_end(tmp_path: Path) -> None:
     async def go(url: str, model: str) -> None:
         player = RemoteRunner(url, key)
         try:
-            asked = EvalPlan(Seeds.read("0-1"), {"model": "m", "inference_url": model}, ops=2)
+            asked = EvalPlan(Seeds.read("0-1"), [{"model": "m", "inference_url": model}], ops=2)
             await player.play(asked.request(0, "r"), key="one", progress=progress)
         finally:
             await player.close()

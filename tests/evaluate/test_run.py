@@ -19,7 +19,7 @@ from taskapp_kit.store import open_store
 
 
 def plan(seeds: str = "0-19", repeats: int = 2) -> EvalPlan:
-    return EvalPlan(Seeds.read(seeds), {"policy": "presser"}, repeats=repeats)
+    return EvalPlan(Seeds.read(seeds), [{"policy": "presser"}], repeats=repeats)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ def url() -> Iterator[str]:
 
 
 def plan(seeds: str = "0-19", **options: Any) -> EvalPlan:
-    return EvalPlan(Seeds.read(seeds), {"policy": "presser"}, **options)
+    return EvalPlan(Seeds.read(seeds), [{"policy": "presser"}], **options)
 
 
 def about(player: Runner, environment: str | None = None) -> EvaluatedApp:

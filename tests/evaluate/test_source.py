@@ -24,7 +24,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Seeds 0 to 9, twice each: 3 and 4 failed, 5 has no reward, odd ones have 1, even ones 0."""
     path = tmp_path_factory.mktemp("source") / "e"
     runs = Evaluations()
-    plan = EvalPlan(Seeds.read("0-9"), {"policy": "presser"}, repeats=2)
+    plan = EvalPlan(Seeds.read("0-9"), [{"policy": "presser"}], repeats=2)
     runs.run(path, plan, runs.here(store=lambda: open_store(str(path / "rollouts.db"))))
     return path
 

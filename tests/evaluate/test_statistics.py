@@ -5,9 +5,11 @@ import random
 from statistics import fmean, stdev
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from taskapp_kit.evaluate.results import Result
-from taskapp_kit.evaluate.statistics import Column, EvalStatistics
+from taskapp_kit.evaluate.statistics import Column, EvalStatistics, SummaryOptions
 
 
 def scored(seed: int, reward: float | None, **more: object) -> Result:
@@ -105,3 +107,54 @@ def test_the_observation_digest_differs_wherever_the_digest_does() -> None:
     assert summary(shown) == summary(shown)
     assert len({summary(shown, failed("environment")), summary(shown, failed("policy")), summary(shown)}) == 3
     assert summary(shown) != summary(scored(0, 0.5, observation_digest="a")), "another reward"
+
+
+RESULTS = st.lists(
+    st.tuples(st.integers(0, 5), st.sampled_from(["terminated", "truncated", "failed"]), st.none() | st.floats(-1, 1)),
+    max_size=30,
+)
+
+
+@given(RESULTS)
+def test_a_breakdown_adds_up_to_the_whole(drawn: list[tuple[int, str, float | None]]) -> None:
+    tally = EvalStatistics(SummaryOptions(by=("difficulty", "seed", "tag"), interval="t"))
+    for seed, status, reward in drawn:
+        row = {"difficulty": ("easy", "hard", 3)[seed % 3], "tags": ["odd"] if seed % 2 else ["even", "all"]}
+        reward = None if status == "failed" else reward
+        tally.add(Result(status, "r", seed=seed, reward=reward, row=row))
+    told = tally.to_json(len(drawn))
+    for by in ("difficulty", "seed"):
+        groups = told["by"][by]
+        for name, count in told["rollouts"].items():
+            if name not in ("asked", "without_valid_action"):
+                assert sum(group["rollouts"][name] for group in groups) == count
+        total = sum(group["reward"]["mean"] * group["reward"]["n"] for group in groups if group["reward"]["n"])
+        assert total == pytest.approx((told["reward"]["mean"] or 0.0) * told["reward"]["n"], abs=1e-9)
+        assert sum(group["pass"]["passed"] for group in groups) == told["pass"]["passed"]
+    tags = {group["value"]: group["rollouts"]["done"] for group in told["by"]["tag"]}
+    assert tags.get("even", 0) == tags.get("all", 0)
+    assert tags.get("even", 0) + tags.get("odd", 0) == len(drawn)
+
+
+def test_null_and_failed_are_no_fails() -> None:
+    tally = EvalStatistics()
+    tally.add(scored(0, 1.0))
+    tally.add(scored(0, None))
+    tally.add(Result("failed", "x", seed=0, boundary="policy", code="c"))
+    told = tally.to_json(3)
+    assert (told["pass"]["samples"], told["pass"]["passed"]) == (1, 1)
+    assert told["pass"]["k"]["1"]["pass_at_k"]["mean"] == 1.0
+    assert (told["rollouts"]["undefined"], told["rollouts"]["failed"]) == (1, 1)
+
+
+def test_what_a_failed_rollout_used_is_counted() -> None:
+    tally = EvalStatistics()
+    tally.add(scored(0, 1.0, usage={"prompt_tokens": 5.0}, cost=0.25))
+    failed = Result("failed", "x", seed=1, boundary="policy", code="c", usage={"prompt_tokens": 3.0}, cost=0.5)
+    tally.add(failed)
+    tally.add(scored(2, 1.0, usage={"prompt_tokens": 1.0}, other_cost=1.0))
+    told = tally.to_json(3)
+    assert told["usage"] == {"prompt_tokens": 9.0}
+    assert told["cost"] == {"policy": 0.75, "other": 1.0, "total": 1.75, "of_failed": 0.5, "without_price": 1}
+    assert tally.to_json(3)["interval"]["method"] == "t"
+    assert EvalStatistics().to_json(0)["cost"]["total"] is None

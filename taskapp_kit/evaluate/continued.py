@@ -1,0 +1,115 @@
+"""Goes on with a stored evaluation from its directory alone. Keys are not stored: they come from the environment again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.inference_url import stored_url
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.evaluate.directory import CONFIG, SUMMARY, Directory, read_config
+from taskapp_kit.evaluate.plan import EvalPlan, stored_policies
+from taskapp_kit.evaluate.rows import SEED, TAG
+from taskapp_kit.evaluate.run import summarise
+from taskapp_kit.evaluate.runners import EvaluatedApp
+from taskapp_kit.evaluate.statistics import SummaryOptions
+
+NOT_STORED = "not_stored"
+NAMES_IN_FILE = "models"
+
+
+def is_evaluation(path: str) -> bool:
+    """Whether it is the directory of an evaluation."""
+    return (Path(path) / CONFIG).is_file()
+
+
+def policies_to_store(
+    policies: Mapping[str, Mapping[str, Any]], in_models_file: Mapping[str, str]
+) -> dict[str, dict[str, Json]]:
+    """The members of a configuration's `options` by which `policies_again` finds keys and addresses again.
+
+    in_models_file: for a policy by name, the model that it is in models.toml, or at a backend.
+    """
+    lacks: dict[str, Json] = {}
+    for name, config in policies.items():
+        url = config.get("inference_url")
+        missing = [] if name in in_models_file or "api_key" not in config else ["api_key"]
+        if isinstance(url, str) and stored_url(url) != url and name not in in_models_file:
+            missing.append("inference_url (its user or query)")
+        if missing:
+            lacks[name] = missing
+    found: dict[str, dict[str, Json]] = {NAMES_IN_FILE: dict(in_models_file), NOT_STORED: lacks}
+    return {name: value for name, value in found.items() if value}
+
+
+def policies_again(
+    config: Mapping[str, Any], model_named: Callable[[str], Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """`policy.config` of each policy of a stored evaluation, with its key.
+
+    model_named: the address, name and key of a model of models.toml. Raises ConfigError: something that was given then is
+    not stored.
+    """
+    options = config.get("options", {})
+    found: dict[str, dict[str, Any]] = {}
+    for name, stored in stored_policies(config["asked"]).items():
+        again = dict(stored)
+        lost = [*again.pop("others", []), *options.get(NOT_STORED, {}).get(name, [])]
+        if lost:
+            raise ConfigError(
+                f"The policy {name} was given {', '.join(map(str, lost))}, which is not stored.",
+                hint="Repeat the command with --resume, or name the model and its key in models.toml.",
+            )
+        alias = options.get(NAMES_IN_FILE, {}).get(name)
+        found[name] = again if alias is None else {**again, **model_named(str(alias))}
+    return found
+
+
+def summarise_again(path: Path, options: SummaryOptions) -> dict[str, Any] | None:
+    """The summary of a finished evaluation, computed anew from its lines; its app is not opened, nothing is played.
+
+    The app's aggregates stay as they are in `summary.json`. None: rollouts are missing, or there is no `summary.json`, or
+    the lines lack a field of the rows by which `options` groups. Raises ConfigError, StoreError.
+    """
+    config = read_config(path)
+    plan = EvalPlan.of_stored(config["asked"])
+    directory = Directory(path, plan)
+    try:
+        directory.begin(config, resume=True)
+        before = read_summary(path)
+        if directory.done < len(plan) or before is None or not _have_rows(directory, options):
+            return None
+        about = EvaluatedApp(
+            app=before["app"],
+            version=before["app_version"],
+            spec_hash=before["spec_hash"],
+            environment=before["environment"],
+            formula=before["reward_formula"],
+        )
+        of_app = [before] if len(plan.names) == 1 else [before["by_policy"][name] for name in plan.names]
+        return summarise(plan, directory, about, None, options, of_app=of_app)
+    finally:
+        directory.close()
+
+
+def _have_rows(directory: Directory, options: SummaryOptions) -> bool:
+    """Whether some line has each field by which `options` groups."""
+    missing = {"tags" if by == TAG else by for by in options.by if by != SEED}
+    for result in directory.results() if missing else ():
+        missing -= result.row.keys()
+        if not missing:
+            break
+    return not missing
+
+
+def read_summary(path: Path) -> dict[str, Any] | None:
+    """Reads `summary.json`; None when it is missing or damaged."""
+    try:
+        summary = orjson.loads((path / SUMMARY).read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return None
+    return summary if isinstance(summary, dict) else None

@@ -1,0 +1,81 @@
+"""Limits on what a whole evaluation may use: rollouts that fail, US dollars, tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from taskapp_kit.errors import EvaluationLimitReached
+from taskapp_kit.evaluate.progress import Progress, tokens_of
+
+if TYPE_CHECKING:
+    from taskapp_kit.evaluate.results import Result
+
+
+@dataclass(frozen=True, slots=True)
+class EvalLimits:
+    """The limits of one evaluation, None for none.
+
+    max_failures: rollouts that fail in this run. max_cost: US dollars, of the policy's, judges' and environment's models as
+    far as prices are known, and max_total_tokens: the policies' prompt and completion tokens; both over all runs.
+    """
+
+    max_failures: int | None = None
+    max_cost: float | None = None
+    max_total_tokens: int | None = None
+
+
+@dataclass(slots=True)
+class Spending:
+    """What the lines of a directory have used, those of replaced failures included. cost: US dollars."""
+
+    tokens: float = 0.0
+    cost: float = 0.0
+
+    def add(self, result: Result) -> None:
+        """Adds one line."""
+        self.tokens += tokens_of(result.usage)
+        self.cost += (result.cost or 0.0) + (result.other_cost or 0.0)
+
+
+class EvalBudget:
+    """Says when an evaluation has reached a limit. before: what earlier runs used. progress: of this run, live.
+
+    A limit stops rollouts from beginning; those under way end, so what is used exceeds a limit by at most their rest.
+    """
+
+    def __init__(self, limits: EvalLimits, before: Spending, progress: Progress) -> None:
+        self._limits = limits
+        self._before = Spending(before.tokens, before.cost)
+        self._progress = progress
+        self._failures = 0
+        self._without_price: str | None = None
+
+    def see(self, model: str, result: Result) -> None:
+        """Counts a rollout of `model` that ended."""
+        self._failures += result.failed
+        if self._limits.max_cost is not None and result.cost is None and tokens_of(result.usage):
+            self._without_price = model
+
+    def reached(self) -> EvaluationLimitReached | None:
+        """The limit that was reached, as the error that ends the evaluation; None while there is room."""
+        limits, tokens = self._limits, self._before.tokens + self._progress.tokens
+        cost = self._before.cost + (self._progress.cost or 0.0)
+        if limits.max_failures is not None and self._failures >= limits.max_failures:
+            failed = "1 rollout" if self._failures == 1 else f"{self._failures} rollouts"
+            return EvaluationLimitReached(f"{failed} failed, and --max-failures is {limits.max_failures}.")
+        if limits.max_cost is not None and cost >= limits.max_cost:
+            return EvaluationLimitReached(
+                f"The models' answers have cost ${cost:.4g}, and --max-cost is {limits.max_cost:g}."
+            )
+        if self._without_price is not None:
+            return EvaluationLimitReached(
+                f"The price of {self._without_price} is not known, so --max-cost cannot be held.",
+                hint="Give its prices in models.toml, or limit --max-total-tokens.",
+            )
+        if limits.max_total_tokens is not None and tokens >= limits.max_total_tokens:
+            return EvaluationLimitReached(
+                f"The models have read and written {tokens:,.0f} tokens, and --max-total-tokens is "
+                f"{limits.max_total_tokens:,}."
+            )
+        return None
