@@ -253,6 +253,62 @@ class ListingStore(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class StoredScores:
+    """The scores of a stored rollout by another version of its scorer; those of the rollout itself stay as they were.
+
+    scorer: the version. status: of the episode, or failed when it could not be scored; then scorecard is None and failure
+    (boundary, code, message, error_id) says why. cost: US dollars of judges, None where it is not known. seconds: of
+    scoring. private: every call of a judge (`judge_calls`); empty in lists.
+    """
+
+    rollout_id: str
+    scorer: str
+    created_at: float
+    status: str
+    reward: float | None
+    outcome_score: float | None
+    events_score: float | None
+    scorecard: dict[str, Json] | None
+    failure: dict[str, Json] | None
+    seconds: float
+    cost: float | None
+    app_version: str
+    spec_hash: str
+    kit_version: str
+    private: dict[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ScorerVersion:
+    """A version of a scorer: how many rollouts have scores by it, and when the newest were computed (unix seconds)."""
+
+    scorer: str
+    rollouts: int
+    created_at: float
+
+
+@runtime_checkable
+class ScoreStore(Protocol):
+    """A store that also has the scores of other versions of the scorer. Optional for a plugin's store."""
+
+    async def save_scores(self, scores: Sequence[StoredScores]) -> None:
+        """Stores them. A failure is replaced by later scores, scores never are. Raises StoreRefusal, StoreError."""
+        ...
+
+    async def scores(self, scorer: str) -> dict[str, StoredScores]:
+        """Returns the scores of a version by rollout id, `private` left empty. Raises StoreError."""
+        ...
+
+    async def scores_of(self, rollout_id: str, scorer: str) -> StoredScores | None:
+        """Returns the scores of one rollout; None when there are none. Raises StoreError."""
+        ...
+
+    async def scorers(self) -> list[ScorerVersion]:
+        """Returns the versions that have scores, the newest first. Raises StoreError."""
+        ...
+
+
 @runtime_checkable
 class PrunableStore(Protocol):
     """A store that can remove old rollouts. Optional for a plugin's store."""

@@ -5,6 +5,7 @@ blob: JSON, compressed by zlib (level 1) when it is longer than `COMPRESS_ABOVE_
 small columns come first, so that a scan does not have to read the blob.
 `blobs` has each picture once, under the SHA-256 of its bytes; a rollout's pictures are listed in `blob_hashes`.
 `tickets` has the idempotency records of a day: which rollout has which Idempotency-Key, its owner, and its result.
+`rollout_scores` has scores that were computed later, by another version of the scorer.
 """
 
 from __future__ import annotations
@@ -122,6 +123,26 @@ TICKETS = Table(
     Index("tickets_by_time", "created_at"),
 )
 
+SCORES = Table(
+    "rollout_scores",
+    METADATA,
+    Column("scorer", _WORD, primary_key=True),
+    Column("rollout_id", _WORD, primary_key=True),
+    Column("created_at", Double, nullable=False),
+    Column("status", _WORD, nullable=False),
+    Column("reward", Double),
+    Column("outcome_score", Double),
+    Column("events_score", Double),
+    Column("seconds", Double, nullable=False),
+    Column("cost", Double),
+    Column("app_version", _WORD, nullable=False),
+    Column("spec_hash", _WORD, nullable=False),
+    Column("kit_version", _WORD, nullable=False),
+    Column("scorecard", Text),
+    Column("failure", Text),
+    Column("private", Text, nullable=False),
+)
+
 APPLIED = applied_table("taskapp_migrations", METADATA, _WORD)
 
 
@@ -148,6 +169,11 @@ def listing(connection: Connection) -> None:
         index.create(connection, checkfirst=True)
 
 
+def scores(connection: Connection) -> None:
+    """Creates `rollout_scores`."""
+    METADATA.create_all(connection, tables=[SCORES])
+
+
 def _add_column(connection: Connection, column: Column[Any]) -> None:
     """Adds the column, unless its table already has it. Raises SQLAlchemyError."""
     table = column.table.name
@@ -161,6 +187,7 @@ MIGRATIONS: Sequence[Migration] = (
     ("0002_tickets", tickets),
     ("0003_observation_digest", observation_digest),
     ("0004_listing", listing),
+    ("0006_scores", scores),
 )
 """All migrations from an empty database to the current schema, oldest first.
 

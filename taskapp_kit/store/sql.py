@@ -31,13 +31,23 @@ from sqlalchemy import (
     tuple_,
 )
 
-from taskapp_kit.contract.protocols import Clock, RolloutQuery, RolloutSummaryRow, RowOrder, SourceRow, StoredRollout
+from taskapp_kit.contract.protocols import (
+    Clock,
+    RolloutQuery,
+    RolloutSummaryRow,
+    RowOrder,
+    ScorerVersion,
+    SourceRow,
+    StoredRollout,
+    StoredScores,
+)
 from taskapp_kit.errors import StoreError, StoreRefusal
 from taskapp_kit.store.database import Driver, SqlDatabase
 from taskapp_kit.store.group_commit import GroupCommit, Outcome
 from taskapp_kit.store.idempotency_sql import SqlIdempotencyStore
 from taskapp_kit.store.rows import SOURCE_COLUMNS, Row, differing, from_row, source_row, to_row
 from taskapp_kit.store.schema import BLOBS, ROLLOUTS, TICKETS
+from taskapp_kit.store.scores import prune_scores, read_one, read_scorers, read_scores, scores_values, write_scores
 
 T = TypeVar("T")
 
@@ -217,6 +227,26 @@ class SqlStore:
 
         return await self._read(read)
 
+    async def save_scores(self, scores: Sequence[StoredScores]) -> None:
+        """Stores later scores of rollouts; a failure is replaced, scores never are. Raises StoreRefusal, StoreError."""
+        self._open()
+        rows = [scores_values(item) for item in scores]
+        await asyncio.get_running_loop().run_in_executor(
+            self._readers, self._changed, lambda connection: write_scores(connection, rows)
+        )
+
+    async def scores(self, scorer: str) -> dict[str, StoredScores]:
+        """The scores of a version by rollout id, `private` left empty. Raises StoreError."""
+        return await self._read(lambda connection: read_scores(connection, scorer))
+
+    async def scores_of(self, rollout_id: str, scorer: str) -> StoredScores | None:
+        """The scores of one rollout; None when there are none. Raises StoreError."""
+        return await self._read(lambda connection: read_one(connection, rollout_id, scorer))
+
+    async def scorers(self) -> list[ScorerVersion]:
+        """The versions that have scores, the newest first. Raises StoreError."""
+        return await self._read(read_scorers)
+
     async def prune(self, app: str, *, before: float | None = None, keep: int | None = None) -> int:
         """Removes rollouts of `app` that began before `before` (unix seconds), or all but the newest `keep`.
 
@@ -232,6 +262,7 @@ class SqlStore:
                 break
         if removed:
             await loop.run_in_executor(self._readers, self._prune_blobs)
+            await loop.run_in_executor(self._readers, self._changed, prune_scores)
         return removed
 
     def coordinator(self, clock: Clock) -> SqlIdempotencyStore | None:

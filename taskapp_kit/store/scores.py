@@ -1,0 +1,92 @@
+"""The table `rollout_scores`: scores of stored rollouts by other versions of their scorer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, delete, except_, func, insert, select
+
+from taskapp_kit.contract.protocols import ScorerVersion, StoredScores
+from taskapp_kit.errors import StoreError, StoreRefusal
+from taskapp_kit.store.exact_json import Inexact, exact_float, exact_json, exact_text
+from taskapp_kit.store.schema import ROLLOUTS, SCORES
+
+_NAMES = tuple(item.name for item in fields(StoredScores))
+_TEXTS = ("rollout_id", "scorer", "status", "app_version", "spec_hash", "kit_version")
+_NUMBERS = ("reward", "outcome_score", "events_score", "cost")
+_OBJECTS = ("scorecard", "failure", "private")
+_LISTED = [SCORES.c[name] for name in _NAMES if name != "private"]
+
+
+def scores_values(scores: StoredScores) -> dict[str, Any]:
+    """The columns of a row. Raises StoreRefusal for a value that would not be read back equal."""
+    try:
+        objects = {name: getattr(scores, name) for name in _OBJECTS}
+        return {
+            **{name: exact_text(getattr(scores, name), name, optional=False) for name in _TEXTS},
+            **{name: exact_float(getattr(scores, name), name, optional=False) for name in ("created_at", "seconds")},
+            **{name: exact_float(getattr(scores, name), name, optional=True) for name in _NUMBERS},
+            **{name: None if item is None else exact_json(item, name).decode() for name, item in objects.items()},
+        }
+    except Inexact as fault:
+        raise StoreRefusal(f"the scores of rollout {scores.rollout_id!r} were not stored: {fault}.") from None
+
+
+def write_scores(connection: Connection, rows: Sequence[dict[str, Any]]) -> int:
+    """Writes rows, each in place of one of the same rollout and scorer that has no scorecard. Returns their number.
+
+    Raises StoreRefusal for a rollout that this scorer has scored.
+    """
+    for row in rows:
+        same = (SCORES.c.rollout_id == row["rollout_id"]) & (SCORES.c.scorer == row["scorer"])
+        connection.execute(delete(SCORES).where(same & SCORES.c.scorecard.is_(None)))
+        if connection.execute(select(SCORES.c.rollout_id).where(same)).first() is not None:
+            raise StoreRefusal(
+                f"rollout {row['rollout_id']!r} already has scores of version {row['scorer']!r}, which never change.",
+                hint="Give the new scores another version.",
+            )
+        connection.execute(insert(SCORES).values(**row))
+    return len(rows)
+
+
+def read_scores(connection: Connection, scorer: str) -> dict[str, StoredScores]:
+    """The scores of a version by rollout, their private column left out. Raises StoreError."""
+    rows = connection.execute(select(*_LISTED).where(SCORES.c.scorer == scorer))
+    return {row.rollout_id: _scores(dict(row._mapping)) for row in rows}
+
+
+def read_one(connection: Connection, rollout_id: str, scorer: str) -> StoredScores | None:
+    """The scores of one rollout; None when there are none. Raises StoreError."""
+    statement = select(SCORES).where(SCORES.c.rollout_id == rollout_id, SCORES.c.scorer == scorer)
+    row = connection.execute(statement).first()
+    return None if row is None else _scores(dict(row._mapping))
+
+
+def read_scorers(connection: Connection) -> list[ScorerVersion]:
+    """The versions that have scores, the newest first."""
+    newest = func.max(SCORES.c.created_at)
+    statement = select(SCORES.c.scorer, func.count(), newest).group_by(SCORES.c.scorer)
+    return [ScorerVersion(*row) for row in connection.execute(statement.order_by(newest.desc(), SCORES.c.scorer))]
+
+
+def prune_scores(connection: Connection) -> int:
+    """Removes the scores of rollouts that are gone."""
+    gone = except_(select(SCORES.c.rollout_id), select(ROLLOUTS.c.rollout_id))
+    return connection.execute(delete(SCORES).where(SCORES.c.rollout_id.in_(gone))).rowcount
+
+
+def _scores(row: dict[str, Any]) -> StoredScores:
+    try:
+        for name in _OBJECTS:
+            text = row.get(name)
+            row[name] = None if text is None else orjson.loads(text)
+        row["private"] = row["private"] or {}
+        return StoredScores(**row)
+    except (ValueError, TypeError) as fault:
+        raise StoreError(
+            f"the scores of rollout {row['rollout_id']!r} are in the store but cannot be read: {type(fault).__name__}.",
+            hint="The store is damaged; restore it from a copy.",
+        ) from fault
