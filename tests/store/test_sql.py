@@ -20,7 +20,7 @@ from taskapp_kit.contract.content import Image
 from taskapp_kit.contract.protocols import IdempotencyRecord, RolloutQuery, Store, StoredRollout, SystemClock
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store import open_store
-from taskapp_kit.store.sql import SqlStore, _found_by
+from taskapp_kit.store.sql import _SUMMARY, SqlStore, _matching
 from taskapp_kit.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.process
@@ -244,7 +244,7 @@ def test_a_page_reads_an_index_and_sorts_no_more_than_a_run_or_a_group(
     tmp_path: Path, wanted: RolloutQuery, index: str
 ) -> None:
     SqliteStore(tmp_path / "r.db")._finish()
-    statement = _found_by(wanted).compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True})
+    statement = _matching(_SUMMARY, wanted).compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True})
     with closing(sqlite3.connect(tmp_path / "r.db")) as file:
         plan = [str(row[3]) for row in file.execute(f"EXPLAIN QUERY PLAN {statement}")]
     assert f"USING INDEX {index} " in plan[0]
