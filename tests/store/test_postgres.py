@@ -116,7 +116,7 @@ def test_a_user_who_may_not_make_tables_is_told_and_may_use_those_that_are_there
     postgres.execute(
         "DROP INDEX rollouts_by_key_label; ALTER TABLE rollouts DROP COLUMN cost; ALTER TABLE tickets DROP app", name
     )
-    postgres.execute(f"DELETE FROM taskapp_migrations WHERE name = '{MIGRATIONS[-1][0]}'", name)
+    postgres.execute("DELETE FROM taskapp_migrations WHERE name >= '0004'", name)
     sql = run_the_sql_of_the_refusal()
     assert "ALTER TABLE rollouts ADD COLUMN cost" in sql and "CREATE INDEX" in sql and "DROP" not in sql
     with_store(guest, use)
