@@ -35,8 +35,8 @@ LAYERS = (
 
 INSIDE = {
     "rollout": (
-        {"details", "episode", "event_buffer", "models", "policy", "response", "score"},
-        {"describe", "request", "store_health", "token_limit", "tracked_rollout"},
+        {"episode", "event_buffer", "models", "policy", "response", "score"},
+        {"describe", "details", "request", "store_health", "token_limit", "tracked_rollout"},
         {"groups", "in_flight", "play_and_score"},
         {"admission", "stored_record", "workers"},
         {"executor"},

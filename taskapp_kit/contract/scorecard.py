@@ -111,7 +111,7 @@ class JudgeRecord:
         return bool(self.calls)
 
     def to_json(self) -> dict[str, Json]:
-        """The record as it is stored, with the private data; no answer contains it."""
+        """The record as it is stored, with the private data; see `rollout.details.model_calls` for what is shown of it."""
         return {"prompts": self.prompts, "calls": [asdict(call) for call in self.calls]}
 
     @classmethod

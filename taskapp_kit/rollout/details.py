@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -18,6 +18,8 @@ from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.contract.result import TOKEN_COUNTS
 from taskapp_kit.contract.scorecard import CriterionScore
 from taskapp_kit.errors import StoreError
+from taskapp_kit.rollout.score.judge_calls import mapped_json
+from taskapp_kit.rollout.score.private import final_state_masker
 
 _BLOB = re.compile(r"/blobs/([0-9a-f]{64})")
 _CRITERION = {item.name for item in fields(CriterionScore)}
@@ -238,6 +240,33 @@ def details_of(stored: StoredRollout) -> RolloutDetails:
         ) from fault
 
 
+def model_calls(private: Mapping[str, Json]) -> dict[str, Json]:
+    """The calls of judges and of models that the environment asked, from a rollout's private column, as they may be shown.
+
+    Members: `judge_calls` (as `JudgeRecord.to_json`) and `auxiliary_calls`, each where there were any. Private fields of
+    the task were masked when they were stored; of the end state, which a judge may read, the judges' prompts and answers
+    show nothing.
+    """
+    shown: dict[str, Json] = {}
+    record = private.get("judge_calls")
+    if record:
+        mask = final_state_masker(private.get("final_state"))
+        shown["judge_calls"] = {
+            "prompts": {name: _masked_prompt(prompt, mask) for name, prompt in (record.get("prompts") or {}).items()},
+            "calls": [{**call, "text": mask(call.get("text") or "")} for call in record.get("calls") or ()],
+        }
+    if private.get("second_calls"):
+        shown["auxiliary_calls"] = private["second_calls"]
+    return shown
+
+
+def _masked_prompt(prompt: Json, mask: Callable[[str], str]) -> Json:
+    """A judge's prompt with the material masked; the rules, its system message, stay."""
+    if not isinstance(prompt, list):
+        return mapped_json(prompt, mask)
+    return [message if message.get("role") == "system" else mapped_json(message, mask) for message in prompt]
+
+
 def _details(stored: StoredRollout) -> RolloutDetails:
     episode = _Episode()
     for event in stored.events:
@@ -250,8 +279,9 @@ def _details(stored: StoredRollout) -> RolloutDetails:
     for turn in turns:
         for name, count in turn.usage.items():
             usage[name] = usage.get(name, 0.0) + count
-    auxiliary = tuple(_auxiliary(call) for call in stored.private.get("second_calls") or ())
-    judging = _judge_calls(stored.private.get("judge_calls") or {})
+    calls = model_calls(stored.private)
+    auxiliary = tuple(_auxiliary(call) for call in calls.get("auxiliary_calls", ()))
+    judging = _judge_calls(calls.get("judge_calls", {}))
     return RolloutDetails(
         rollout_id=stored.rollout_id,
         created_at=stored.created_at,

@@ -18,9 +18,11 @@ from weakref import WeakValueDictionary
 
 import orjson
 
-from taskapp_kit.contract.protocols import Claim, IdempotencyRecord, IdempotencyStore, StoredResult
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.protocols import Claim, IdempotencyRecord, IdempotencyStore, StoredResult, StoredRollout
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.errors import Failure, IdempotencyKeyReused, RolloutFailed
+from taskapp_kit.rollout.details import model_calls
 from taskapp_kit.rollout.event_buffer import EventBuffer
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.response import answer_bytes
@@ -131,7 +133,7 @@ class LiveRollouts:
                     return None
                 over = EndedRollout(await settled_from(self._service.store, stored), stored.key_label)
                 if with_events:
-                    over.lines = [orjson.dumps(event) for event in stored.events]
+                    _read_events(over, stored)
                 self._over[rollout_id] = over
         if not caller.may_see(over.key_label):
             return None
@@ -296,18 +298,36 @@ class LiveRollouts:
         if with_events:
             async with over.loading:
                 if over.lines is None:
-                    over.lines = await self._lines_of(over.settled)
-            live.event_buffer.load(over.lines)
+                    await self._load_events(over)
+            live.event_buffer.load(over.lines or [])
         live.settle(over.settled)
         return over.settled
 
-    async def _lines_of(self, settled: StoredResult) -> list[bytes]:
-        """The events of an ended rollout, each as JSON."""
-        events = settled.events
-        if events is None and self._service.store is not None:
+    async def _load_events(self, over: EndedRollout) -> None:
+        """Loads the events of an ended rollout, each as JSON."""
+        settled = over.settled
+        if settled.events is None and self._service.store is not None:
             stored = await self._service.store.load(settled.rollout_id)
-            return [] if stored is None else [orjson.dumps(event) for event in stored.events]
-        return [orjson.dumps(event) for event in orjson.loads(events or b"[]")]
+            if stored is not None:
+                _read_events(over, stored)
+                return
+        over.lines = [orjson.dumps(event) for event in orjson.loads(settled.events or b"[]")]
+
+    async def model_calls(self, live: TrackedRollout) -> dict[str, Json]:
+        """The calls of judges and auxiliary models of an ended rollout, as they may be shown; empty without a store.
+
+        Raises StoreError.
+        """
+        if live.shared is not None and live.shared.calls is not None:
+            return live.shared.calls
+        stored = None if self._service.store is None else await self._service.store.load(live.rollout_id)
+        return {} if stored is None else model_calls(stored.private)
+
+
+def _read_events(over: EndedRollout, stored: StoredRollout) -> None:
+    """Takes the events, and the calls of models that are stored beside them, from a stored rollout."""
+    over.lines = [orjson.dumps(event) for event in stored.events]
+    over.calls = model_calls(stored.private)
 
 
 def _scoped_key(app: str, label: str | None, key: str) -> str:

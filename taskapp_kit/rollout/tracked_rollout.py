@@ -7,6 +7,7 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import IdempotencyRecord, StoredResult
 from taskapp_kit.errors import Failure, RolloutFailed
 from taskapp_kit.rollout.event_buffer import EventBuffer
@@ -33,13 +34,15 @@ class Subscriber:
 class EndedRollout:
     """The result of an ended rollout, one object for all concurrent readers.
 
-    key_label: of the key that requested it. lines: its events as JSON. with_events: its answer with the events. Both are
-    None until a reader requests them.
+    key_label: of the key that requested it. lines: its events as JSON. calls: of judges and auxiliary models, as
+    `details.model_calls` returns them. with_events: its answer with the events. These are None until a reader requests
+    them.
     """
 
     settled: StoredResult
     key_label: str | None = None
     lines: list[bytes] | None = None
+    calls: dict[str, Json] | None = None
     with_events: bytes | None = None
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from taskapp_kit.contract.content import Json, NotJson
@@ -32,6 +32,24 @@ def masker(spec: AppSpec, environment: str, task: Any) -> Callable[[str], str]:
     for field, value in _leaves("", full, source.public(task)):
         for written in _spellings(value):
             values.setdefault(written.casefold(), field)
+    return _replacing(values)
+
+
+def final_state_masker(final_state: Json) -> Callable[[str], str]:
+    """Returns a function that replaces the end state's texts and numbers of SHORT characters or more, in any letter case.
+
+    Shorter ones stay: they occur everywhere.
+    """
+    values: dict[str, str] = {}
+    for _, value in _leaves("", {"final_state": final_state}, {}):
+        for written in _spellings(value):
+            if len(written) >= SHORT:
+                values.setdefault(written.casefold(), "final_state")
+    return _replacing(values)
+
+
+def _replacing(values: Mapping[str, str]) -> Callable[[str], str]:
+    """Returns a function that replaces these values (in lower case) by `[private: FIELD]`. values: to their fields."""
     if not values:
         return _unchanged
     ordered = sorted(values, key=len, reverse=True)

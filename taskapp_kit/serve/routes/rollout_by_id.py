@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 import orjson
 from starlette.requests import Request
 
+from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.event_history import event_history
 from taskapp_kit.contract.protocols import StoredResult
 from taskapp_kit.contract.wire import RolloutResponse
@@ -68,7 +69,8 @@ async def rollout_by_id(context: RouteContext, request: Request) -> EncodedRespo
 
     Of a rollout that was repeated, streamed or fetched later it is the very answer, for 24 hours. After that, and of
     every other stored rollout, it is made from the store, as with `record.trajectories`; members that the store lacks
-    are null. `?events=1` adds the events. A rollout of another key label is not found, unless the key is an admin's.
+    are null. `?events=1` adds the events and, from the store, the calls of judges and of models that the environment asked.
+    A rollout of another key label is not found, unless the key is an admin's.
 
     `Prefer: wait=20` waits up to 20 s for the end. With `Accept: text/event-stream` the events come as a stream, from
     the one after `Last-Event-ID` on, and then the result.
@@ -87,7 +89,7 @@ async def rollout_by_id(context: RouteContext, request: Request) -> EncodedRespo
         return pending(live)
     answer = answer_of(live, settled)
     if events:
-        answer.body = await _with_events(live, answer.body)
+        answer.body = await _with_events(context, live, answer.body)
     return answer
 
 
@@ -99,25 +101,26 @@ def _events_asked(request: Request) -> bool:
     return bool(pairs) and pairs[0][1] == "1"
 
 
-async def _with_events(live: TrackedRollout, body: bytes) -> bytes:
+async def _with_events(context: RouteContext, live: TrackedRollout, body: bytes) -> bytes:
     """Return the response with its events; built once for all requests that read a finished result at the same time."""
     lines, over = list(live.event_buffer.lines), live.shared
     if over is None:
-        return await asyncio.to_thread(_joined, body, lines)
+        return await asyncio.to_thread(_joined, body, lines, await context.live.model_calls(live))
     async with over.loading:
         if over.with_events is None:
-            over.with_events = await asyncio.to_thread(_joined, body, lines)
+            over.with_events = await asyncio.to_thread(_joined, body, lines, await context.live.model_calls(live))
         return over.with_events
 
 
-def _joined(body: bytes, lines: list[bytes]) -> bytes:
-    """Insert the events where `record.return_trace` puts them; for a failure, in a `trace` beside the error."""
+def _joined(body: bytes, lines: list[bytes], calls: dict[str, Json]) -> bytes:
+    """Insert the events where `record.return_trace` puts them; for a failure, in a `trace` beside the error.
+
+    calls: `judge_calls` and `auxiliary_calls`, each where there were any; inserted beside the events.
+    """
     members = orjson.loads(body)
-    history = event_history(orjson.loads(line) for line in lines)
-    if "trajectories" in members:
-        members["trajectories"][0]["trace"]["event_history"] = history
-    else:
-        members["trace"] = {"event_history": history}
+    trace = members["trajectories"][0]["trace"] if "trajectories" in members else members.setdefault("trace", {})
+    trace["event_history"] = event_history(orjson.loads(line) for line in lines)
+    trace.update(calls)
     return orjson.dumps(members)
 
 
@@ -170,7 +173,7 @@ GET = RouteSpec(
             "name": "events",
             "in": "query",
             "required": False,
-            "description": "1 adds the events.",
+            "description": "1 adds the events, and the calls of judges and of models that the environment asked.",
             "schema": {"type": "string", "enum": ["0", "1"]},
         },
         {
