@@ -11,6 +11,7 @@ from taskapp_kit.rollout.models.access import model_access
 from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.app import create
 from taskapp_kit.serve.keys import Keys
+from taskapp_kit.store import open_store
 
 
 def build(
@@ -31,8 +32,6 @@ def build(
     """
     settings = settings or from_environment()
     if store is None and settings.store not in (None, "none"):
-        from taskapp_kit.store import open_store
-
         store = open_store(str(settings.store))
     keys = Keys.of(settings)
 

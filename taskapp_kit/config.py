@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from taskapp_kit.errors import ConfigError, closest
 
@@ -198,8 +200,6 @@ def _log_format(value: Any) -> str:
 
 
 def _origins(value: Any) -> tuple[str, ...]:
-    from urllib.parse import urlsplit
-
     parts = value if isinstance(value, (list, tuple)) else _text(value).split(",")
     origins = tuple(str(part).strip().rstrip("/") for part in parts if str(part).strip())
     for origin in origins:
@@ -464,8 +464,6 @@ def _meant(name: str, known: set[str]) -> str:
 
 def _without_password(url: str) -> str:
     """The address without user name, password and options; hidden entirely where parsers could disagree about them."""
-    import re
-
     scheme, separator, rest = url.partition("://")
     if not separator:  # a path, unless it is libpq's other syntax
         return "(hidden)" if re.search(r"^postgres\w*(\+\w+)?:|password\s*=", url, re.IGNORECASE) else url

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import taskapp_kit
+from taskapp_kit.cli.main import GROUPS
 
 PACKAGE = Path(taskapp_kit.__file__).parent
 ROOT = PACKAGE.parent
@@ -122,7 +123,7 @@ FOREIGN = {
     "psycopg": {"store.open", "store.postgres_database", "store.postgres_errors"},
     "pydantic": {
         "adapters.spaces",
-        "cli.rollout",
+        "cli.rollout_run",
         "client.config",
         "contract.wire",
         "declare.signature",
@@ -140,6 +141,48 @@ FOREIGN = {
     "yarl": {"net.http"},
 }
 """Where each package of others may be imported (a module, or a package with all in it); None: anywhere."""
+
+EXTRA = "a package that need not be installed"
+STARTUP = "a command, or an import that is to be quick, would load it and seldom need it"
+CHILD = "a child process, before its imports are safe: it is bound to its parent, or its import path is set, first"
+LATE = {
+    "adapters.gymnasium": EXTRA,
+    "adapters.spaces": EXTRA,
+    "backend.sealed_keys": EXTRA,
+    "cli.env_file": STARTUP,
+    "cli.interactive": EXTRA,
+    "cli.terminal": STARTUP,
+    "client.environment_key": EXTRA,
+    "client.rl_job": STARTUP,
+    "config": STARTUP,
+    "declare.app": STARTUP,
+    "declare.rubric_file": STARTUP,
+    "declare.signature": STARTUP,
+    "declare.tasks": STARTUP,
+    "deploy.local.app_source": STARTUP,
+    "deploy.local.in_process": STARTUP,
+    "deploy.local.server": STARTUP,
+    "deploy.modal.account": EXTRA,
+    "deploy.modal.container": EXTRA,
+    "deploy.modal.dict_entries": EXTRA,
+    "deploy.modal.discovery": EXTRA,
+    "deploy.modal.load_app": EXTRA,
+    "deploy.modal.sandboxes": EXTRA,
+    "errors": STARTUP,
+    "net.http": STARTUP,
+    "net.proxies": STARTUP,
+    "rollout.service": "`sandbox_in_use`: that the sandbox is loaded says that the app uses it",
+    "rollout.workers.main": CHILD,
+    "serve.telemetry.metrics": STARTUP,
+    "serve.telemetry.tracing": EXTRA,
+    "store.open": EXTRA,
+    "system.child_python": CHILD,
+    "system.die_with_parent": CHILD,
+    "testing.mock_model.server": EXTRA,
+    "testing.pytest_plugin": STARTUP,
+}
+"""The modules with import statements in functions, besides the command modules: `taskapp --help` imports all of those,
+so each imports in its function what it runs, at best one module, which imports at its top."""
 
 
 def module_of(path: Path) -> str:
@@ -324,6 +367,20 @@ def test_packages_of_others_stand_where_they_are_listed() -> None:
                 f"{path.relative_to(ROOT)}:{line} imports {name}"
             )
     assert used == set(FOREIGN)
+
+
+def late_imports(tree: ast.AST) -> list[int]:
+    """The lines of the import statements inside functions."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    statements = [node for function in functions for node in ast.walk(function)]
+    return sorted({node.lineno for node in statements if isinstance(node, ast.Import | ast.ImportFrom)})
+
+
+def test_imports_stand_at_the_top_but_in_listed_places() -> None:
+    commands = {f"cli.{name.replace('-', '_')}" for names in GROUPS.values() for name in names}
+    late = {module: lines for module, path in MODULES.items() if (lines := late_imports(trees()[path]))}
+    assert {module: lines for module, lines in late.items() if module not in LATE and module not in commands} == {}
+    assert set(LATE) <= set(late), "a module of LATE has no late import any more"
 
 
 def test_only_config_reads_the_environment() -> None:

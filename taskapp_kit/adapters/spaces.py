@@ -18,7 +18,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
 from taskapp_kit.contract.content import INT_LIMIT, Json
 
@@ -42,8 +46,6 @@ def kind_of(space: Any) -> str:
 
 def annotation_of(space: Any, path: str = "action") -> Any:
     """The annotation for an action's JSON Schema. Raises UnknownSpace."""
-    from pydantic import Field
-
     kind = kind_of(space)
     if kind == "Discrete":
         return _integers(int(space.start), int(space.start) + int(space.n) - 1)
@@ -83,7 +85,6 @@ def needs_sampler(space: Any) -> bool:
 
 def sampler_of(space: Any, write: Callable[[Any], Json]) -> Callable[[random.Random], dict[str, Json]]:
     """`fn(rng) -> {"action": value}`: the space's own sample, fixed by `rng` alone; samples share no state."""
-    from copy import deepcopy
 
     def sample(rng: random.Random) -> dict[str, Json]:
         own = deepcopy(space)
@@ -146,8 +147,6 @@ def in_words(space: Any) -> str:
 
 
 def _integers(low: int, high: int) -> Any:
-    from pydantic import Field
-
     if high - low < CHOICES_LIMIT:
         return Literal[tuple(range(low, high + 1))]
     return Annotated[int, Field(ge=low, le=high)]
@@ -179,8 +178,6 @@ def _box(space: Any) -> Any:
 
 def _number(space: Any, low: float, high: float) -> Any:
     """One element of a Box; an infinite bound (or the dtype's own for integers) is left out of the schema."""
-    from pydantic import Field
-
     if space.dtype.kind in "iu":
         return Annotated[int, Field(ge=int(low), le=int(high))]
     bounds: dict[str, Any] = {"allow_inf_nan": False}
@@ -193,8 +190,6 @@ def _number(space: Any, low: float, high: float) -> Any:
 
 def _lists(item: Any, shape: tuple[int, ...]) -> Any:
     """Nested lists of the shape's lengths."""
-    from pydantic import Field
-
     for length in reversed(shape):
         item = Annotated[list[item], Field(min_length=length, max_length=length)]
     return item
@@ -208,9 +203,6 @@ def _nested(ends: Any, leaf: Callable[[Any], Any], depth: int) -> Any:
 
 
 def _record(space: Any, path: str) -> Any:
-    from pydantic import ConfigDict
-    from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
-
     fields = {}
     for name, part in space.spaces.items():
         if not isinstance(name, str):

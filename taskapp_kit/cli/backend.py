@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import secrets
-from typing import TYPE_CHECKING, Any
-
 import click
 
 from taskapp_kit.cli.options import ENV_FILES, LOG_LEVEL, listen_options
-from taskapp_kit.cli.terminal import clean, complain, console, example, table
-from taskapp_kit.errors import ConfigError, StoreError
-
-if TYPE_CHECKING:
-    from taskapp_kit.backend.auth import BearerKeys
-    from taskapp_kit.config import Settings
+from taskapp_kit.cli.terminal import complain, example
+from taskapp_kit.config import load
+from taskapp_kit.errors import StoreError
 
 DEFAULT_STORE = "sqlite:///.taskapp/backend.db"
-KEY = "SYNTH_API_KEY"
 
 
 @click.group(epilog=example("taskapp backend serve"))
@@ -71,35 +64,18 @@ def serve(
     missing one is made and shown once, elsewhere nothing is served without it. ENVIRONMENT_API_KEY is the key of task
     apps for which none was uploaded. Ctrl-C stops it; jobs that run go on when it starts again.
     """
-    from taskapp_kit.backend.app import create_backend
-    from taskapp_kit.config import load
-    from taskapp_kit.serve.connections import limits_of
-    from taskapp_kit.serve.uvicorn_server import bound_to_this_machine, log_to_stderr, run
+    from taskapp_kit.cli import backend_run
 
-    form: Any = log_format
-    settings = load({}, env_files=env_files)
-    local = bound_to_this_machine(host)
-    keys, minted = _keys(settings, host, local=local)
-    log_to_stderr(log_level, form)
     try:
-        app = create_backend(
-            keys,
-            store=store,
-            environment_api_key=settings.environment_api_key,
-            local=local,
-            allow=allow,
-            max_jobs=max_jobs,
-        )
-        run(
-            app,
+        backend_run.serve(
+            load({}, env_files=env_files),
             host=host,
             port=port,
+            store=store,
+            max_jobs=max_jobs,
+            allow=allow,
             log_level=log_level,
-            log_format=form,
-            grace_seconds=5,
-            drain=app.state.drain,
-            limits=limits_of(settings),
-            announce=lambda url: _banner(url, settings, store, minted, local=local),
+            log_format=log_format,
         )
     except KeyboardInterrupt:
         pass
@@ -107,42 +83,3 @@ def serve(
         complain(error)
         ctx.exit(1)
     click.echo("\nStopped.", err=True)
-
-
-def _keys(settings: Settings, host: str, *, local: bool) -> tuple[BearerKeys, str | None]:
-    """The keys that the backend accepts, and the one that was made for it. Raises ConfigError."""
-    from taskapp_kit.backend.auth import BearerKeys
-
-    given = [key for key in (settings.variable(KEY) or "").split(",") if key.strip()]
-    if given:
-        return BearerKeys(given), None
-    if not local:
-        raise ConfigError(
-            f"No key is configured, and {host} can be reached from other machines, so nothing is served.",
-            hint=f"Set {KEY} (in the environment or an --env-file), or serve on 127.0.0.1.",
-        )
-    minted = secrets.token_urlsafe(24)
-    return BearerKeys([], minted=minted), minted
-
-
-def _banner(url: str, settings: Settings, store: str, minted: str | None, *, local: bool) -> None:
-    """What is served and what it is not; a minted key, once; the next command."""
-    out = console()
-    out.print(f"taskapp backend at {url}", style="bold", soft_wrap=True)
-    facts = table("", "")
-    facts.add_row("engine", "rollouts: plays and scores; no weights are updated")
-    facts.add_row("trainer id", "rollouts")
-    persistent = store.strip().lower() not in ("none", "memory", ":memory:")
-    facts.add_row("store", clean(store) if persistent else "none: jobs are forgotten when it stops")
-    facts.add_row("key", f"made for this run and shown here only; {KEY} gives one that stays" if minted else KEY)
-    own = "ENVIRONMENT_API_KEY" if settings.environment_api_key else "those that are uploaded (taskapp setup)"
-    facts.add_row("task apps", own)
-    if not local:
-        facts.add_row("warning", "this address can be reached from other machines; put TLS before it")
-    out.print(facts)
-    out.print()
-    if minted is not None:
-        out.print(f"export {KEY}={minted}", soft_wrap=True)
-    out.print(f"export BACKEND_BASE_URL={url}", soft_wrap=True)
-    out.print("taskapp train --config rl.toml --task-url http://127.0.0.1:8001", soft_wrap=True)
-    out.print("\nCtrl-C stops it.", style="dim")

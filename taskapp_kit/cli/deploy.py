@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from taskapp_kit.cli.deploy_options import deploy_options, planned, said_by
-from taskapp_kit.cli.deploy_steps import after, end_on_signals, print_line, ready
+from taskapp_kit.cli.deploy_options import deploy_options, said_by
 from taskapp_kit.cli.options import json_option
 from taskapp_kit.cli.terminal import example, print_json
 
@@ -44,21 +43,21 @@ def command(
     What the app needs is read from its # /// script block or pyproject.toml, with [tool.taskapp.modal]; flags win. The
     app is imported here first, with only what would be installed there. Keys reach it through a named Secret alone.
     """
-    from taskapp_kit.cli.deploy_output import plan_json, show_plan
+    from taskapp_kit.cli import deploy_output, deploy_plan, deploy_steps
     from taskapp_kit.deploy.modal import run as modal_run
 
     said = said_by(given)
-    plan = planned(app, said, env_files=given["env_files"], dry_run=dry_run)
+    plan = deploy_plan.planned(app, said, env_files=given["env_files"], dry_run=dry_run)
     if dry_run:
         if as_json:
-            print_json(plan_json(plan))
+            print_json(deploy_output.plan_json(plan))
             return
-        show_plan(plan)
+        deploy_output.show_plan(plan)
         click.echo("\nNothing was sent to Modal. Without --dry-run this is deployed.")
         return
     how = modal_run.DeployOptions(modal_environment or "", tag, strategy)
-    end_on_signals()
-    key = ready(plan, how, given)
+    deploy_steps.end_on_signals()
+    key = deploy_steps.ready(plan, how, given)
     with modal_run.entry(plan, said, beside=Path.cwd(), rehearsed=True) as module:
-        modal_run.deploy(module, how, report=print_line)
-    after(plan, how, key, wait=given["wait"], as_json=as_json)
+        modal_run.deploy(module, how, report=deploy_steps.print_line)
+    deploy_steps.after(plan, how, key, wait=given["wait"], as_json=as_json)

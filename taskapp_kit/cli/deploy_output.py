@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.cli.terminal import clean, console, counted, table
+from taskapp_kit.contract.chat import role_variables
+from taskapp_kit.deploy.modal.costs import PRICES_DATE, PRICES_SOURCE, estimate
 
 if TYPE_CHECKING:
     from taskapp_kit.deploy.modal.costs import Cost
     from taskapp_kit.deploy.modal.plan import DeployPlan
+
 
 SHOWN_FILES = 12
 LOST = "nothing is stored. Lost with each answer: its replay, and /rollouts/{id} once its day is over."
@@ -16,8 +20,6 @@ LOST = "nothing is stored. Lost with each answer: its replay, and /rollouts/{id}
 
 def plan_cost(plan: DeployPlan) -> Cost:
     """The estimate for a plan."""
-    from taskapp_kit.deploy.modal.costs import estimate
-
     settings = plan.settings
     return estimate(
         cpu=settings.cpu,
@@ -31,10 +33,6 @@ def plan_cost(plan: DeployPlan) -> Cost:
 
 def plan_json(plan: DeployPlan) -> dict[str, Any]:
     """The plan as JSON: names and numbers, no value of a key."""
-    import dataclasses
-
-    from taskapp_kit.deploy.modal.costs import PRICES_DATE, PRICES_SOURCE
-
     return {
         "app_name": plan.app_name,
         "target": plan.target,
@@ -76,8 +74,6 @@ def image_steps(plan: DeployPlan) -> list[str]:
 
 def show_plan(plan: DeployPlan) -> None:
     """Prints the plan."""
-    from taskapp_kit.deploy.modal.costs import PRICES_DATE
-
     settings, cost, out = plan.settings, plan_cost(plan), console()
     out.print(f"{clean(plan.app_name)} on Modal: {clean(plan.target)}", style="bold", soft_wrap=True)
     facts = table("", "")
@@ -127,8 +123,6 @@ def _undeclared_roles(plan: DeployPlan) -> str:
 
     Without a rehearsal nothing is known of the app, its judges' roles neither.
     """
-    from taskapp_kit.contract.chat import role_variables
-
     if plan.rehearsal is not None and not plan.rehearsal.context:
         return ""
     address, name, key = role_variables("{role}")

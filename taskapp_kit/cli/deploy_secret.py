@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from dotenv import dotenv_values
 
+from taskapp_kit.cli import env_file
+from taskapp_kit.config import load
 from taskapp_kit.errors import ConfigError
 
 if TYPE_CHECKING:
     from taskapp_kit.deploy.modal.plan import DeployPlan
+
 
 DOOR, STORE = "ENVIRONMENT_API_KEY", "TASKAPP_STORE"
 STAYS = (
@@ -35,13 +40,6 @@ def values_for(plan: DeployPlan, env_files: Sequence[str], *, mint: bool) -> dic
 
     Raises ConfigError: an env file cannot be read or written, or TASKAPP_STORE names no Postgres.
     """
-    import secrets
-
-    from dotenv import dotenv_values
-
-    from taskapp_kit.cli import env_file
-    from taskapp_kit.config import load
-
     key = load(env_files=env_files).environment_api_key  # and each file can be read
     files = [Path(name) for name in env_files] or [Path(".env")]
     values: dict[str, str] = {}

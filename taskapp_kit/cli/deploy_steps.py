@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from taskapp_kit.cli.deploy_secret import DOOR, values_for
 from taskapp_kit.cli.terminal import clean, print_json
+from taskapp_kit.client.blocking_portal import run
+from taskapp_kit.config import load
+from taskapp_kit.deploy.modal import account as modal_account
+from taskapp_kit.deploy.modal import check as modal_check
+from taskapp_kit.deploy.modal.account import ModalRefused, make_secret
+from taskapp_kit.deploy.modal.container import why_not_shared
+from taskapp_kit.deploy.modal.settings import WEB_FUNCTION
 
 if TYPE_CHECKING:
     from taskapp_kit.deploy.modal.account import Account
@@ -20,10 +28,6 @@ def ready(plan: DeployPlan, how: DeployOptions, given: dict[str, Any]) -> str | 
 
     Raises ModalRefused, ConfigError, Unavailable.
     """
-    from taskapp_kit.config import load
-    from taskapp_kit.deploy.modal import account as modal_account
-    from taskapp_kit.deploy.modal.container import why_not_shared
-
     modal_account.require_client()
     apart = why_not_shared(
         plan.coordinator, max_containers=plan.settings.max_containers, keeps=plan.settings.store == "postgres-secret"
@@ -45,9 +49,6 @@ def ready(plan: DeployPlan, how: DeployOptions, given: dict[str, Any]) -> str | 
 
 def _secrets(plan: DeployPlan, how: DeployOptions, given: dict[str, Any], found: Account) -> None:
     """Make or update the app's own Secret where a flag says so. Raises ModalRefused: a Secret or key is missing."""
-    from taskapp_kit.cli.deploy_secret import DOOR, values_for
-    from taskapp_kit.deploy.modal.account import ModalRefused, make_secret
-
     own, lacking = plan.secret_names[-1], set(found.lacking)
     for name in found.missing:
         if name != own:
@@ -86,9 +87,6 @@ def _secrets(plan: DeployPlan, how: DeployOptions, given: dict[str, Any], found:
 
 def after(plan: DeployPlan, how: DeployOptions, key: str | None, *, wait: bool, as_json: bool) -> None:
     """Print where the app is, once it answers there, and what to do next. Raises ModalRefused."""
-    from taskapp_kit.deploy.modal import account as modal_account
-    from taskapp_kit.deploy.modal.settings import WEB_FUNCTION
-
     url = modal_account.address(plan.app_name, WEB_FUNCTION, environment=how.environment)
     deployed: dict[str, Any] = {"app_name": plan.app_name, "url": url, "environment": how.environment}
     if wait:
@@ -104,9 +102,6 @@ def after(plan: DeployPlan, how: DeployOptions, key: str | None, *, wait: bool, 
 
 def look_at(plan: DeployPlan, url: str, key: str | None) -> dict[str, Any] | None:
     """Wait for /health, then play one short rollout, reported on stderr. None without the key. Raises ModalRefused."""
-    from taskapp_kit.client.blocking_portal import run
-    from taskapp_kit.deploy.modal import check as modal_check
-
     click.echo(f"Waiting for {clean(url)}/health ...", err=True)
     seconds = float(plan.settings.startup_timeout_seconds or 0) + 60.0
     last: list[str] = []

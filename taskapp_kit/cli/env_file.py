@@ -6,6 +6,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 
 from taskapp_kit.errors import ConfigError
@@ -51,8 +52,6 @@ def _replace(target: Path, text: str) -> None:
 
 def merged(before: str, values: Mapping[str, str]) -> str:
     """The text of an env file with these variables set: in their old place, else at the end."""
-    from io import StringIO
-
     from dotenv.parser import parse_stream
 
     left = dict(values)

@@ -6,13 +6,16 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
 from taskapp_kit.cli.terminal import clean, console, one_line
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import TaskID
 
     from taskapp_kit.evaluate.progress import Progress as Used
     from taskapp_kit.evaluate.results import Result
+
 
 FAILURES_SHOWN = 3
 """The first failure of each kind is shown as it happens, up to so many kinds; the others are counted."""
@@ -82,8 +85,6 @@ class EvalDisplay:
         self.counts.begin(asked, done)
         if self._quiet or not self._out.is_terminal or done == asked:
             return
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
         self._bar = Progress(
             BarColumn(bar_width=24),
             MofNCompleteColumn(),

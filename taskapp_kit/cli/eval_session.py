@@ -12,9 +12,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taskapp_kit.cli.eval_progress import EvalDisplay
+from taskapp_kit.cli.local_app import only_authors_log, open_app
 from taskapp_kit.cli.options import AUTO, is_url
 from taskapp_kit.cli.terminal import clean, counted, one_line
+from taskapp_kit.contract.inference_url import stored_url
+from taskapp_kit.declare.discovery import find_app, reference_of
 from taskapp_kit.errors import DiscoveryError, EvaluationLimitReached
+from taskapp_kit.evaluate.concurrency import MOST_AT_ONCE, AutoConcurrency, FixedConcurrency
+from taskapp_kit.evaluate.continued import NOT_STORED, policies_to_store, summarise_again
+from taskapp_kit.evaluate.directory import Directory, new_path
+from taskapp_kit.evaluate.limits import EvalLimits
+from taskapp_kit.evaluate.plan import EvalPlan
+from taskapp_kit.evaluate.run import configuration, evaluate, summarise
+from taskapp_kit.evaluate.runners import LocalRunner, RemoteRunner
+from taskapp_kit.evaluate.seed_selection import check_groups, select_seeds
+from taskapp_kit.evaluate.seeds import Seeds
+from taskapp_kit.evaluate.statistics import SummaryOptions
+from taskapp_kit.rollout.models.registry import ModelNames
+from taskapp_kit.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -23,10 +38,8 @@ if TYPE_CHECKING:
     from taskapp_kit.contract.protocols import Store
     from taskapp_kit.contract.statistics import IntervalMethod
     from taskapp_kit.declare.app import TaskApp
-    from taskapp_kit.evaluate.directory import Directory
-    from taskapp_kit.evaluate.plan import EvalPlan
-    from taskapp_kit.evaluate.runners import EvaluatedApp, LocalRunner, RemoteRunner
-    from taskapp_kit.evaluate.statistics import SummaryOptions
+    from taskapp_kit.evaluate.runners import EvaluatedApp
+
 
 SILENCE_SECONDS = 3.0
 
@@ -115,8 +128,6 @@ class Session:
 
         Raises TaskappError.
         """
-        from taskapp_kit.evaluate.continued import summarise_again
-
         asked = self._asked
         if asked.plan is None or asked.retry_failed:
             return None
@@ -128,12 +139,13 @@ class Session:
         return summary
 
     def _summary_options(self) -> SummaryOptions:
-        from taskapp_kit.evaluate.statistics import SummaryOptions
-
         return SummaryOptions(self._asked.by, self._asked.pass_at, self._asked.interval)
 
-    async def run(self) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         """The summary, of what was played when a limit ended it early. Raises TaskappError."""
+        return asyncio.run(self._run())
+
+    async def _run(self) -> dict[str, Any]:
         player = self._player()
         try:
             return await self._evaluate(player)
@@ -143,13 +155,6 @@ class Session:
             await player.close()
 
     def _player(self) -> LocalRunner | RemoteRunner:
-        from taskapp_kit.cli.local_app import only_authors_log, open_app
-        from taskapp_kit.declare.discovery import find_app
-        from taskapp_kit.evaluate.concurrency import MOST_AT_ONCE
-        from taskapp_kit.evaluate.directory import new_path
-        from taskapp_kit.evaluate.runners import LocalRunner, RemoteRunner
-        from taskapp_kit.rollout.models.registry import ModelNames
-
         asked = self._asked
         seconds = asked.max_time_seconds if asked.plan is None else asked.plan.max_time_seconds
         if is_url(asked.app):
@@ -173,8 +178,6 @@ class Session:
 
     def _named(self, app: TaskApp) -> TaskApp:
         """The app; its import reference is stored in the configuration."""
-        from taskapp_kit.declare.discovery import reference_of
-
         with suppress(DiscoveryError):  # an app that no module's global holds
             self._app_reference = reference_of(app)
         return app
@@ -185,16 +188,11 @@ class Session:
             return None
 
         def opened() -> Store:
-            from taskapp_kit.store import open_store
-
             return open_store(str(path / "rollouts.db") if url is None else url)
 
         return opened
 
     async def _evaluate(self, player: LocalRunner | RemoteRunner) -> dict[str, Any]:
-        from taskapp_kit.evaluate.directory import Directory, new_path
-        from taskapp_kit.evaluate.run import configuration, summarise
-
         asked = self._asked
         about = await self._waited_for(
             player.about(asked.environment if asked.plan is None else asked.plan.environment)
@@ -224,10 +222,6 @@ class Session:
     async def _play(
         self, plan: EvalPlan, player: LocalRunner | RemoteRunner, directory: Directory, eval_id: str
     ) -> None:
-        from taskapp_kit.evaluate.concurrency import AutoConcurrency, FixedConcurrency
-        from taskapp_kit.evaluate.limits import EvalLimits
-        from taskapp_kit.evaluate.run import evaluate
-
         asked = self._asked
         number = asked.concurrency
         await evaluate(
@@ -260,10 +254,6 @@ class Session:
             task.cancel()
 
     async def _plan(self, player: LocalRunner | RemoteRunner, about: EvaluatedApp) -> EvalPlan:
-        from taskapp_kit.evaluate.plan import EvalPlan
-        from taskapp_kit.evaluate.seed_selection import check_groups, select_seeds
-        from taskapp_kit.evaluate.seeds import Seeds
-
         asked, plan = self._asked, self._asked.plan
         if plan is None:
             seeds = await select_seeds(
@@ -297,9 +287,6 @@ class Session:
 
     def _stored_options(self) -> dict[str, Any]:
         """What the command that goes on without flags needs; no key."""
-        from taskapp_kit.contract.inference_url import stored_url
-        from taskapp_kit.evaluate.continued import NOT_STORED, policies_to_store
-
         asked, settings = self._asked, self._settings
         stored = {name: getattr(asked, name) for name in STORED_OPTIONS}
         stored |= policies_to_store(asked.policies, asked.models)

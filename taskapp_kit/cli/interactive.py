@@ -1,19 +1,33 @@
-"""A person as a policy: the environment's thread asks, the terminal's thread answers."""
+"""What `taskapp play` does: a person plays an episode in the terminal.
+
+The environment's thread asks, the terminal's thread answers.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
+import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
-from taskapp_kit.cli.local_app import local_service
+from taskapp_kit.cli.local_app import failure_shown, local_service, open_app
+from taskapp_kit.cli.rollout_output import observation_words
+from taskapp_kit.cli.schema_text import members
+from taskapp_kit.cli.terminal import clean, console, flowing, number
+from taskapp_kit.cli.typed_actions import NotUnderstood, read_line
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.protocols import PolicyStops, View
+from taskapp_kit.contract.protocols import PolicyStops, Tool, View
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.trajectory import Decision
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import TaskApp
+from taskapp_kit.declare.episode_selection import find_environment
+from taskapp_kit.declare.signature import BadArguments
+from taskapp_kit.declare.specs import EnvironmentSpec
+from taskapp_kit.rollout.response import response_body
 
 DAY_SECONDS = 86_400.0
 
@@ -34,6 +48,32 @@ class InteractivePolicy:
         if answer is None:
             raise PolicyStops("left")
         return answer
+
+
+def play_in_terminal(
+    reference: str, settings: Settings, selection: dict[str, Any], *, skip_judges: bool, width: int | None
+) -> dict[str, Any]:
+    """The answer of an episode that the person plays. selection: `env` of a rollout's request.
+
+    Raises DiscoveryError, DeclarationError, and what `Service.rollout` raises.
+    """
+    app = open_app(reference, settings)
+    environment = find_environment(app.freeze(), selection["env_name"])
+    request = RolloutRequest.model_validate(
+        {
+            "run_id": "cli-play",
+            "env": {**selection, "env_name": environment.name},
+            "policy": {},
+            "ops": [],
+            "safety": {"max_ops": 10_000_000, "max_time_s": DAY_SECONDS},
+            "mode": "eval",
+        }
+    )
+    terminal = _Terminal(environment, width)
+    with failure_shown():
+        rollout = play(app, settings, request, terminal.turn, skip_judges=skip_judges)
+    terminal.last(rollout.trajectory.turns[-1].steps if rollout.trajectory.turns else [])
+    return response_body(rollout, inline_image_bytes=sys.maxsize)
 
 
 def play(
@@ -83,3 +123,97 @@ def play(
     if isinstance(result, BaseException):
         raise result
     return result
+
+
+class _Terminal:
+    """Shows the result of the person's last action, and reads the next one."""
+
+    def __init__(self, environment: EnvironmentSpec, width: int | None) -> None:
+        self._environment = environment
+        self._out = console(width=width)
+        self._wraps = width is not None  # else the terminal does, and a pipe gets whole lines
+        self._asks = sys.stdin.isatty()
+        self._shown = 0
+        if self._asks:
+            with contextlib.suppress(ImportError):
+                import readline  # noqa: F401 - gives input() its line editing and history
+
+    def turn(self, view: View) -> Decision | None:
+        """The person's answer; None when the person leaves."""
+        if view.turn == 0:
+            self._out.print(clean(observation_words(view.observation)), soft_wrap=not self._wraps)
+            self._out.print()
+            self._tools(view.tools)
+        else:
+            self.last(view.results)
+        while True:
+            line = self._read()
+            if line is None or line in ("quit", "exit"):
+                return None
+            if line in ("help", "?"):
+                self._tools(view.tools)
+                continue
+            if not line:
+                continue
+            try:
+                answer = read_line(line, view.tools)
+                self._check(answer)
+            except NotUnderstood as error:
+                self._out.print(clean(str(error)), style="yellow")
+                continue
+            return answer
+
+    def last(self, results: Any) -> None:
+        """The steps of the turn that just ended; one that was shown is not shown again."""
+        for step in results:
+            if step.index < self._shown:
+                continue
+            self._shown = step.index + 1
+            words = clean(observation_words(step.observation))
+            if words:
+                self._out.print(words, soft_wrap=not self._wraps, style="yellow" if step.refused is not None else None)
+            if step.reward is not None:
+                self._out.print(f"reward {number(step.reward)}", style="bold" if step.reward else "dim")
+
+    def _check(self, answer: Decision) -> None:
+        """Check the arguments of known tools, so that a typing error costs no step. Raises NotUnderstood."""
+        for call in answer.tool_calls:
+            action = self._environment.actions.get(call.tool)
+            try:
+                if action is not None:
+                    action.arguments.read(call.args)
+            except BadArguments as error:
+                raise NotUnderstood(f"{call.tool} was not done: {error}.") from None
+
+    def _read(self) -> str | None:
+        """The next line, stripped; None at the end of the input, and for Ctrl-C."""
+        try:
+            if self._asks:
+                return input("> ").strip()
+            line = sys.stdin.readline()
+        except (EOFError, KeyboardInterrupt):
+            self._out.print()
+            return None
+        if not line:
+            return None
+        self._out.print(f"> {clean(line.strip())}")
+        return line.strip()
+
+    def _tools(self, tools: Any) -> None:
+        for tool in tools:
+            self._out.print(_signature(tool, members(tool.parameters)), style="bold")
+            self._out.print(flowing(tool.description))
+        self._out.print(f"Type {_hint(tools)}, help, or quit.", style="dim")
+
+
+def _signature(tool: Tool, parts: list[tuple[str, str]]) -> str:
+    return clean(f"{tool.name}({', '.join(f'{name}: {words}' for name, words in parts)})")
+
+
+def _hint(tools: Any) -> str:
+    if len(tools) != 1:
+        return "a tool and its arguments"
+    if tools[0].text:
+        return "your words"
+    fields = list(tools[0].parameters.get("properties", {}).values())
+    return "the words of the list" if len(fields) == 1 and fields[0].get("type") == "array" else "the arguments"

@@ -11,16 +11,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
+from rich.console import Group
+from rich.live import Live
+from rich.padding import Padding
+from rich.progress_bar import ProgressBar
+from rich.text import Text
 
 from taskapp_kit.cli.terminal import clean, console, number, one_line, table
 from taskapp_kit.cli.text_chart import curve
+from taskapp_kit.client.job_status import weights_note
 from taskapp_kit.errors import JobTimeout
+from taskapp_kit.net.envelope import ended
 from taskapp_kit.net.redact import without_keys
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from taskapp_kit.client import RLJob
+
 
 QUIET_SECONDS = 15.0
 """Without a terminal, progress alone is printed this often at most."""
@@ -84,8 +92,6 @@ def display_for(*, quiet: bool = False) -> Iterator[JobDisplay]:
     if quiet:
         yield Silent()
     elif out.is_terminal:
-        from rich.live import Live
-
         live_display = LiveDisplay(out)
         with Live(get_renderable=live_display.render, console=out, refresh_per_second=4, transient=False):
             yield live_display
@@ -166,11 +172,6 @@ class LiveDisplay:
 
     def render(self) -> RenderableType:
         """The current view."""
-        from rich.console import Group
-        from rich.padding import Padding
-        from rich.progress_bar import ProgressBar
-        from rich.text import Text
-
         width = max(20, min(72, self._out.width - 12))
         completed, total = progress_of(self._status)
         seconds = int(time.monotonic() - self._began)
@@ -248,8 +249,6 @@ def bounded(text: str) -> str:
 
 def report(last: Mapping[str, Any]) -> None:
     """The job's last status as a table on stdout."""
-    from taskapp_kit.client.job_status import weights_note
-
     out = console()
     rows = table("", "")
     rows.add_row("job", one_line(str(last.get("job_id") or last.get("id") or "-"), 80))
@@ -266,8 +265,6 @@ def report(last: Mapping[str, Any]) -> None:
 
 def cause_of(last: Mapping[str, Any]) -> str:
     """One sentence on a job that did not succeed."""
-    from taskapp_kit.net.envelope import ended
-
     cause = last.get("error")
     if isinstance(cause, Mapping):
         cause = cause.get("message")

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from taskapp_kit.cli.options import ENV_FILES, json_option
 from taskapp_kit.cli.terminal import clean, console, example, number, print_json, table
-from taskapp_kit.errors import ConfigError
-
-if TYPE_CHECKING:
-    from taskapp_kit.config import Settings
-    from taskapp_kit.declare.app import TaskApp
-    from taskapp_kit.rollout.score.calibration import CaseResult
+from taskapp_kit.config import load
 
 ROWS = (
     ("labels", "labels"),
@@ -71,24 +66,12 @@ def calibrate(
     instead. For a judge of groups: "answers" or "rollout_ids", and "labels". "judge" names one where the app has several;
     "environment", "split" and "config" are as in a request.
     """
-    import asyncio
-
-    from taskapp_kit.cli.local_app import open_app
-    from taskapp_kit.config import load
-    from taskapp_kit.rollout.score.calibration import report
+    from taskapp_kit.cli import judge_run
 
     settings = load({"store": store}, env_files=env_files)
-    found = open_app(app, settings)
-    spec = found.freeze()
-    if not spec.judges:
-        raise ConfigError(f"The app {spec.name!r} declares no judge.", hint="Declare one with @app.judge.")
-    results = asyncio.run(
-        _judged(found, labels.name, labels.read_bytes(), settings, repeats=repeats, concurrency=concurrency)
+    results, reports = judge_run.calibrate(
+        app, labels, settings, repeats=repeats, concurrency=concurrency, threshold=threshold
     )
-    by_judge: dict[str, list[CaseResult]] = {}
-    for result in results:
-        by_judge.setdefault(result.case.judge.name, []).append(result)
-    reports = [report(of_one, threshold=threshold) for of_one in by_judge.values()]
     if as_json:
         cases = [
             {"place": item.case.place, "judge": item.case.judge.name, "scores": item.scores,
@@ -112,15 +95,3 @@ def _print(reports: list[dict[str, Any]]) -> None:
             console().print(f"{item['judge']}: good from {item['threshold']:g} on, for accuracy and κ.")
         for failed in item["failed"]:
             click.echo(f"{item['judge']}, {failed['place']}: {clean(failed['error'])}", err=True)
-
-
-async def _judged(app: TaskApp, name: str, text: bytes, settings: Settings, **more: int) -> list[CaseResult]:
-    from taskapp_kit.cli.local_app import store_of
-    from taskapp_kit.evaluate.judge_labels import judge_labels
-
-    store = store_of(settings.store)
-    try:
-        return await judge_labels(app, name, text, settings, store, **more)
-    finally:
-        if store is not None:
-            await store.close()

@@ -5,17 +5,24 @@
 
 from __future__ import annotations
 
+import secrets
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from taskapp_kit import client
+from taskapp_kit.cli import env_file
+from taskapp_kit.cli.job_options import ENVIRONMENT_KEY, job_settings
 from taskapp_kit.cli.options import BACKEND, ENV_FILES, json_option
 from taskapp_kit.cli.terminal import clean, console, counted, example, print_json, table
+from taskapp_kit.config import load
+from taskapp_kit.serve import key_file
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from taskapp_kit.serve.key_file import KeyLine
+
 
 DEFAULT_FILE = ".taskapp/keys"
 
@@ -70,11 +77,6 @@ def mint(
     SHA-256 is noted in the file; only the key goes to stdout. The file is made when it is missing, for its owner
     alone to read. A label has 1 to 64 letters, digits, dots, underscores or dashes.
     """
-    import secrets
-    import shlex
-
-    from taskapp_kit.serve import key_file
-
     if not key_file.is_label(label) or key_file.is_own_label(label):
         own = "environment, development, aliasN and fileN are what a server calls keys without a label"
         raise click.BadParameter(f"a label has {key_file.LABEL_RULE}; {own}.", param_hint="LABEL")
@@ -103,10 +105,6 @@ def rotate(ctx: click.Context, label: str, finish: bool, keys_file: str | None, 
 
     First a second key is made beside the old one, and printed; once every caller has it, --finish removes the old one.
     """
-    import shlex
-
-    from taskapp_kit.serve import key_file
-
     if finish:
         ctx.invoke(revoke, label=label, keep_newest=True, keys_file=keys_file, as_json=as_json)
         return
@@ -139,19 +137,13 @@ def upload(backend_url: str | None, env_files: tuple[str, ...], minting: bool, f
 
     The backend needs it to call the task app. The key is never printed.
     """
-    from pathlib import Path
-
-    from taskapp_kit.cli import env_file
-    from taskapp_kit.cli.job_options import ENVIRONMENT_KEY, job_settings
-    from taskapp_kit.client import mint_environment_api_key, setup_environment_api_key
-
     settings = job_settings(env_files=env_files, backend_url=backend_url)
     backend, backend_key = settings.needed_backend(), settings.needed_backend_key()
-    token = mint_environment_api_key() if minting else settings.needed_task_app_key()
+    token = client.mint_environment_api_key() if minting else settings.needed_task_app_key()
     if minting:
         env_file.write(Path(file), {ENVIRONMENT_KEY: token})
         _say(f"A new {ENVIRONMENT_KEY} stands in {file}; the task app must be started (or deployed) with it.")
-    stored = setup_environment_api_key(backend, backend_key, token)
+    stored = client.setup_environment_api_key(backend, backend_key, token)
     if as_json:
         print_json({name: value for name, value in stored.items() if name != "token"})
     else:
@@ -214,8 +206,6 @@ def revoke(label: str, keep_newest: bool, keys_file: str | None, as_json: bool) 
 
     A running server that reads the file refuses them within about a second.
     """
-    from taskapp_kit.serve import key_file
-
     path = _path(keys_file)
     revoked, left = key_file.remove(path, label, keep_newest=keep_newest)
     if as_json:
@@ -232,16 +222,10 @@ def revoke(label: str, keep_newest: bool, keys_file: str | None, as_json: bool) 
 
 def _path(keys_file: str | None) -> Path:
     """The file that is meant: flag, process environment, .env, taskapp.toml, else the default one."""
-    from pathlib import Path
-
-    from taskapp_kit.config import load
-
     return load({"keys_file": keys_file}).keys_file or Path(DEFAULT_FILE)
 
 
 def _read(path: Path) -> list[KeyLine]:
-    from taskapp_kit.serve import key_file
-
     try:
         return key_file.read(path)
     except FileNotFoundError:
@@ -253,8 +237,6 @@ def _read(path: Path) -> list[KeyLine]:
 
 
 def _warn_if_open(path: Path) -> None:
-    from taskapp_kit.serve import key_file
-
     if key_file.open_to_others(path):
         mode = path.stat().st_mode & 0o777
         _say(f"Warning: other users of this machine may read or write {path} (mode {mode:o}). Do: chmod 600 {path}")

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping
+import traceback
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+import taskapp_kit
 from taskapp_kit.cli.terminal import clean
+from taskapp_kit.config import export
+from taskapp_kit.contract.protocols import SystemClock
+from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import RolloutFailed, Unavailable
+from taskapp_kit.rollout.models.access import model_access
+from taskapp_kit.rollout.score.judges import check_judges
+from taskapp_kit.rollout.service import Service, ServiceSettings
+from taskapp_kit.store import open_store
 
 if TYPE_CHECKING:
     from taskapp_kit.config import Settings
     from taskapp_kit.contract.protocols import Store
     from taskapp_kit.declare.app import TaskApp
-    from taskapp_kit.rollout.service import Service
 
 
 def open_app(reference: str, settings: Settings) -> TaskApp:
@@ -24,28 +33,15 @@ def open_app(reference: str, settings: Settings) -> TaskApp:
 
     Raises DiscoveryError.
     """
-    from taskapp_kit.config import export
-    from taskapp_kit.declare.discovery import find_app
-
     export(settings)
     only_authors_log()
     return find_app(reference)
-
-
-def episode(
-    environment: str | None, seed: int | None, env_config: Mapping[str, Any] | None, split: str | None
-) -> dict[str, Any]:
-    """`env` of a rollout's request, from the options --env, --seed, --config and --split."""
-    config = {**(env_config or {}), **({} if split is None else {"split": split})}
-    return {"env_name": environment, "seed": seed, "config": config}
 
 
 def store_of(url: str | None) -> Store | None:
     """The store at this address; None for none. Raises ConfigError, StoreError."""
     if url in (None, "none"):
         return None
-    from taskapp_kit.store import open_store
-
     return open_store(str(url))
 
 
@@ -58,11 +54,6 @@ async def local_service(
     store: the address of the store, opened here and closed with the service. more: further members of ServiceSettings.
     Raises ConfigError, StoreError, Unavailable: a judge has no model.
     """
-    from taskapp_kit.contract.protocols import SystemClock
-    from taskapp_kit.rollout.models.access import model_access
-    from taskapp_kit.rollout.score.judges import check_judges
-    from taskapp_kit.rollout.service import Service, ServiceSettings
-
     models = model_access(settings, "local", SystemClock())
     if not skip_judges:
         check_judges(app.freeze(), models.configured)  # before a store makes its file
@@ -114,11 +105,6 @@ def show_traceback(cause: BaseException | None) -> None:
     Nothing is printed of the kit's own findings (an observation that is not JSON, say), nor of a package that is not
     installed: their sentence is enough.
     """
-    import traceback
-    from pathlib import Path
-
-    import taskapp_kit
-
     if cause is None or isinstance(cause, Unavailable):
         return
     kit = str(Path(taskapp_kit.__file__).parent / "_")[:-1]

@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from taskapp_kit import testing
 from taskapp_kit.cli.options import ValueKind, json_option, listen_options
 from taskapp_kit.cli.terminal import complain, console, example, print_json
 from taskapp_kit.errors import ConfigError
-
-if TYPE_CHECKING:
-    from taskapp_kit.testing import MockModel
 
 
 class Latency(ValueKind):
@@ -109,19 +106,17 @@ def command(
     It calls the tools that it is offered with arguments that fit, the same for the same conversation. It keeps no request
     and logs no key. Ctrl-C ends it.
     """
-    from taskapp_kit.testing import FAULTS, Faults, MockModel
-
     if list_faults:
-        _list({"400 to 599": "that status; 429 and 503 with retry-after", **FAULTS}, as_json=as_json)
+        _list({"400 to 599": "that status; 429 and 503 with retry-after", **testing.FAULTS}, as_json=as_json)
         return
-    model = MockModel(
+    model = testing.MockModel(
         script,
         behaviour=behaviour,
         parallel=parallel,
         score=score,
         seed=seed,
         latency_seconds=latency_ms,
-        faults=Faults.parse(",".join(faults), seed=seed),
+        faults=testing.Faults.parse(",".join(faults), seed=seed),
         models=models,
         context_tokens=context_tokens,
         weight_version=weight_version,
@@ -130,7 +125,7 @@ def command(
         port=port,
     )
 
-    def announce(running: MockModel) -> None:
+    def announce(running: testing.MockModel) -> None:
         if as_json:
             print_json({"url": running.url, "models": list(models or ("mock",))})
         else:
@@ -146,7 +141,7 @@ def command(
     click.echo(f"\nStopped. {_counted(model)}", err=True)
 
 
-def _banner(model: MockModel, name: str) -> None:
+def _banner(model: testing.MockModel, name: str) -> None:
     out = console()
     out.print(f"Mock model at {model.url}\n", soft_wrap=True)
     out.print("A rollout is pointed at it in policy.config:", soft_wrap=True)
@@ -158,7 +153,7 @@ def _banner(model: MockModel, name: str) -> None:
     out.print("Ctrl-C stops it.", soft_wrap=True)
 
 
-def _counted(model: MockModel) -> str:
+def _counted(model: testing.MockModel) -> str:
     records = model.records
     faults = ", ".join(f"{kind} {count}" for kind, count in records.faults.most_common())
     return f"Requests: {records.requests}; answered well: {records.answers}; faults: {faults or 'none'}."

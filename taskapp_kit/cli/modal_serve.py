@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from taskapp_kit.cli.deploy_options import deploy_options, planned, said_by
-from taskapp_kit.cli.deploy_steps import end_on_signals, look_at, print_line, ready
+from taskapp_kit.cli.deploy_options import deploy_options, said_by
 from taskapp_kit.cli.terminal import clean, complain, example
+from taskapp_kit.errors import TaskappError
 
 
 @click.command(epilog=example("taskapp modal-serve adder.py --name adder --store none --env-file .env --create-secret"))
@@ -19,23 +19,23 @@ def command(app: str, modal_environment: str | None, **given: Any) -> None:
 
     As `deploy`, but under an address of its own that ends in -dev, and nothing is left when the command ends.
     """
+    from taskapp_kit.cli import deploy_plan, deploy_steps
     from taskapp_kit.deploy.modal import run as modal_run
-    from taskapp_kit.errors import TaskappError
 
     said = said_by(given)
-    plan = planned(app, said)
+    plan = deploy_plan.planned(app, said)
     how = modal_run.DeployOptions(modal_environment or "")
-    key = ready(plan, how, {**given, "take_over": True})
+    key = deploy_steps.ready(plan, how, {**given, "take_over": True})
 
     def answering(url: str) -> None:
         click.echo(f"{clean(plan.app_name)} is at {clean(url)} until Ctrl-C; it follows changes of its files.")
         if given["wait"]:
             try:
-                look_at(plan, url.rstrip("/"), key)
+                deploy_steps.look_at(plan, url.rstrip("/"), key)
             except TaskappError as error:  # it can be fixed while it is served
                 complain(error)
 
-    end_on_signals()
+    deploy_steps.end_on_signals()
     with modal_run.entry(plan, said, beside=Path.cwd(), rehearsed=False) as module:
-        modal_run.serve(module, how, report=print_line, answering=answering)
+        modal_run.serve(module, how, report=deploy_steps.print_line, answering=answering)
     click.echo("\nStopped.", err=True)

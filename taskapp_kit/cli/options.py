@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -238,3 +238,11 @@ POLLING = options(
 def is_url(reference: str) -> bool:
     """Whether APP names a running server."""
     return reference.startswith(("http://", "https://"))
+
+
+def episode(
+    environment: str | None, seed: int | None, env_config: Mapping[str, Any] | None, split: str | None
+) -> dict[str, Any]:
+    """`env` of a rollout's request, from the options --env, --seed, --config and --split."""
+    config = {**(env_config or {}), **({} if split is None else {"split": split})}
+    return {"env_name": environment, "seed": seed, "config": config}

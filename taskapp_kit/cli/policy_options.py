@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from taskapp_kit.cli.job_options import BACKEND_VARIABLES, SYNTH_KEY
+from taskapp_kit.cli.options import is_url
+from taskapp_kit.cli.terminal import clean
+from taskapp_kit.client.backend import api_base
+from taskapp_kit.deploy.tunnel.plan import on_loopback
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.evaluate.plan import policy_name
+from taskapp_kit.rollout.models.registry import ModelNames
 
 if TYPE_CHECKING:
     from taskapp_kit.config import Settings
@@ -76,7 +83,6 @@ def chosen_policies(
 
     Raises UsageError, ConfigError; see `chosen_policy`.
     """
-    from taskapp_kit.evaluate.plan import policy_name
 
     def one(policy: str | None, model: str | None, url: str | None, action: Any = None) -> dict[str, Any]:
         return chosen_policy(settings, policy, model, url, action, policy_config, app=app)[0]
@@ -113,8 +119,6 @@ def chosen_model(settings: Settings, model: str | None, url: str | None) -> dict
     """
     if url is not None:
         return {"inference_url": url, **({} if model is None else {"model": model})}
-    from taskapp_kit.rollout.models.registry import ModelNames
-
     names = ModelNames.of(settings)
     if str(model).startswith(BACKENDS_OWN) and model not in names.models:
         return _of_the_backend(settings, str(model))
@@ -129,10 +133,6 @@ def chosen_model(settings: Settings, model: str | None, url: str | None) -> dict
 
 
 def _show_who_gets_the_key(app: str, model: str, chosen: dict[str, Any]) -> None:
-    from taskapp_kit.cli.options import is_url
-    from taskapp_kit.cli.terminal import clean
-    from taskapp_kit.deploy.tunnel.plan import on_loopback
-
     if not is_url(app) or on_loopback(app):
         return
     if chosen["inference_url"].endswith(BACKENDS_MODELS) and model.startswith(BACKENDS_OWN):
@@ -144,9 +144,6 @@ def _show_who_gets_the_key(app: str, model: str, chosen: dict[str, Any]) -> None
 
 
 def _of_the_backend(settings: Settings, model: str) -> dict[str, Any]:
-    from taskapp_kit.cli.job_options import BACKEND_VARIABLES, SYNTH_KEY
-    from taskapp_kit.client.backend import api_base
-
     backend = next((value for name in BACKEND_VARIABLES if (value := settings.variable(name))), None)
     if backend is None:
         raise ConfigError(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-from taskapp_kit.errors import TaskappError
-
-if TYPE_CHECKING:
-    from taskapp_kit.client import SyncTaskAppClient
+from taskapp_kit.client import SyncTaskAppClient
+from taskapp_kit.errors import TaskAppError, TaskappError
 
 SIGN_OF_LIFE_SECONDS = 10.0
 KEY_HINT = (
@@ -32,8 +30,6 @@ class Remote:
     """One server. key: sent as X-API-Key to this address only, never shown. Raises ConfigError for the address."""
 
     def __init__(self, url: str, key: str | None) -> None:
-        from taskapp_kit.client import SyncTaskAppClient
-
         self._client: SyncTaskAppClient = SyncTaskAppClient(url, key)
         self.url = self._client.url
 
@@ -51,8 +47,6 @@ class Remote:
 
 
 def _asked(ask: Callable[[], Result]) -> Result:
-    from taskapp_kit.errors import TaskAppError
-
     try:
         return ask()
     except TaskAppError as error:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from taskapp_kit.cli.options import JSON_OBJECT, SEED, json_option
 from taskapp_kit.cli.terminal import clean, console, example, one_line, print_json
-from taskapp_kit.errors import ConfigError, RequestError
+from taskapp_kit.errors import RequestError
 
 if TYPE_CHECKING:
-    from taskapp_kit.config import Settings
-    from taskapp_kit.contract.protocols import Store
-    from taskapp_kit.contract.wire import RolloutRequest
-    from taskapp_kit.declare.app import TaskApp
     from taskapp_kit.evaluate.replay import Compared
 
 ROLLOUT_ID = re.compile(r"[0-9a-f]{32}")
@@ -64,10 +60,7 @@ def command(
     answered again; no model and no judge is asked. Without ID every rollout of the app that did not fail is replayed.
     Where something differs, the first difference is printed: the step, the stored value and the new one. Exit status 1 then.
     """
-    import asyncio
-
-    from taskapp_kit.cli.local_app import open_app
-    from taskapp_kit.config import load
+    from taskapp_kit.cli import replay_run
 
     if app is not None and rollout_id is None and ROLLOUT_ID.fullmatch(app):
         app, rollout_id = None, app
@@ -75,14 +68,13 @@ def command(
         raise click.UsageError("The app is given twice, as APP and by --app.")
     if rollout_id is None and any(value is not None for value in given.values()):
         raise click.UsageError("--env, --seed, --split, --config and --sample go with the ID of one rollout.")
-    address, reference = _source(source)
+    address, reference = replay_run.source_of(source)
     named = app_option or app or reference
     if named is None:
         raise click.UsageError("Which app? Give APP; only an evaluation's directory can name it.")
-    settings = load()
-    found = open_app(named, settings)
+    show = None if as_json else _print
     try:
-        compared = asyncio.run(_replayed(found, settings, address, store, rollout_id, given, quiet=as_json))
+        compared = replay_run.replay(named, address, store, rollout_id, given, show=show)
     except RequestError as error:
         raise _by_flag(error) from None
     differ = [one for one in compared if not one.same]
@@ -92,71 +84,6 @@ def command(
         click.echo(f"{len(compared)} replayed, {len(differ)} differ.")
     if differ:
         ctx.exit(1)
-
-
-def _source(source: str) -> tuple[str, str | None]:
-    """The address of the store, and the app that an evaluation's directory names. Raises ConfigError."""
-    from taskapp_kit.evaluate.directory import read_config
-
-    path = Path(source)
-    if not path.is_dir():
-        return source, None
-    config = read_config(path)
-    database = path / "rollouts.db"
-    if not database.is_file():
-        raise ConfigError(
-            f"{path} has no rollouts.db: its rollouts are stored elsewhere, or nowhere.",
-            hint="Give their store: --from sqlite:///PATH or postgresql://…",
-        )
-    reference = config.get("app_reference")
-    return str(database), reference if isinstance(reference, str) else None
-
-
-async def _replayed(
-    app: TaskApp,
-    settings: Settings,
-    source: str,
-    target: str | None,
-    rollout_id: str | None,
-    given: dict[str, Any],
-    *,
-    quiet: bool,
-) -> list[Compared]:
-    from taskapp_kit.cli.local_app import local_service
-    from taskapp_kit.evaluate.replay import replay_all
-    from taskapp_kit.store import open_store
-
-    stored_in = open_store(source, create=False)
-    compared = []
-    try:
-        async with local_service(app, settings, store=target, skip_judges=True) as service:
-            _not_the_same_place(stored_in, service.store)
-            async for one in replay_all(service, stored_in, rollout_id, lambda name: _request(name, given)):
-                compared.append(one)
-                if not quiet:
-                    _print(one)
-    finally:
-        await stored_in.close()
-    return compared
-
-
-def _not_the_same_place(source: Store, target: Store | None) -> None:
-    place = getattr(source, "place", None)
-    if target is not None and place not in (None, "memory") and place == getattr(target, "place", None):
-        raise click.UsageError("--store is the store that --from reads; a replay adds nothing to what it looks at.")
-
-
-def _request(rollout_id: str, given: dict[str, Any]) -> RolloutRequest:
-    from taskapp_kit.cli.local_app import episode
-    from taskapp_kit.contract.wire import RolloutRequest
-
-    policy = {"policy": "replay", "rollout_id": rollout_id}
-    if given["sample"] is not None:
-        policy["sample"] = given["sample"]
-    env = episode(given["environment"], given["seed"], given["env_config"], given["split"])
-    return RolloutRequest.model_validate(
-        {"run_id": f"replay-{rollout_id}"[:512], "env": env, "policy": {"config": policy}, "ops": [], "mode": "eval"}
-    )
 
 
 def _by_flag(error: RequestError) -> RequestError:
@@ -186,8 +113,6 @@ def _print(one: Compared) -> None:
 
 
 def _short(value: Any) -> str:
-    import json
-
     return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), VALUE_WIDTH)
 
 

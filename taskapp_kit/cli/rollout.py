@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import orjson
 
 from taskapp_kit.cli.options import (
     CACHE,
@@ -19,19 +19,15 @@ from taskapp_kit.cli.options import (
     LIMITS,
     SERVER_KEY,
     WIDTH,
+    episode,
     is_url,
     json_option,
     policy_options,
 )
-from taskapp_kit.cli.policy_options import chosen_policy
+from taskapp_kit.cli.rollout_output import print_result, print_steps
 from taskapp_kit.cli.terminal import console, example, print_json
-from taskapp_kit.errors import RequestError
+from taskapp_kit.config import load
 from taskapp_kit.system.private_files import write_private
-
-if TYPE_CHECKING:
-    from taskapp_kit.cli.conversation_output import RolloutLines
-    from taskapp_kit.config import Settings
-    from taskapp_kit.contract.result import Rollout
 
 
 @click.command(
@@ -85,10 +81,8 @@ def command(
     With --inference-url a language model plays; with --model alone one that models.toml names. Otherwise, without
     --policy, the random policy plays; with --action the constant one.
     """
-    from taskapp_kit.cli.conversation_output import RolloutLines
-    from taskapp_kit.cli.local_app import episode
-    from taskapp_kit.cli.rollout_output import print_result, print_steps
-    from taskapp_kit.config import load
+    from taskapp_kit.cli import rollout_run
+    from taskapp_kit.cli.policy_options import chosen_policy
 
     settings = load({"store": store, "cache": cache}, env_files=env_files)
     given, note = chosen_policy(settings, app=app, **policy)
@@ -108,15 +102,14 @@ def command(
             raise click.UsageError("--store keeps local rollouts; a server has a store of its own.")
         if judges == "skip":
             raise click.UsageError("--judges skip is for an app in this process; a server asks its own judges.")
-        answer = _remote(app, key or settings.environment_api_key, body, max_time_seconds)
+        answer = rollout_run.remote(app, key or settings.environment_api_key, body, max_time_seconds)
         if not as_json:
             print_steps(answer, width=width, full=full)
     else:
-        lines = None if as_json else RolloutLines(width=width, full=full)
-        answer = _local(app, settings, body, skip_judges=judges == "skip", lines=lines, hint=note)
+        answer = rollout_run.local(
+            app, settings, body, skip_judges=judges == "skip", hint=note, printed=not as_json, width=width, full=full
+        )
     if out is not None:
-        import orjson
-
         write_private(out, orjson.dumps(answer, option=orjson.OPT_INDENT_2))
     if as_json:
         print_json(answer)
@@ -130,50 +123,3 @@ def _writable(out: Path | None) -> None:
     """Before a long rollout, not after."""
     if out is not None and not out.parent.is_dir():
         raise click.BadParameter(f"there is no directory {out.parent}.", param_hint="--out")
-
-
-def _remote(url: str, key: str | None, body: dict[str, Any], seconds: float) -> dict[str, Any]:
-    from pydantic import ValidationError
-
-    from taskapp_kit.cli.remote_task_app import Remote, RemoteError
-    from taskapp_kit.contract.wire import RolloutResponse
-
-    answer = Remote(url, key).rollout(body, timeout_seconds=seconds + 30.0)
-    try:
-        RolloutResponse.model_validate(answer)
-    except ValidationError as error:
-        field = ".".join(map(str, error.errors()[0]["loc"]))
-        raise RemoteError(
-            f"{url} answered with something that is no rollout as taskapp-kit gives it ({field}).",
-            hint="Is that the address of a task app served by taskapp-kit?",
-        ) from None
-    return answer
-
-
-def _local(
-    app: str, settings: Settings, body: dict[str, Any], *, skip_judges: bool, lines: RolloutLines | None, hint: str
-) -> dict[str, Any]:
-    import asyncio
-
-    from taskapp_kit.cli.local_app import failure_shown, local_service, open_app
-    from taskapp_kit.contract.wire import RolloutRequest
-    from taskapp_kit.rollout.response import response_body
-
-    found = open_app(app, settings)
-    request = RolloutRequest.model_validate(body)
-
-    async def played() -> Rollout:
-        limits = {"max_time_seconds": request.safety.max_time_s, "max_calls": settings.max_calls_per_answer}
-        async with local_service(found, settings, store=settings.store, skip_judges=skip_judges, **limits) as service:
-            return await service.rollout(request, listener=None if lines is None else lines.show)
-
-    try:
-        with failure_shown():
-            rollout = asyncio.run(played())
-    except RequestError as error:
-        if error.code == "policy_unavailable" and hint:
-            raise RequestError(
-                error.message, code=error.code, hint=f"Give another --policy (`taskapp info {app}` lists them)."
-            ) from error
-        raise
-    return response_body(rollout, inline_image_bytes=sys.maxsize)

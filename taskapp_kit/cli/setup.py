@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from taskapp_kit import client
+from taskapp_kit.cli import env_file
 from taskapp_kit.cli.job_options import (
     BACKEND_VARIABLES,
     ENVIRONMENT_KEY,
@@ -19,7 +21,10 @@ from taskapp_kit.cli.job_options import (
 )
 from taskapp_kit.cli.options import env_files_option
 from taskapp_kit.cli.terminal import clean, example
+from taskapp_kit.deploy.modal.discovery import deployed_apps
+from taskapp_kit.deploy.tunnel.plan import on_loopback
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.net.addresses import read_address
 
 
 @click.command(
@@ -64,9 +69,6 @@ def command(
     asked for, keys without showing them. A missing ENVIRONMENT_API_KEY is made, and for a backend on this machine a
     missing SYNTH_API_KEY, too. Nothing leaves this machine without --upload-key or --discover.
     """
-    from taskapp_kit.cli import env_file
-    from taskapp_kit.deploy.tunnel.plan import on_loopback
-
     sources = [*([str(path)] if path.expanduser().is_file() else []), *env_files]
     known = job_settings(env_files=sources, backend_url=backend_url, task_app_url=task_url)
     asks = sys.stdin.isatty()
@@ -75,7 +77,7 @@ def command(
     )
     ours = backend is not None and on_loopback(backend)
     typed = _asked_for_key(ours) if asks and not known.backend_key else None
-    synth = known.backend_key or typed or (_mint() if ours else None)
+    synth = known.backend_key or typed or (client.mint_environment_api_key() if ours else None)
     task_app = _address(task_url or (_discovered(modal_env, asks) if discover else known.task_app_url))
     if task_app is None and asks:
         asked = "Task app (empty: later)"
@@ -84,7 +86,7 @@ def command(
         BACKEND_VARIABLES[0]: backend,
         SYNTH_KEY: synth,
         TASK_APP_VARIABLES[0]: task_app,
-        ENVIRONMENT_KEY: known.task_app_key or _mint(),
+        ENVIRONMENT_KEY: known.task_app_key or client.mint_environment_api_key(),
     }
     env_file.write(path, {name: value for name, value in values.items() if value})
     click.echo(f"Wrote {clean(str(path))}, for you alone to read:")
@@ -114,8 +116,6 @@ def _asked_for_key(ours: bool) -> str:
 
 def _address(text: str | None) -> str | None:
     """Raises ConfigError for one that no later command could use (or that holds a password)."""
-    from taskapp_kit.net.addresses import read_address
-
     return read_address(text) if text else None
 
 
@@ -126,15 +126,7 @@ def _typed_address(text: str) -> str | None:
         raise click.UsageError(error.message) from None
 
 
-def _mint() -> str:
-    from taskapp_kit.client import mint_environment_api_key
-
-    return mint_environment_api_key()
-
-
 def _discovered(environment: str, asks: bool) -> str:
-    from taskapp_kit.deploy.modal.discovery import deployed_apps
-
     found = deployed_apps(environment)
     if not found:
         raise ConfigError(
@@ -154,9 +146,7 @@ def _discovered(environment: str, asks: bool) -> str:
 
 
 def _upload(settings: JobSettings) -> None:
-    from taskapp_kit.client import setup_environment_api_key
-
-    stored = setup_environment_api_key(
+    stored = client.setup_environment_api_key(
         settings.needed_backend(), settings.needed_backend_key(), settings.needed_task_app_key()
     )
     name = clean(str(stored.get("name") or ENVIRONMENT_KEY))

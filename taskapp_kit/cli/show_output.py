@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.cli.conversation_output import ConversationLines
-from taskapp_kit.cli.rollout_output import StepLines, criteria_table, metrics_words
+from taskapp_kit.cli.rollout_output import StepLines, action_words, criteria_table, metrics_words
 from taskapp_kit.cli.terminal import clean, console, counted, number, one_line, table
 from taskapp_kit.contract.protocols import RowOrder, SourceRow
 from taskapp_kit.rollout.details import Message, RolloutDetails, TurnDetails, words
@@ -18,6 +18,7 @@ from taskapp_kit.rollout.policy.select import MODEL
 
 if TYPE_CHECKING:
     from rich.console import Console
+
 
 ID_WIDTH = 8
 """Characters of an id in a list; `taskapp show` finds a rollout by the beginning of its id."""
@@ -287,8 +288,6 @@ def _repeats(message: Message, shown: Sequence[str], *, full: bool) -> bool:
 
 
 def _message_words(message: Message) -> str:
-    from taskapp_kit.cli.rollout_output import action_words
-
     return "\n".join(
         filter(None, (words(message.blocks), *(action_words(call.tool, call.args) for call in message.calls)))
     )
@@ -373,8 +372,6 @@ def _sentence(text: str) -> str:
 
 
 def _how_it_ended(details: RolloutDetails) -> str:
-    from taskapp_kit.cli.rollout_output import action_words
-
     how = f"{details.status} ({details.stop_reason}) after {counted(details.length, 'step')}"
     if details.waiting_action is not None:
         action = details.waiting_action

@@ -14,6 +14,7 @@ import re
 import shutil
 import sys
 from dataclasses import dataclass
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from taskapp_kit.declare.discovery import bundled_root
@@ -129,6 +130,4 @@ def _summary(folder: Path) -> str:
 @functools.cache
 def _installed() -> frozenset[str]:
     """Names that installed packages are imported by."""
-    from importlib.metadata import packages_distributions
-
     return frozenset(packages_distributions())

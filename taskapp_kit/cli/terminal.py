@@ -9,7 +9,10 @@ import unicodedata
 from typing import TYPE_CHECKING, Any
 
 import click
+import orjson
 
+from taskapp_kit.contract.content import as_object
+from taskapp_kit.declare.docstrings import joined
 from taskapp_kit.errors import ConfigError, DiscoveryError, RequestError, TaskappError
 
 if TYPE_CHECKING:
@@ -60,8 +63,6 @@ def clean(text: str) -> str:
 
 def flowing(text: str) -> str:
     """An author's docstring for a terminal: each paragraph in one line, lists and indented lines as they are."""
-    from taskapp_kit.declare.docstrings import joined
-
     return joined(clean(text))
 
 
@@ -95,10 +96,6 @@ def counted(many: int, word: str) -> str:
 
 def print_json(value: Any) -> None:
     """The value on stdout as indented JSON, and nothing else."""
-    import orjson
-
-    from taskapp_kit.contract.content import as_object
-
     click.echo(orjson.dumps(value, default=as_object, option=orjson.OPT_INDENT_2).decode())
 
 

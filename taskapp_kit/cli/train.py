@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
+from taskapp_kit import client
 from taskapp_kit.cli.job_options import TASK_APP_VARIABLES, job_settings_or_ask
 from taskapp_kit.cli.options import BACKEND, ENV_FILES, POLLING, json_option
-from taskapp_kit.cli.terminal import clean, console, example, print_json
-from taskapp_kit.errors import BackendError, ConfigError, JobError
-
-if TYPE_CHECKING:
-    from taskapp_kit.cli.job_options import JobSettings
-    from taskapp_kit.client import RLJob
-    from taskapp_kit.client.config.rl_config import RlConfig
+from taskapp_kit.cli.terminal import clean, example, print_json
+from taskapp_kit.client.job_status import succeeded
+from taskapp_kit.errors import ConfigError, JobError
+from taskapp_kit.net.redact import without_keys
 
 
 @click.command(
@@ -73,10 +69,7 @@ def command(
     --no-poll, which prints the job's id: one that was taken), 1 one that did not, 2 a config or a setting that is
     wrong. Ctrl-C stops following; the job goes on.
     """
-    from taskapp_kit.cli.job_progress import cause_of, leaving_says_so, report
-    from taskapp_kit.client import RLJob
-    from taskapp_kit.client.job_status import succeeded
-    from taskapp_kit.net.redact import without_keys
+    from taskapp_kit.cli import job_progress, train_run
 
     config = _config(config_path)
     named = config.document.get("services", {}).get("task_url")
@@ -92,7 +85,7 @@ def command(
             hint=f"Give --task-url, set {TASK_APP_VARIABLES[0]}, or write task_url into [services] of {config_path}.",
         )
     backend, backend_key = settings.needed_backend(), settings.needed_backend_key()
-    job = RLJob.from_config(
+    job = client.RLJob.from_config(
         config_path,
         backend_url=backend,
         api_key=backend_key,
@@ -103,67 +96,23 @@ def command(
         trainer_id=trainer_id,
         model=model,
     )
-    with leaving_says_so(ctx, job, backend):
-        last = asyncio.run(_run(job, settings, app_url, poll, poll_timeout, poll_interval, quiet=as_json))
+    with job_progress.leaving_says_so(ctx, job, backend):
+        last = train_run.submit_and_follow(job, settings, app_url, poll, poll_timeout, poll_interval, quiet=as_json)
     shown = without_keys(last, settings.keys)
     if as_json:
         print_json(shown)
     elif poll:
-        report(shown)
+        job_progress.report(shown)
     else:
         click.echo(clean(str(job.job_id)))
     if poll and not succeeded(last):
-        raise JobError(cause_of(shown), hint=f"`taskapp train` again makes a new job; the events stand at {backend}.")
-
-
-def _config(path: Path) -> RlConfig:
-    from taskapp_kit.client import load_rl_config
-
-    try:
-        return load_rl_config(path)
-    except FileNotFoundError as error:
-        raise ConfigError(str(error) or f"There is no file {path}.") from None
-
-
-async def _run(
-    job: RLJob,
-    settings: JobSettings,
-    app_url: str,
-    poll: bool,
-    timeout_seconds: float,
-    interval_seconds: float,
-    *,
-    quiet: bool,
-) -> dict[str, Any]:
-    from taskapp_kit.cli.doctor import failed, show
-    from taskapp_kit.cli.job_progress import display_for, follow
-    from taskapp_kit.client import check_backend, check_task_app
-    from taskapp_kit.testing.doctor.finding import of_server
-
-    checked = [
-        *await check_task_app(app_url, settings.needed_task_app_key()),
-        *await check_backend(settings.needed_backend(), settings.needed_backend_key(), app_url),
-    ]
-    findings = [of_server(finding) for finding in checked]
-    if not quiet or failed(findings):
-        show(findings, console(stderr=True), settings.keys)
-    if failed(findings):
-        parts = list(dict.fromkeys(finding.part for finding in findings if not finding.ok))
-        raise JobError(f"No job was submitted: see {' and '.join(parts)} above.")
-    job_id = await job.submit_async()
-    click.echo(f"Job {clean(job_id)} is submitted.", err=True)
-    if not poll:
-        return await _status(job, job_id)
-    with display_for(quiet=quiet) as display:
-        return await follow(
-            job, display, timeout_seconds=timeout_seconds, interval_seconds=interval_seconds, keys=settings.keys
+        raise JobError(
+            job_progress.cause_of(shown), hint=f"`taskapp train` again makes a new job; the events stand at {backend}."
         )
 
 
-async def _status(job: RLJob, job_id: str) -> dict[str, Any]:
-    """The job that was taken, also where the backend cannot be asked for it just now."""
+def _config(path: Path) -> client.RlConfig:
     try:
-        return await job.get_status_async()
-    except BackendError as error:
-        click.echo(f"Warning: the job is taken, and its status is not known. {clean(error.message)}", err=True)
-        return {"job_id": job_id, "status": "unknown"}
+        return client.load_rl_config(path)
+    except FileNotFoundError as error:
+        raise ConfigError(str(error) or f"There is no file {path}.") from None

@@ -9,6 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
+import orjson
+
 from taskapp_kit.client.backend_errors import NO_SUCH_ROUTE, odd, refusal, unreachable
 from taskapp_kit.client.job_status import MAX_ID
 from taskapp_kit.client.retry import again
@@ -20,6 +22,7 @@ from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport, header_key
 
 if TYPE_CHECKING:
     import aiohttp
+
 
 FAMILIES = ("rl", "learning", "orchestration")
 EXAMPLE = "http://127.0.0.1:8500"
@@ -203,8 +206,6 @@ class BackendClient:
         return self._body(answer, shown)
 
     async def _write(self, path: str, body: Mapping[str, Any], *, idempotency_key: str | None = None) -> dict[str, Any]:
-        import orjson
-
         key = header_key(idempotency_key, "The idempotency key")
         headers = {} if key is None else {"Idempotency-Key": key}
         try:

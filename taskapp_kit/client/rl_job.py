@@ -22,9 +22,11 @@ from typing import Any
 from taskapp_kit.client.backend import BackendClient, api_base
 from taskapp_kit.client.backend import backend_url as backend_address
 from taskapp_kit.client.blocking_portal import iterate, run
+from taskapp_kit.client.checks import check_task_app
 from taskapp_kit.client.job_settings import backend_key, split_overrides, task_app_key
 from taskapp_kit.client.job_status import SUCCEEDED, TERMINAL, job_id_of, over, read_status, succeeded, weights_note
 from taskapp_kit.client.job_watch import OnStatus, watch
+from taskapp_kit.client.stream import all_events, all_metrics
 from taskapp_kit.errors import (
     BackendError,
     JobConfigError,
@@ -232,16 +234,12 @@ class RLJob:
 
     async def events_async(self, since_seq: int = 0) -> list[dict[str, Any]]:
         """See `events`."""
-        from taskapp_kit.client.stream import all_events
-
         job_id = self._submitted()
         async with self._client() as client:
             return await all_events(client, job_id, since_seq)
 
     async def metrics_async(self) -> list[dict[str, Any]]:
         """See `metrics`."""
-        from taskapp_kit.client.stream import all_metrics
-
         job_id = self._submitted()
         async with self._client() as client:
             return await all_metrics(client, job_id)
@@ -281,8 +279,6 @@ class RLJob:
 
 async def _check_health(url: str, key: str | None) -> None:
     """Check a task app's health. Raises TaskAppError."""
-    from taskapp_kit.client.checks import check_task_app
-
     wrong = next((found for found in await check_task_app(url, key) if not found.ok), None)
     if wrong is None:
         return

@@ -13,6 +13,8 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import TYPE_CHECKING, Any, Protocol
 
+import orjson
+
 from taskapp_kit.client.backend_errors import is_temporary
 from taskapp_kit.client.job_status import over, read_status
 from taskapp_kit.errors import BackendError
@@ -21,6 +23,7 @@ from taskapp_kit.net.sse import Frame, FrameTooLarge, SseReader
 
 if TYPE_CHECKING:
     import aiohttp
+
 
 log = logging.getLogger("taskapp_kit.client.stream")
 
@@ -263,8 +266,6 @@ async def all_metrics(client: JobReader, job_id: str) -> list[dict[str, Any]]:
 
     A page may end in the middle of a step, so the next one starts with that step again; duplicates are dropped.
     """
-    import orjson
-
     found: list[dict[str, Any]] = []
     known: set[bytes] = set()
     after = -1

@@ -9,7 +9,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
+import orjson
+
 from taskapp_kit.client.blocking_portal import run
+from taskapp_kit.client.retry import again
 from taskapp_kit.client.rollout_call import RolloutCall
 from taskapp_kit.client.task_app_errors import not_json, refusal, unreachable
 from taskapp_kit.errors import ConfigError, RequestError, TaskAppError
@@ -18,6 +21,7 @@ from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport, header_key
 
 if TYPE_CHECKING:
     from taskapp_kit.contract.wire import RolloutRequest
+
 
 REQUEST_SECONDS = 60.0
 """Time limit of a request other than a rollout."""
@@ -194,8 +198,6 @@ class TaskAppClient:
         return body
 
     async def _get(self, path: str, shown: str, retries: int, seconds: float) -> HttpResponse:
-        from taskapp_kit.client.retry import again
-
         try:
             return await again(
                 lambda: self._transport.send("GET", self.url + path, seconds=seconds), retries=retries, rng=self._rng
@@ -279,8 +281,6 @@ def _seconds(given: float) -> float:
 
 
 def _body(request: RolloutRequest | Mapping[str, Any]) -> bytes:
-    import orjson
-
     if not isinstance(request, Mapping):
         return request.model_dump_json(by_alias=True, exclude_unset=True).encode()
     try:

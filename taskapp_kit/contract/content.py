@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import inspect
+import json
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -307,8 +308,6 @@ def text_of(recorded: Content) -> str:
         return ""
     if isinstance(recorded, list):
         return "\n".join(block for block in recorded if isinstance(block, str))
-    import json
-
     return json.dumps(recorded, ensure_ascii=False, separators=(", ", ": "))
 
 

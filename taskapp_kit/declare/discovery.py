@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.machinery
@@ -114,8 +115,6 @@ def bundled_file(file: Path) -> bool:
 
 def missing_packages(app: str) -> list[str]:
     """The packages that the extra named like the app or template requires and that are not installed here."""
-    import re
-
     try:
         requirements = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
@@ -141,8 +140,6 @@ def missing_extra(app: str) -> str | None:
 
 
 def _summary(file: Path) -> str:
-    import ast
-
     docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
     return docstring.split("\n", 1)[0]
 

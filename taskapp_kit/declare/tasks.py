@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from taskapp_kit.contract.content import Json, plain
 from taskapp_kit.contract.digest import json_hash
 from taskapp_kit.declare.private_fields import PublicRows, private_fields
@@ -165,8 +167,6 @@ class TaskSource:
         return self._validated([(f"{self.place} (row {index}{part})", row) for index, row in enumerate(rows)])
 
     def _read_file(self, path: Path) -> list[Any]:
-        import orjson
-
         if not path.is_file():
             raise DeclarationError(
                 self.app,

@@ -20,6 +20,7 @@ from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.runners import EvaluatedApp, Runner, idempotency_key
 from taskapp_kit.evaluate.statistics import SUMMARY_OPTIONS, EvalStatistics, SummaryOptions
+from taskapp_kit.rollout.score.scoring import ScoringFailed, aggregates
 
 MODEL_RATE_LIMITED = "model_rate_limited"
 NO_LIMITS = EvalLimits()
@@ -312,8 +313,6 @@ OF_THE_APP = ("aggregates", "aggregates_problem", "published")
 
 def _aggregates(spec: AppSpec | None, numbers: list[RolloutSummary]) -> dict[str, Any]:
     """The members of a summary about the app's aggregates over these rollouts."""
-    from taskapp_kit.rollout.score.scoring import ScoringFailed, aggregates
-
     computed: dict[str, Any] | None = None
     problem = None
     if spec is not None and numbers:

@@ -27,14 +27,19 @@ from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.rows import RowFields, short_fields
 from taskapp_kit.net.envelope import sentence
+from taskapp_kit.rollout.describe import Description
 from taskapp_kit.rollout.episode import global_random
+from taskapp_kit.rollout.models.access import model_access, role_endpoint
 from taskapp_kit.rollout.models.registry import ModelNames
+from taskapp_kit.rollout.request import RequestPlanner
+from taskapp_kit.rollout.score.judges import check_judges, needed_roles
+from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.version import __version__, git_commit
 
 if TYPE_CHECKING:
     from taskapp_kit.contract.protocols import Store
     from taskapp_kit.rollout.in_flight import InFlightRollout
-    from taskapp_kit.rollout.service import Service
+
 
 DECLARED = ("task", "environment", "dataset", "rubric", "action_space", "config_schema", "reward", "version")
 """The members of `/task_info` that describe a task app's declarations."""
@@ -138,8 +143,6 @@ class LocalRunner:
 
     async def about(self, environment: str | None) -> EvaluatedApp:
         """See Runner."""
-        from taskapp_kit.rollout.describe import Description
-
         spec = find_environment(self.spec, environment)
         described = Description(self.spec, max_time_seconds=1.0, max_concurrent=1, max_body_bytes=1).taskset(spec)
         return EvaluatedApp(
@@ -161,9 +164,6 @@ class LocalRunner:
         return [self._rows.of(name, split, seed) for seed in seeds]
 
     def _judges(self) -> dict[str, Json]:
-        from taskapp_kit.rollout.models.access import role_endpoint
-        from taskapp_kit.rollout.score.judges import needed_roles
-
         found: dict[str, Json] = {}
         for need in needed_roles(self.spec):
             endpoint = role_endpoint(self._settings, need.role)
@@ -176,10 +176,6 @@ class LocalRunner:
 
         Also raises Unavailable: a judge with weight > 0 has none.
         """
-        from taskapp_kit.rollout.models.access import role_endpoint
-        from taskapp_kit.rollout.request import RequestPlanner
-        from taskapp_kit.rollout.score.judges import check_judges
-
         if not self._skip_judges:
             check_judges(self.spec, lambda role: role_endpoint(self._settings, role) is not None)
         planner = RequestPlanner(self.spec, self._app.file.parent)
@@ -190,9 +186,6 @@ class LocalRunner:
 
     async def open(self) -> None:
         """See Runner. Raises Unavailable, StoreError, ConfigError."""
-        from taskapp_kit.rollout.models.access import model_access
-        from taskapp_kit.rollout.service import Service, ServiceSettings
-
         self._service = Service(
             self._app,
             ServiceSettings(

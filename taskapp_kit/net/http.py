@@ -19,6 +19,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
+import orjson
+
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.net.proxies import Proxy, proxy_for
 from taskapp_kit.version import __version__
@@ -26,6 +28,7 @@ from taskapp_kit.version import __version__
 if TYPE_CHECKING:
     import aiohttp
     from aiohttp.abc import AbstractResolver, ResolveResult
+
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 CONNECT_SECONDS = 10.0
@@ -119,8 +122,6 @@ class HttpResponse:
 
 def read_json(text: bytes | str) -> Any:
     """Return the JSON. Raises ValueError when it is none, or nested so deep (254) that it could not be written again."""
-    import orjson
-
     value = orjson.loads(text)
     opening: tuple[Any, Any] = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
     if sum(map(text.count, opening)) > MAX_DEPTH:

@@ -18,6 +18,7 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.supervisors import ChangeReload
 
 from taskapp_kit.config import set_child_logging
 from taskapp_kit.errors import ConfigError
@@ -71,8 +72,6 @@ def run(
         )
         server = Draining(config, drain, grace_seconds)
         if reload:
-            from uvicorn.supervisors import ChangeReload
-
             ChangeReload(config, target=server.run, sockets=[bound]).run()
         else:
             _tune_garbage_collector()

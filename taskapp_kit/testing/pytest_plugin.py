@@ -12,8 +12,9 @@ def test_with_a_model(task_app, taskapp_mock_model):
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +22,7 @@ import pytest
 if TYPE_CHECKING:
     from taskapp_kit.declare.app import TaskApp
     from taskapp_kit.testing.mock_model.server import MockModel
+
 
 HELP = "the task app of the fixtures `task_app` and `taskapp_served`: a path, module:attribute or name"
 
@@ -66,9 +68,6 @@ def taskapp_served(task_app: TaskApp) -> Iterator[ServedTaskApp]:
 
     Where a judge with weight > 0 has no model (TASKAPP_JUDGE_URL), judges are skipped: their scores and rewards are null.
     """
-    import secrets
-    from dataclasses import replace
-
     from taskapp_kit.asgi import build
     from taskapp_kit.config import load
     from taskapp_kit.rollout.models.access import role_endpoint

@@ -14,14 +14,15 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from taskapp_kit.client.blocking_portal import run
+from taskapp_kit.client.environment_key import setup_environment_api_key_async
+from taskapp_kit.client.job_settings import backend_key
+from taskapp_kit.client.rl_job import RLJob
 from taskapp_kit.deploy.local.in_process import InProcessTaskApp
 from taskapp_kit.deploy.tunnel.plan import on_loopback
 from taskapp_kit.errors import BadArgument
-
-if TYPE_CHECKING:
-    from taskapp_kit.client.rl_job import RLJob
 
 log = logging.getLogger("taskapp_kit.deploy")
 
@@ -91,8 +92,6 @@ def run_in_process_job(
     """
     given = {**locals(), **task_app}
     del given["task_app"]
-    from taskapp_kit.client.blocking_portal import run
-
     notes: list[str] = []
     try:
         return run(_run(notes, **given))
@@ -129,8 +128,6 @@ async def _run(
     model: str | None = None,
     **task_app: Any,
 ) -> InProcessJobResult:
-    from taskapp_kit.client.rl_job import RLJob
-
     if job_type != "rl":
         raise BadArgument(f"job_type {str(job_type)[:40]!r} is unknown; expected rl.")
 
@@ -185,9 +182,6 @@ async def _run(
 
 
 async def _upload(backend: str, api_key: str | None, key: str | None) -> None:
-    from taskapp_kit.client.environment_key import setup_environment_api_key_async
-    from taskapp_kit.client.job_settings import backend_key
-
     if key is None:
         raise BadArgument("There is no key of the task app to upload.", hint="Set ENVIRONMENT_API_KEY.")
     await setup_environment_api_key_async(backend, backend_key(api_key), key)

@@ -13,13 +13,20 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from taskapp_kit.config import from_environment, hidden_from_authors, keep_from_authors
+from taskapp_kit.contract.protocols import IdempotencyStore, SystemClock
+from taskapp_kit.deploy.modal.dict_entries import ModalEntries
+from taskapp_kit.deploy.modal.idempotency import ModalIdempotencyStore
+from taskapp_kit.deploy.modal.load_app import load_task_app
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.store.idempotency_memory import MemoryIdempotencyStore
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from taskapp_kit import TaskApp
     from taskapp_kit.config import Settings
+
 
 Together = Literal["dict", "memory", "store"]
 """Where idempotency records are stored: a modal.Dict, each container's memory, or the store of TASKAPP_STORE."""
@@ -67,12 +74,8 @@ def preload(target: str, *, beside: str | Path) -> None:
 
     The Secret's keys are already set; they are hidden from the author's code, here as in `serve`.
     """
-    from taskapp_kit.config import hidden_from_authors
-    from taskapp_kit.deploy.modal.load_app import load_task_app
-
     if _in_container():
-        import taskapp_kit.asgi
-        import taskapp_kit.deploy.modal.idempotency  # noqa: F401
+        import taskapp_kit.asgi  # noqa: F401
 
         with hidden_from_authors():
             app = load_task_app(target, beside=beside)
@@ -100,12 +103,6 @@ def serve(
     Raises DiscoveryError, DeclarationError, ConfigError, Unavailable, StoreError.
     """
     from taskapp_kit.asgi import build
-    from taskapp_kit.config import from_environment, keep_from_authors
-    from taskapp_kit.contract.protocols import IdempotencyStore, SystemClock
-    from taskapp_kit.deploy.modal.dict_entries import ModalEntries
-    from taskapp_kit.deploy.modal.idempotency import ModalIdempotencyStore
-    from taskapp_kit.deploy.modal.load_app import load_task_app
-    from taskapp_kit.store.idempotency_memory import MemoryIdempotencyStore
 
     in_container = _in_container()
     if coordinator not in ("dict", "memory", "store"):

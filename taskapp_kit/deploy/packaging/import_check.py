@@ -26,13 +26,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.config import child_environment
+from taskapp_kit.contract.chat import role_variable, role_variables
+from taskapp_kit.contract.example_policy import example_policy
+from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.declare.source_location import shown_path
 from taskapp_kit.deploy.packaging.source_files import KIT_DIR
 from taskapp_kit.errors import DiscoveryError, TaskappError
+from taskapp_kit.rollout.policy.select import offered, policies_of
+from taskapp_kit.rollout.score.judges import needed_roles
 from taskapp_kit.system.child_python import python_command
 
 if TYPE_CHECKING:
     from taskapp_kit.declare.app import TaskApp
+
 
 SECONDS = 300.0
 """The limit on an import."""
@@ -148,8 +154,6 @@ class _OnlyAllowed(importlib.abc.MetaPathFinder):
 
 
 def _answer(question: dict[str, Any]) -> dict[str, Any]:
-    from taskapp_kit.declare.discovery import find_app
-
     folder = Path(question["folder"]).resolve() if question["folder"] else None
     opened: set[str] = set()
     if folder is not None:
@@ -230,11 +234,6 @@ def _left_behind(folder: Path, travelling: set[str]) -> list[str]:
 
 
 def _import_check_of(app: TaskApp) -> ImportCheck:
-    from taskapp_kit.contract.chat import role_variable, role_variables
-    from taskapp_kit.contract.example_policy import example_policy
-    from taskapp_kit.rollout.policy.select import offered, policies_of
-    from taskapp_kit.rollout.score.judges import needed_roles
-
     spec = app.freeze()
     named = {item.target: os.path.normpath(app.file.parent / item.name) for item in app.declared if item.kind == "path"}
     files = list(named.values())  # as the author named them: a link's target may lie elsewhere

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from taskapp_kit.contract.chat import ChatReply, ModelFailed, ModelPort
 from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.digest import json_hash
 from taskapp_kit.contract.scorecard import JudgeCall, JudgeRecord
 from taskapp_kit.declare.specs import JudgeSpec
 from taskapp_kit.errors import Failure, Unavailable
@@ -159,8 +160,6 @@ class JudgeCaller:
         return digest
 
     def _store_request(self, body: dict[str, Json]) -> str:
-        from taskapp_kit.contract.digest import json_hash
-
         masked = mapped_json(body, self.mask)
         digest = json_hash(masked)
         self.record.prompts[digest] = masked

@@ -278,13 +278,13 @@ class _FrameWriter:
                     self._flush()
 
 
-def serve_jobs(fd: int, handler: Handler, ready: Callable[[], None], threads: int = 64) -> None:
+def serve_jobs(fd: int, load: Callable[[], Handler], threads: int = 64) -> None:
     """Run the parent's jobs until it closes the socket `fd`; then return, so that the program can end.
 
-    ready: loads what every job needs (the app); when it raises, its message is sent to the parent and SystemExit ends the
-    process. Heavy imports belong there: before this call the process can outlive a parent that is killed. handler: runs
-    one job, in a reused thread; returns the last frame and its blob; what it raises is sent to the parent as `raised`.
-    threads: jobs at once. Call it in the main thread.
+    load: loads what every job needs (the app) and returns what runs one job, in a reused thread: it returns the last frame
+    and its blob, and what it raises is sent to the parent as `raised`. When `load` raises, its message is sent to the
+    parent and SystemExit ends the process. Heavy imports belong there: before this call the process can outlive a parent
+    that is killed. threads: jobs at once. Call it in the main thread.
     """
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)
@@ -299,7 +299,7 @@ def serve_jobs(fd: int, handler: Handler, ready: Callable[[], None], threads: in
     os.close(shared)
     out = _FrameWriter(sock)
     try:
-        ready()
+        handler = load()
     except BaseException as error:
         traceback.print_exc()
         out.put(encode({"failed": _sentence(error)}), urgent=True)

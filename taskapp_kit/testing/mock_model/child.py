@@ -11,12 +11,11 @@ import orjson
 from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import TaskappError
 from taskapp_kit.testing.mock_model.faults import Faults
+from taskapp_kit.testing.mock_model.server import MockModel
 
 
 def main() -> None:
     """Reads settings from a line of standard input, prints the address, and serves until the input ends."""
-    from taskapp_kit.testing.mock_model.server import MockModel
-
     message = orjson.loads(sys.stdin.buffer.readline())
 
     def say(answer: dict[str, Json]) -> None:

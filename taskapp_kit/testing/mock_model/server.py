@@ -9,18 +9,16 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.testing.mock_model.behaviours import Script, by_name, of_script
 from taskapp_kit.testing.mock_model.connection import MockConnection
 from taskapp_kit.testing.mock_model.faults import Faults
+from taskapp_kit.testing.mock_model.process import MockProcess
 from taskapp_kit.testing.mock_model.request_log import Recorded, RequestLog
 from taskapp_kit.testing.mock_model.responder import Responder, latency_of
-
-if TYPE_CHECKING:
-    from taskapp_kit.testing.mock_model.process import MockProcess
 
 START_SECONDS = 10.0
 BACKLOG = 2048
@@ -222,8 +220,6 @@ class MockModel:
     @staticmethod
     def process(script: list[Any] | str | Path | None = None, **settings: Any) -> MockProcess:
         """The same server in a process of its own, so that its CPU is not the caller's: see MockProcess."""
-        from taskapp_kit.testing.mock_model.process import MockProcess
-
         return MockProcess(script, **settings)
 
 

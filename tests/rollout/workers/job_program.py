@@ -87,7 +87,7 @@ def handler(job: Any) -> Any:
     raise AssertionError(frame)
 
 
-def ready() -> None:
+def load() -> frames.Handler:
     if mode == "refuse":
         raise RuntimeError("the app has two problems")
     if mode == "die":
@@ -99,6 +99,7 @@ def ready() -> None:
             Path(mode.removeprefix("once:")).touch(exist_ok=False)
         except FileExistsError:
             raise RuntimeError("started before") from None
+    return handler
 
 
-frames.serve_jobs(fd, handler, ready, threads=int(os.environ.get("THREADS", "16")))
+frames.serve_jobs(fd, load, threads=int(os.environ.get("THREADS", "16")))

@@ -15,9 +15,9 @@ import pytest
 
 from taskapp_kit.contract.events import from_json, joined
 from taskapp_kit.errors import FieldProblem, RequestError
-from taskapp_kit.rollout.workers.main import refusal
 from taskapp_kit.rollout.workers.pool import ProcessPool, StartFailed
 from taskapp_kit.rollout.workers.remote import WorkerReport
+from taskapp_kit.rollout.workers.worker import refusal
 from taskapp_kit.system.child_python import python_command
 
 pytestmark = pytest.mark.process

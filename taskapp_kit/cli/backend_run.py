@@ -1,0 +1,96 @@
+"""What `taskapp backend serve` does: a job server on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from taskapp_kit.backend.app import create_backend
+from taskapp_kit.backend.auth import BearerKeys
+from taskapp_kit.cli.terminal import clean, console, table
+from taskapp_kit.config import Settings
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.serve.connections import limits_of
+from taskapp_kit.serve.uvicorn_server import bound_to_this_machine, log_to_stderr, run
+
+KEY = "SYNTH_API_KEY"
+GRACE_SECONDS = 5
+"""How long requests may go on after Ctrl-C; jobs go on when the backend starts again."""
+
+
+def serve(
+    settings: Settings,
+    *,
+    host: str,
+    port: int,
+    store: str,
+    max_jobs: int,
+    allow: Sequence[str],
+    log_level: str,
+    log_format: str,
+) -> None:
+    """Serve jobs. store: where they are stored. allow: private hosts and networks of task apps.
+
+    Raises ConfigError, Unavailable, StoreError.
+    """
+    form: Any = log_format
+    local = bound_to_this_machine(host)
+    keys, minted = _keys(settings, host, local=local)
+    log_to_stderr(log_level, form)
+    app = create_backend(
+        keys,
+        store=store,
+        environment_api_key=settings.environment_api_key,
+        local=local,
+        allow=allow,
+        max_jobs=max_jobs,
+    )
+    run(
+        app,
+        host=host,
+        port=port,
+        log_level=log_level,
+        log_format=form,
+        grace_seconds=GRACE_SECONDS,
+        drain=app.state.drain,
+        limits=limits_of(settings),
+        announce=lambda url: _banner(url, settings, store, minted, local=local),
+    )
+
+
+def _keys(settings: Settings, host: str, *, local: bool) -> tuple[BearerKeys, str | None]:
+    """The keys that the backend accepts, and the one that was made for it. Raises ConfigError."""
+    given = [key for key in (settings.variable(KEY) or "").split(",") if key.strip()]
+    if given:
+        return BearerKeys(given), None
+    if not local:
+        raise ConfigError(
+            f"No key is configured, and {host} can be reached from other machines, so nothing is served.",
+            hint=f"Set {KEY} (in the environment or an --env-file), or serve on 127.0.0.1.",
+        )
+    minted = secrets.token_urlsafe(24)
+    return BearerKeys([], minted=minted), minted
+
+
+def _banner(url: str, settings: Settings, store: str, minted: str | None, *, local: bool) -> None:
+    """What is served and what it is not; a minted key, once; the next command."""
+    out = console()
+    out.print(f"taskapp backend at {url}", style="bold", soft_wrap=True)
+    facts = table("", "")
+    facts.add_row("engine", "rollouts: plays and scores; no weights are updated")
+    facts.add_row("trainer id", "rollouts")
+    persistent = store.strip().lower() not in ("none", "memory", ":memory:")
+    facts.add_row("store", clean(store) if persistent else "none: jobs are forgotten when it stops")
+    facts.add_row("key", f"made for this run and shown here only; {KEY} gives one that stays" if minted else KEY)
+    own = "ENVIRONMENT_API_KEY" if settings.environment_api_key else "those that are uploaded (taskapp setup)"
+    facts.add_row("task apps", own)
+    if not local:
+        facts.add_row("warning", "this address can be reached from other machines; put TLS before it")
+    out.print(facts)
+    out.print()
+    if minted is not None:
+        out.print(f"export {KEY}={minted}", soft_wrap=True)
+    out.print(f"export BACKEND_BASE_URL={url}", soft_wrap=True)
+    out.print("taskapp train --config rl.toml --task-url http://127.0.0.1:8001", soft_wrap=True)
+    out.print("\nCtrl-C stops it.", style="dim")

@@ -1,0 +1,94 @@
+"""What `taskapp replay` does: opens the store and the app, and replays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from taskapp_kit.cli.local_app import local_service, open_app
+from taskapp_kit.cli.options import episode
+from taskapp_kit.config import Settings, load
+from taskapp_kit.contract.protocols import Store
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.declare.app import TaskApp
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.evaluate.directory import read_config
+from taskapp_kit.evaluate.replay import Compared, replay_all
+from taskapp_kit.store import open_store
+
+
+def source_of(source: str) -> tuple[str, str | None]:
+    """The address of the store, and the app that an evaluation's directory names. Raises ConfigError."""
+    path = Path(source)
+    if not path.is_dir():
+        return source, None
+    config = read_config(path)
+    database = path / "rollouts.db"
+    if not database.is_file():
+        raise ConfigError(
+            f"{path} has no rollouts.db: its rollouts are stored elsewhere, or nowhere.",
+            hint="Give their store: --from sqlite:///PATH or postgresql://…",
+        )
+    reference = config.get("app_reference")
+    return str(database), reference if isinstance(reference, str) else None
+
+
+def replay(
+    reference: str,
+    source: str,
+    target: str | None,
+    rollout_id: str | None,
+    given: dict[str, Any],
+    *,
+    show: Callable[[Compared], None] | None,
+) -> list[Compared]:
+    """Replay one rollout of a store, or all of the app; show is called after each.
+
+    reference: the APP argument. source, target: addresses of stores. given: what the rollout's request must agree with.
+    Raises DiscoveryError, DeclarationError, RequestError (`replay_differs`), StoreError, ConfigError, UsageError.
+    """
+    settings = load()
+    return asyncio.run(_replayed(open_app(reference, settings), settings, source, target, rollout_id, given, show))
+
+
+async def _replayed(
+    app: TaskApp,
+    settings: Settings,
+    source: str,
+    target: str | None,
+    rollout_id: str | None,
+    given: dict[str, Any],
+    show: Callable[[Compared], None] | None,
+) -> list[Compared]:
+    stored_in = open_store(source, create=False)
+    compared = []
+    try:
+        async with local_service(app, settings, store=target, skip_judges=True) as service:
+            _not_the_same_place(stored_in, service.store)
+            async for one in replay_all(service, stored_in, rollout_id, lambda name: _request(name, given)):
+                compared.append(one)
+                if show is not None:
+                    show(one)
+    finally:
+        await stored_in.close()
+    return compared
+
+
+def _not_the_same_place(source: Store, target: Store | None) -> None:
+    place = getattr(source, "place", None)
+    if target is not None and place not in (None, "memory") and place == getattr(target, "place", None):
+        raise click.UsageError("--store is the store that --from reads; a replay adds nothing to what it looks at.")
+
+
+def _request(rollout_id: str, given: dict[str, Any]) -> RolloutRequest:
+    policy = {"policy": "replay", "rollout_id": rollout_id}
+    if given["sample"] is not None:
+        policy["sample"] = given["sample"]
+    env = episode(given["environment"], given["seed"], given["env_config"], given["split"])
+    return RolloutRequest.model_validate(
+        {"run_id": f"replay-{rollout_id}"[:512], "env": env, "policy": {"config": policy}, "ops": [], "mode": "eval"}
+    )
