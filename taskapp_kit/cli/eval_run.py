@@ -143,7 +143,7 @@ def _print(summary: dict[str, Any], session: Session, *, as_json: bool) -> int:
     if failed:
         notes.append(
             f"{failed} of {summary['rollouts']['done']} rollouts failed; they are in no mean. `taskapp rollout` with one of "
-            "their seeds shows more; the same command with --resume --retry-failed plays them again."
+            f"their seeds shows more; {session.command_to_go_on(retry_failed=True)} plays them again."
         )
     idle = summary["rollouts"]["without_valid_action"]
     if idle:

@@ -23,6 +23,7 @@ from taskapp_kit.evaluate.continued import NOT_STORED, policies_to_store, summar
 from taskapp_kit.evaluate.directory import Directory, new_path
 from taskapp_kit.evaluate.limits import EvalLimits
 from taskapp_kit.evaluate.plan import EvalPlan
+from taskapp_kit.evaluate.report import write_report
 from taskapp_kit.evaluate.run import configuration, evaluate, summarise
 from taskapp_kit.evaluate.runners import LocalRunner, RemoteRunner
 from taskapp_kit.evaluate.seed_selection import check_groups, select_seeds
@@ -215,7 +216,9 @@ class Session:
                     self._counts = DirectoryCounts(directory.done, directory.failed, len(plan))
             self.display.close()
             rows = await self._rows(player, plan, directory)
-            return summarise(plan, directory, about, player.spec, self._summary_options(), rows=rows)
+            summary = summarise(plan, directory, about, player.spec, self._summary_options(), rows=rows)
+            write_report(plan, directory, summary, created_at=config["created_at"])
+            return summary
         finally:
             directory.close()
 
@@ -322,21 +325,24 @@ class Session:
         if config["git"] != about.git:
             self.display.say("Warning: the app's checkout is at another commit than when this evaluation began.")
 
+    def command_to_go_on(self, *, retry_failed: bool = False) -> str:
+        """The command that plays what is left, in words; retry_failed: and what failed."""
+        again = " --retry-failed" if retry_failed else ""
+        if self._goes_on_alone:
+            return f"`taskapp eval {shlex.quote(clean(str(self.path)))}{again}`"
+        return f"the same command with --out {clean(str(self.path))} --resume{again}"
+
     def how_to_go_on(self, *, retry_failed: bool = False) -> None:
         """Print, after an interruption, what is stored and how to resume. retry_failed: play failed rollouts again."""
         if self._counts is None or not self._counts.done:
             return
         counts = self._counts
         failed = f" ({counts.failed} of them failed)" if counts.failed else ""
-        again = " --retry-failed" if retry_failed else ""
-        if self._goes_on_alone:
-            command = f"`taskapp eval {shlex.quote(str(self.path))}{again}`"
-        else:
-            command = f"The same command with --out {self.path} --resume{again}"
+        command = self.command_to_go_on(retry_failed=retry_failed)
         if retry_failed or counts.done < counts.asked:
             click.echo(
-                clean(
-                    f"{counts.done} of {counts.asked} rollouts are stored{failed}. {command} goes on"
+                (
+                    f"{counts.done} of {counts.asked} rollouts are stored{failed}. {command[:1].upper()}{command[1:]} goes on"
                     f"{' and plays the failed ones again' if retry_failed else ''}."
                 ),
                 err=True,

@@ -39,13 +39,15 @@ class Endpoint:
 
     url: complete, `…/chat/completions`, with its query, without user and password. model: the name sent in the body;
     None leaves it out. key: the caller's own vendor key for this address; None uses the server's key for that host, if
-    it has one. cache: whether answers may come from the response cache (never in mode `rl`).
+    it has one. cache: whether answers may come from the response cache (never in mode `rl`). sample: of the rollout's seed;
+    samples do not share cached answers.
     """
 
     url: str
     model: str | None = None
     key: str | None = field(default=None, repr=False)
     cache: bool = False
+    sample: int = 0
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from taskapp_kit.contract.inference_url import stored_url
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.directory import CONFIG, SUMMARY, Directory, read_config
 from taskapp_kit.evaluate.plan import EvalPlan, stored_policies
+from taskapp_kit.evaluate.report import write_report
 from taskapp_kit.evaluate.rows import SEED, TAG
 from taskapp_kit.evaluate.run import summarise
 from taskapp_kit.evaluate.runners import EvaluatedApp
@@ -91,7 +92,9 @@ def summarise_again(path: Path, options: SummaryOptions) -> dict[str, Any] | Non
             formula=before["reward_formula"],
         )
         of_app = [before] if len(plan.names) == 1 else [before["by_policy"][name] for name in plan.names]
-        return summarise(plan, directory, about, None, options, of_app=of_app)
+        summary = summarise(plan, directory, about, None, options, of_app=of_app)
+        write_report(plan, directory, summary, created_at=str(config.get("created_at", "")))
+        return summary
     finally:
         directory.close()
 

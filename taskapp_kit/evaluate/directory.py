@@ -3,6 +3,7 @@
     config.json     the requested rollouts, written before the first one
     results.jsonl   one line for each rollout, appended and flushed to the disk; a line is written whole or not at all
     summary.json    written atomically when every rollout has a line
+    report.html     the same with plots, written atomically when the command ends
 
 A process that works in it holds a lock on `results.jsonl`, which the system releases when the process ends, however it
 ends. A process that was killed leaves at most a partial last line; resuming cuts it off.
@@ -30,7 +31,7 @@ from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.results import Result
 from taskapp_kit.system.private_files import make_private_folder, open_private, write_private
 
-CONFIG, RESULTS, SUMMARY = "config.json", "results.jsonl", "summary.json"
+CONFIG, RESULTS, SUMMARY, REPORT = "config.json", "results.jsonl", "summary.json", "report.html"
 FORMAT, SCHEMA_VERSION = "taskapp-eval", 1
 NOTHING = -1
 EVALS = Path(".taskapp") / "evals"
@@ -95,7 +96,7 @@ class Directory:
         changed = [] if before is None else differing(before["asked"], config["asked"])
         if before is None or (not self._size and (changed or not resume)):
             whole = {"format": FORMAT, "schema_version": SCHEMA_VERSION, **config}
-            self._write(CONFIG, whole)
+            self._write(CONFIG, _json(whole))
             return whole
         if not resume:
             raise ConfigError(
@@ -215,7 +216,11 @@ class Directory:
 
     def write_summary(self, summary: Mapping[str, Json]) -> None:
         """Writes `summary.json` atomically. Raises StoreError."""
-        self._write(SUMMARY, summary)
+        self._write(SUMMARY, _json(summary))
+
+    def write_report(self, text: str) -> None:
+        """Writes `report.html` atomically. Raises StoreError."""
+        self._write(REPORT, text.encode())
 
     def drop_summary(self) -> None:
         """Removes the summary of an earlier run, because more results follow. Raises StoreError."""
@@ -224,8 +229,7 @@ class Directory:
         except OSError as error:
             raise StoreError(f"{self.path / SUMMARY} cannot be removed: {error.strerror}.") from None
 
-    def _write(self, name: str, body: Mapping[str, Json]) -> None:
-        text = orjson.dumps(body, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    def _write(self, name: str, text: bytes) -> None:
         waiting = self.path / f".{name}.new"
         try:
             write_private(waiting, text, flush_to_disk=True)
@@ -239,6 +243,10 @@ class Directory:
             with suppress(OSError):
                 waiting.unlink()
             raise StoreError(f"{self.path / name} cannot be written: {error.strerror}.") from error
+
+
+def _json(body: Mapping[str, Json]) -> bytes:
+    return orjson.dumps(body, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def read_config(path: Path) -> dict[str, Any]:

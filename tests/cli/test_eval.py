@@ -30,7 +30,7 @@ def test_the_table_says_what_many_rollouts_come_to(run: Run, tmp_path: Path) -> 
     assert re.search(r"^stored in +r1", told.stdout, re.MULTILINE)
     assert "adder 1.0.0, policy gold, seeds 0-19: 40 rollouts; results go to r1" in told.stderr
     assert sorted(path.name for path in (tmp_path / "r1").iterdir()) == [
-        "config.json", "results.jsonl", "rollouts.db", "summary.json",
+        "config.json", "report.html", "results.jsonl", "rollouts.db", "summary.json",
     ]  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """A cache of model replies in a folder: an identical request to the same model at the same address is sent once.
 
-One file for each request, named by the SHA-256 of its address (without the query), model and whole body. Two processes may
+One file for each request, named by the SHA-256 of its address (without the query), model, whole body and the sample of its
+rollout: samples of one seed are there to differ, so each has answers of its own. Two processes may
 share the folder. An unreadable file is a miss; a folder that cannot be written is logged once and causes no failure.
 """
 
@@ -32,9 +33,9 @@ class ResponseCache:
         self._told = False
 
     @staticmethod
-    def key(url: str, model: str | None, body: Mapping[str, Json]) -> str:
+    def key(url: str, model: str | None, body: Mapping[str, Json], sample: int = 0) -> str:
         """The key of a request, 64 hex digits. It does not depend on the order of the body's members."""
-        written = orjson.dumps([url.partition("?")[0], model, body], option=orjson.OPT_SORT_KEYS)
+        written = orjson.dumps([url.partition("?")[0], model, body, sample], option=orjson.OPT_SORT_KEYS)
         return hashlib.sha256(written).hexdigest()
 
     def load(self, key: str) -> ChatReply | None:

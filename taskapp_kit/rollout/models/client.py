@@ -103,7 +103,7 @@ class HttpModelClient:
         price = self._names.price(endpoint.url, endpoint.model)
         cached, name = self.cache if endpoint.cache else None, ""
         if cached is not None:
-            name = cached.key(resolved.called.url, endpoint.model, body)
+            name = cached.key(resolved.called.url, endpoint.model, body, endpoint.sample)
             found = await asyncio.to_thread(cached.load, name)
             if found is not None:
                 return _without_key(found, key, place)

@@ -38,7 +38,9 @@ def endpoint_of(
     model = config.get("model")
     if model is not None and not (isinstance(model, str) and 0 < len(model) <= MAX_MODEL_LETTERS):
         raise _wrong((*CONFIG, "model"), f"is not a model's name; expected 1 to {MAX_MODEL_LETTERS} characters")
-    return Endpoint(check_address(complete_url(url), rules.exposure, rules, loc=loc), model, caller_key(config), cache)
+    address = check_address(complete_url(url), rules.exposure, rules, loc=loc)
+    sample = config.get("sample")
+    return Endpoint(address, model, caller_key(config), cache, sample if type(sample) is int else 0)
 
 
 def _wrong(loc: Place, what: str) -> RequestError:

@@ -30,8 +30,9 @@ def test_the_key_is_the_whole_request_but_the_query() -> None:
         key(URL, None, {"messages": [], "temperature": 1}),
         key(URL, "m", {"messages": [], "temperature": 0}),
         key(URL, "m", {"messages": [{"role": "user", "content": ""}], "temperature": 1}),
+        key(URL, "m", {"messages": [], "temperature": 1}, sample=1),
     }
-    assert len(others) == 6 and one not in others
+    assert len(others) == 7 and one not in others
 
 
 def test_an_answer_comes_back_as_it_was(tmp_path: Path) -> None:

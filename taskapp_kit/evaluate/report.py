@@ -1,0 +1,171 @@
+"""`report.html` of an evaluation: its table and plots in one file, light and dark, without scripts."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from taskapp_kit.evaluate.progress import tokens_of
+from taskapp_kit.evaluate.rows import groups_of
+from taskapp_kit.evaluate.statistics import RewardStatistics, SummaryOptions
+from taskapp_kit.serve.viewer.pages import render, shown, standalone
+from taskapp_kit.serve.viewer.plots import Bar, bars, histogram, line, scatter
+from taskapp_kit.version import __version__
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+    from taskapp_kit.evaluate.directory import Directory
+    from taskapp_kit.evaluate.plan import EvalPlan
+    from taskapp_kit.evaluate.results import Result
+
+DIFFICULTY = "difficulty"
+BY_T = SummaryOptions(interval="t")
+STANDARD_ERRORS = 1.96
+"""Half the width of a 95 % interval, as criteria show it."""
+MOST_BARS = 40
+
+
+@dataclass
+class _OfPolicy:
+    """What the plots of one policy need of each rollout that did not fail: 24 bytes."""
+
+    rewards: array[float] = field(default_factory=lambda: array("d"))
+    lengths: array[float] = field(default_factory=lambda: array("d"))
+    length_of_reward: array[float] = field(default_factory=lambda: array("d"))
+    difficulties: dict[Any, RewardStatistics] = field(default_factory=dict)
+
+    def add(self, result: Result) -> None:
+        for value in groups_of(DIFFICULTY, result.row, result.seed) if DIFFICULTY in result.row else ():
+            self.difficulties.setdefault(value, RewardStatistics(BY_T)).add(result)
+        if result.reward is not None and not result.failed:
+            self.rewards.append(result.reward)
+            if result.length is not None:
+                self.lengths.append(result.length)
+                self.length_of_reward.append(result.reward)
+
+
+@dataclass
+class _Failures:
+    """Those with one boundary and code. message: of the first."""
+
+    boundary: str
+    code: str
+    seed: int
+    message: str
+    count: int = 0
+
+
+def write_report(plan: EvalPlan, directory: Directory, summary: Mapping[str, Any], *, created_at: str = "") -> None:
+    """Writes `report.html` from a summary and the lines; also of an evaluation that is not finished. Raises StoreError.
+
+    created_at: when it began, ISO 8601 in UTC.
+    """
+    found = {name: _OfPolicy() for name in plan.names}
+    failures: dict[tuple[str, str], _Failures] = {}
+    for position, result in directory.placed_results():
+        found[plan.names[plan.policy_of(position)]].add(result)
+        if result.failed:
+            kind = result.boundary or "untold", result.code or ""
+            failures.setdefault(kind, _Failures(*kind, result.seed, result.message or "")).count += 1
+    numbers: Mapping[str, Any] = summary.get("by_policy") or {plan.names[0]: summary}
+    title = " ".join(filter(None, (summary["app"], summary["app_version"])))
+    if summary["environment"] != summary["app"]:
+        title += f", {summary['environment']}"
+    body = render(
+        "report.html",
+        title=title + (f", split {summary['split']}" if summary["split"] else ""),
+        done=summary["rollouts"]["done"],
+        asked=len(plan),
+        failed=summary["rollouts"]["failed"],
+        seeds=summary["seeds"],
+        repeats=plan.repeats,
+        formula=summary["reward_formula"],
+        cost=summary["cost"]["total"],
+        begun=created_at.replace("T", " ").removesuffix("+00:00"),
+        policies=[{"name": name, "tokens": tokens_of(one["usage"]) or None, **one} for name, one in numbers.items()],
+        plots=_plots(
+            plan,
+            {shown(name): one for name, one in numbers.items()},
+            {shown(name): one for name, one in found.items()},
+            failures,
+        ),
+        failures=sorted(failures.values(), key=lambda item: -item.count),
+        version=__version__,
+    )
+    directory.write_report(standalone(title, body))
+
+
+def _plots(
+    plan: EvalPlan,
+    numbers: Mapping[str, Any],
+    found: Mapping[str, _OfPolicy],
+    failures: Mapping[tuple[str, str], _Failures],
+) -> list[tuple[str, Markup]]:
+    """Captions and plots, the ones that have something to show."""
+    several = len(found) > 1
+
+    def named(words: str, policy: str) -> str:
+        return f"{words}: {policy}" if several else words
+
+    plots: list[tuple[str, Markup]] = []
+
+    def add_bars(caption: str, rows: list[Bar], x_label: str = "reward") -> None:
+        if rows:
+            whole = caption if len(rows) <= MOST_BARS else f"{caption} (the first {MOST_BARS} of {len(rows)})"
+            plots.append((whole, bars(rows[:MOST_BARS], title=caption, x_label=x_label)))
+
+    if several:
+        add_bars("Reward with 95 % intervals", [_bar(name, one) for name, one in numbers.items()])
+    scored = [policy.rewards for policy in found.values() if policy.rewards]
+    low, high = (min(map(min, scored)), max(map(max, scored))) if scored else (None, None)  # one axis for all
+    for name, policy in found.items():
+        if policy.rewards:
+            caption = named("Distribution of rewards", name)
+            plots.append((caption, histogram(policy.rewards, title=caption, x_label="reward", low=low, high=high)))
+    for name, one in numbers.items():
+        rows = [Bar(shown(criterion), *_around(column)) for criterion, column in one["criteria"].items()]
+        add_bars(named("Criteria with 95 % intervals", name), rows, "score")
+    for name, policy in found.items():
+        groups = {value: group.to_json() for value, group in policy.difficulties.items()}
+        rows = [_bar(str(value), group) for value, group in groups.items()]
+        add_bars(named("Reward by difficulty", name), rows)
+    for name, one in numbers.items():
+        for by, of_one in one["by"].items():
+            if by != DIFFICULTY:
+                add_bars(named(f"Reward by {shown(by)}", name), [_bar(str(group["value"]), group) for group in of_one])
+    points = {name: list(zip(one.lengths, one.length_of_reward, strict=True)) for name, one in found.items()}
+    if any(points.values()):
+        caption = "Length against reward"
+        plots.append((caption, scatter(points, title=caption, x_label="steps", y_label="reward")))
+    for caption, rate in (("pass@k", "pass_at_k"), ("pass^k", "pass_hat_k")) if plan.repeats > 1 else ():
+        curves = {
+            name: [(float(k), rates[rate]["mean"]) for k, rates in one["pass"]["k"].items()]
+            for name, one in numbers.items()
+        }
+        if any(share for points in curves.values() for _, share in points):
+            plots.append((caption, line(curves, title=caption, x_label="k", y_label="share of seeds")))
+    boundaries: dict[str, int] = {}
+    for item in failures.values():
+        boundaries[item.boundary] = boundaries.get(item.boundary, 0) + item.count
+    add_bars("Failures by boundary", [Bar(shown(name), float(many)) for name, many in boundaries.items()], "rollouts")
+    return plots
+
+
+def _bar(label: str, numbers: Mapping[str, Any]) -> Bar:
+    count = numbers["rollouts"]
+    failed = f", {count['failed']} failed" if count["failed"] else ""
+    interval = numbers["interval"]
+    return Bar(
+        shown(label), numbers["reward"]["mean"], interval["low"], interval["high"], f"n = {count['scored']}{failed}"
+    )
+
+
+def _around(column: Mapping[str, Any]) -> tuple[float | None, float | None, float | None, str]:
+    mean, error = column["mean"], column["standard_error"]
+    note = f"n = {column['n']}"
+    if mean is None or error is None:
+        return mean, None, None, note
+    return mean, mean - STANDARD_ERRORS * error, mean + STANDARD_ERRORS * error, note
