@@ -28,7 +28,7 @@ LAYERS = (
     {"__init__", "adapters", "client", "rollout"},
     {"backend", "serve"},
     {"asgi", "evaluate"},
-    {"deploy", "testing"},
+    {"deploy", "export", "testing"},
     {"cli"},
     {"__main__"},
 )
@@ -121,6 +121,7 @@ FOREIGN = {
     "packaging": {"deploy.modal.plan", "deploy.packaging.requirements"},
     "prometheus_client": {"serve.telemetry.metrics"},
     "psycopg": {"store.open", "store.postgres_database", "store.postgres_errors"},
+    "pyarrow": {"export.parquet"},
     "pydantic": {
         "adapters.spaces",
         "cli.rollout_run",
@@ -169,6 +170,7 @@ LATE = {
     "deploy.modal.load_app": EXTRA,
     "deploy.modal.sandboxes": EXTRA,
     "errors": STARTUP,
+    "export.parquet": EXTRA,
     "net.http": STARTUP,
     "net.proxies": STARTUP,
     "rollout.service": "`sandbox_in_use`: that the sandbox is loaded says that the app uses it",

@@ -94,6 +94,16 @@ def counted(many: int, word: str) -> str:
     return f"{many} {word}{'' if many == 1 else 's'}"
 
 
+def size_words(size_bytes: int) -> str:
+    """`512 B`, `2.2 kB`, `1.4 GB`."""
+    size, units = float(size_bytes), ["B", "kB", "MB", "GB", "TB"]
+    while size >= 1000 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return (
+        f"{size_bytes} B" if units[0] == "B" else f"{size:.3g} {units[0]}" if size < 999.5 else f"{size:.0f} {units[0]}"
+    )
+
+
 def print_json(value: Any) -> None:
     """The value on stdout as indented JSON, and nothing else."""
     click.echo(orjson.dumps(value, default=as_object, option=orjson.OPT_INDENT_2).decode())

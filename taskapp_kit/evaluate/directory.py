@@ -32,6 +32,8 @@ from taskapp_kit.evaluate.results import Result
 from taskapp_kit.system.private_files import make_private_folder, open_private, write_private
 
 CONFIG, RESULTS, SUMMARY, REPORT = "config.json", "results.jsonl", "summary.json", "report.html"
+DATABASE = "rollouts.db"
+"""The store in an evaluation's directory."""
 FORMAT, SCHEMA_VERSION = "taskapp-eval", 1
 NOTHING = -1
 EVALS = Path(".taskapp") / "evals"
@@ -268,6 +270,21 @@ def read_config(path: Path) -> dict[str, Any]:
         f"{path / CONFIG} is not the configuration of an evaluation that this release knows.",
         hint="Name another directory.",
     )
+
+
+def store_address(reference: str) -> str:
+    """The address of a store: of an evaluation's directory its `rollouts.db`, else `reference` itself. Raises ConfigError."""
+    path = Path(reference)
+    if not path.is_dir():
+        return reference
+    read_config(path)
+    database = path / DATABASE
+    if not database.is_file():
+        raise ConfigError(
+            f"{path} has no {DATABASE}: its rollouts are stored elsewhere, or nowhere.",
+            hint="Give their store: sqlite:///PATH or postgresql://…",
+        )
+    return str(database)
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> list[str]:

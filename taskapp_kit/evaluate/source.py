@@ -28,7 +28,7 @@ from taskapp_kit.contract.protocols import (
 from taskapp_kit.contract.result import TOKEN_COUNTS
 from taskapp_kit.errors import ConfigError, StoreError, Unavailable
 from taskapp_kit.evaluate.answered_rollout import stored_from_answer
-from taskapp_kit.evaluate.directory import RESULTS, read_config
+from taskapp_kit.evaluate.directory import DATABASE, RESULTS, read_config
 from taskapp_kit.rollout.policy.select import MODEL
 from taskapp_kit.store.open import open_store
 
@@ -36,8 +36,6 @@ PAGE = 500
 """Rows that are read at once."""
 MOST = 2**62
 """No limit on rows."""
-DATABASE = "rollouts.db"
-"""The store in an evaluation's directory."""
 
 
 class RolloutSource(ABC):

@@ -403,7 +403,7 @@ def _step(step: Mapping[str, Any]) -> StepDetails:
 
 def _turn(index: int, event: Mapping[str, Any], steps: tuple[StepDetails, ...]) -> TurnDetails:
     answer = event["answer"]
-    messages = [_message(item) for item in answer.get("messages") or ()]
+    messages = [message_of(item) for item in answer.get("messages") or ()]
     own = messages.pop() if messages and messages[-1].role == "assistant" else None
     details = answer.get("details") or {}
     usage = answer.get("usage") or {}
@@ -467,7 +467,8 @@ def _block(item: Json) -> Block:
     return json.dumps(item, ensure_ascii=False)
 
 
-def _message(message: Mapping[str, Any]) -> Message:
+def message_of(message: Mapping[str, Any]) -> Message:
+    """A message of a chat, as it was recorded."""
     calls = message.get("tool_calls")
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     return Message(
@@ -493,8 +494,8 @@ def _call(call: Json) -> RequestedCall:
 def _auxiliary(call: Mapping[str, Any]) -> AuxiliaryCall:
     return AuxiliaryCall(
         role=str(call["role"]),
-        messages=tuple(_message(item) for item in call.get("messages") or ()),
-        reply=_message(call.get("reply") or {}),
+        messages=tuple(message_of(item) for item in call.get("messages") or ()),
+        reply=message_of(call.get("reply") or {}),
         usage=call.get("usage") or {},
         seconds=call.get("seconds") or 0.0,
         attempts=call.get("attempts") or 1,
@@ -528,7 +529,7 @@ def _prompt(prompt: Json) -> tuple[Message, ...]:
     """The messages of a judge's prompt; the body of a reward model's request that has none is one text."""
     messages = prompt.get("messages") if isinstance(prompt, dict) else prompt
     if isinstance(messages, list):
-        return tuple(_message(item) for item in messages)
+        return tuple(message_of(item) for item in messages)
     return (Message("user", (json.dumps(prompt, ensure_ascii=False),)),)
 
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import Connection, Engine, TableValuedAlias
+from sqlalchemy import ColumnElement, Connection, Engine, TableValuedAlias, func
 from sqlalchemy.exc import SQLAlchemyError
 
 from taskapp_kit.errors import StoreError
@@ -122,6 +122,10 @@ class SqlDatabase(ABC):
     @abstractmethod
     def listed_pictures(self) -> TableValuedAlias:
         """For each row of `rollouts` the hashes in `blob_hashes`, as the column `value`."""
+
+    def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
+        """The size of a text or of bytes, in bytes."""
+        return func.octet_length(column)
 
     def hold_pictures(self, connection: Connection) -> None:
         """Locks the pictures: until the transaction ends, no other one writes or looks for pictures."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from sqlalchemy import (
@@ -24,6 +25,7 @@ from sqlalchemy import (
     bindparam,
     delete,
     except_,
+    false,
     func,
     or_,
     select,
@@ -44,10 +46,12 @@ from taskapp_kit.contract.protocols import (
 from taskapp_kit.errors import StoreError, StoreRefusal
 from taskapp_kit.store.database import Driver, SqlDatabase
 from taskapp_kit.store.group_commit import GroupCommit, Outcome
+from taskapp_kit.store.idempotency import RECORD_SECONDS
 from taskapp_kit.store.idempotency_sql import SqlIdempotencyStore
 from taskapp_kit.store.rows import SOURCE_COLUMNS, Row, differing, from_row, source_row, to_row
 from taskapp_kit.store.schema import BLOBS, ROLLOUTS, TICKETS
 from taskapp_kit.store.scores import prune_scores, read_one, read_scorers, read_scores, scores_values, write_scores
+from taskapp_kit.store.usage import StoreUsage, usage_of
 
 T = TypeVar("T")
 
@@ -250,13 +254,17 @@ class SqlStore:
     async def prune(self, app: str, *, before: float | None = None, keep: int | None = None) -> int:
         """Removes rollouts of `app` that began before `before` (unix seconds), or all but the newest `keep`.
 
-        Rollouts with an idempotency record, and pictures of remaining rollouts, are not removed. Works in small
-        transactions, so that saves can run meanwhile. Returns the number of removed rollouts. Raises StoreError.
+        Rollouts with an idempotency record younger than RECORD_SECONDS, and pictures of remaining rollouts, are not
+        removed. Works in small transactions, so that saves can run meanwhile. Returns the number of removed rollouts.
+        Raises StoreError.
         """
-        self._open()
+        doomed = await self._doomed(app, before, keep)
+        removal = delete(ROLLOUTS).where(
+            ROLLOUTS.c.rollout_id.in_(select(ROLLOUTS.c.rollout_id).where(*doomed).limit(PRUNED_AT_ONCE))
+        )
         loop, removed = asyncio.get_running_loop(), 0
         while True:
-            gone = await loop.run_in_executor(self._readers, self._pruned, app, before, keep)
+            gone = await loop.run_in_executor(self._readers, self._removed, removal)
             removed += gone
             if gone < PRUNED_AT_ONCE:
                 break
@@ -264,6 +272,35 @@ class SqlStore:
             await loop.run_in_executor(self._readers, self._prune_blobs)
             await loop.run_in_executor(self._readers, self._changed, prune_scores)
         return removed
+
+    async def prunable(self, app: str, *, before: float | None = None, keep: int | None = None) -> int:
+        """The number of rollouts that `prune` would remove now. Raises StoreError."""
+        statement = select(func.count()).select_from(ROLLOUTS).where(*await self._doomed(app, before, keep))
+        return await self._read(lambda connection: int(connection.execute(statement).scalar_one()))
+
+    async def _doomed(self, app: str, before: float | None, keep: int | None) -> list[ColumnElement[bool]]:
+        """The conditions of `prune`. Rollouts that are stored from now on are newer than all that these match."""
+        if keep is not None and keep < 1:
+            raise StoreError(f"prune() was asked to keep {keep} rollouts; it keeps 1 or more.")
+        held = select(TICKETS.c.rollout_id).where(TICKETS.c.created_at > time.time() - RECORD_SECONDS)
+        doomed = [ROLLOUTS.c.app == app, ROLLOUTS.c.rollout_id.not_in(held)]
+        if before is not None:
+            doomed.append(ROLLOUTS.c.created_at < before)
+        if keep is not None:
+            place = (ROLLOUTS.c.created_at, ROLLOUTS.c.rollout_id)
+            last = select(*place).where(ROLLOUTS.c.app == app).order_by(*_NEWEST_FIRST).offset(keep - 1).limit(1)
+            oldest_kept = await self._read(lambda connection: connection.execute(last).first())
+            doomed.append(false() if oldest_kept is None else tuple_(*place) < tuple_(*oldest_kept))
+        return doomed
+
+    async def apps(self) -> list[str]:
+        """The names of the apps whose rollouts are stored. Raises StoreError."""
+        statement = select(ROLLOUTS.c.app).distinct().order_by(ROLLOUTS.c.app)
+        return await self._read(lambda connection: [str(name) for name in connection.execute(statement).scalars()])
+
+    async def usage(self) -> StoreUsage:
+        """What takes space, by environment and by kind. Reads every row: slow on a large store. Raises StoreError."""
+        return await self._read(partial(usage_of, self._database))
 
     def coordinator(self, clock: Clock) -> SqlIdempotencyStore | None:
         """Creates an idempotency store in the same database, with an owner of its own. Close it before the store."""
@@ -291,16 +328,7 @@ class SqlStore:
         if self._closed:
             raise StoreError(f"the store {self.place} is closed.", hint="Open it again with open_store().")
 
-    def _pruned(self, app: str, before: float | None, keep: int | None) -> int:
-        doomed = select(ROLLOUTS.c.rollout_id).where(
-            ROLLOUTS.c.app == app, ROLLOUTS.c.rollout_id.not_in(select(TICKETS.c.rollout_id))
-        )
-        if before is not None:
-            doomed = doomed.where(ROLLOUTS.c.created_at < before)
-        if keep is not None:
-            newest = select(ROLLOUTS.c.rollout_id).where(ROLLOUTS.c.app == app).order_by(*_NEWEST_FIRST).limit(keep)
-            doomed = doomed.where(ROLLOUTS.c.rollout_id.not_in(newest))
-        removal = delete(ROLLOUTS).where(ROLLOUTS.c.rollout_id.in_(doomed.limit(PRUNED_AT_ONCE)))
+    def _removed(self, removal: Delete) -> int:
         return self._changed(lambda connection: connection.execute(removal).rowcount)
 
     def _prune_blobs(self) -> int:

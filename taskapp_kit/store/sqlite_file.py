@@ -9,7 +9,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, TableValuedAlias, create_engine, event, func
+from sqlalchemy import (
+    URL,
+    ColumnElement,
+    Connection,
+    Engine,
+    LargeBinary,
+    TableValuedAlias,
+    cast,
+    create_engine,
+    event,
+    func,
+)
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from taskapp_kit.errors import StoreError, StoreRefusal
@@ -106,6 +117,10 @@ class Database(SqlDatabase):
     def listed_pictures(self) -> TableValuedAlias:
         """For each row of `rollouts` the hashes in `blob_hashes`, as the column `value`."""
         return func.json_each(ROLLOUTS.c.blob_hashes).table_valued("value")
+
+    def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
+        """The size in bytes; of bytes from the row's header, without reading them. SQLite has octet_length since 3.43."""
+        return func.length(column if isinstance(column.type, LargeBinary) else cast(column, LargeBinary))
 
     def close(self) -> None:
         """Closes all connections; the last one moves the write-ahead log into the file."""

@@ -211,13 +211,23 @@ def test_pruning_removes_the_old_of_one_app_and_pictures_that_nobody_shows(addre
         tickets = store.coordinator(SystemClock())
         if tickets is not None:
             assert await tickets.claim(IdempotencyRecord("r1", "body", time.time())) is None
+            assert await tickets.claim(IdempotencyRecord("r2", "body", time.time() - 90_000)) is None  # over a day ago
         held = 0 if tickets is None else 1
+        assert await store.prunable("adder", before=3.0) == 3 - held
+        assert await store.prunable("adder", keep=6) == await store.prunable("adder", keep=1000) == 0
         assert await store.prune("adder", before=3.0) == 3 - held
         assert await store.prune("adder", keep=2) == 1
-        assert await store.prune("adder", keep=2) == 0
+        assert await store.prune("adder", keep=2) == await store.prunable("adder", keep=2) == 0
+        with pytest.raises(StoreError, match="keeps 1 or more"):
+            await store.prune("adder", keep=0)
+        assert await store.apps() == ["adder", "another"]
         left = {row.rollout_id for row in await store.query(RolloutQuery())}
         assert left == {"r4", "r5", "other"} | ({"r1"} if held else set())
         assert (await store.check()).ok
+        usage = await store.usage()
+        assert [(item.app, item.rollouts) for item in usage.environments] == [("adder", 2 + held), ("another", 1)]
+        assert usage.pictures == (5 if held else 4) and usage.pictures_bytes > 0 and usage.events_bytes > 0
+        assert usage.records == 2 * held
         for shade in (0, 4, 5, 99):
             assert await store.blob(Image(png(shade)).hash) is not None
         for shade in (2, 3):

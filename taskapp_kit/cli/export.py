@@ -1,0 +1,187 @@
+"""`taskapp export`: stored rollouts as files that other programs read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from taskapp_kit.cli.options import ENV_FILES, SERVER_KEY, is_url, json_option, options
+from taskapp_kit.cli.selection import FILTERS
+from taskapp_kit.cli.terminal import clean, counted, example, print_json, size_words
+from taskapp_kit.contract.protocols import RolloutQuery
+
+if TYPE_CHECKING:
+    from taskapp_kit.config import Settings
+    from taskapp_kit.evaluate.source import RolloutSource
+    from taskapp_kit.export.report import ExportReport
+    from taskapp_kit.export.tool_schemas import ToolSchemas
+
+FORMATS = ("jsonl", "parquet", "sft", "dpo", "inspect")
+TRAINING_ONLY = {
+    "min_reward": ("sft", "dpo"), "terminated": ("sft", "dpo"), "max_tokens": ("sft", "dpo"), "app": ("sft", "dpo"),
+    "best_of_seed": ("sft",), "margin": ("dpo",), "pairs": ("dpo",),
+}  # fmt: skip
+"""Options that only some formats have."""
+
+LEARNED = options(
+    click.option("--min-reward", type=float, metavar="X", help="sft, dpo: learn only from rewards of X and more."),
+    click.option("--terminated", is_flag=True, help="sft, dpo: learn only from episodes that were not truncated."),
+    click.option(
+        "--max-tokens", type=click.IntRange(1), metavar="N", help="sft, dpo: leave out conversations of more tokens."
+    ),
+    click.option("--best-of-seed", is_flag=True, help="sft: only the best rollout of each seed."),
+    click.option(
+        "--margin", type=click.FloatRange(0, min_open=True), metavar="X",
+        help="dpo: how much the rewards of a pair differ at least.  [default: 0.1]",
+    ),
+    click.option("--pairs", type=click.IntRange(1), metavar="N", help="dpo: the most pairs of one seed.  [default: 1]"),
+)  # fmt: skip
+"""What becomes training data."""
+
+
+@click.command(
+    epilog=example(
+        "taskapp export r1 --format sft --min-reward 0.9 --best-of-seed --out sft.jsonl",
+        "taskapp export r1 --format dpo --margin 0.5 --out dpo.jsonl",
+        "taskapp export .taskapp/rollouts.db --format parquet --out rollouts.parquet",
+        "taskapp export r1 --format inspect --out r1.eval",
+        "taskapp export http://127.0.0.1:8001 --format jsonl --env adder --out rollouts.jsonl",
+    )
+)
+@click.argument("source", metavar="DIR|STORE|URL")
+@click.option("--format", "kind", type=click.Choice(FORMATS), required=True, help="See below.")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, metavar="FILE", help="The file to write."
+)
+@click.option("--split", metavar="NAME", help="Only of this split.  [default: train for sft and dpo, else every split]")
+@FILTERS
+@LEARNED
+@click.option(
+    "--app", metavar="APP",
+    help="sft, dpo: the app that declares the tools.  [default: the one that the evaluation or the URL names]",
+)  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@SERVER_KEY
+@ENV_FILES
+@json_option("Print the report as JSON.")
+def command(
+    source: str,
+    kind: Any,
+    out: Path,
+    split: str | None,
+    min_reward: float | None,
+    terminated: bool,
+    max_tokens: int | None,
+    best_of_seed: bool,
+    margin: float | None,
+    pairs: int | None,
+    app: str | None,
+    force: bool,
+    key: str | None,
+    env_files: tuple[str, ...],
+    as_json: bool,
+    **filters: Any,
+) -> None:
+    """Write stored rollouts to a file that other programs read.
+
+    \b
+    jsonl    one JSON object for each rollout, whole
+    parquet  one row for each rollout (extra `parquet`)
+    sft      one chat for each rollout with its tools' schemas, as TRL's SFTTrainer reads it
+    dpo      pairs of one seed, a better and a worse chat, as TRL's DPOTrainer reads them
+    inspect  a log (.eval) that Inspect opens
+
+    DIR is an evaluation's directory, STORE the address of a store (a path, sqlite:///PATH, postgresql://…), URL a running
+    task app. Nothing private is in any format: no end state, no private field of a task.
+    """
+    import asyncio
+
+    from taskapp_kit.config import load
+    from taskapp_kit.export.training_data import TrainingFilters
+
+    given: dict[str, Any] = {
+        "min_reward": min_reward, "terminated": terminated or None, "max_tokens": max_tokens, "app": app,
+        "best_of_seed": best_of_seed or None, "margin": margin, "pairs": pairs,
+    }  # fmt: skip
+    for name, value in given.items():
+        if value is not None and kind not in TRAINING_ONLY[name]:
+            flag = "--" + name.replace("_", "-")
+            raise click.UsageError(f"{flag} goes with --format {' or '.join(TRAINING_ONLY[name])}.")
+    if out.exists() and not force:
+        raise click.UsageError(f"{out} exists already; give --force to replace it.")
+    chosen = TrainingFilters(**{name: value for name, value in given.items() if value is not None and name != "app"})
+    settings = load(env_files=env_files)
+    report = asyncio.run(
+        _exported(source, key, settings, kind, out, RolloutQuery(**filters), split, chosen, app),
+    )
+    if as_json:
+        print_json(
+            {
+                "file": str(out), "rollouts": report.rollouts, "lines": _lines(report), "seen": report.seen,
+                "left_out": dict(report.left_out), "notes": report.notes,
+            }
+        )  # fmt: skip
+    else:
+        _print(report, out, kind)
+
+
+async def _exported(
+    reference: str,
+    key: str | None,
+    settings: Settings,
+    kind: Any,
+    out: Path,
+    query: RolloutQuery,
+    split: str | None,
+    filters: Any,
+    app: str | None,
+) -> ExportReport:
+    from taskapp_kit.evaluate.source import open_source
+    from taskapp_kit.export.report import ExportScope
+    from taskapp_kit.export.write import export
+
+    key = key or settings.environment_api_key
+    source = open_source(reference, key=key)
+
+    async def find_tools() -> ToolSchemas | None:
+        return await _tools(source, reference, key, settings, app)
+
+    try:
+        scope = ExportScope(query, split)
+        return await export(source, kind, out, scope=scope, filters=filters, find_tools=find_tools)
+    finally:
+        await source.close()
+
+
+async def _tools(
+    source: RolloutSource, reference: str, key: str | None, settings: Settings, app: str | None
+) -> ToolSchemas | None:
+    """The tools of the app: of --app, of the one that an evaluation names, or of the server at the URL."""
+    from taskapp_kit.cli.local_app import open_app
+    from taskapp_kit.client.task_app import TaskAppClient
+    from taskapp_kit.export.tool_schemas import ToolSchemas
+
+    named = app or source.config.get("app_reference")
+    if isinstance(named, str):
+        return ToolSchemas.of_app(open_app(named, settings).freeze())
+    if not is_url(reference):
+        return None
+    async with TaskAppClient(reference, key) as client:
+        return ToolSchemas.of_info(await client.info())
+
+
+def _lines(report: ExportReport) -> int:
+    return report.rollouts if report.lines is None else report.lines
+
+
+def _print(report: ExportReport, out: Path, kind: str) -> None:
+    what = counted(report.rollouts, "rollout")
+    if report.lines is not None:
+        what = f"{counted(report.lines, 'pair')} of {what}"
+    click.echo(clean(f"{what} of {report.seen} in {out} ({kind}, {size_words(out.stat().st_size)})."))
+    for note in report.notes:
+        click.echo(clean(f"  {note}"))
+    for reason, many in report.left_out.most_common():
+        click.echo(clean(f"  left out: {many}, {reason}"))

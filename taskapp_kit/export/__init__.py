@@ -1,0 +1,1 @@
+"""Stored rollouts as files that others read: JSON lines, Parquet, training data for TRL, logs of Inspect."""

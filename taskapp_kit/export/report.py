@@ -1,0 +1,59 @@
+"""What an export takes, and its report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from taskapp_kit.contract.protocols import RolloutQuery, SourceRow
+from taskapp_kit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from taskapp_kit.evaluate.source import RolloutSource
+
+TRAIN = "train"
+"""The split of training data, unless the caller names another."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportScope:
+    """The rollouts to export: those that match `query` and are of `split`; None takes every split."""
+
+    query: RolloutQuery = field(default_factory=RolloutQuery)
+    split: str | None = None
+
+
+@dataclass(slots=True)
+class ExportReport:
+    """What was exported. rollouts: those in the file. lines: of the file, where that is another number.
+
+    left_out: how many rollouts were not exported, by reason. notes: sentences about the whole.
+    """
+
+    rollouts: int = 0
+    lines: int | None = None
+    seen: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+
+
+async def selected(source: RolloutSource, scope: ExportScope, report: ExportReport) -> AsyncIterator[SourceRow]:
+    """The selected rows in the source's own order. Raises ConfigError when there is none."""
+    splits: Counter[str] = Counter()
+    found = False
+    async for row in source.rows(scope.query):
+        report.seen += 1
+        if scope.split is not None and row.split != scope.split:
+            splits[row.split] += 1
+            continue
+        found = True
+        yield row
+    if not found and splits:
+        others = ", ".join(f"{name or '(none)'} ({many})" for name, many in sorted(splits.items()))
+        raise ConfigError(
+            f"{source.place} has no rollout of the split {scope.split!r}.", hint=f"It has {others}: give --split."
+        )
+    if not found:
+        raise ConfigError(f"{source.place} has no rollout that fits.", hint="Leave out a filter.")

@@ -1,0 +1,91 @@
+"""Writes an export to a file: all of it, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import orjson
+
+from taskapp_kit.contract.content import Json, as_object
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.export.inspect_log import write_inspect_log
+from taskapp_kit.export.parquet import ParquetFile
+from taskapp_kit.export.report import TRAIN, ExportReport, ExportScope
+from taskapp_kit.export.tool_schemas import FindTools
+from taskapp_kit.export.training_data import TrainingData, TrainingFilters
+from taskapp_kit.export.whole_rollouts import json_lines, record_of, whole_rollouts
+from taskapp_kit.system.private_files import write_private
+
+if TYPE_CHECKING:
+    from taskapp_kit.evaluate.source import RolloutSource
+
+Format = Literal["jsonl", "parquet", "sft", "dpo", "inspect"]
+TRAINING: tuple[Format, ...] = ("sft", "dpo")
+"""The formats of training data: of one split, `train` unless the caller names another."""
+
+
+async def export(
+    source: RolloutSource,
+    kind: Format,
+    out: Path,
+    *,
+    scope: ExportScope,
+    filters: TrainingFilters,
+    find_tools: FindTools,
+) -> ExportReport:
+    """Writes the selected rollouts to `out`, readable by its owner alone, and returns the report.
+
+    filters, find_tools: of training data; the tools are looked up when the first conversation needs them. The file
+    appears, or is replaced, when it is complete. Raises ConfigError: nothing fits, or the file cannot be written;
+    StoreError, TaskAppError; Unavailable for Parquet without pyarrow.
+    """
+    report = ExportReport()
+    if kind in TRAINING and scope.split is None:
+        scope = replace(scope, split=TRAIN)
+        report.notes.append("Only the split named train (give --split for another).")
+    partial = out.with_name(f".{out.name}.partial")
+    try:
+        write_private(partial, b"")
+        await _write(source, kind, partial, scope, TrainingData(source, scope, filters, find_tools, report), report)
+        partial.replace(out)
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written: {error.strerror}.", hint="Give another --out.") from None
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+    return report
+
+
+async def _write(
+    source: RolloutSource,
+    kind: Format,
+    path: Path,
+    scope: ExportScope,
+    training: TrainingData,
+    report: ExportReport,
+) -> None:
+    if kind == "inspect":
+        await write_inspect_log(source, scope, path, report)
+    elif kind == "parquet":
+        with ParquetFile(path) as file:
+            async for row, stored in whole_rollouts(source, scope, report):
+                file.add(record_of(row, stored))
+    elif kind == "jsonl":
+        await _write_lines(path, json_lines(source, scope, report))
+    else:
+        await _write_lines(path, training.sft() if kind == "sft" else training.dpo())
+        if not report.rollouts:
+            reasons = ", ".join(f"{reason} ({many})" for reason, many in report.left_out.most_common())
+            raise ConfigError(
+                f"No rollout can be exported as {kind}: {reasons}.", hint="Leave out a filter, or play more."
+            )
+
+
+async def _write_lines(path: Path, lines: AsyncIterator[dict[str, Json]]) -> None:
+    with path.open("wb") as file:
+        async for line in lines:
+            file.write(orjson.dumps(line, default=as_object, option=orjson.OPT_APPEND_NEWLINE))

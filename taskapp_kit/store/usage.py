@@ -1,0 +1,104 @@
+"""What takes space in a store, by environment and by kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlalchemy import ColumnElement, Connection, func, literal, select, true
+
+from taskapp_kit.store.database import SqlDatabase
+from taskapp_kit.store.schema import BLOBS, ROLLOUTS, TICKETS
+
+_TEXTS = ("config", "policy", "scorecard", "failure", "timing", "private", "blob_hashes")
+"""The JSON columns of `rollouts`; its other columns are a few bytes each."""
+
+
+@dataclass(slots=True)
+class EnvironmentUsage:
+    """The rollouts of one environment. All sizes in bytes as stored, so of events as compressed.
+
+    columns: of the other JSON columns. pictures: different ones that its rollouts show; those that another environment
+    shows, too, count here as well.
+    """
+
+    app: str
+    environment: str
+    rollouts: int
+    events_bytes: int
+    columns_bytes: int
+    pictures: int = 0
+    pictures_bytes: int = 0
+
+
+@dataclass(slots=True)
+class StoreUsage:
+    """The sizes in a store, in bytes.
+
+    pictures: each once. records: idempotency records with the answers that they repeat. size_bytes: of the file and its
+    write-ahead log, or of the tables with their indexes; 0 in memory. It is more than the sum of the kinds: indexes,
+    numbers, and pages that are free and will be used again.
+    """
+
+    environments: list[EnvironmentUsage] = field(default_factory=list)
+    pictures: int = 0
+    pictures_bytes: int = 0
+    records: int = 0
+    records_bytes: int = 0
+    size_bytes: int = 0
+
+    @property
+    def rollouts(self) -> int:
+        """Rollouts of all environments."""
+        return sum(item.rollouts for item in self.environments)
+
+    @property
+    def events_bytes(self) -> int:
+        """Events of all environments."""
+        return sum(item.events_bytes for item in self.environments)
+
+    @property
+    def columns_bytes(self) -> int:
+        """Other JSON columns of all environments."""
+        return sum(item.columns_bytes for item in self.environments)
+
+    @property
+    def other_bytes(self) -> int:
+        """The rest of `size_bytes`: indexes, numbers, free pages."""
+        known = self.events_bytes + self.columns_bytes + self.pictures_bytes + self.records_bytes
+        return max(0, self.size_bytes - known)
+
+
+def usage_of(database: SqlDatabase, connection: Connection) -> StoreUsage:
+    """Measures the tables. Reads every row, but of events and pictures only their lengths."""
+
+    def octets(column: ColumnElement[object]) -> ColumnElement[int]:
+        return func.coalesce(func.sum(database.octets(column)), literal(0))
+
+    place = (ROLLOUTS.c.app, ROLLOUTS.c.environment)
+    columns = sum((octets(ROLLOUTS.c[name]) for name in _TEXTS[1:]), octets(ROLLOUTS.c[_TEXTS[0]]))
+    rows = connection.execute(
+        select(*place, func.count(), octets(ROLLOUTS.c.events), columns).group_by(*place).order_by(*place)
+    )
+    found = {(app, name): EnvironmentUsage(app, name, *map(int, sizes)) for app, name, *sizes in rows}
+    listed = database.listed_pictures()
+    shown = (
+        select(*place, listed.c.value.label("sha256"))
+        .select_from(ROLLOUTS)
+        .join(listed, true())
+        .where(ROLLOUTS.c.blob_hashes != "[]")
+        .distinct()
+        .subquery()
+    )
+    pictures = (
+        select(shown.c.app, shown.c.environment, func.count(), octets(BLOBS.c.bytes))
+        .join(BLOBS, BLOBS.c.sha256 == shown.c.sha256)
+        .group_by(shown.c.app, shown.c.environment)
+    )
+    for app, name, many, size in connection.execute(pictures):
+        found[app, name].pictures, found[app, name].pictures_bytes = int(many), int(size)
+    usage = StoreUsage(list(found.values()), size_bytes=database.size_bytes(connection))
+    many, size = connection.execute(select(func.count(), octets(BLOBS.c.bytes))).one()
+    usage.pictures, usage.pictures_bytes = int(many), int(size)
+    many, size = connection.execute(select(func.count(TICKETS.c.rollout_id), octets(TICKETS.c.answer))).one()
+    usage.records, usage.records_bytes = int(many), int(size)
+    return usage

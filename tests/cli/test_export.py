@@ -1,0 +1,65 @@
+"""`taskapp export`: the file, the sentence about it, and the flags that go with a format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import ADDER, Run
+from tests.export.stored_chats import FAILURE, model_rollout, saved
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    rollouts = [
+        model_rollout("best", (1, 2), reward=1.0),
+        model_rollout("worst", (1, 1), reward=0.0),
+        model_rollout("cut", (3,), status="truncated", seed=1),
+        model_rollout("failed", (1,), status="failed", failure=FAILURE, reward=None, seed=2),
+        model_rollout("test", (1,), split="test"),
+    ]
+    return str(saved(tmp_path / "rollouts.db", rollouts))
+
+
+def test_training_data_of_the_train_split_and_why_the_rest_is_left_out(run: Run, store: str, tmp_path: Path) -> None:
+    done = run("export", store, "--format", "sft", "--out", "sft.jsonl", "--app", ADDER, "--terminated")
+    assert done.exit_code == 0, done.output
+    first, split, declarations, *left_out = done.output.splitlines()
+    assert first.startswith("2 rollouts of 5 in sft.jsonl (sft, ") and "split named train" in split
+    assert "2 were played with other declarations" in declarations
+    assert left_out == ["  left out: 1, not terminated", "  left out: 1, failed"]
+    lines = [json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines()]
+    assert [line["rollout"] for line in lines] == ["best", "worst"]
+    assert lines[0]["tools"][0]["function"]["description"] == "Add `amount` to the total."
+
+
+def test_pairs_and_the_report_as_json(run: Run, store: str) -> None:
+    args = ("export", store, "--format", "dpo", "--app", ADDER, "--json")
+    done = run(*args, "--out", "dpo.jsonl", "--margin", "0.5")
+    report = json.loads(done.stdout)
+    assert (report["rollouts"], report["lines"], report["seen"]) == (2, 1, 5)
+    assert report["left_out"] == {"failed": 1, "no rollout of its seed to pair it with": 1}
+
+
+def test_the_filters_of_lists(run: Run, store: str, tmp_path: Path) -> None:
+    done = run("export", store, "--format", "jsonl", "--out", "o", "--status", "failed", "--boundary", "policy")
+    assert done.output.startswith("1 rollout of 1 in o (jsonl, "), done.output
+    assert json.loads((tmp_path / "o").read_text())["code"] == "model_unreachable"
+    assert run("export", store, "--format", "jsonl", "--out", "p", "--policy", "nobody").exit_code == 2
+    assert not (tmp_path / "p").exists()
+
+
+def test_what_does_not_go_together_is_refused(run: Run, store: str, tmp_path: Path) -> None:
+    for flags in (["--margin", "1"], ["--best-of-seed"], ["--max-tokens", "9"], ["--app", ADDER]):
+        done = run("export", store, "--format", "parquet", "--out", "o", *flags)
+        assert done.exit_code == 2 and f"{flags[0]} goes with --format" in done.stderr
+    (tmp_path / "o").write_text("mine")
+    done = run("export", store, "--format", "jsonl", "--out", "o")
+    assert done.exit_code == 2 and "--force" in done.stderr and (tmp_path / "o").read_text() == "mine"
+    assert run("export", store, "--format", "jsonl", "--out", "o", "--force").exit_code == 0
+    done = run("export", store, "--format", "sft", "--out", "s")
+    assert done.exit_code == 2 and "Give the app: --app APP." in done.stderr
+    done = run("export", store, "--format", "jsonl", "--out", "missing/o")
+    assert done.exit_code == 2 and "missing/o cannot be written" in done.stderr
