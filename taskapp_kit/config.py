@@ -34,6 +34,12 @@ _for_children: dict[str, str] = {}
 BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
+CALLS_PER_ANSWER = 64
+"""How many tool calls of one answer are run, unless the server sets another limit; the rest are one refusal."""
+DEADLINE_SECONDS = 3600.0
+"""The longest time of one rollout, unless the server or the command sets another."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Every setting of a server, checked. Made by `load()` or `from_environment()`; a test may make one directly.
@@ -66,8 +72,8 @@ class Settings:
     max_concurrent: int = 1024
     workers: int = 0
     grace_seconds: int = 25
-    max_time_seconds: float = 3600.0
-    max_calls_per_answer: int = 64
+    max_time_seconds: float = DEADLINE_SECONDS
+    max_calls_per_answer: int = CALLS_PER_ANSWER
     debug_env: bool = False
     cors_origins: tuple[str, ...] = ()
     max_body_bytes: int = 4 * 1024 * 1024

@@ -37,12 +37,12 @@ LAYERS = (
 INSIDE = {
     "rollout": (
         {"episode", "event_buffer", "models", "policy", "response", "score"},
-        {"describe", "details", "request", "store_health", "token_limit", "tracked_rollout"},
+        {"describe", "details", "request", "store_health", "token_limit", "subscribers"},
         {"groups", "in_flight", "play_and_score"},
         {"admission", "stored_record", "workers"},
         {"executor"},
         {"service"},
-        {"live", "retention"},
+        {"retention", "shared_rollouts"},
     ),
     "rollout.policy": (
         {"example_arguments", "history", "replay", "sampling"},
@@ -52,7 +52,7 @@ INSIDE = {
         {"author_loop"},
     ),
     "serve": (
-        {"connections", "key_file", "event_loop_watchdog", "openapi_models"},
+        {"connection_limits", "key_file", "event_loop_watchdog", "openapi_models"},
         {"docs_page", "errors", "keys", "request_preferences", "telemetry", "uvicorn_protocol"},
         {"auth", "rollout_stream", "uvicorn_server"},
         {"route"},

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from taskapp_kit.config import MASK, SETTINGS, Settings, child_environment, export, from_environment, load
-from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER
 from taskapp_kit.errors import ConfigError
 
 SECRET = "sentinel-Key-41d9aa"
@@ -253,7 +252,3 @@ def test_an_empty_variable_of_the_process_hides_no_env_file(tmp_path: Path) -> N
     settings = load({}, folder=tmp_path, environ={"SYNTH_API_KEY": "", "OTHER": "from-the-process"})
     assert settings.variable("SYNTH_API_KEY") == "from-the-file"
     assert settings.variable("OTHER") == "from-the-process"
-
-
-def test_the_calls_of_an_answer_are_as_many_as_an_episode_takes_by_itself() -> None:
-    assert Settings().max_calls_per_answer == CALLS_PER_ANSWER

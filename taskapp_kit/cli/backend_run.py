@@ -11,7 +11,7 @@ from taskapp_kit.backend.auth import BearerKeys
 from taskapp_kit.cli.terminal import clean, console, table
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.serve.connections import limits_of
+from taskapp_kit.serve.connection_limits import limits_of
 from taskapp_kit.serve.uvicorn_server import bound_to_this_machine, log_to_stderr, run
 
 KEY = "SYNTH_API_KEY"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from taskapp_kit.config import DEADLINE_SECONDS
 from taskapp_kit.contract.seeds import SEED_LIMIT
 
 if TYPE_CHECKING:
@@ -17,9 +18,6 @@ else:
     ValueKind = click.ParamType  # it is not generic in every release of click that the kit allows
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-DEADLINE_SECONDS = 3600.0
-"""Of one rollout, unless --max-time-seconds gives another."""
 
 
 class Seed(ValueKind):

@@ -18,7 +18,7 @@ from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import ConfigError, TaskappError
 from taskapp_kit.rollout.describe import Description
 from taskapp_kit.rollout.policy.select import offered, policies_of
-from taskapp_kit.serve.connections import limits_of
+from taskapp_kit.serve.connection_limits import limits_of
 from taskapp_kit.serve.keys import Keys
 from taskapp_kit.serve.uvicorn_server import bound_to_this_machine, log_to_stderr, run
 from taskapp_kit.system.child_python import hide_memory

@@ -18,9 +18,6 @@ from taskapp_kit.contract.digest import json_hash
 
 Status = Literal["running", "terminated", "truncated", "failed"]
 
-CALLS_PER_ANSWER = 64
-"""How many tool calls of one answer are run, unless the server sets another limit; the rest are one refusal."""
-
 KIT_METRICS = ("steps", "turns", "invalid_actions", "coerced_arguments")
 """The kit's own numbers about an episode."""
 RESERVED_METRICS = frozenset((*KIT_METRICS, "seed", "split", "rubric"))

@@ -6,6 +6,7 @@ import random
 import re
 from pathlib import Path
 
+from taskapp_kit.config import CALLS_PER_ANSWER
 from taskapp_kit.contract.chat import RemotePolicy
 from taskapp_kit.contract.inference_url import (
     CORRELATION_MEMBERS,
@@ -16,7 +17,7 @@ from taskapp_kit.contract.inference_url import (
 )
 from taskapp_kit.contract.protocols import LocalPolicy, View
 from taskapp_kit.contract.scorecard import Blend
-from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER, Decision, Recording
+from taskapp_kit.contract.trajectory import Decision, Recording
 from taskapp_kit.contract.wire import NO_CONTROL_CHARACTERS, RolloutRequest
 from taskapp_kit.declare.episode_selection import Instance, find_environment, find_instance, read_config, seed_of_index
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec

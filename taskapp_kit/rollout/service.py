@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from taskapp_kit.config import Settings
+from taskapp_kit.config import CALLS_PER_ANSWER, DEADLINE_SECONDS, Settings
 from taskapp_kit.contract.chat import AsksModels, RemotePolicy
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import (
@@ -30,7 +30,7 @@ from taskapp_kit.contract.protocols import (
 )
 from taskapp_kit.contract.result import Rollout, RolloutResult
 from taskapp_kit.contract.scorecard import RolloutSummary
-from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER, Recording
+from taskapp_kit.contract.trajectory import Recording
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import Exposure, TaskApp
 from taskapp_kit.declare.episode_selection import Instance
@@ -61,7 +61,7 @@ from taskapp_kit.rollout.score.scoring import aggregates
 from taskapp_kit.rollout.store_health import StoreState
 from taskapp_kit.rollout.stored_record import ImageCache
 from taskapp_kit.rollout.workers.remote import WorkerPool
-from taskapp_kit.rollout.workers.threads import PinnedThreads, ThreadHung
+from taskapp_kit.rollout.workers.threads import THREADS, PinnedThreads, ThreadHung
 from taskapp_kit.version import __version__, git_commit
 
 if TYPE_CHECKING:
@@ -83,9 +83,9 @@ class ServiceSettings:
     """
 
     max_concurrent: int = 1024
-    max_time_seconds: float = 3600.0
+    max_time_seconds: float = DEADLINE_SECONDS
     exposure: Exposure = "public"
-    threads: int = 64
+    threads: int = THREADS
     workers: int = 0
     max_calls: int = CALLS_PER_ANSWER
     skip_judges: bool = False

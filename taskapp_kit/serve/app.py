@@ -21,9 +21,9 @@ from taskapp_kit.declare.app import Exposure
 from taskapp_kit.errors import TaskappError
 from taskapp_kit.net.auth import ApiKeyMiddleware
 from taskapp_kit.rollout.describe import Description
-from taskapp_kit.rollout.live import LiveRollouts
 from taskapp_kit.rollout.retention import retention_of
 from taskapp_kit.rollout.service import Service
+from taskapp_kit.rollout.shared_rollouts import SharedRollouts
 from taskapp_kit.serve import openapi
 from taskapp_kit.serve.auth import authenticator, open_paths
 from taskapp_kit.serve.docs_page import openapi_document, page
@@ -81,13 +81,13 @@ def create(
     require the same key.
     """
 
-    live = LiveRollouts(service, coordinator)
+    shared_rollouts = SharedRollouts(service, coordinator)
     observers = Observers(service, settings)
     retention = retention_of(service, settings.store_keep)
 
     async def drain(grace_seconds: float) -> None:
         await service.drain(grace_seconds)
-        await live.settled()
+        await shared_rollouts.settled()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -100,7 +100,7 @@ def create(
             yield
         finally:
             await drain(settings.grace_seconds)
-            await live.close()
+            await shared_rollouts.close()
             if retention is not None:
                 await retention.close()
             await service.close()
@@ -120,7 +120,9 @@ def create(
     )
     app.state.service = service
     app.state.drain = drain
-    context = RouteContext(service, live, observers.metrics, settings, _description(service, settings), exposure)
+    context = RouteContext(
+        service, shared_rollouts, observers.metrics, settings, _description(service, settings), exposure
+    )
     routes = direct_routes(ROUTES + (DEBUG_ROUTES if settings.debug_env else ()), context)
     app.router.routes.extend(routes)
     app.add_route("/openapi.json", openapi_document, include_in_schema=False)

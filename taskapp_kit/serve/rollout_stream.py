@@ -23,7 +23,7 @@ from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.net.peer import Peer, peer_of
 from taskapp_kit.net.response import EncodedResponse, Headers
 from taskapp_kit.net.sse import ALIVE_SECONDS, EncodedFrame, EventStreamResponse, encode_frame
-from taskapp_kit.rollout.tracked_rollout import Subscriber, TrackedRollout
+from taskapp_kit.rollout.subscribers import SharedRollout, Subscriber
 from taskapp_kit.serve.errors import error_answer
 
 
@@ -35,7 +35,7 @@ class EventStream(EventStreamResponse):
 
     def __init__(
         self,
-        live: TrackedRollout,
+        shared: SharedRollout,
         subscriber: Subscriber,
         *,
         first: int = 0,
@@ -43,7 +43,7 @@ class EventStream(EventStreamResponse):
         alive_seconds: float = ALIVE_SECONDS,
     ) -> None:
         super().__init__(self._frames(), headers=headers, alive_seconds=alive_seconds)
-        self._live = live
+        self._shared = shared
         self._subscriber = subscriber
         self._first = first
         self._peer = Peer()
@@ -51,7 +51,7 @@ class EventStream(EventStreamResponse):
     @property
     def rollout_id(self) -> str:
         """The rollout whose events these are."""
-        return self._live.rollout_id
+        return self._shared.rollout_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream."""
@@ -63,23 +63,23 @@ class EventStream(EventStreamResponse):
             self._subscriber.leave()
 
     async def _frames(self) -> AsyncGenerator[Iterable[bytes], None]:
-        live, number = self._live, self._first
-        async with aclosing(live.event_buffer.follow(number)) as events:
+        shared, number = self._shared, self._first
+        async with aclosing(shared.event_buffer.follow(number)) as events:
             async for lines in events:
-                self._peer.holds(live.event_buffer.lines, sum(map(len, lines)) + live.answer_bytes)
+                self._peer.holds(shared.event_buffer.lines, sum(map(len, lines)) + shared.answer_bytes)
                 frames = (encode_frame(number + offset, _kind(line), line) for offset, line in enumerate(lines))
                 yield (piece for frame in frames for piece in frame)
                 number += len(lines)
                 self._peer.holds(None, 0)
         # a client that claims more events than exist has received the result as well
-        if self._first <= len(live.event_buffer.lines):
+        if self._first <= len(shared.event_buffer.lines):
             frame = await self._last(number)
             self._peer.holds(frame[1], len(frame[1]))
             yield frame
 
     async def _last(self, number: int) -> EncodedFrame:
         try:
-            settled = await self._live.result()
+            settled = await self._shared.result()
             assert settled is not None, "it is over"
             if settled.answer is not None:
                 return encode_frame(number, b"result", settled.answer)

@@ -13,8 +13,8 @@ from taskapp_kit.config import Settings
 from taskapp_kit.declare.app import Exposure
 from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.rollout.describe import Description
-from taskapp_kit.rollout.live import LiveRollouts
 from taskapp_kit.rollout.service import Service
+from taskapp_kit.rollout.shared_rollouts import SharedRollouts
 from taskapp_kit.serve.rollout_stream import EventStream
 from taskapp_kit.serve.telemetry.metrics import Metrics
 
@@ -24,7 +24,7 @@ class RouteContext:
     """What the function of a route receives."""
 
     service: Service
-    live: LiveRollouts
+    shared_rollouts: SharedRollouts
     metrics: Metrics
     settings: Settings
     description: Description

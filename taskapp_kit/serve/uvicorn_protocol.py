@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from taskapp_kit.net.peer import PEER, Peer
 from taskapp_kit.net.response import SLICE_BYTES
-from taskapp_kit.serve.connections import CONNECTIONS, QUEUED, SLOW_HEAD, Connections
+from taskapp_kit.serve.connection_limits import CONNECTIONS, QUEUED, SLOW_HEAD, Connections
 
 MAX_HEAD_BYTES = 64 * 1024
 """Largest request line plus headers; the last read from the socket may exceed it."""

@@ -23,7 +23,7 @@ from uvicorn.supervisors import ChangeReload
 from taskapp_kit.config import set_child_logging
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.logs import LogFormat, configure
-from taskapp_kit.serve.connections import ConnectionLimits, Connections
+from taskapp_kit.serve.connection_limits import ConnectionLimits, Connections
 from taskapp_kit.serve.uvicorn_protocol import BoundedHttp
 
 GRACE_SECONDS = 25

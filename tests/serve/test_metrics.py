@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as text_format
 
 from taskapp_kit.config import Settings
-from taskapp_kit.serve.connections import CAUSES
+from taskapp_kit.serve.connection_limits import CAUSES
 
 pytestmark = pytest.mark.server
 

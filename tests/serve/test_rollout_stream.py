@@ -17,7 +17,7 @@ from taskapp_kit.errors import Failure, Saturated, StoreError
 from taskapp_kit.net.response import SLICE_BYTES
 from taskapp_kit.net.sse import ALIVE
 from taskapp_kit.rollout.event_buffer import EventBuffer
-from taskapp_kit.rollout.tracked_rollout import TrackedRollout
+from taskapp_kit.rollout.subscribers import SharedRollout
 from taskapp_kit.serve.rollout_stream import EventStream, nothing_more
 
 ROLLOUT_ID = "0123456789abcdef" * 2
@@ -29,13 +29,13 @@ SETTLED = StoredResult(ROLLOUT_ID, answer=b'{"a":1}')
 class Wire:
     """The server's side of one connection."""
 
-    def __init__(self, live: TrackedRollout, **options: Any) -> None:
+    def __init__(self, shared: SharedRollout, **options: Any) -> None:
         self.sent: list[Message] = []
         self.gone = asyncio.Event()
         self.held = asyncio.Event()
         self.held.set()
-        self.subscriber = live.subscribe()
-        self.task = asyncio.ensure_future(EventStream(live, self.subscriber, **options)({}, self.receive, self.send))
+        self.subscriber = shared.subscribe()
+        self.task = asyncio.ensure_future(EventStream(shared, self.subscriber, **options)({}, self.receive, self.send))
 
     async def receive(self) -> Message:
         await self.gone.wait()
@@ -65,16 +65,16 @@ def frames(text: bytes) -> list[tuple[int, str, Any]]:
     return found
 
 
-def streaming(work: Callable[[TrackedRollout], Awaitable[None]]) -> None:
+def streaming(work: Callable[[SharedRollout], Awaitable[None]]) -> None:
     complaints: list[Any] = []
     gc.freeze()  # the collection below walks through what this test made, not through all that was ever imported
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-        live = TrackedRollout(EventBuffer(lambda pictures: None))
-        live.admit(IdempotencyRecord(ROLLOUT_ID, "f", 0.0))
+        shared = SharedRollout(EventBuffer(lambda pictures: None))
+        shared.admit(IdempotencyRecord(ROLLOUT_ID, "f", 0.0))
         async with asyncio.timeout(10):
-            await work(live)
+            await work(shared)
         await asyncio.sleep(0)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -89,17 +89,17 @@ async def soon() -> None:
 
 
 def test_events_come_as_they_happen_and_then_the_result() -> None:
-    async def work(live: TrackedRollout) -> None:
-        live.event_buffer(EVENTS[0])
-        wire = Wire(live, headers=[(b"location", b"/x")])
+    async def work(shared: SharedRollout) -> None:
+        shared.event_buffer(EVENTS[0])
+        wire = Wire(shared, headers=[(b"location", b"/x")])
         await soon()
         assert [(number, kind) for number, kind, _ in wire.frames] == [(0, "started")]
-        live.event_buffer(EVENTS[1])
-        live.event_buffer(EVENTS[2])
+        shared.event_buffer(EVENTS[1])
+        shared.event_buffer(EVENTS[2])
         await soon()
         assert len(wire.frames) == 3
         assert wire.sent[-1]["more_body"] is True
-        live.settle(SETTLED)
+        shared.settle(SETTLED)
         await wire.task
         assert [(number, kind) for number, kind, _ in wire.frames] == [
             (0, "started"), (1, "called"), (2, "called"), (3, "result"),
@@ -122,14 +122,14 @@ def test_events_come_as_they_happen_and_then_the_result() -> None:
 @pytest.mark.parametrize("first", range(len(EVENTS) + 3))
 @pytest.mark.parametrize("over", [False, True])
 def test_from_any_event_on(first: int, over: bool) -> None:
-    async def work(live: TrackedRollout) -> None:
+    async def work(shared: SharedRollout) -> None:
         for event in EVENTS:
-            live.event_buffer(event)
+            shared.event_buffer(event)
         if over:
-            live.settle(SETTLED)
-        wire = Wire(live, first=first)
+            shared.settle(SETTLED)
+        wire = Wire(shared, first=first)
         await soon()
-        live.settle(SETTLED)
+        shared.settle(SETTLED)
         await wire.task
         whole = [*range(len(EVENTS)), len(EVENTS)]
         assert [number for number, _, _ in wire.frames] == whole[first:], "the result has the number after the last"
@@ -141,20 +141,20 @@ def test_from_any_event_on(first: int, over: bool) -> None:
 @pytest.mark.parametrize(
     ("end", "code"),
     [
-        (lambda live: live.settle(StoredResult(ROLLOUT_ID, failure=FAILURE)), "environment_raised"),
-        (lambda live: live.fail(StoreError("sentinel")), "store_failed"),
-        (lambda live: live.fail(Saturated("full")), "saturated"),
-        (lambda live: live.fail(asyncio.CancelledError()), "cancelled"),
-        (lambda live: live.fail(ZeroDivisionError("sentinel")), "internal_error"),
+        (lambda shared: shared.settle(StoredResult(ROLLOUT_ID, failure=FAILURE)), "environment_raised"),
+        (lambda shared: shared.fail(StoreError("sentinel")), "store_failed"),
+        (lambda shared: shared.fail(Saturated("full")), "saturated"),
+        (lambda shared: shared.fail(asyncio.CancelledError()), "cancelled"),
+        (lambda shared: shared.fail(ZeroDivisionError("sentinel")), "internal_error"),
     ],
 )
-def test_a_failure_is_the_last_frame_and_the_same_envelope(end: Callable[[TrackedRollout], None], code: str) -> None:
-    async def work(live: TrackedRollout) -> None:
-        live.event_buffer(EVENTS[0])
-        live.event_buffer(Failed("environment", "environment_raised", "it broke"))
-        wire = Wire(live)
+def test_a_failure_is_the_last_frame_and_the_same_envelope(end: Callable[[SharedRollout], None], code: str) -> None:
+    async def work(shared: SharedRollout) -> None:
+        shared.event_buffer(EVENTS[0])
+        shared.event_buffer(Failed("environment", "environment_raised", "it broke"))
+        wire = Wire(shared)
         await soon()
-        end(live)
+        end(shared)
         await wire.task
         number, kind, data = wire.frames[-1]
         assert (number, kind) == (2, "failure")
@@ -168,12 +168,12 @@ def test_a_failure_is_the_last_frame_and_the_same_envelope(end: Callable[[Tracke
 
 
 def test_silence_is_broken_by_a_comment() -> None:
-    async def work(live: TrackedRollout) -> None:
-        wire = Wire(live, alive_seconds=0.02)
+    async def work(shared: SharedRollout) -> None:
+        wire = Wire(shared, alive_seconds=0.02)
         while wire.text.count(ALIVE) < 3:
             await asyncio.sleep(0.005)
-        live.event_buffer(EVENTS[0])
-        live.settle(SETTLED)
+        shared.event_buffer(EVENTS[0])
+        shared.settle(SETTLED)
         await wire.task
         assert [kind for _, kind, _ in wire.frames] == ["started", "result"]
         assert ALIVE.startswith(b":") and ALIVE.endswith(b"\n\n")
@@ -183,34 +183,34 @@ def test_silence_is_broken_by_a_comment() -> None:
 
 @pytest.mark.parametrize("when", ["before", "waiting", "sending"])
 def test_a_caller_that_goes_gives_up_its_seat_and_leaves_nothing(when: str) -> None:
-    async def work(live: TrackedRollout) -> None:
-        live.task = asyncio.create_task(asyncio.sleep(60))
-        wire = Wire(live)
+    async def work(shared: SharedRollout) -> None:
+        shared.task = asyncio.create_task(asyncio.sleep(60))
+        wire = Wire(shared)
         if when == "sending":
             wire.held.clear()
         if when != "before":
             await soon()
-        live.event_buffer(EVENTS[0])
+        shared.event_buffer(EVENTS[0])
         if when != "before":
             await soon()
         wire.gone.set()
         await wire.task
-        await asyncio.wait((live.task,))
-        assert live.cancelled, "nobody is left"
-        live.fail(asyncio.CancelledError())
+        await asyncio.wait((shared.task,))
+        assert shared.cancelled, "nobody is left"
+        shared.fail(asyncio.CancelledError())
 
     streaming(work)
 
 
 def test_a_server_that_stops_ends_the_stream() -> None:
-    async def work(live: TrackedRollout) -> None:
-        wire, other = Wire(live), Wire(live)
+    async def work(shared: SharedRollout) -> None:
+        wire, other = Wire(shared), Wire(shared)
         await soon()
         wire.task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await wire.task
-        live.event_buffer(EVENTS[0])
-        live.settle(SETTLED)
+        shared.event_buffer(EVENTS[0])
+        shared.settle(SETTLED)
         await other.task
         assert [kind for _, kind, _ in other.frames] == ["started", "result"], "another follower does not notice"
 
@@ -218,8 +218,8 @@ def test_a_server_that_stops_ends_the_stream() -> None:
 
 
 def test_a_wire_that_breaks_is_told_to_the_server() -> None:
-    async def work(live: TrackedRollout) -> None:
-        subscriber = live.subscribe()
+    async def work(shared: SharedRollout) -> None:
+        subscriber = shared.subscribe()
 
         async def receive() -> Message:
             await asyncio.sleep(60)
@@ -229,8 +229,8 @@ def test_a_wire_that_breaks_is_told_to_the_server() -> None:
             raise OSError("broken")
 
         with pytest.raises(OSError, match="broken"):
-            await EventStream(live, subscriber)({}, receive, send)
-        live.settle(SETTLED)
+            await EventStream(shared, subscriber)({}, receive, send)
+        shared.settle(SETTLED)
 
     streaming(work)
 
@@ -241,13 +241,13 @@ def test_nothing_more_tells_a_browser_to_stay_away() -> None:
 
 
 def test_a_long_event_and_a_long_result_are_sent_in_slices() -> None:
-    async def work(live: TrackedRollout) -> None:
+    async def work(shared: SharedRollout) -> None:
         answer = json.dumps({"long": "y" * 3 * SLICE_BYTES}).encode()
         for event in EVENTS:
-            live.event_buffer(event)
-        live.event_buffer(Failed("environment", "environment_raised", "x" * 2 * SLICE_BYTES))
-        live.settle(StoredResult(ROLLOUT_ID, answer=answer))
-        wire = Wire(live)
+            shared.event_buffer(event)
+        shared.event_buffer(Failed("environment", "environment_raised", "x" * 2 * SLICE_BYTES))
+        shared.settle(StoredResult(ROLLOUT_ID, answer=answer))
+        wire = Wire(shared)
         await wire.task
         assert max(len(message.get("body", b"")) for message in wire.sent) <= SLICE_BYTES
         assert [number for number, _, _ in wire.frames] == list(range(len(EVENTS) + 2))

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from taskapp_kit.net.peer import peer_of
 from taskapp_kit.net.response import EncodedResponse, json_answer
-from taskapp_kit.serve.connections import ConnectionLimits
+from taskapp_kit.serve.connection_limits import ConnectionLimits
 from taskapp_kit.serve.uvicorn_protocol import BoundedHttp
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from taskapp_kit.config import CALLS_PER_ANSWER
 from taskapp_kit.contract.chat import RemotePolicy
 from taskapp_kit.contract.content import Json, NotJson, plain
 from taskapp_kit.contract.protocols import LocalPolicy
 from taskapp_kit.contract.scorecard import Blend
-from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
 

@@ -45,6 +45,8 @@ FRAME_BYTES = 256 * 1024 * 1024
 """The largest frame, JSON and blob together. A larger one is refused by its sender; a child that sends it is killed."""
 MAX_THREADS = 512
 """Cells in the memory shared with the parent: the maximum number of jobs in one child."""
+JOBS_AT_ONCE = 64
+"""How many jobs run at once in one child."""
 CELL_BYTES = 8
 READ_BYTES = 64 * 1024
 
@@ -278,7 +280,7 @@ class _FrameWriter:
                     self._flush()
 
 
-def serve_jobs(fd: int, load: Callable[[], Handler], threads: int = 64) -> None:
+def serve_jobs(fd: int, load: Callable[[], Handler], threads: int = JOBS_AT_ONCE) -> None:
     """Run the parent's jobs until it closes the socket `fd`; then return, so that the program can end.
 
     load: loads what every job needs (the app) and returns what runs one job, in a reused thread: it returns the last frame

@@ -20,6 +20,8 @@ T = TypeVar("T")
 Stop = Callable[[Literal["timeout", "cancelled"]], None]
 """Asks a job to end, with the reason. Called on the event loop."""
 
+THREADS = 64
+"""How many rollouts run at once in the threads of one process, unless the service's settings say otherwise."""
 GRACE_SECONDS = 1.0
 """How long a job may take to notice that it should stop, before its thread is given up."""
 
@@ -86,7 +88,7 @@ class PinnedThreads:
     One event loop uses it. `run` runs one job; `open` returns a pinned thread, which runs all its calls.
     """
 
-    def __init__(self, size: int = 64, *, grace_seconds: float = GRACE_SECONDS) -> None:
+    def __init__(self, size: int = THREADS, *, grace_seconds: float = GRACE_SECONDS) -> None:
         self.size = size
         self.grace_seconds = grace_seconds
         self._idle: deque[_Thread] = deque()

@@ -7,7 +7,7 @@ import asyncio
 from starlette.requests import Request
 
 from taskapp_kit.net.response import EncodedResponse
-from taskapp_kit.serve.connections import CONNECTIONS, Connections
+from taskapp_kit.serve.connection_limits import CONNECTIONS, Connections
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 from taskapp_kit.serve.telemetry.metrics import render
 

@@ -16,7 +16,7 @@ from taskapp_kit.net.error_response import ClientGone
 from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.response import answer_bytes
-from taskapp_kit.rollout.tracked_rollout import Subscriber, TrackedRollout
+from taskapp_kit.rollout.subscribers import SharedRollout, Subscriber
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.errors import invalid_request
 from taskapp_kit.serve.openapi_models import Pending
@@ -48,12 +48,12 @@ async def rollout(context: RouteContext, request: Request) -> EncodedResponse | 
     preferences = read_preferences(scope["headers"])
     caller = caller_of(scope, traceparent=preferences.traceparent, tracestate=preferences.tracestate)
     if not preferences.plain:
-        return await _live(context, request, wanted, body, caller, preferences)
+        return await _answer_shared(context, request, wanted, body, caller, preferences)
     played = await _while_connected(context.service.rollout(wanted, caller=caller, written=True), request)
     return EncodedResponse(200, answer_bytes(played), rollout_id=played.rollout_id)
 
 
-async def _live(
+async def _answer_shared(
     context: RouteContext,
     request: Request,
     wanted: RolloutRequest,
@@ -61,7 +61,7 @@ async def _live(
     caller: Caller,
     preferences: RequestPreferences,
 ) -> EncodedResponse | EventStream:
-    live = context.live.start(
+    shared = context.shared_rollouts.start(
         wanted,
         body=body,
         caller=caller,
@@ -69,38 +69,38 @@ async def _live(
         detached=preferences.respond_async,
         followed=preferences.event_stream,
     )
-    subscriber = live.subscribe(RESUME_SECONDS if preferences.event_stream else 0.0)
+    subscriber = shared.subscribe(RESUME_SECONDS if preferences.event_stream else 0.0)
     if preferences.event_stream:
-        return await _streamed(live, subscriber, request, preferences)
+        return await _streamed(shared, subscriber, request, preferences)
     try:
-        return await _while_connected(_answered(live, preferences), request)
+        return await _while_connected(_answered(shared, preferences), request)
     finally:
         subscriber.leave()
 
 
 async def _streamed(
-    live: TrackedRollout, subscriber: Subscriber, request: Request, preferences: RequestPreferences
+    shared: SharedRollout, subscriber: Subscriber, request: Request, preferences: RequestPreferences
 ) -> EventStream:
     try:
-        await _while_connected(live.admitted(), request)
+        await _while_connected(shared.admitted(), request)
     except BaseException:
         subscriber.leave()
         raise
-    return EventStream(live, subscriber, first=preferences.first_event, headers=[location(live)])
+    return EventStream(shared, subscriber, first=preferences.first_event, headers=[location(shared)])
 
 
-async def _answered(live: TrackedRollout, preferences: RequestPreferences) -> EncodedResponse:
+async def _answered(shared: SharedRollout, preferences: RequestPreferences) -> EncodedResponse:
     if not preferences.respond_async:
-        settled = await live.result()
+        settled = await shared.result()
         assert settled is not None, "the wait has no limit"
-        return repeated(live, settled)
-    await live.admitted()
-    settled = await live.result(preferences.wait_seconds or 0.0)
+        return repeated(shared, settled)
+    await shared.admitted()
+    settled = await shared.result(preferences.wait_seconds or 0.0)
     if settled is None:
-        answer = pending(live)
+        answer = pending(shared)
         answer.headers = [*answer.headers, APPLIED]
         return answer
-    return repeated(live, settled)
+    return repeated(shared, settled)
 
 
 async def _while_connected(work: Awaitable[T], request: Request) -> T:

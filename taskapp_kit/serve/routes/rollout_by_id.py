@@ -16,7 +16,7 @@ from taskapp_kit.contract.wire import RolloutResponse
 from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import EncodedResponse, json_answer
-from taskapp_kit.rollout.tracked_rollout import TrackedRollout
+from taskapp_kit.rollout.subscribers import SharedRollout
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.errors import error_answer
 from taskapp_kit.serve.openapi_models import Ended, Pending
@@ -31,35 +31,35 @@ RESUME_SECONDS = 10.0
 """How long a stream that was cut may be resumed before its rollout counts as abandoned."""
 
 
-def location(live: TrackedRollout) -> tuple[bytes, bytes]:
+def location(shared: SharedRollout) -> tuple[bytes, bytes]:
     """Return the `Location` header of a rollout."""
-    return b"location", f"/rollouts/{live.rollout_id}".encode()
+    return b"location", f"/rollouts/{shared.rollout_id}".encode()
 
 
-def pending(live: TrackedRollout) -> EncodedResponse:
+def pending(shared: SharedRollout) -> EncodedResponse:
     """Return the 202 of a rollout that is in flight."""
     body = {
-        "rollout_id": live.rollout_id,
+        "rollout_id": shared.rollout_id,
         "status": "running",
-        "created_at": live.created_at,
-        "events": len(live.event_buffer.lines),
-        "url": f"/rollouts/{live.rollout_id}",
+        "created_at": shared.created_at,
+        "events": len(shared.event_buffer.lines),
+        "url": f"/rollouts/{shared.rollout_id}",
     }
-    return json_answer(body, 202, [location(live), RETRY_LATER])
+    return json_answer(body, 202, [location(shared), RETRY_LATER])
 
 
-def answer_of(live: TrackedRollout, settled: StoredResult) -> EncodedResponse:
+def answer_of(shared: SharedRollout, settled: StoredResult) -> EncodedResponse:
     """Return the response of `POST /rollout`, or the envelope of its failure."""
     if settled.failure is not None:
         return error_answer(RolloutFailed(settled.failure, rollout_id=settled.rollout_id))
     assert settled.answer is not None, "an answer or a failure"
-    return EncodedResponse(200, settled.answer, rollout_id=settled.rollout_id, shared=live)
+    return EncodedResponse(200, settled.answer, rollout_id=settled.rollout_id, shared=shared)
 
 
-def repeated(live: TrackedRollout, settled: StoredResult) -> EncodedResponse:
+def repeated(shared: SharedRollout, settled: StoredResult) -> EncodedResponse:
     """Return that response for the caller that started the rollout; it is marked if the rollout had ended before."""
-    answer = answer_of(live, settled)
-    if live.replayed:
+    answer = answer_of(shared, settled)
+    if shared.replayed:
         answer.headers = [*answer.headers, REPLAYED]
     return answer
 
@@ -77,19 +77,19 @@ async def rollout_by_id(context: RouteContext, request: Request) -> EncodedRespo
     """
     preferences = read_preferences(request.scope["headers"])
     events = _events_asked(request)
-    live = await _found(context, request, with_events=preferences.event_stream or events)
+    shared = await _found(context, request, with_events=preferences.event_stream or events)
     if preferences.event_stream:
-        if live.over and preferences.first_event > len(live.event_buffer.lines):
+        if shared.over and preferences.first_event > len(shared.event_buffer.lines):
             return nothing_more()
         return EventStream(
-            live, live.subscribe(RESUME_SECONDS), first=preferences.first_event, headers=[location(live)]
+            shared, shared.subscribe(RESUME_SECONDS), first=preferences.first_event, headers=[location(shared)]
         )
-    settled = await live.result(preferences.wait_seconds or 0.0)
+    settled = await shared.result(preferences.wait_seconds or 0.0)
     if settled is None:
-        return pending(live)
-    answer = answer_of(live, settled)
+        return pending(shared)
+    answer = answer_of(shared, settled)
     if events:
-        answer.body = await _with_events(context, live, answer.body)
+        answer.body = await _with_events(context, shared, answer.body)
     return answer
 
 
@@ -101,14 +101,16 @@ def _events_asked(request: Request) -> bool:
     return bool(pairs) and pairs[0][1] == "1"
 
 
-async def _with_events(context: RouteContext, live: TrackedRollout, body: bytes) -> bytes:
+async def _with_events(context: RouteContext, shared: SharedRollout, body: bytes) -> bytes:
     """Return the response with its events; built once for all requests that read a finished result at the same time."""
-    lines, over = list(live.event_buffer.lines), live.shared
+    lines, over = list(shared.event_buffer.lines), shared.ended_result
     if over is None:
-        return await asyncio.to_thread(_joined, body, lines, await context.live.model_calls(live))
+        return await asyncio.to_thread(_joined, body, lines, await context.shared_rollouts.model_calls(shared))
     async with over.loading:
         if over.with_events is None:
-            over.with_events = await asyncio.to_thread(_joined, body, lines, await context.live.model_calls(live))
+            over.with_events = await asyncio.to_thread(
+                _joined, body, lines, await context.shared_rollouts.model_calls(shared)
+            )
         return over.with_events
 
 
@@ -126,33 +128,37 @@ def _joined(body: bytes, lines: list[bytes], calls: dict[str, Json]) -> bytes:
 
 async def cancel_rollout(context: RouteContext, request: Request) -> EncodedResponse:
     """Cancels it if it is still under way; what was played is kept. One of another key label is not found."""
-    live = await _found(context, request, with_events=False)
-    if not live.over and not live.is_local:
+    shared = await _found(context, request, with_events=False)
+    if not shared.over and not shared.is_local:
         raise RequestRefused(
             "rollout_elsewhere",
             "The rollout is played by another server of the same store.",
             hint="Ask the server that took it.",
         )
-    if not live.over:
-        live.cancel()
-        await live.ended()
-        if live.cancelled:
-            return json_answer({"rollout_id": live.rollout_id, "status": "cancelled"})
-    return json_answer({"rollout_id": live.rollout_id, "status": "ended"})
+    if not shared.over:
+        shared.cancel()
+        await shared.ended()
+        if shared.cancelled:
+            return json_answer({"rollout_id": shared.rollout_id, "status": "cancelled"})
+    return json_answer({"rollout_id": shared.rollout_id, "status": "ended"})
 
 
-async def _found(context: RouteContext, request: Request, *, with_events: bool) -> TrackedRollout:
+async def _found(context: RouteContext, request: Request, *, with_events: bool) -> SharedRollout:
     name = request.path_params["rollout_id"]
     caller = caller_of(request.scope)
-    live = await context.live.find(name, caller, with_events=with_events) if ROLLOUT_ID.fullmatch(name) else None
-    if live is None:
+    shared = (
+        await context.shared_rollouts.find(name, caller, with_events=with_events)
+        if ROLLOUT_ID.fullmatch(name)
+        else None
+    )
+    if shared is None:
         raise RequestRefused(
             "not_found",
             "There is no such rollout.",
             hint="Found are rollouts that this key asked for: stored ones, and without a store, for 24 h, those asked for "
             "with Prefer: respond-async, an Idempotency-Key or as a stream.",
         )
-    return live
+    return shared
 
 
 PARAMETERS = (

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
+from taskapp_kit.config import CALLS_PER_ANSWER
 from taskapp_kit.contract.chat import ChatReply
 from taskapp_kit.contract.content import Content, Json
 from taskapp_kit.contract.protocols import Tool, View
-from taskapp_kit.contract.trajectory import CALLS_PER_ANSWER, Decision, PlayedStep, ToolCall
+from taskapp_kit.contract.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.rollout.policy.chat.parsed_message import ParsedMessage, clean, parse_message

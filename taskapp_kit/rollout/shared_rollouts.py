@@ -1,6 +1,6 @@
 """Rollouts that clients can join, follow or fetch later, by Idempotency-Key or by id.
 
-Each is a task of its own, a `TrackedRollout`. The coordinator stores its result, so that it can be found for 24 h, also by
+Each is a task of its own, a `SharedRollout`. The coordinator stores its result, so that it can be found for 24 h, also by
 another process with the same store.
 """
 
@@ -28,7 +28,7 @@ from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.response import answer_bytes
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.stored_record import settled_from
-from taskapp_kit.rollout.tracked_rollout import EndedRollout, TrackedRollout, cancellation
+from taskapp_kit.rollout.subscribers import EndedRollout, SharedRollout, cancellation
 from taskapp_kit.store.idempotency_memory import MemoryIdempotencyStore
 
 log = logging.getLogger("taskapp_kit.service")
@@ -42,7 +42,7 @@ CLOSING_SECONDS = 5.0
 T = TypeVar("T")
 
 
-class LiveRollouts:
+class SharedRollouts:
     """The tracked rollouts of this process. Use it on the service's event loop; call `close` before the service's.
 
     coordinator: stores the idempotency records; by default that of the service's store, else this process's memory.
@@ -53,9 +53,9 @@ class LiveRollouts:
         of_store = None if service.store is None else service.store.coordinator(service.clock)
         self._coordinator = coordinator or of_store or MemoryIdempotencyStore(service.clock)
         self._in_store = self._coordinator is of_store
-        self._by_id: dict[str, TrackedRollout] = {}
-        self._by_key: dict[str, tuple[str, TrackedRollout]] = {}
-        self._broken: OrderedDict[str, TrackedRollout] = OrderedDict()
+        self._by_id: dict[str, SharedRollout] = {}
+        self._by_key: dict[str, tuple[str, SharedRollout]] = {}
+        self._broken: OrderedDict[str, SharedRollout] = OrderedDict()
         self._over: WeakValueDictionary[str, EndedRollout] = WeakValueDictionary()
         self._reading = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -69,61 +69,61 @@ class LiveRollouts:
         idempotency_key: str | None = None,
         detached: bool = False,
         followed: bool = False,
-    ) -> TrackedRollout:
+    ) -> SharedRollout:
         """Starts a rollout for this request, or returns the one that runs or ran under its key. Does not wait.
 
         body: the request as sent, which must be equal for an equal key. detached: it continues without subscribers.
         followed: a client follows from the start, so events are sent at once and not in batches. Raises
-        IdempotencyKeyReused; `TrackedRollout.admitted` raises other refusals.
+        IdempotencyKeyReused; `SharedRollout.admitted` raises other refusals.
         """
         fingerprint = hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
         app = self._service.spec.name
         key = None if idempotency_key is None else _scoped_key(app, caller.key_label, idempotency_key)
         if key is not None and key in self._by_key:
-            known, live = self._by_key[key]
-            if not live.cancelled:  # a cancelled rollout has no result, so a repetition is played again
+            known, shared = self._by_key[key]
+            if not shared.cancelled:  # a cancelled rollout has no result, so a repetition is played again
                 if known != fingerprint:
                     raise _reused()
-                live.detached = live.detached or detached
-                return live
+                shared.detached = shared.detached or detached
+                return shared
         record = IdempotencyRecord(uuid.uuid4().hex, fingerprint, self._service.clock.now(), key, caller.key_label, app)
-        live = self._new(detached=detached)
+        shared = self._new(detached=detached)
         if key is not None:
-            self._by_key[key] = (fingerprint, live)
-        self._start_task(live, self._play(live, request, caller, record, followed), key, followed=followed)
-        return live
+            self._by_key[key] = (fingerprint, shared)
+        self._start_task(shared, self._play(shared, request, caller, record, followed), key, followed=followed)
+        return shared
 
-    async def find(self, rollout_id: str, caller: Caller, *, with_events: bool = False) -> TrackedRollout | None:
+    async def find(self, rollout_id: str, caller: Caller, *, with_events: bool = False) -> SharedRollout | None:
         """The rollout with this id, running or ended, with an idempotency record or only stored; None if there is none.
 
         A rollout that the caller may not see counts as none. with_events: loads the events of an ended one, too. Raises
         StoreError.
         """
         found = None if rollout_id in self._by_id else await self._coordinator.look(rollout_id)
-        live = self._by_id.get(rollout_id)
-        if live is not None:
-            return live if caller.may_see(live.key_label) else None
+        shared = self._by_id.get(rollout_id)
+        if shared is not None:
+            return shared if caller.may_see(shared.key_label) else None
         if found is not None and not self._visible(found.ticket, caller):
             return None
         broken = rollout_id in self._broken and found is not None and found.state == "running"
         if found is None or found.state == "lost" or broken:  # it may be stored although it was never settled
-            live = await self._stored(rollout_id, caller, with_events=with_events) or self._broken.get(rollout_id)
-            if live is not None:
-                return live if caller.may_see(live.key_label) else None
+            shared = await self._stored(rollout_id, caller, with_events=with_events) or self._broken.get(rollout_id)
+            if shared is not None:
+                return shared if caller.may_see(shared.key_label) else None
         if found is None:
             return None
-        live = self._new(detached=True)
-        live.admit(found.ticket)
+        shared = self._new(detached=True)
+        shared.admit(found.ticket)
         if found.state == "running":
-            self._by_id[rollout_id] = live
-            self._start_task(live, self._watch(live, found))
-            return live
-        over = self._shared(found)
+            self._by_id[rollout_id] = shared
+            self._start_task(shared, self._watch(shared, found))
+            return shared
+        over = self._ended_rollout(found)
         del found  # it has a copy of the answer, which may be large and is not needed while the next line waits
-        await self._deliver(live, over, with_events=with_events)
-        return live
+        await self._deliver(shared, over, with_events=with_events)
+        return shared
 
-    async def _stored(self, rollout_id: str, caller: Caller, *, with_events: bool) -> TrackedRollout | None:
+    async def _stored(self, rollout_id: str, caller: Caller, *, with_events: bool) -> SharedRollout | None:
         """An ended rollout without an idempotency record. One is read at a time, because each may be large."""
         async with self._reading:
             over = self._over.get(rollout_id)
@@ -137,17 +137,17 @@ class LiveRollouts:
                 self._over[rollout_id] = over
         if not caller.may_see(over.key_label):
             return None
-        live = self._new(detached=True)
-        live.admit(IdempotencyRecord(rollout_id, "", 0.0, key_label=over.key_label))
-        await self._deliver(live, over, with_events=with_events)
-        return live
+        shared = self._new(detached=True)
+        shared.admit(IdempotencyRecord(rollout_id, "", 0.0, key_label=over.key_label))
+        await self._deliver(shared, over, with_events=with_events)
+        return shared
 
     def _visible(self, record: IdempotencyRecord, caller: Caller) -> bool:
         """Whether the record belongs to this app and the caller may see it."""
         return record.app in (None, self._service.spec.name) and caller.may_see(record.key_label)
 
-    def _new(self, *, detached: bool) -> TrackedRollout:
-        return TrackedRollout(EventBuffer(self._service.show_pictures), detached=detached)
+    def _new(self, *, detached: bool) -> SharedRollout:
+        return SharedRollout(EventBuffer(self._service.show_pictures), detached=detached)
 
     async def close(self) -> None:
         """Cancels running rollouts and closes the coordinator."""
@@ -159,13 +159,13 @@ class LiveRollouts:
 
     async def settled(self) -> None:
         """Waits until the ended rollouts of this process are settled. Call it after `Service.drain`."""
-        waiting = [live.task for live in self._by_id.values() if live.task is not None and live.is_local]
+        waiting = [shared.task for shared in self._by_id.values() if shared.task is not None and shared.is_local]
         if waiting:
             await asyncio.wait(waiting, timeout=CLOSING_SECONDS)
 
     def _start_task(
         self,
-        live: TrackedRollout,
+        shared: SharedRollout,
         work: Coroutine[Any, Any, StoredResult],
         key: str | None = None,
         *,
@@ -173,36 +173,37 @@ class LiveRollouts:
     ) -> None:
         async def run() -> None:
             try:
-                live.settle(await work)
+                shared.settle(await work)
             except BaseException as error:  # raised to the subscribers
-                known = live.rollout_id and (live.detached or followed)  # a client has its id and may ask for it again
+                # a client has its id and may ask for it again
+                known = shared.rollout_id and (shared.detached or followed)
                 if known and not isinstance(error, asyncio.CancelledError):
-                    self._remember_broken(live, error)
-                live.fail(error)
+                    self._remember_broken(shared, error)
+                shared.fail(error)
             finally:
-                if self._by_id.get(live.rollout_id) is live:
-                    del self._by_id[live.rollout_id]
-                if key is not None and self._by_key.get(key, ("", None))[1] is live:
+                if self._by_id.get(shared.rollout_id) is shared:
+                    del self._by_id[shared.rollout_id]
+                if key is not None and self._by_key.get(key, ("", None))[1] is shared:
                     del self._by_key[key]
 
         def forget(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            if not live.over:  # cancelled before its first step
+            if not shared.over:  # cancelled before its first step
                 work.close()
-                live.fail(asyncio.CancelledError())
+                shared.fail(asyncio.CancelledError())
 
-        live.task = asyncio.create_task(run())
-        self._tasks.add(live.task)
-        live.task.add_done_callback(forget)
+        shared.task = asyncio.create_task(run())
+        self._tasks.add(shared.task)
+        shared.task.add_done_callback(forget)
 
-    def _remember_broken(self, live: TrackedRollout, error: BaseException) -> None:
-        log.warning("rollout ended without a result rollout_id=%s error=%s", live.rollout_id, type(error).__name__)
-        self._broken[live.rollout_id] = live
+    def _remember_broken(self, shared: SharedRollout, error: BaseException) -> None:
+        log.warning("rollout ended without a result rollout_id=%s error=%s", shared.rollout_id, type(error).__name__)
+        self._broken[shared.rollout_id] = shared
         if len(self._broken) > MAX_BROKEN:
             self._broken.popitem(last=False)
 
     async def _play(
-        self, live: TrackedRollout, request: RolloutRequest, caller: Caller, record: IdempotencyRecord, followed: bool
+        self, shared: SharedRollout, request: RolloutRequest, caller: Caller, record: IdempotencyRecord, followed: bool
     ) -> StoredResult:
         self._service.store_state.check()
         while (found := await self._write(partial(self._coordinator.claim, record))) is not None:
@@ -212,32 +213,32 @@ class LiveRollouts:
                 continue
             if found.ticket.fingerprint != record.fingerprint:
                 raise _reused()
-            live.admit(found.ticket)
+            shared.admit(found.ticket)
             if running := found.state == "running":
                 found = await self._until_over(found)
             if found is not None and not (running and (found.settled is None or _of_cancelled(found.settled))):
-                over = self._shared(found)
+                over = self._ended_rollout(found)
                 del found  # it has a copy of the answer, which may be large and is not needed while the next line waits
-                return await self._deliver(live, over, with_events=True)
+                return await self._deliver(shared, over, with_events=True)
             # its owner died, cancelled it, or released the key: this process plays it
         began = False
         try:
             in_flight = await self._service.admit(request, caller=caller, rollout_id=record.rollout_id)
             began = True
-            live.admit(record)
-            live.is_local = True
-            self._by_id[record.rollout_id] = live
-            rollout = await self._service.run(in_flight, listener=live.event_buffer, prompt=followed, written=True)
-            settled = StoredResult(record.rollout_id, answer=answer_bytes(rollout), events=self._events_of(live))
+            shared.admit(record)
+            shared.is_local = True
+            self._by_id[record.rollout_id] = shared
+            rollout = await self._service.run(in_flight, listener=shared.event_buffer, prompt=followed, written=True)
+            settled = StoredResult(record.rollout_id, answer=answer_bytes(rollout), events=self._events_of(shared))
         except RolloutFailed as error:
-            settled = StoredResult(record.rollout_id, failure=error.failure, events=self._events_of(live))
+            settled = StoredResult(record.rollout_id, failure=error.failure, events=self._events_of(shared))
         except asyncio.CancelledError:
-            await asyncio.shield(self._settle_cancelled(live, record, began=began))
+            await asyncio.shield(self._settle_cancelled(shared, record, began=began))
             raise
         except BaseException:
             await self._coordinator.release(record.rollout_id)
             raise
-        live.begin_settling()
+        shared.begin_settling()
         # a cancelled rollout has no result for a repetition, so its key is freed
         settle = partial(self._coordinator.settle, settled, free_key=_of_cancelled(settled))
         await asyncio.shield(self._write(settle))
@@ -252,25 +253,25 @@ class LiveRollouts:
         await self._coordinator.claim(record)
         await self._coordinator.release(record.rollout_id)
 
-    async def _settle_cancelled(self, live: TrackedRollout, record: IdempotencyRecord, *, began: bool) -> None:
+    async def _settle_cancelled(self, shared: SharedRollout, record: IdempotencyRecord, *, began: bool) -> None:
         if not began:
             await self._coordinator.release(record.rollout_id)
             return
-        failure = _cancellation_in(live.event_buffer) or cancellation()
-        settled = StoredResult(record.rollout_id, failure=failure, events=self._events_of(live))
+        failure = _cancellation_in(shared.event_buffer) or cancellation()
+        settled = StoredResult(record.rollout_id, failure=failure, events=self._events_of(shared))
         await self._coordinator.settle(settled, free_key=True)
-        live.settle(settled)
+        shared.settle(settled)
 
-    def _events_of(self, live: TrackedRollout) -> bytes | None:
+    def _events_of(self, shared: SharedRollout) -> bytes | None:
         """The events for the coordinator; None with a store, which has them."""
-        return live.event_buffer.text() if self._service.store is None else None
+        return shared.event_buffer.text() if self._service.store is None else None
 
-    async def _watch(self, live: TrackedRollout, found: Claim) -> StoredResult:
+    async def _watch(self, shared: SharedRollout, found: Claim) -> StoredResult:
         """Waits for a rollout that another process plays."""
         again = await self._until_over(found)
         if again is None:
             raise RolloutFailed(_lost(), rollout_id=found.ticket.rollout_id)
-        return await self._deliver(live, self._shared(again), with_events=True)
+        return await self._deliver(shared, self._ended_rollout(again), with_events=True)
 
     async def _until_over(self, found: Claim) -> Claim | None:
         pause, longest = POLL_SECONDS
@@ -281,7 +282,7 @@ class LiveRollouts:
             again = await self._coordinator.look(found.ticket.rollout_id)
         return again
 
-    def _shared(self, found: Claim) -> EndedRollout:
+    def _ended_rollout(self, found: Claim) -> EndedRollout:
         """The result of an ended rollout, one object for all concurrent readers."""
         rollout_id = found.ticket.rollout_id
         over = self._over.get(rollout_id)
@@ -291,16 +292,16 @@ class LiveRollouts:
             )
         return over
 
-    async def _deliver(self, live: TrackedRollout, over: EndedRollout, *, with_events: bool) -> StoredResult:
-        """Settles `live` with the result of a rollout that had already ended."""
-        live.replayed = True
-        live.shared = over
+    async def _deliver(self, shared: SharedRollout, over: EndedRollout, *, with_events: bool) -> StoredResult:
+        """Settles `shared` with the result of a rollout that had already ended."""
+        shared.replayed = True
+        shared.ended_result = over
         if with_events:
             async with over.loading:
                 if over.lines is None:
                     await self._load_events(over)
-            live.event_buffer.load(over.lines or [])
-        live.settle(over.settled)
+            shared.event_buffer.load(over.lines or [])
+        shared.settle(over.settled)
         return over.settled
 
     async def _load_events(self, over: EndedRollout) -> None:
@@ -313,14 +314,14 @@ class LiveRollouts:
                 return
         over.lines = [orjson.dumps(event) for event in orjson.loads(settled.events or b"[]")]
 
-    async def model_calls(self, live: TrackedRollout) -> dict[str, Json]:
+    async def model_calls(self, shared: SharedRollout) -> dict[str, Json]:
         """The calls of judges and auxiliary models of an ended rollout, as they may be shown; empty without a store.
 
         Raises StoreError.
         """
-        if live.shared is not None and live.shared.calls is not None:
-            return live.shared.calls
-        stored = None if self._service.store is None else await self._service.store.load(live.rollout_id)
+        if shared.ended_result is not None and shared.ended_result.calls is not None:
+            return shared.ended_result.calls
+        stored = None if self._service.store is None else await self._service.store.load(shared.rollout_id)
         return {} if stored is None else model_calls(stored.private)
 
 

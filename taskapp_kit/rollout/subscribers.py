@@ -1,4 +1,4 @@
-"""A rollout that several clients can wait for and follow."""
+"""A rollout with subscribers: clients that wait for it or follow it, and without whom it is cancelled."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Subscriber:
     When the last subscriber leaves, the rollout is cancelled after `grace_seconds`, unless another one subscribes.
     """
 
-    def __init__(self, live: TrackedRollout, grace_seconds: float) -> None:
-        self._live: TrackedRollout | None = live
+    def __init__(self, shared: SharedRollout, grace_seconds: float) -> None:
+        self._shared: SharedRollout | None = shared
         self._grace_seconds = grace_seconds
 
     def leave(self) -> None:
         """Ends the subscription. A second call does nothing."""
-        live, self._live = self._live, None
-        if live is not None:
-            live._left(self._grace_seconds)
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            shared._left(self._grace_seconds)
 
 
 @dataclass(eq=False)
@@ -47,11 +47,11 @@ class EndedRollout:
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class TrackedRollout:
+class SharedRollout:
     """A rollout with its events, its result and its subscribers.
 
     rollout_id, key_label: known once it is admitted. created_at: unix seconds. is_local: this process plays it. replayed: it
-    had ended before this request. detached: it continues without subscribers. shared: the result, when other readers
+    had ended before this request. detached: it continues without subscribers. ended_result: the result, when other readers
     share it.
     """
 
@@ -62,7 +62,7 @@ class TrackedRollout:
         self.event_buffer = event_buffer
         self.is_local = False
         self.replayed = False
-        self.shared: EndedRollout | None = None
+        self.ended_result: EndedRollout | None = None
         self.detached = detached
         self.task: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()

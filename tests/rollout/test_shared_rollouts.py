@@ -27,8 +27,8 @@ from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import IdempotencyKeyReused, RequestError, RolloutFailed, Saturated, StoreError
 from taskapp_kit.rollout.in_flight import ANYONE, Caller
-from taskapp_kit.rollout.live import LiveRollouts
-from taskapp_kit.rollout.tracked_rollout import TrackedRollout
+from taskapp_kit.rollout.shared_rollouts import SharedRollouts
+from taskapp_kit.rollout.subscribers import SharedRollout
 from taskapp_kit.store import open_store
 from taskapp_kit.store.idempotency_memory import MemoryIdempotencyStore
 from taskapp_kit.store.sqlite import SqliteStore
@@ -40,19 +40,19 @@ APP = find_app(str(Path(__file__).parents[1] / "live_app.py"))
 
 
 class Party:
-    """A service and its live rollouts, as one server process has them."""
+    """A service and its shared rollouts, as one server process has them."""
 
     def __init__(self, store: Store | None = None, coordinator: IdempotencyStore | None = None, **options: Any) -> None:
         self.service = a_service(APP, store=store, **options)
         self.coordinator = coordinator
-        self.live = LiveRollouts(self.service, coordinator)
+        self.shared = SharedRollouts(self.service, coordinator)
 
     def start(
         self, body: dict[str, Any] | None = None, key: str | None = "k", label: str = "", quota: int | None = None,
         *, detached: bool = False, followed: bool = False,
-    ) -> TrackedRollout:  # fmt: skip
+    ) -> SharedRollout:  # fmt: skip
         body = body or a_body()
-        return self.live.start(
+        return self.shared.start(
             RolloutRequest.model_validate(body),
             body=body,
             caller=Caller(label or None, quota),
@@ -62,7 +62,7 @@ class Party:
         )
 
     async def close(self) -> None:
-        await self.live.close()
+        await self.shared.close()
         await self.service.close()
 
 
@@ -105,22 +105,22 @@ async def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
         await asyncio.sleep(0.005)
 
 
-async def answer_of(live: TrackedRollout) -> bytes:
-    settled = await live.result()
+async def answer_of(shared: SharedRollout) -> bytes:
+    settled = await shared.result()
     assert settled is not None and settled.failure is None, settled
     assert settled.answer is not None
     return settled.answer
 
 
-async def failure_of(live: TrackedRollout) -> dict[str, str]:
-    settled = await live.result()
+async def failure_of(shared: SharedRollout) -> dict[str, str]:
+    settled = await shared.result()
     assert settled is not None and settled.answer is None and settled.failure is not None
     failure = settled.failure
-    return {"boundary": failure.boundary, "code": failure.code, "error_id": failure.error_id, "id": live.rollout_id}
+    return {"boundary": failure.boundary, "code": failure.code, "error_id": failure.error_id, "id": shared.rollout_id}
 
 
-def kinds(live: TrackedRollout) -> list[str]:
-    return [json.loads(line)["kind"] for line in live.event_buffer.lines]
+def kinds(shared: SharedRollout) -> list[str]:
+    return [json.loads(line)["kind"] for line in shared.event_buffer.lines]
 
 
 async def stored(here: Party, rollout_id: str) -> StoredRollout:
@@ -131,7 +131,7 @@ async def stored(here: Party, rollout_id: str) -> StoredRollout:
 
 
 def sqlite(folder: Path) -> SqliteStore:
-    return open_store(f"sqlite:///{folder}/live.db")  # type: ignore[return-value]
+    return open_store(f"sqlite:///{folder}/shared.db")  # type: ignore[return-value]
 
 
 # -- who waits -----------------------------------------------------------------------------------------------------
@@ -139,21 +139,21 @@ def sqlite(folder: Path) -> SqliteStore:
 
 def test_the_last_to_leave_cancels_it(tmp_path: Path) -> None:
     async def work(here: Party) -> None:
-        live = here.start(a_body(gate=tmp_path / "never", mark=tmp_path / "mark"))
-        one, two = live.subscribe(), live.subscribe()
+        shared = here.start(a_body(gate=tmp_path / "never", mark=tmp_path / "mark"))
+        one, two = shared.subscribe(), shared.subscribe()
         await until(lambda: marks(tmp_path / "mark", "waiting") == 1)
         one.leave()
         one.leave()
         await asyncio.sleep(0.02)
-        assert not live.over and not live.cancelled
+        assert not shared.over and not shared.cancelled
         two.leave()
-        failure = await failure_of(live)
+        failure = await failure_of(shared)
         assert (failure["boundary"], failure["code"]) == ("cancelled", "cancelled")
-        kept = await stored(here, live.rollout_id)
+        kept = await stored(here, shared.rollout_id)
         assert kept.failure is not None
         assert (kept.status, kept.failure["error_id"]) == ("failed", failure["error_id"])
-        assert [event["kind"] for event in kept.events] == kinds(live)
-        assert kinds(live)[-1] == "failed"
+        assert [event["kind"] for event in kept.events] == kinds(shared)
+        assert kinds(shared)[-1] == "failed"
         (tmp_path / "never").touch()
         await until(lambda: marks(tmp_path / "mark", "close") == 1)
 
@@ -162,35 +162,35 @@ def test_the_last_to_leave_cancels_it(tmp_path: Path) -> None:
 
 def test_who_comes_back_within_the_grace_finds_it_running(tmp_path: Path) -> None:
     async def work(here: Party) -> None:
-        live = here.start(a_body(gate=tmp_path / "gate"))
-        live.subscribe(0.3).leave()
+        shared = here.start(a_body(gate=tmp_path / "gate"))
+        shared.subscribe(0.3).leave()
         await asyncio.sleep(0.05)
-        subscriber = live.subscribe(0.3)
+        subscriber = shared.subscribe(0.3)
         await asyncio.sleep(0.4)
-        assert not live.cancelled
+        assert not shared.cancelled
         subscriber.leave()
         await asyncio.sleep(0.05)
-        live.subscribe(0.05).leave()
+        shared.subscribe(0.05).leave()
         await asyncio.sleep(0.1)
-        assert not live.cancelled, "the second time has a whole grace of its own"
+        assert not shared.cancelled, "the second time has a whole grace of its own"
         (tmp_path / "gate").touch()
-        assert await answer_of(live)
+        assert await answer_of(shared)
 
     party(work)
 
 
 def test_who_leaves_later_with_less_patience_does_not_end_anothers_grace(tmp_path: Path) -> None:
     async def work(here: Party) -> None:
-        live = here.start(a_body(gate=tmp_path / "gate"))
-        patient, other = live.subscribe(0.4), live.subscribe()
+        shared = here.start(a_body(gate=tmp_path / "gate"))
+        patient, other = shared.subscribe(0.4), shared.subscribe()
         patient.leave()
         other.leave()
         await asyncio.sleep(0.1)
-        assert not live.cancelled
+        assert not shared.cancelled
         began = time.monotonic()
-        await live.ended()
+        await shared.ended()
         assert time.monotonic() - began > 0.05, "abandoned in the end, and not at once"
-        assert (await failure_of(live))["code"] == "cancelled"
+        assert (await failure_of(shared))["code"] == "cancelled"
         (tmp_path / "gate").touch()
 
     party(work)
@@ -198,25 +198,25 @@ def test_who_leaves_later_with_less_patience_does_not_end_anothers_grace(tmp_pat
 
 def test_one_that_is_detached_needs_nobody(tmp_path: Path) -> None:
     async def work(here: Party) -> None:
-        live = here.start(a_body(gate=tmp_path / "gate"))
-        subscriber = live.subscribe()
-        assert here.start(a_body(gate=tmp_path / "gate"), detached=True) is live, "a joiner may detach it"
+        shared = here.start(a_body(gate=tmp_path / "gate"))
+        subscriber = shared.subscribe()
+        assert here.start(a_body(gate=tmp_path / "gate"), detached=True) is shared, "a joiner may detach it"
         subscriber.leave()
         await asyncio.sleep(0.05)
         (tmp_path / "gate").touch()
-        assert await answer_of(live)
+        assert await answer_of(shared)
 
     party(work)
 
 
 def test_cancelled_before_its_first_step_it_is_over_too() -> None:
     async def work(here: Party) -> None:
-        live = here.start()
-        live.subscribe().leave()
+        shared = here.start()
+        shared.subscribe().leave()
         with pytest.raises(RolloutFailed) as caught:
-            await live.admitted()
+            await shared.admitted()
         assert caught.value.boundary == "cancelled"
-        assert live.over
+        assert shared.over
         assert await answer_of(here.start())
 
     party(work)
@@ -243,17 +243,17 @@ def test_a_hundred_with_one_key_are_one_episode(tmp_path: Path, kept: str) -> No
 
 def test_another_body_is_refused_while_it_runs_and_afterwards(tmp_path: Path) -> None:
     async def work(here: Party) -> None:
-        live = here.start(a_body(gate=tmp_path / "gate"))
+        shared = here.start(a_body(gate=tmp_path / "gate"))
         with pytest.raises(IdempotencyKeyReused):
             here.start(a_body(seed=1))
         (tmp_path / "gate").touch()
-        await live.result()
+        await shared.result()
         late = here.start(a_body(seed=1))
         with pytest.raises(IdempotencyKeyReused):
             await late.admitted()
         with pytest.raises(IdempotencyKeyReused):
             await late.result()
-        assert await answer_of(here.start(a_body(gate=tmp_path / "gate"))) == await answer_of(live)
+        assert await answer_of(here.start(a_body(gate=tmp_path / "gate"))) == await answer_of(shared)
 
     party(work)
 
@@ -261,8 +261,8 @@ def test_another_body_is_refused_while_it_runs_and_afterwards(tmp_path: Path) ->
 def test_a_key_belongs_to_a_label(tmp_path: Path) -> None:
     async def work(here: Party) -> None:
         bodies = [here.start(a_body(seed), label=label) for seed, label in ((0, "a"), (1, "b"), (2, ""))]
-        assert len({await answer_of(live) for live in bodies}) == 3
-        assert len({live.rollout_id for live in bodies}) == 3
+        assert len({await answer_of(shared) for shared in bodies}) == 3
+        assert len({shared.rollout_id for shared in bodies}) == 3
 
     party(work)
 
@@ -312,19 +312,19 @@ def test_saturation_is_not_remembered(tmp_path: Path) -> None:
 def test_who_repeats_a_cancelled_one_at_once_has_it_played_anew(tmp_path: Path, workers: int) -> None:
     async def work(here: Party) -> None:
         body = a_body(gate=tmp_path / "gate", mark=tmp_path / "mark")
-        live = here.start(body)
-        subscriber = live.subscribe()
+        shared = here.start(body)
+        subscriber = shared.subscribe()
         await until(lambda: marks(tmp_path / "mark", "waiting") == 1)
         subscriber.leave()
         again = here.start(body)  # before the first one has ended
-        assert again is not live
+        assert again is not shared
         joined = here.start(body)
         assert joined is again
         (tmp_path / "gate").touch()
         answer = await answer_of(again)
-        assert json.loads(answer)["rollout_id"] == again.rollout_id != live.rollout_id
+        assert json.loads(answer)["rollout_id"] == again.rollout_id != shared.rollout_id
         assert not again.replayed
-        assert (await failure_of(live))["code"] == "cancelled"
+        assert (await failure_of(shared))["code"] == "cancelled"
         assert await answer_of(here.start(body)) == answer, "and this one is remembered"
         assert marks(tmp_path / "mark", "reset") == 2
         await until(lambda: marks(tmp_path / "mark", "close") == 2)
@@ -335,7 +335,7 @@ def test_who_repeats_a_cancelled_one_at_once_has_it_played_anew(tmp_path: Path, 
 def test_without_a_key_each_is_its_own() -> None:
     async def work(here: Party) -> None:
         lives = [here.start(key=None) for _ in range(5)]
-        assert len({await answer_of(live) for live in lives}) == 5
+        assert len({await answer_of(shared) for shared in lives}) == 5
 
     party(work)
 
@@ -345,19 +345,19 @@ def test_without_a_key_each_is_its_own() -> None:
 
 def test_it_is_found_by_its_id_while_it_runs_and_afterwards(tmp_path: Path) -> None:
     async def work(here: Party) -> None:
-        live = here.start(a_body(gate=tmp_path / "gate"), None, detached=True)
-        await live.admitted()
-        assert await here.live.find(live.rollout_id, ANYONE) is live
-        assert await here.live.find("0" * 32, ANYONE) is None
-        assert await live.result(0.0) is None
-        assert await live.result(0.01) is None
+        shared = here.start(a_body(gate=tmp_path / "gate"), None, detached=True)
+        await shared.admitted()
+        assert await here.shared.find(shared.rollout_id, ANYONE) is shared
+        assert await here.shared.find("0" * 32, ANYONE) is None
+        assert await shared.result(0.0) is None
+        assert await shared.result(0.01) is None
         (tmp_path / "gate").touch()
-        answer = await answer_of(live)
+        answer = await answer_of(shared)
         for with_events in (True, False):
-            again = await here.live.find(live.rollout_id, ANYONE, with_events=with_events)
-            assert again is not None and again is not live
+            again = await here.shared.find(shared.rollout_id, ANYONE, with_events=with_events)
+            assert again is not None and again is not shared
             assert await answer_of(again) == answer
-            assert again.event_buffer.lines == (live.event_buffer.lines if with_events else [])
+            assert again.event_buffer.lines == (shared.event_buffer.lines if with_events else [])
 
     party(work)
 
@@ -367,12 +367,12 @@ def test_the_events_afterwards_are_those_that_were_told(tmp_path: Path, kept: st
     store = {"memory": None, "sqlite": sqlite(tmp_path), "sqlite in memory": SqliteStore(None)}[kept]
 
     async def work(here: Party) -> None:
-        live = here.start(a_body(image=True), None, detached=True)
-        answer = json.loads(await answer_of(live))
-        found = await here.live.find(live.rollout_id, ANYONE, with_events=True)
+        shared = here.start(a_body(image=True), None, detached=True)
+        answer = json.loads(await answer_of(shared))
+        found = await here.shared.find(shared.rollout_id, ANYONE, with_events=True)
         assert found is not None
-        assert found.event_buffer.lines == live.event_buffer.lines
-        told = [json.loads(line) for line in live.event_buffer.lines]
+        assert found.event_buffer.lines == shared.event_buffer.lines
+        told = [json.loads(line) for line in shared.event_buffer.lines]
         assert [event["seq"] for event in told] == list(range(len(told)))
         pictures = {}
         for event in told:
@@ -393,11 +393,11 @@ def test_after_a_restart_it_is_still_there(tmp_path: Path) -> None:
     wrong = a_body(breaks="step")
 
     async def first(here: Party) -> tuple[bytes, str, dict[str, str]]:
-        live, failing = here.start(body), here.start(wrong, "wrong")
-        return await answer_of(live), live.rollout_id, await failure_of(failing)
+        shared, failing = here.start(body), here.start(wrong, "wrong")
+        return await answer_of(shared), shared.rollout_id, await failure_of(failing)
 
     async def second(here: Party) -> tuple[bytes, str, dict[str, str]]:
-        found = await here.live.find(rollout_id, ANYONE)
+        found = await here.shared.find(rollout_id, ANYONE)
         assert found is not None and await answer_of(found) == answer
         with pytest.raises(IdempotencyKeyReused):
             await here.start(a_body(seed=7)).result()
@@ -428,16 +428,16 @@ def two(tmp_path: Path, work: Callable[[Party, Party], Awaitable[None]]) -> None
 def test_another_process_joins_a_running_key(tmp_path: Path) -> None:
     async def work(one: Party, other: Party) -> None:
         body = a_body(gate=tmp_path / "gate", mark=tmp_path / "mark")
-        live = one.start(body)
-        await live.admitted()
+        shared = one.start(body)
+        await shared.admitted()
         joined = other.start(body)
         await joined.admitted()
-        assert (joined.rollout_id, joined.is_local) == (live.rollout_id, False)
+        assert (joined.rollout_id, joined.is_local) == (shared.rollout_id, False)
         with pytest.raises(IdempotencyKeyReused):
             await other.start(a_body(seed=1), "k").result()
         (tmp_path / "gate").touch()
-        assert await answer_of(joined) == await answer_of(live)
-        assert joined.event_buffer.lines == live.event_buffer.lines
+        assert await answer_of(joined) == await answer_of(shared)
+        assert joined.event_buffer.lines == shared.event_buffer.lines
         assert marks(tmp_path / "mark", "reset") == 1
 
     two(tmp_path, work)
@@ -445,15 +445,15 @@ def test_another_process_joins_a_running_key(tmp_path: Path) -> None:
 
 def test_another_process_finds_it_by_its_id(tmp_path: Path) -> None:
     async def work(one: Party, other: Party) -> None:
-        live = one.start(a_body(gate=tmp_path / "gate"), None, detached=True)
-        await live.admitted()
-        watched = await other.live.find(live.rollout_id, ANYONE)
+        shared = one.start(a_body(gate=tmp_path / "gate"), None, detached=True)
+        await shared.admitted()
+        watched = await other.shared.find(shared.rollout_id, ANYONE)
         assert watched is not None
-        assert await other.live.find(live.rollout_id, ANYONE) is watched
+        assert await other.shared.find(shared.rollout_id, ANYONE) is watched
         assert (watched.is_local, watched.over) == (False, False)
         (tmp_path / "gate").touch()
-        assert await answer_of(watched) == await answer_of(live)
-        assert watched.event_buffer.lines == live.event_buffer.lines
+        assert await answer_of(watched) == await answer_of(shared)
+        assert watched.event_buffer.lines == shared.event_buffer.lines
 
     two(tmp_path, work)
 
@@ -461,16 +461,16 @@ def test_another_process_finds_it_by_its_id(tmp_path: Path) -> None:
 def test_what_another_process_cancelled_is_played_here(tmp_path: Path) -> None:
     async def work(one: Party, other: Party) -> None:
         body = a_body(gate=tmp_path / "gate")
-        live = one.start(body)
-        subscriber = live.subscribe()
-        await live.admitted()
+        shared = one.start(body)
+        subscriber = shared.subscribe()
+        await shared.admitted()
         joined = other.start(body)
         await joined.admitted()
         subscriber.leave()
-        await live.ended()
+        await shared.ended()
         (tmp_path / "gate").touch()
         answer = json.loads(await answer_of(joined))
-        assert answer["rollout_id"] == joined.rollout_id != live.rollout_id
+        assert answer["rollout_id"] == joined.rollout_id != shared.rollout_id
 
     two(tmp_path, work)
 
@@ -478,21 +478,21 @@ def test_what_another_process_cancelled_is_played_here(tmp_path: Path) -> None:
 def test_what_another_process_lost_is_played_here(tmp_path: Path) -> None:
     async def work(one: Party, other: Party) -> None:
         body = a_body(gate=tmp_path / "gate")
-        live = one.start(body)
-        await live.admitted()
-        joined, watched = other.start(body), await other.live.find(live.rollout_id, ANYONE)
+        shared = one.start(body)
+        await shared.admitted()
+        joined, watched = other.start(body), await other.shared.find(shared.rollout_id, ANYONE)
         assert watched is not None
         await joined.admitted()
         assert one.coordinator is not None
         await one.coordinator.close()  # as its process dies: from now on nobody holds the ticket
         (tmp_path / "gate").touch()
-        assert json.loads(await answer_of(joined))["rollout_id"] != live.rollout_id
+        assert json.loads(await answer_of(joined))["rollout_id"] != shared.rollout_id
         lost = await failure_of(watched)
         assert (lost["boundary"], lost["code"]) == ("cancelled", "server_died")
-        again = await other.live.find(live.rollout_id, ANYONE)
+        again = await other.shared.find(shared.rollout_id, ANYONE)
         assert again is not None and (await failure_of(again))["code"] == "server_died"
         with pytest.raises(StoreError):
-            await live.result()
+            await shared.result()
 
     two(tmp_path, work)
 
@@ -535,9 +535,9 @@ def test_a_coordinator_that_fails_is_an_error_and_leaves_the_key_usable(refused:
 
     async def work(here: Party) -> None:
         lives = [here.start(a_body(**config)) for _ in range(3)]
-        for live in lives:
+        for shared in lives:
             with pytest.raises(StoreError):
-                await live.result()
+                await shared.result()
         assert here.service.in_flight == 0
         coordinator.refused.clear()
         assert await here.start(a_body(**config)).result()
@@ -549,12 +549,12 @@ def test_a_cancelled_one_that_cannot_be_settled_ends_too(tmp_path: Path) -> None
     coordinator = Failing("settle")
 
     async def work(here: Party) -> None:
-        live = here.start(a_body(gate=tmp_path / "gate"))
-        subscriber = live.subscribe()
-        await live.admitted()
+        shared = here.start(a_body(gate=tmp_path / "gate"))
+        subscriber = shared.subscribe()
+        await shared.admitted()
         subscriber.leave()
         with pytest.raises(StoreError):
-            await live.result()
+            await shared.result()
         (tmp_path / "gate").touch()
 
     party(work, coordinator=coordinator)
@@ -563,7 +563,7 @@ def test_a_cancelled_one_that_cannot_be_settled_ends_too(tmp_path: Path) -> None
 def test_a_lookup_that_fails_says_so() -> None:
     async def work(here: Party) -> None:
         with pytest.raises(StoreError):
-            await here.live.find("0" * 32, ANYONE)
+            await here.shared.find("0" * 32, ANYONE)
 
     party(work, coordinator=Failing("look"))
 
@@ -578,10 +578,10 @@ class Full(SqliteStore):
 @pytest.mark.parametrize("way", [{"detached": True}, {"followed": True}], ids=str)
 def test_an_answer_that_could_not_be_kept_is_told_as_that_to_who_asks_later(way: dict[str, bool]) -> None:
     async def work(here: Party) -> None:
-        live = here.start(key="k", **way)
+        shared = here.start(key="k", **way)
         with pytest.raises(StoreError):
-            await live.result()
-        found = await here.live.find(live.rollout_id, ANYONE)
+            await shared.result()
+        found = await here.shared.find(shared.rollout_id, ANYONE)
         assert found is not None
         with pytest.raises(StoreError):
             await found.result()
@@ -609,13 +609,13 @@ def test_what_is_being_settled_is_cancelled_no_more() -> None:
     async def main() -> None:
         coordinator = Slow()
         here = Party(coordinator=coordinator)
-        live = here.start()
+        shared = here.start()
         await coordinator.asked.wait()
-        live.subscribe().leave()
-        live.cancel()
-        assert here.start() is live, "it can still be joined"
+        shared.subscribe().leave()
+        shared.cancel()
+        assert here.start() is shared, "it can still be joined"
         coordinator.go.set()
-        answer = await answer_of(live)
+        answer = await answer_of(shared)
         assert await answer_of(here.start()) == answer
         await here.close()
 
@@ -630,16 +630,16 @@ def test_what_is_being_settled_is_cancelled_no_more() -> None:
 def test_a_drain_ends_what_hangs_and_says_so_everywhere(tmp_path: Path, workers: int) -> None:
     async def work(here: Party) -> None:
         body = a_body(gate=tmp_path / "never")
-        live = here.start(body, detached=True, followed=True)
-        await until(lambda: "acted" in kinds(live))
+        shared = here.start(body, detached=True, followed=True)
+        await until(lambda: "acted" in kinds(shared))
         await here.service.drain(0.1)
-        await here.live.settled()
-        failure = await failure_of(live)
+        await here.shared.settled()
+        failure = await failure_of(shared)
         assert (failure["boundary"], failure["code"]) == ("cancelled", "server_stopping")
-        kept = await stored(here, live.rollout_id)
+        kept = await stored(here, shared.rollout_id)
         assert kept.failure is not None and kept.failure["error_id"] == failure["error_id"]
-        assert [event["kind"] for event in kept.events] == kinds(live)
-        found = await here.live.find(live.rollout_id, ANYONE)
+        assert [event["kind"] for event in kept.events] == kinds(shared)
+        found = await here.shared.find(shared.rollout_id, ANYONE)
         assert found is not None and await failure_of(found) == failure
         with pytest.raises(Saturated) as caught:
             await here.start(body).result()
@@ -662,14 +662,14 @@ def test_closing_ends_everything(tmp_path: Path) -> None:
     async def main() -> None:
         here = Party(sqlite(tmp_path))
         lives = [here.start(a_body(gate=tmp_path / "gate"), f"{number}", detached=True) for number in range(4)]
-        for live in lives[:3]:
-            await live.admitted()
+        for shared in lives[:3]:
+            await shared.admitted()
         late = here.start(key="late")
         await here.close()
-        for live in [*lives, late]:
-            assert live.over
+        for shared in [*lives, late]:
+            assert shared.over
             with pytest.raises((RolloutFailed, AssertionError)):
-                await answer_of(live)
+                await answer_of(shared)
         (tmp_path / "gate").touch()
 
     alone(main)
@@ -689,23 +689,23 @@ def test_whatever_callers_do_all_hear_the_same_and_nothing_is_left(tmp_path: Pat
     ]
     answers: dict[str, set[bytes]] = {}
 
-    async def follow(live: TrackedRollout) -> tuple[TrackedRollout, list[bytes]]:
-        return live, [line async for lines in live.event_buffer.follow() for line in lines]
+    async def follow(shared: SharedRollout) -> tuple[SharedRollout, list[bytes]]:
+        return shared, [line async for lines in shared.event_buffer.follow() for line in lines]
 
-    async def caller(server: Party, followers: list[asyncio.Task[tuple[TrackedRollout, list[bytes]]]]) -> None:
+    async def caller(server: Party, followers: list[asyncio.Task[tuple[SharedRollout, list[bytes]]]]) -> None:
         number = rng.randrange(4)
         key = f"key {number}" if rng.random() < 0.8 else None
-        live = server.start(bodies[number], key, detached=rng.random() < 0.3, followed=rng.random() < 0.3)
-        subscriber = live.subscribe(rng.choice([0, 0, 0.01]))
+        shared = server.start(bodies[number], key, detached=rng.random() < 0.3, followed=rng.random() < 0.3)
+        subscriber = shared.subscribe(rng.choice([0, 0, 0.01]))
         if rng.random() < 0.5:
-            followers.append(asyncio.create_task(follow(live)))
+            followers.append(asyncio.create_task(follow(shared)))
         try:
             if rng.random() < 0.4:
                 await asyncio.sleep(rng.random() * 0.02)
                 if rng.random() < 0.3:
-                    live.cancel()
+                    shared.cancel()
             else:
-                settled = await live.result()
+                settled = await shared.result()
                 assert settled is not None
                 if settled.answer is not None:
                     answers.setdefault(settled.rollout_id, set()).add(settled.answer)
@@ -713,8 +713,8 @@ def test_whatever_callers_do_all_hear_the_same_and_nothing_is_left(tmp_path: Pat
             pass
         finally:
             subscriber.leave()
-        await live.ended()
-        found = await server.live.find(live.rollout_id, ANYONE, with_events=True) if live.rollout_id else None
+        await shared.ended()
+        found = await server.shared.find(shared.rollout_id, ANYONE, with_events=True) if shared.rollout_id else None
         if found is not None:
             settled = await found.result()
             assert settled is not None
@@ -724,14 +724,14 @@ def test_whatever_callers_do_all_hear_the_same_and_nothing_is_left(tmp_path: Pat
     async def main() -> None:
         one = Party(sqlite(tmp_path) if seed % 2 else None, max_concurrent=12)
         servers = [one, Party(sqlite(tmp_path))] if seed % 2 else [one]
-        followers: list[asyncio.Task[tuple[TrackedRollout, list[bytes]]]] = []
+        followers: list[asyncio.Task[tuple[SharedRollout, list[bytes]]]] = []
         callers = []
         for _ in range(50):
             callers.append(asyncio.create_task(caller(rng.choice(servers), followers)))
             await asyncio.sleep(rng.random() * 0.004)
         await asyncio.gather(*callers)
-        for live, lines in await asyncio.gather(*followers):
-            assert lines == live.event_buffer.lines
+        for shared, lines in await asyncio.gather(*followers):
+            assert lines == shared.event_buffer.lines
             assert [json.loads(line)["seq"] for line in lines] == list(range(len(lines)))
         assert all(len(different) == 1 for different in answers.values())
         for server in servers:
