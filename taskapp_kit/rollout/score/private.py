@@ -9,7 +9,7 @@ from typing import Any
 
 from taskapp_kit.contract.content import Json, NotJson
 from taskapp_kit.declare.specs import AppSpec
-from taskapp_kit.declare.tasks import row_json
+from taskapp_kit.declare.tasks import TaskSource, row_json
 
 SHORT = 4
 """A shorter value, and every number, is replaced only as a whole word: 7 is not replaced in 17."""
@@ -26,10 +26,10 @@ def masker(spec: AppSpec, environment: str, task: Any) -> Callable[[str], str]:
         return _unchanged
     values: dict[str, str] = {}
     try:
-        full = row_json(task)
+        leaves = list(private_values(source, task))
     except NotJson:
         return _hidden
-    for field, value in _leaves("", full, source.public(task)):
+    for field, value in leaves:
         for written in _spellings(value):
             values.setdefault(written.casefold(), field)
     return _replacing(values)
@@ -65,6 +65,14 @@ def _replacing(values: Mapping[str, str]) -> Callable[[str], str]:
         return pattern.sub(lambda found: f"[private: {values.get(found[0].casefold(), 'field')}]", text)
 
     return mask
+
+
+def private_values(source: TaskSource, task: Any) -> Iterator[tuple[str, Json]]:
+    """Yields the texts and numbers in a row's private fields, each with the name of its outermost private field.
+
+    Raises NotJson for a row that is not JSON.
+    """
+    yield from _leaves("", row_json(task), source.public(task))
 
 
 def _unchanged(text: str) -> str:

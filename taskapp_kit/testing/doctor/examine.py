@@ -15,7 +15,7 @@ from taskapp_kit.errors import ConfigError, DeclarationError, RolloutFailed, Tas
 from taskapp_kit.rollout.episode.environment import prepare_to_serve
 from taskapp_kit.rollout.models.access import model_access
 from taskapp_kit.rollout.service import Service, ServiceSettings
-from taskapp_kit.testing.doctor import repeats, rollouts
+from taskapp_kit.testing.doctor import answers, descriptions, privacy, repeats, resources, rollouts, scores
 from taskapp_kit.testing.doctor.finding import CheckResult, DoctorFinding, skipped, wrong
 from taskapp_kit.testing.doctor.options import DoctorOptions
 from taskapp_kit.testing.doctor.registry import DoctorCheck
@@ -43,6 +43,24 @@ CHECKS: tuple[DoctorCheck, ...] = (
     repeats.at_once,
     repeats.seeds_differ,
     repeats.splits_apart,
+    privacy.private,
+    privacy.rows,
+    answers.nonsense_ends,
+    answers.nonsense_pays,
+    answers.empty_text,
+    answers.schema_accepted,
+    descriptions.prompt_limits,
+    descriptions.task_info,
+    scores.baselines,
+    scores.idle_scores,
+    scores.gold_better,
+    scores.reward_attainable,
+    scores.criteria_move,
+    scores.judge_reads,
+    scores.judge_moves,
+    resources.close_frees,
+    resources.abort_frees,
+    resources.memory,
     rollouts.cost,
 )
 """In the order in which they run and are shown."""

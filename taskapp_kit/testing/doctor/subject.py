@@ -109,6 +109,7 @@ class EnvironmentUnderTest:
         self.players: dict[str, Player] = {}
         self.base: Player | None = None
         self.asks_models = False
+        self.nonsense: dict[str, list[Rollout]] = {}
 
     # -- the environment ------------------------------------------------------------------------------------------
 

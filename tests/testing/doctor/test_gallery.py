@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.testing import MockModel, judge
 from taskapp_kit.testing.doctor.examine import examine
 from taskapp_kit.testing.doctor.finding import DoctorFinding
 from taskapp_kit.testing.doctor.options import DoctorOptions
@@ -18,10 +20,10 @@ GALLERY = sorted((Path(__file__).parent / "gallery").glob("*.py"))
 SLOW = ("cost", "in_time")
 
 
-def findings(file: Path, **options: object) -> list[DoctorFinding]:
+def findings(file: Path, settings: Settings | None = None, **options: object) -> list[DoctorFinding]:
     async def all_of_them() -> list[DoctorFinding]:
         chosen = DoctorOptions(quick=True, **options)  # type: ignore[arg-type]
-        return [finding async for finding in examine(find_app(str(file)), chosen)]
+        return [finding async for finding in examine(find_app(str(file)), chosen, settings)]
 
     return asyncio.run(all_of_them())
 
@@ -39,7 +41,7 @@ def name_of(file: Path) -> str:
     [
         pytest.param(file, id=file.stem, marks=[pytest.mark.exhaustive] if file.stem in SLOW else [])
         for file in GALLERY
-        if file.stem != "second_process"
+        if file.stem not in ("second_process", "judge_moves")
     ],
 )
 def test_each_fault_is_caught_by_its_name_and_by_no_other(file: Path) -> None:
@@ -56,6 +58,20 @@ def test_each_fault_is_caught_by_its_name_and_by_no_other(file: Path) -> None:
 def test_what_only_another_process_shows_is_caught_there() -> None:
     (file,) = [item for item in GALLERY if item.stem == "second_process"]
     assert caught(findings(file)) == {"second-process"}
+
+
+@pytest.mark.server
+def test_a_judge_that_always_says_the_same_is_caught_when_it_is_asked() -> None:
+    (file,) = [item for item in GALLERY if item.stem == "judge_moves"]
+    with MockModel(judge(0.5)) as model:
+        settings = Settings(variables={"TASKAPP_JUDGE_URL": model.url, "TASKAPP_JUDGE_MODEL": "mock"})
+        found = findings(file, settings, processes=False, judges=True)
+        assert caught(found) == {"judge-moves"}
+    with MockModel(judge(lambda request: len(str(request.messages)) % 7 / 7)) as model:
+        settings = Settings(variables={"TASKAPP_JUDGE_URL": model.url, "TASKAPP_JUDGE_MODEL": "mock"})
+        assert "judge-moves" not in {
+            item.name for item in findings(file, settings, processes=False, judges=True) if "to each" in item.found
+        }
 
 
 def test_there_are_enough_of_them() -> None:
