@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from pathlib import Path
 
 import pytest
@@ -45,7 +44,6 @@ def name_of(file: Path) -> str:
     ],
 )
 def test_each_fault_is_caught_by_its_name_and_by_no_other(file: Path) -> None:
-    logging.getLogger("taskapp_kit").setLevel(logging.CRITICAL)
     found = findings(file, processes=False, rollout_seconds=2.0 if file.stem in SLOW else None)
     assert caught(found) == {name_of(file)}, [item for item in found if item.status in ("warning", "wrong")]
     for item in found:

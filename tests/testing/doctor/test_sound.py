@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,6 @@ def examined(reference: str, **options: object) -> list[DoctorFinding]:
         chosen = DoctorOptions(**options)  # type: ignore[arg-type]
         return [finding async for finding in examine(find_app(reference), chosen)]
 
-    logging.getLogger("taskapp_kit").setLevel(logging.CRITICAL)
     return asyncio.run(all_of_them())
 
 
