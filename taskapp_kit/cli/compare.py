@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from taskapp_kit.cli.options import ENV_FILES, ENVIRONMENT, SERVER_KEY, json_option
 from taskapp_kit.cli.terminal import example, print_json
-
-if TYPE_CHECKING:
-    from taskapp_kit.evaluate.compare import Comparison, ComparisonSettings
 
 CHANGES = 10
 """Changed seeds that are listed, unless --changes gives another number."""
@@ -59,40 +56,10 @@ def command(
 
     Exit status: 0 compared, 2 nothing can be compared, or the declarations differ.
     """
-    import asyncio
+    from taskapp_kit.cli import compare_run
 
-    from taskapp_kit.cli.compare_output import print_comparisons
-    from taskapp_kit.config import load
-    from taskapp_kit.evaluate.compare import ComparisonSettings
-
-    settings = load({}, env_files=env_files)
-    how = ComparisonSettings(**given)
-    compared = asyncio.run(
-        _compared(references, environment, policy, baseline, how, key or settings.environment_api_key)
-    )
+    compared, how = compare_run.compared(references, env_files, environment, policy, baseline, key, given)
     if as_json:
         print_json({"comparisons": [one.to_json() for one in compared]})
     else:
-        print_comparisons(compared, how, changes=changes)
-
-
-async def _compared(
-    references: tuple[str, ...],
-    environment: str | None,
-    policy: str | None,
-    baseline: str | None,
-    how: ComparisonSettings,
-    key: str | None,
-) -> list[Comparison]:
-    from taskapp_kit.contract.protocols import RolloutQuery
-    from taskapp_kit.evaluate.compare import chosen_sides, compare, read_sides
-    from taskapp_kit.evaluate.source import open_source
-
-    sides = []
-    for reference in references:
-        source = open_source(reference, key=key)
-        try:
-            sides += await read_sides(source, reference, wanted=RolloutQuery(environment=environment))
-        finally:
-            await source.close()
-    return compare(chosen_sides(sides, policy, baseline), how)
+        compare_run.print_comparisons(compared, how, changes=changes)

@@ -22,16 +22,17 @@ FEW_SEEDS_MORE = 100_000
 
 
 def print_comparisons(
-    compared: Sequence[Comparison], how: ComparisonSettings, *, changes: int, show: Sequence[str] = ()
+    compared: Sequence[Comparison], how: ComparisonSettings, *, changes: int, rescored: str | None = None
 ) -> None:
-    """Print each comparison. changes: the most seeds to list. show: further words for the lines with `taskapp show`."""
+    """Print each comparison. changes: the most pairs to list. rescored: the version of the scores of the compared side, which
+    has the baseline's own rollouts."""
     for position, one in enumerate(compared):
         if position:
             console().print()
-        _print_comparison(one, how, changes, show)
+        _print_comparison(one, how, changes, rescored)
 
 
-def _print_comparison(one: Comparison, how: ComparisonSettings, changes: int, show: Sequence[str]) -> None:
+def _print_comparison(one: Comparison, how: ComparisonSettings, changes: int, rescored: str | None) -> None:
     out = console()
     facts = table("", "")
     for what, side in (("baseline", one.baseline), ("compared", one.other)):
@@ -40,10 +41,11 @@ def _print_comparison(one: Comparison, how: ComparisonSettings, changes: int, sh
     facts.add_row("pairs", _pairs(one))
     out.print(facts)
     _print_measures(one, how)
-    out.print()
-    for line in _verdict(one):
-        out.print(clean(line), soft_wrap=True)
-    _print_changes(one, how, changes, show)
+    if rescored is None:
+        out.print()
+        for line in _verdict(one):
+            out.print(clean(line), soft_wrap=True)
+    _print_changes(one, how, changes, () if rescored is None else ("--scores", rescored))
     _print_configuration(one)
 
 

@@ -47,9 +47,15 @@ def store_of(url: str | None) -> Store | None:
 
 @contextlib.asynccontextmanager
 async def local_service(
-    app: TaskApp, settings: Settings, *, store: str | None = None, skip_judges: bool = False, **more: Any
+    app: TaskApp,
+    settings: Settings,
+    *,
+    store: str | None = None,
+    skip_judges: bool = False,
+    concurrency: int = 1,
+    **more: Any,
 ) -> AsyncIterator[Service]:
-    """A service that plays one rollout at a time, with the models of the settings.
+    """A service that plays or scores `concurrency` rollouts at a time, with the models of the settings.
 
     store: the address of the store, opened here and closed with the service. more: further members of ServiceSettings.
     Raises ConfigError, StoreError, Unavailable: a judge has no model.
@@ -57,7 +63,9 @@ async def local_service(
     models = model_access(settings, "local", SystemClock())
     if not skip_judges:
         check_judges(app.freeze(), models.configured)  # before a store makes its file
-    limits = ServiceSettings(max_concurrent=1, threads=1, exposure="local", skip_judges=skip_judges, **more)
+    limits = ServiceSettings(
+        max_concurrent=concurrency, threads=concurrency, exposure="local", skip_judges=skip_judges, **more
+    )
     service = Service(app, limits, store=store_of(store), models=models)
     try:
         yield service

@@ -24,15 +24,15 @@ FLAGS = {"env_name": "--env", "seed": "--seed", "split": "--split", "sample": "-
 @click.command(
     epilog=example(
         "taskapp replay adder.py 4fd1d0d5c1f14b6f9a4a0e8f0c2b7a11 --from .taskapp/rollouts.db",
-        "taskapp replay --from .taskapp/evals/adder-gold-20260301-110000",
+        "taskapp replay .taskapp/evals/adder-gold-20260301-110000",
         "taskapp replay crafter --from postgresql://… --store replays.db",
     )
 )
-@click.argument("app", required=False)
+@click.argument("app", metavar="[APP|DIR]", required=False)
 @click.argument("rollout_id", metavar="[ID]", required=False)
 @click.option(
-    "--from", "source", metavar="DIR|STORE", required=True,
-    help="Where the rollouts are: an evaluation's directory, or a store (sqlite:///PATH, postgresql://…).",
+    "--from", "source", metavar="DIR|STORE",
+    help="Where the rollouts are: an evaluation's directory, or a store (sqlite:///PATH, postgresql://…).  [default: DIR]",
 )  # fmt: skip
 @click.option("--store", metavar="URL", help="Keep the replays there.  [default: none]")
 @click.option("--app", "app_option", metavar="APP", help="The app, in place of the one that the evaluation names.")
@@ -48,7 +48,7 @@ def command(
     /,
     app: str | None,
     rollout_id: str | None,
-    source: str,
+    source: str | None,
     store: str | None,
     app_option: str | None,
     as_json: bool,
@@ -56,14 +56,19 @@ def command(
 ) -> None:
     """Play stored rollouts again, and say whether the same happened.
 
+    DIR is an evaluation's directory, which names its app; rollouts of other places are named by --from, after the app.
     Environment, split, seed, config and sample are taken from each stored rollout, and what its policy answered is
     answered again; no model and no judge is asked. Without ID every rollout of the app that did not fail is replayed.
     Where something differs, the first difference is printed: the step, the stored value and the new one. Exit status 1 then.
     """
     from taskapp_kit.cli import replay_run
 
+    if source is None and app is not None and replay_run.is_evaluation(app):
+        app, source = None, app
     if app is not None and rollout_id is None and ROLLOUT_ID.fullmatch(app):
         app, rollout_id = None, app
+    if source is None:
+        raise click.UsageError("Where are the rollouts? Give an evaluation's directory, or the app and --from STORE.")
     if app is not None and app_option is not None:
         raise click.UsageError("The app is given twice, as APP and by --app.")
     if rollout_id is None and any(value is not None for value in given.values()):

@@ -16,9 +16,14 @@ from taskapp_kit.contract.protocols import Store
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.evaluate.directory import read_config
+from taskapp_kit.evaluate.directory import CONFIG, read_config
 from taskapp_kit.evaluate.replay import Compared, replay_all
 from taskapp_kit.store import open_store
+
+
+def is_evaluation(reference: str) -> bool:
+    """Whether it is the directory of an evaluation."""
+    return (Path(reference) / CONFIG).is_file()
 
 
 def source_of(source: str) -> tuple[str, str | None]:

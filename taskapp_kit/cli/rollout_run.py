@@ -53,7 +53,10 @@ def local(
     request = RolloutRequest.model_validate(body)
 
     async def played() -> Rollout:
-        limits = {"max_time_seconds": request.safety.max_time_s, "max_calls": settings.max_calls_per_answer}
+        limits: dict[str, Any] = {
+            "max_time_seconds": request.safety.max_time_s,
+            "max_calls": settings.max_calls_per_answer,
+        }
         async with local_service(found, settings, store=settings.store, skip_judges=skip_judges, **limits) as service:
             return await service.rollout(request, listener=listener)
 

@@ -51,6 +51,7 @@ ROLLOUT_ID = re.compile(r"[0-9a-f]{32}")
     help="newest first, or the largest first.  [default: an evaluation's by seed, others newest first]",
 )
 @click.option("--limit", type=click.IntRange(1), metavar="N", help=f"Rows of the list.  [default: {LIMIT}]")
+@click.option("--scores", "scorer", metavar="VERSION", help="With the scores of this version; see `taskapp rescore`.")
 @click.option("--app", metavar="APP", help="With --private: the app whose row is shown.")
 @click.option("--private", is_flag=True, help="With --app, of one rollout: show the private fields of its task, too.")
 @SERVER_KEY
@@ -72,6 +73,7 @@ def command(
     failed: bool,
     sort: RowOrder | None,
     limit: int | None,
+    scorer: str | None,
     app: str | None,
     private: bool,
     key: str | None,
@@ -105,7 +107,7 @@ def command(
         raise click.UsageError("--private is for the terminal, and for rollouts that are stored on this machine.")
     settings = load(env_files=env_files)
     rows, one = asyncio.run(
-        _read(source, key or settings.environment_api_key, rollout_id, chosen, pictures=html is not None)
+        _read(source, key or settings.environment_api_key, scorer, rollout_id, chosen, pictures=html is not None)
     )
     if one is None and (private or html is not None):
         raise click.UsageError("--private and --html are for one rollout: name its ID, or choose one with --worst 1.")
@@ -139,13 +141,16 @@ class _One:
 
 
 async def _read(
-    reference: str, key: str | None, rollout_id: str | None, chosen: Selection, *, pictures: bool
+    reference: str, key: str | None, scorer: str | None, rollout_id: str | None, chosen: Selection, *, pictures: bool
 ) -> tuple[list[SourceRow], _One | None]:
     """The rows, one more than requested where there are more; or the one rollout."""
+    from taskapp_kit.evaluate.scored_source import with_scores
     from taskapp_kit.evaluate.source import open_source
 
     source = open_source(reference, key=key)
     try:
+        if scorer is not None:
+            source = await with_scores(source, scorer)
         if rollout_id is not None:
             return [], await _one(source, await whole_id(source, rollout_id), pictures)
         rows = await chosen.rows(source, (chosen.limit or LIMIT) + 1)

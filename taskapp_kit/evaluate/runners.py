@@ -70,6 +70,16 @@ class EvaluatedApp:
     has_rows: bool = False
 
 
+def judge_models(spec: AppSpec, settings: Settings) -> dict[str, Json]:
+    """The models that judge, by their role, as far as the settings configure them; without any key."""
+    found: dict[str, Json] = {}
+    for need in needed_roles(spec):
+        endpoint = role_endpoint(settings, need.role)
+        if endpoint is not None:
+            found[need.role] = {"inference_url": stored_url(endpoint.url), "model": endpoint.model}
+    return found
+
+
 class Runner(Protocol):
     """Plays rollouts: `about`, `check`, then `open`, and `close` in any case. Used on one event loop."""
 
@@ -153,7 +163,7 @@ class LocalRunner:
             splits=_splits(described["dataset"]),
             formula=self.spec.blend_for(spec.name).words(),
             kit_version=__version__,
-            models=self._judges(),
+            models=judge_models(self.spec, self._settings),
             git=git_commit(self._app.file),
             has_rows=spec.tasks is not None,
         )
@@ -162,14 +172,6 @@ class LocalRunner:
         """See Runner."""
         name = find_environment(self.spec, environment).name
         return [self._rows.of(name, split, seed) for seed in seeds]
-
-    def _judges(self) -> dict[str, Json]:
-        found: dict[str, Json] = {}
-        for need in needed_roles(self.spec):
-            endpoint = role_endpoint(self._settings, need.role)
-            if endpoint is not None:
-                found[need.role] = {"inference_url": stored_url(endpoint.url), "model": endpoint.model}
-        return found
 
     async def check(self, plan: EvalPlan) -> None:
         """See Runner: plans the first and the last rollout of each range of seeds, and checks that judges have models.

@@ -21,6 +21,7 @@ from taskapp_kit.contract.protocols import (
     RolloutQuery,
     RolloutSummaryRow,
     RowOrder,
+    ScoreStore,
     SourceRow,
     Store,
     StoredRollout,
@@ -70,6 +71,13 @@ class RolloutSource(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Closes the store or the connections."""
+
+    def score_store(self) -> ScoreStore:
+        """Where later scores of these rollouts are stored. Raises Unavailable: there is no such place."""
+        raise Unavailable(
+            f"{self.place} has no store of whole rollouts here, and so no later scores.",
+            hint="Name their store (sqlite:///PATH, postgresql://…).",
+        )
 
 
 def open_source(reference: str, *, key: str | None = None) -> RolloutSource:
@@ -136,6 +144,10 @@ class StoreSource(RolloutSource):
         """See RolloutSource."""
         return await self._store.blob(sha256)
 
+    def score_store(self) -> ScoreStore:
+        """See RolloutSource."""
+        return self._store if isinstance(self._store, ScoreStore) else super().score_store()
+
     async def close(self) -> None:
         """See RolloutSource."""
         await self._store.close()
@@ -161,7 +173,7 @@ class DirectorySource(RolloutSource):
         if self._store is not None and any("created_at" not in entry or "cost" not in entry for entry in entries):
             known = {row.rollout_id: row async for row in self._store.rows(RolloutQuery(run_id=self._run_id))}
         rows = (_of_line(entry, known.get(str(entry.get("rollout_id"))), self.config) for entry in entries)
-        wanted = (row for row in rows if query is None or _fits(row, query))
+        wanted = (row for row in rows if query is None or fits(row, query))
         if order is None:
             found: Iterator[SourceRow] = iter(sorted(wanted, key=_by_seed))
         else:
@@ -210,6 +222,10 @@ class DirectorySource(RolloutSource):
     async def blob(self, sha256: str) -> bytes | None:
         """See RolloutSource."""
         return None if self._store is None else await self._store.blob(sha256)
+
+    def score_store(self) -> ScoreStore:
+        """See RolloutSource."""
+        return super().score_store() if self._store is None else self._store.score_store()
 
     async def close(self) -> None:
         """See RolloutSource."""
@@ -328,7 +344,8 @@ async def _each(rows: list[SourceRow]) -> AsyncIterator[SourceRow]:
 # -- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _fits(row: SourceRow, query: RolloutQuery) -> bool:
+def fits(row: SourceRow, query: RolloutQuery) -> bool:
+    """Whether a row matches a query, as a store selects it."""
     names = ("environment", "status", "boundary", "run_id", "group_id")
     if any(getattr(query, name) not in (None, getattr(row, name)) for name in names) or query.key_label is not None:
         return False

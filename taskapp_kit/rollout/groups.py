@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from taskapp_kit.contract.chat import ModelPort
 from taskapp_kit.contract.content import Json
@@ -165,7 +165,15 @@ def _one_identity(members: Sequence[StoredRollout]) -> None:
             )
 
 
-async def load_trajectory(store: Store, member: StoredRollout) -> Trajectory:
+class PictureSource(Protocol):
+    """Where pictures are read from: a store, or a source of stored rollouts."""
+
+    async def blob(self, sha256: str) -> bytes | None:
+        """Returns an image's PNG bytes; None if there is none."""
+        ...
+
+
+async def load_trajectory(store: PictureSource, member: StoredRollout) -> Trajectory:
     """The trajectory of a stored rollout, with its pictures and its private end state."""
     blobs = await pictures_of(store, member)
     trajectory = fold(from_json(event, blobs) for event in member.events)
@@ -173,7 +181,7 @@ async def load_trajectory(store: Store, member: StoredRollout) -> Trajectory:
     return trajectory
 
 
-async def pictures_of(store: Store, member: StoredRollout) -> dict[str, bytes]:
+async def pictures_of(store: PictureSource, member: StoredRollout) -> dict[str, bytes]:
     """The PNG bytes, by hash, of the pictures in a stored rollout, as far as the store has them."""
     wanted: set[str] = set()
     _pictures(member.events, wanted.add)

@@ -185,3 +185,14 @@ def test_an_evaluation_names_its_app_from_any_directory(
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert run("replay", "--from", str(evaluated)).exit_code == 0
+
+
+def test_a_directory_is_replayed_by_its_name(run: Run, evaluated: Path) -> None:
+    one = kept(evaluated / "rollouts.db")[0]
+    done = run("replay", "e", "--json")
+    assert done.exit_code == 0 and json.loads(done.stdout)["replayed"] == 8, done.output
+    single = run("replay", "e", one.rollout_id, "--json")
+    assert [row["rollout_id"] for row in json.loads(single.stdout)["rollouts"]] == [one.rollout_id]
+    assert run("replay", "e", "--app", "app.py").exit_code == 0
+    assert run("replay", "app.py").exit_code == 2, "an app names no rollouts"
+    assert run("replay").exit_code == 2

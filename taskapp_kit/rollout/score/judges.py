@@ -89,6 +89,20 @@ def skipped_warning(spec: AppSpec, environment: str) -> list[str]:
     return [f"judges were skipped ({', '.join(names)}): their scores are null ({JUDGES_SKIPPED})"] if names else []
 
 
+def expected_calls(spec: AppSpec, environment: str, configured: Callable[[str], bool]) -> dict[str, int]:
+    """The model calls by role that one rollout's judges make when each applies and each first answer is a verdict.
+
+    configured: whether a model has this role; judges without one make no call. Group judges are not of one rollout.
+    """
+    calls: dict[str, int] = {}
+    judges = [judge for judge in spec.judges if judge.applies_to(environment) and not judge.group]
+    for first, *_ in _calls(judges):
+        if configured(first.models[0]):
+            for role in first.models:
+                calls[role] = calls.get(role, 0) + first.samples
+    return calls
+
+
 def judge_scores(
     spec: AppSpec,
     environment: str,

@@ -1,0 +1,323 @@
+"""Scores stored rollouts with today's rubrics and judges. The policy is not asked, and the answered scores stay."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.digest import json_hash
+from taskapp_kit.contract.protocols import RolloutQuery, SourceRow, StoredRollout, StoredScores
+from taskapp_kit.contract.scorecard import JudgeRecord
+from taskapp_kit.contract.trajectory import Trajectory
+from taskapp_kit.declare.episode_selection import find_environment, read_config
+from taskapp_kit.declare.specs import AppSpec
+from taskapp_kit.declare.tasks import row_hash
+from taskapp_kit.errors import ConfigError, Failure, RequestError
+from taskapp_kit.evaluate.compare import Comparison, ComparisonSettings, PairKey, Side, compare
+from taskapp_kit.evaluate.scored_source import scored_row
+from taskapp_kit.evaluate.source import RolloutSource
+from taskapp_kit.rollout.groups import load_trajectory
+from taskapp_kit.rollout.models.access import ThreadPort
+from taskapp_kit.rollout.score.failures import ScoringFailed
+from taskapp_kit.rollout.score.judges import expected_calls
+from taskapp_kit.rollout.score.scoring import score
+from taskapp_kit.rollout.service import Service
+from taskapp_kit.rollout.workers.threads import ThreadHung
+from taskapp_kit.version import __version__
+
+ANSWERED = "answered"
+"""The name of the scores that a rollout got when it was played."""
+SCORED_LATER = ("scoring", "timeout")
+"""Boundaries of failures whose episode may have ended well; it did where the rollout has a digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringInputs:
+    """What scoring reads of a stored rollout: the row and the parsed config, private fields included."""
+
+    task: Any
+    arguments: Mapping[str, Json]
+
+
+@dataclass(slots=True)
+class Rescored:
+    """A stored rollout after rescoring.
+
+    scores: None where it was refused; then `refusal` says why. new: whether they were computed now. before: versions and
+    formula of the answered scores, by name. unplayed: the episode failed, so there is nothing to score.
+    """
+
+    row: SourceRow
+    scores: StoredScores | None = None
+    refusal: str | None = None
+    new: bool = False
+    before: Mapping[str, Json] = field(default_factory=dict)
+    unplayed: bool = False
+
+
+@dataclass(slots=True)
+class RescoreReport:
+    """What a rescoring did, or (`dry`) would do.
+
+    unplayed: rollouts whose episode failed, which have nothing to score. ready: that would be scored. judge_calls: expected
+    calls by role.
+    """
+
+    scorer: str
+    rollouts: list[Rescored]
+    unplayed: int = 0
+    ready: int = 0
+    judge_calls: dict[str, int] = field(default_factory=dict)
+    dry: bool = False
+
+    @property
+    def refused(self) -> list[Rescored]:
+        """Those that cannot be scored."""
+        return [one for one in self.rollouts if one.refusal is not None]
+
+    @property
+    def failed(self) -> list[Rescored]:
+        """Those whose scoring failed."""
+        return [one for one in self.rollouts if one.scores is not None and one.scores.status == "failed"]
+
+    @property
+    def new(self) -> int:
+        """How many were scored now."""
+        return sum(one.new for one in self.rollouts)
+
+    def to_json(self) -> dict[str, Json]:
+        """The report as JSON, without the comparison."""
+        return {
+            "scorer": self.scorer,
+            "dry_run": self.dry,
+            "to_score" if self.dry else "scored": self.ready if self.dry else self.new,
+            "scored_before": sum(one.scores is not None and not one.new for one in self.rollouts),
+            "failed": [_named(one, one.scores.failure if one.scores is not None else None) for one in self.failed],
+            "refused": [_named(one, one.refusal) for one in self.refused],
+            "unplayed": self.unplayed,
+            "judge_calls": dict(self.judge_calls),
+        }
+
+
+def _named(one: Rescored, problem: Json) -> dict[str, Json]:
+    row = one.row
+    return {
+        "rollout_id": row.rollout_id,
+        "environment": row.environment,
+        "split": row.split,
+        "seed": row.seed,
+        "problem": problem,
+    }
+
+
+def scorer_version(spec: AppSpec, file: Path, judges: Mapping[str, Json], *, skip_judges: bool = False) -> str:
+    """A name for today's scorer, the same as long as nothing changes that it knows of.
+
+    That is the app's version and declarations, the files with its rubrics, judges and metrics, the judges' models, and this
+    release. file: the app's. judges: as `judge_models` returns them. A change in a module that those files import is not seen.
+    """
+    declared = [item.place for some in (spec.criteria, spec.judges, spec.metrics) for item in some]
+    places = {file.resolve(), *(Path(place.rpartition(":")[0]).resolve() for place in declared)}
+    contents = sorted(hashlib.sha256(place.read_bytes()).hexdigest() for place in places if place.is_file())
+    parts: list[Json] = [spec.hash, contents, dict(judges), skip_judges, __version__]
+    return f"{spec.version}-{json_hash(parts)[:12]}"
+
+
+class Rescorer:
+    """Scores the rollouts of a source with the rubrics and judges of a service's app.
+
+    scorer: the version under which scores are stored. concurrency: rollouts at once.
+    """
+
+    def __init__(self, service: Service, source: RolloutSource, scorer: str, *, concurrency: int = 1) -> None:
+        self._service = service
+        self._source = source
+        self._store = source.score_store()
+        self._scorer = scorer
+        self._concurrency = concurrency
+
+    async def run(
+        self, wanted: RolloutQuery, *, dry: bool = False, watch: Callable[[Rescored], None] | None = None
+    ) -> RescoreReport:
+        """Scores the matching rollouts whose episode ended and that this version has not scored; stores each at once.
+
+        dry: computes and stores nothing. watch: called with each that was scored or refused. Raises ConfigError: no rollout
+        is of this app; StoreError.
+        """
+        report = RescoreReport(self._scorer, [], dry=dry)
+        known = await self._store.scores(self._scorer)
+        waiting: list[Rescored] = []
+        rows = 0
+        async for row in self._source.rows(wanted):
+            rows += 1
+            if row.status == "failed" and row.boundary not in SCORED_LATER:
+                report.unplayed += 1
+                continue
+            waiting.append(Rescored(row, known.get(row.rollout_id)))
+        if not rows:
+            raise ConfigError(f"{self._source.place} has no rollout that matches.")
+        left = iter(waiting)
+        tasks = [asyncio.create_task(self._work(left, report, watch)) for _ in range(self._concurrency)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        report.rollouts = [one for one in waiting if not one.unplayed]
+        report.unplayed += len(waiting) - len(report.rollouts)
+        return report
+
+    async def _work(
+        self, left: Iterator[Rescored], report: RescoreReport, watch: Callable[[Rescored], None] | None
+    ) -> None:
+        for one in left:
+            stored = await self._source.load(one.row.rollout_id)
+            one.before = _versions(stored)
+            if one.scores is not None and one.scores.status != "failed":
+                continue
+            if stored.status == "failed" and stored.digest is None:
+                one.unplayed = True
+                continue
+            try:
+                inputs = self._inputs(stored)
+            except RequestError as error:
+                one.scores, one.refusal = None, error.message
+            else:
+                report.ready += 1
+                for role, calls in self._expected_calls(stored.environment).items():
+                    report.judge_calls[role] = report.judge_calls.get(role, 0) + calls
+                if report.dry:
+                    continue
+                one.scores = await self._scored(stored, inputs)
+                one.new = True
+                await self._store.save_scores([one.scores])
+            if watch is not None:
+                watch(one)
+
+    def _expected_calls(self, environment: str) -> dict[str, int]:
+        service = self._service
+        if service.settings.skip_judges:
+            return {}
+        return expected_calls(service.spec, environment, service.models.configured)
+
+    def _inputs(self, stored: StoredRollout) -> ScoringInputs:
+        """Raises RequestError: the app no longer has what was played."""
+        spec = self._service.spec
+        if stored.app != spec.name:
+            raise RequestError(f"it is of the app {stored.app}, not {spec.name}.")
+        environment = find_environment(spec, stored.environment)
+        instance = self._service.planner.instance(stored.environment, stored.split, stored.seed)
+        if (None if instance.task is None else row_hash(instance.task)) != stored.row_hash:
+            raise RequestError(f"the row of split {stored.split}, seed {stored.seed} is not the one that was played.")
+        return ScoringInputs(instance.task, read_config(environment, stored.config).arguments)
+
+    async def _scored(self, stored: StoredRollout, inputs: ScoringInputs) -> StoredScores:
+        service = self._service
+        trajectory = await load_trajectory(self._source, stored)
+        seconds = service.settings.max_time_seconds
+        port = ThreadPort(service.models.of_rollout(None, seconds))
+        began = time.perf_counter()
+        judging, failure = JudgeRecord(), None
+        card = None
+        try:
+            card = await service.model_threads.run(
+                lambda: self._score(trajectory, inputs, port), seconds=seconds, stop=port.stop
+            )
+            judging = card.judging
+        except ScoringFailed as error:
+            judging, failure = error.judging, error.failure
+        except ThreadHung:
+            failure = Failure("timeout", "deadline", f"scoring did not end within {seconds:g} s")
+        costs = [call.cost for call in judging.calls]
+        return StoredScores(
+            rollout_id=stored.rollout_id,
+            scorer=self._scorer,
+            created_at=service.clock.now(),
+            status="failed" if card is None else trajectory.status,
+            reward=None if card is None else card.reward,
+            outcome_score=None if card is None else card.outcome_score,
+            events_score=None if card is None else card.events_score,
+            scorecard=None if card is None else card.to_json(),
+            failure=None if failure is None else {name: getattr(failure, name) for name in _FAILURE},
+            seconds=time.perf_counter() - began,
+            cost=None if not costs or None in costs else sum(cost for cost in costs if cost is not None),
+            app_version=service.spec.version,
+            spec_hash=service.spec.hash,
+            kit_version=__version__,
+            private={"judge_calls": judging.to_json()} if judging else {},
+        )
+
+    def _score(self, trajectory: Trajectory, inputs: ScoringInputs, port: ThreadPort) -> Any:
+        return score(
+            self._service.spec,
+            trajectory,
+            task=inputs.task,
+            config=inputs.arguments,
+            models=port,
+            skip_judges=self._service.settings.skip_judges,
+        )
+
+
+_FAILURE = ("boundary", "code", "message", "error_id")
+
+
+def _versions(stored: StoredRollout) -> dict[str, Json]:
+    """What is recorded of the answered scores' scorer."""
+    formula = (stored.scorecard or {}).get("formula")
+    return {
+        "app_version": stored.app_version,
+        "spec_hash": stored.spec_hash,
+        "kit_version": stored.kit_version,
+        **({} if formula is None else {"formula": formula}),
+    }
+
+
+def compared_scores(
+    report: RescoreReport, spec: AppSpec, place: str, settings: ComparisonSettings | None = None
+) -> Comparison | None:
+    """The answered scores compared with the new ones, rollout by rollout; None when no rollout has new ones."""
+    scored = [one for one in report.rollouts if one.scores is not None]
+    if not scored:
+        return None
+    answered: dict[PairKey, SourceRow] = {}
+    rescored: dict[PairKey, SourceRow] = {}
+    for one in scored:
+        row, scores = one.row, one.scores
+        assert scores is not None, "chosen above"
+        key = row.environment, row.split, row.seed, row.rollout_id
+        answered[key], rescored[key] = row, scored_row(row, scores)
+    formulas = {spec.blend_for(name).words() for name, *_ in answered if name in spec.environments}
+    now: dict[str, Sequence[Json]] = {
+        "app_version": [spec.version],
+        "spec_hash": [spec.hash],
+        "kit_version": [__version__],
+        "formula": sorted(formulas),
+        "scorer": [report.scorer],
+    }
+    sides = [
+        Side(place, ANSWERED, ANSWERED, answered, configuration=_joined(_all(scored))),
+        Side(place, report.scorer, report.scorer, rescored, configuration=_joined(now)),
+    ]
+    compared = compare(sides, replace(settings or ComparisonSettings(), force=True))[0]
+    return replace(compared, measures=[one for one in compared.measures if one.of != "number"])
+
+
+def _all(scored: Sequence[Rescored]) -> dict[str, list[Json]]:
+    """Every value that the answered scores have, by name."""
+    found: dict[str, dict[str, Json]] = {}
+    for one in scored:
+        for name, value in {**one.before, "scorer": ANSWERED}.items():
+            found.setdefault(name, {})[str(value)] = value
+    return {name: list(values.values()) for name, values in found.items()}
+
+
+def _joined(values: Mapping[str, Sequence[Json]]) -> dict[str, Json]:
+    """One value as it is, several as text."""
+    return {name: some[0] if len(some) == 1 else ", ".join(map(str, some)) for name, some in values.items() if some}
