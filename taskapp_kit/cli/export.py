@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskapp_kit.cli.options import ENV_FILES, SERVER_KEY, is_url, json_option, options
+from taskapp_kit.cli.options import ENV_FILES, SERVER_KEY, json_option, options
 from taskapp_kit.cli.selection import FILTERS
 from taskapp_kit.cli.terminal import clean, counted, example, print_json, size_words
+from taskapp_kit.config import load
 from taskapp_kit.contract.protocols import RolloutQuery
 
 if TYPE_CHECKING:
-    from taskapp_kit.config import Settings
-    from taskapp_kit.evaluate.source import RolloutSource
     from taskapp_kit.export.report import ExportReport
-    from taskapp_kit.export.tool_schemas import ToolSchemas
 
 FORMATS = ("jsonl", "parquet", "sft", "dpo", "inspect")
 TRAINING_ONLY = {
@@ -89,16 +87,14 @@ def command(
     \b
     jsonl    one JSON object for each rollout, whole
     parquet  one row for each rollout (extra `parquet`)
-    sft      one chat for each rollout with its tools' schemas, as TRL's SFTTrainer reads it
-    dpo      pairs of one seed, a better and a worse chat, as TRL's DPOTrainer reads them
+    sft      one chat for each rollout, with its tools, for TRL's SFTTrainer
+    dpo      pairs of one seed, a better and a worse chat, for TRL's DPOTrainer
     inspect  a log (.eval) that Inspect opens
 
     DIR is an evaluation's directory, STORE the address of a store (a path, sqlite:///PATH, postgresql://…), URL a running
     task app. Nothing private is in any format: no end state, no private field of a task.
     """
-    import asyncio
-
-    from taskapp_kit.config import load
+    from taskapp_kit.cli import export_run
     from taskapp_kit.export.training_data import TrainingFilters
 
     given: dict[str, Any] = {
@@ -113,9 +109,7 @@ def command(
         raise click.UsageError(f"{out} exists already; give --force to replace it.")
     chosen = TrainingFilters(**{name: value for name, value in given.items() if value is not None and name != "app"})
     settings = load(env_files=env_files)
-    report = asyncio.run(
-        _exported(source, key, settings, kind, out, RolloutQuery(**filters), split, chosen, app),
-    )
+    report = export_run.exported(source, key, settings, kind, out, RolloutQuery(**filters), split, chosen, app)
     if as_json:
         print_json(
             {
@@ -125,51 +119,6 @@ def command(
         )  # fmt: skip
     else:
         _print(report, out, kind)
-
-
-async def _exported(
-    reference: str,
-    key: str | None,
-    settings: Settings,
-    kind: Any,
-    out: Path,
-    query: RolloutQuery,
-    split: str | None,
-    filters: Any,
-    app: str | None,
-) -> ExportReport:
-    from taskapp_kit.evaluate.source import open_source
-    from taskapp_kit.export.report import ExportScope
-    from taskapp_kit.export.write import export
-
-    key = key or settings.environment_api_key
-    source = open_source(reference, key=key)
-
-    async def find_tools() -> ToolSchemas | None:
-        return await _tools(source, reference, key, settings, app)
-
-    try:
-        scope = ExportScope(query, split)
-        return await export(source, kind, out, scope=scope, filters=filters, find_tools=find_tools)
-    finally:
-        await source.close()
-
-
-async def _tools(
-    source: RolloutSource, reference: str, key: str | None, settings: Settings, app: str | None
-) -> ToolSchemas | None:
-    """The tools of the app: of --app, of the one that an evaluation names, or of the server at the URL."""
-    from taskapp_kit.cli.local_app import open_app
-    from taskapp_kit.client.task_app import TaskAppClient
-    from taskapp_kit.export.tool_schemas import ToolSchemas
-
-    named = app or source.config.get("app_reference")
-    if isinstance(named, str):
-        return ToolSchemas.of_app(open_app(named, settings).freeze())
-    if not is_url(reference):
-        return None
-    async with TaskAppClient(reference, key) as client:
-        return ToolSchemas.of_info(await client.info())
 
 
 def _lines(report: ExportReport) -> int:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-import time
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 
 from taskapp_kit.cli.options import ValueKind, json_option
 from taskapp_kit.cli.terminal import clean, console, counted, example, print_json, size_words, table
-from taskapp_kit.errors import ConfigError, Unavailable
-
-if TYPE_CHECKING:
-    from taskapp_kit.contract.protocols import Store
-    from taskapp_kit.store.sql import SqlStore
-
-T = TypeVar("T")
 
 
 class Keep(ValueKind):
@@ -69,7 +59,9 @@ def size(place: str, as_json: bool) -> None:
 
     Events count as stored, that is compressed. A picture is stored once; it counts for each environment that shows it.
     """
-    usage = _with_store(place, lambda store: _own(store).usage())
+    from taskapp_kit.cli import store_run
+
+    usage = store_run.usage(place)
     kinds = {
         "events": (usage.rollouts, usage.events_bytes),
         "other columns": (usage.rollouts, usage.columns_bytes),
@@ -113,7 +105,9 @@ def check(ctx: click.Context, place: str, as_json: bool) -> None:
 
     The database's own check, every rollout, every picture's hash, and pictures that a rollout lists and the store lacks.
     """
-    found = _with_store(place, lambda store: _own(store).check())
+    from taskapp_kit.cli import store_run
+
+    found = store_run.check(place)
     if as_json:
         print_json({"ok": found.ok, **asdict(found)})
     else:
@@ -152,25 +146,11 @@ def prune(
     Rollouts with an idempotency record of the last 24 hours stay. A server may use the store meanwhile. The file does not
     become smaller: what is freed is used again.
     """
-    from taskapp_kit.rollout.retention import DAY_SECONDS
+    from taskapp_kit.cli import store_run
 
     if dry_run == yes:
         raise click.UsageError("Give --dry-run to count what would go, or --yes to remove it: exactly one.")
-    days, newest = keep
-    which = {"before": None if days is None else time.time() - days * DAY_SECONDS, "keep": newest}
-
-    async def pruned(store: Store) -> dict[str, int]:
-        own = _own(store)
-        names = await own.apps()
-        if app is not None and app not in names:
-            raise ConfigError(
-                f"The store has no rollouts of an app {app[:80]!r}.",
-                hint=f"It has those of {', '.join(names) or 'none'}.",
-            )
-        work: Callable[..., Awaitable[int]] = own.prunable if dry_run else own.prune
-        return {name: await work(name, **which) for name in ([app] if app is not None else names)}
-
-    removed = _with_store(place, pruned)
+    removed = store_run.prune(place, keep, app, dry_run=dry_run)
     if as_json:
         print_json({"removed": 0 if dry_run else sum(removed.values()), "apps": removed, "dry_run": dry_run})
         return
@@ -179,27 +159,3 @@ def prune(
         click.echo(clean(f"{name}: {counted(many, 'rollout')} {verb}."))
     if not removed:
         click.echo("The store has no rollouts.")
-
-
-def _with_store(place: str, use: Callable[[Store], Awaitable[T]]) -> T:
-    """Opens an existing store, uses it and closes it."""
-    from taskapp_kit.evaluate.directory import store_address
-    from taskapp_kit.store import open_store
-
-    async def run() -> T:
-        store = open_store(store_address(place), create=False)
-        try:
-            return await use(store)
-        finally:
-            await store.close()
-
-    return asyncio.run(run())
-
-
-def _own(store: Store) -> SqlStore:
-    """The store as one of the kit's. Raises Unavailable for a plugin's."""
-    from taskapp_kit.store.sql import SqlStore
-
-    if not isinstance(store, SqlStore):
-        raise Unavailable("`taskapp store` reads SQLite and Postgres stores; this one is a plugin's.")
-    return store

@@ -28,11 +28,13 @@ def test_help_imports_nothing_heavy() -> None:
         "from taskapp_kit.cli.main import main\n"
         "main(['--help'], standalone_mode=False)\n"
         "own = set(sys.stdlib_module_names)\n"
+        "print('ASYNCIO' if 'asyncio' in sys.modules else '')\n"
         "print('IMPORTED', *sorted({m.split('.')[0] for m in sys.modules if not m.startswith('_')} - own))\n"
     )
     done = subprocess.run([sys.executable, "-S", "-c", _with_path(code)], capture_output=True, text=True, check=True)
     imported = set(done.stdout.rpartition("IMPORTED ")[2].split())
     assert imported <= MAY_BE_IMPORTED, imported - MAY_BE_IMPORTED
+    assert "ASYNCIO" not in done.stdout, "what a command does is imported in its function"
 
 
 def _with_path(code: str) -> str:

@@ -1,0 +1,69 @@
+"""What `taskapp export` does: reads stored rollouts, and writes the file."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from taskapp_kit.cli.local_app import open_app
+from taskapp_kit.cli.options import is_url
+from taskapp_kit.client.task_app import TaskAppClient
+from taskapp_kit.config import Settings
+from taskapp_kit.contract.protocols import RolloutQuery
+from taskapp_kit.evaluate.source import RolloutSource, open_source
+from taskapp_kit.export.report import ExportReport, ExportScope
+from taskapp_kit.export.tool_schemas import ToolSchemas
+from taskapp_kit.export.write import export
+
+
+def exported(
+    reference: str,
+    key: str | None,
+    settings: Settings,
+    kind: Any,
+    out: Path,
+    query: RolloutQuery,
+    split: str | None,
+    filters: Any,
+    app: str | None,
+) -> ExportReport:
+    """What was written to `out`. reference: a directory, a store or a URL. Raises ConfigError, StoreError, Unavailable."""
+    return asyncio.run(_exported(reference, key, settings, kind, out, query, split, filters, app))
+
+
+async def _exported(
+    reference: str,
+    key: str | None,
+    settings: Settings,
+    kind: Any,
+    out: Path,
+    query: RolloutQuery,
+    split: str | None,
+    filters: Any,
+    app: str | None,
+) -> ExportReport:
+    key = key or settings.environment_api_key
+    source = open_source(reference, key=key)
+
+    async def find_tools() -> ToolSchemas | None:
+        return await _tools(source, reference, key, settings, app)
+
+    try:
+        scope = ExportScope(query, split)
+        return await export(source, kind, out, scope=scope, filters=filters, find_tools=find_tools)
+    finally:
+        await source.close()
+
+
+async def _tools(
+    source: RolloutSource, reference: str, key: str | None, settings: Settings, app: str | None
+) -> ToolSchemas | None:
+    """The tools of the app: of --app, of the one that an evaluation names, or of the server at the URL."""
+    named = app or source.config.get("app_reference")
+    if isinstance(named, str):
+        return ToolSchemas.of_app(open_app(named, settings).freeze())
+    if not is_url(reference):
+        return None
+    async with TaskAppClient(reference, key) as client:
+        return ToolSchemas.of_info(await client.info())
