@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from taskapp_kit.cli.policy_options import chosen_model, chosen_policies
 from taskapp_kit.cli.terminal import clean, complain, console, exit_status, print_json
 from taskapp_kit.config import Settings, load
 from taskapp_kit.errors import ConfigError, EvaluationStopped, TaskAppError, TaskappError
-from taskapp_kit.evaluate.continued import NAMES_IN_FILE, is_evaluation, policies_again
+from taskapp_kit.evaluate.continued import NAMES_IN_FILE, is_evaluation, policies_again, summarise_again
 from taskapp_kit.evaluate.directory import read_config
 from taskapp_kit.evaluate.plan import EvalPlan
 
@@ -29,13 +30,22 @@ def run(ctx: click.Context, app: str | None, options: dict[str, Any]) -> int:
     """The exit status. app: an APP, the URL of a server, or the directory of an evaluation. Raises UsageError, ConfigError."""
     env_files = options.pop("env_files")
     if app is not None and is_evaluation(app):
-        asked, settings, note = _continued(ctx, Path(app), env_files, options)
+        path, given = Path(app), _given(ctx, app, options)
+        config = read_config(path)
+        asked = _stored(path, config, given, options)
+        finished = None if asked.retry_failed else summarise_again(path, asked.summary)
+        if finished is not None:
+            if not asked.as_json:
+                click.echo(f"Nothing is left to play in {clean(app)}.", err=True)
+            return _print(finished, Session(asked, Settings(), ""), as_json=asked.as_json)
+        settings = _settings_again(path, config, given, options, env_files)
+        asked, note = _to_play(asked, config, options, settings), ""
     else:
         settings = load({"store": options["store"], "cache": options["cache"]}, env_files=env_files)
         asked, note = _new(app, settings, options)
     session = Session(asked, settings, note)
     try:
-        summary = session.finished() or session.run()
+        summary = session.run()
     except KeyboardInterrupt:
         session.display.close()
         click.echo("\nStopped.", err=True)
@@ -77,54 +87,64 @@ def _new(app: str | None, settings: Settings, options: dict[str, Any]) -> tuple[
     return EvalOptions(played, local, chosen.configs, chosen.in_models_file, key, **options), chosen.note
 
 
-def _continued(
-    ctx: click.Context, path: Path, env_files: tuple[str, ...], options: dict[str, Any]
-) -> tuple[EvalOptions, Settings, str]:
-    """The options of an evaluation that goes on: those of its directory, but for flags that do not change its plan.
-
-    Raises UsageError, ConfigError.
-    """
+def _given(ctx: click.Context, path: str, options: dict[str, Any]) -> set[str]:
+    """The options on the command line beside a directory. Raises UsageError: one of them makes the directory's plan."""
     given = {name for name in options if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
     for param in ctx.command.params:
         if param.name in given and param.name in OF_THE_PLAN:
             raise click.UsageError(
                 f"{path} is an evaluation that has its own {param.opts[0]}; start another one with APP and --out."
             )
-    config = read_config(path)
+    return given
+
+
+def _stored(path: Path, config: dict[str, Any], given: set[str], options: dict[str, Any]) -> EvalOptions:
+    """The options of a stored evaluation, but for those that are given; without app and keys. Raises ConfigError."""
     stored = config.get("options", {})
-    settings = load(
-        {name: options[name] if name in given else stored.get(name) for name in ("store", "cache")}, env_files=env_files
-    )
-    if settings.store == ELSEWHERE:
+    later = {name: options[name] for name in (*STORED_OPTIONS, "retry_failed", "as_json")}
+    later |= {name: stored[name] for name in STORED_OPTIONS if name in stored and name not in given}
+    later["by"] = tuple(later["by"])
+    plan = EvalPlan.of_stored(config["asked"])
+    return EvalOptions("", None, {}, stored.get(NAMES_IN_FILE, {}), None, plan=plan, out=path, resume=True, **later)
+
+
+def _settings_again(
+    path: Path, config: dict[str, Any], given: set[str], options: dict[str, Any], env_files: tuple[str, ...]
+) -> Settings:
+    """The settings with which an evaluation goes on: a flag, else what it had, else the environment. Raises ConfigError."""
+    stored = {name: value for name, value in config.get("options", {}).items() if value != ELSEWHERE}
+    flags = {name: options[name] if name in given else stored.get(name) for name in ("store", "cache")}
+    settings = load(flags, env_files=env_files)
+    if settings.store is None and "store" not in stored and "store" in config.get("options", {}):
         raise ConfigError(
             f"The rollouts of {path} are in a store whose address is not kept there.",
             hint="Give --store URL, or TASKAPP_STORE.",
         )
+    return settings
+
+
+def _to_play(asked: EvalOptions, config: dict[str, Any], options: dict[str, Any], settings: Settings) -> EvalOptions:
+    """The same with its app and its keys. Raises ConfigError: one of them cannot be found again."""
+    stored = config.get("options", {})
     app, local = stored.get("url") or config.get("app_reference"), None
     if options["app_id"] is not None:
         app, local = (app, options["app_id"]) if "url" in stored else (options["app_id"], None)
     elif "url" in stored:
         local = config.get("app_reference")
     if app is None:
-        raise ConfigError(f"{path} does not name its app.", hint="Give it with --app-id APP, or --app-id URL.")
+        raise ConfigError(f"{asked.out} does not name its app.", hint="Give it with --app-id APP, or --app-id URL.")
     policies = policies_again(config, lambda name: chosen_model(settings, name, None))
-    later = {name: options[name] for name in (*STORED_OPTIONS, "retry_failed", "as_json")}
-    later |= {name: stored[name] for name in STORED_OPTIONS if name in stored and name not in given}
-    later["by"] = tuple(later["by"])
     sent = {"environment": stored.get("environment")} if stored else {}
     plan = EvalPlan.of_stored(config["asked"], policies, **sent)
-    return EvalOptions(
-        str(app),
-        local,
-        policies,
-        stored.get(NAMES_IN_FILE, {}),
-        options["key"] or settings.environment_api_key,
+    return replace(
+        asked,
+        app=str(app),
+        local=local,
+        policies=policies,
+        key=options["key"] or settings.environment_api_key,
         plan=plan,
         judges="skip" if plan.skip_judges else "ask",
-        out=path,
-        resume=True,
-        **later,
-    ), settings, ""  # fmt: skip
+    )
 
 
 def _print(summary: dict[str, Any], session: Session, *, as_json: bool) -> int:

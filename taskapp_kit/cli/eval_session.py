@@ -19,7 +19,7 @@ from taskapp_kit.contract.inference_url import stored_url
 from taskapp_kit.declare.discovery import find_app, reference_of
 from taskapp_kit.errors import DiscoveryError, EvaluationLimitReached
 from taskapp_kit.evaluate.concurrency import MOST_AT_ONCE, AutoConcurrency, FixedConcurrency
-from taskapp_kit.evaluate.continued import NOT_STORED, policies_to_store, summarise_again
+from taskapp_kit.evaluate.continued import NOT_STORED, policies_to_store
 from taskapp_kit.evaluate.directory import Directory, new_path
 from taskapp_kit.evaluate.limits import EvalLimits
 from taskapp_kit.evaluate.plan import EvalPlan
@@ -86,6 +86,11 @@ class EvalOptions:
     interval: IntervalMethod = "bootstrap"
     as_json: bool = False
 
+    @property
+    def summary(self) -> SummaryOptions:
+        """How the results are summarised."""
+        return SummaryOptions(self.by, self.pass_at, self.interval)
+
 
 STORED_OPTIONS = (
     "concurrency", "max_consecutive_failures", "max_failures", "max_cost", "max_total_tokens", "workers", "by", "pass_at",
@@ -123,24 +128,6 @@ class Session:
         self._goes_on_alone = True
         self.warnings: list[str] = []
         self.without_app = is_url(asked.app) and asked.local is None
-
-    def finished(self) -> dict[str, Any] | None:
-        """The summary of an evaluation of which nothing is left to play, without its app; None otherwise.
-
-        Raises TaskappError.
-        """
-        asked = self._asked
-        if asked.plan is None or asked.retry_failed:
-            return None
-        assert self.path is not None, "it is the directory's own"
-        summary = summarise_again(self.path, self._summary_options())
-        if summary is not None:
-            self.without_app = False
-            self.display.say(clean(f"Nothing is left to play in {self.path}."))
-        return summary
-
-    def _summary_options(self) -> SummaryOptions:
-        return SummaryOptions(self._asked.by, self._asked.pass_at, self._asked.interval)
 
     def run(self) -> dict[str, Any]:
         """The summary, of what was played when a limit ended it early. Raises TaskappError."""
@@ -216,7 +203,7 @@ class Session:
                     self._counts = DirectoryCounts(directory.done, directory.failed, len(plan))
             self.display.close()
             rows = await self._rows(player, plan, directory)
-            summary = summarise(plan, directory, about, player.spec, self._summary_options(), rows=rows)
+            summary = summarise(plan, directory, about, player.spec, self._asked.summary, rows=rows)
             write_report(plan, directory, summary, created_at=config["created_at"])
             return summary
         finally:

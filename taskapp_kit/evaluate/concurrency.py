@@ -36,8 +36,9 @@ class FixedConcurrency:
 class AutoConcurrency:
     """Doubles the number until an endpoint says 429 or answers take twice as long as at first; at most MOST_AT_ONCE.
 
-    It then returns to the number before and stays, except that each further 429 halves it. A number is judged by as many
-    answers as rollouts run at once; answers that began before a change are left out.
+    It then returns to the number before and stays there: how many calls a host gets at once from then on is limited by
+    the models' client itself (rollout/models/concurrency.py). A number is judged by the median of as many answers as rollouts
+    run at once; those that began before it are left out. A 429 counts at once, for its answer comes late.
     """
 
     def __init__(self, first: int = FIRST_AT_ONCE, most: int = MOST_AT_ONCE) -> None:
@@ -46,34 +47,31 @@ class AutoConcurrency:
         self._before = first
         self._growing = True
         self._seconds: list[float] = []
-        self._limited = False
         self._left_out = 0
         self._at_first: float | None = None
 
     def see(self, seconds: float, *, rate_limited: bool) -> None:
         """See Concurrency."""
-        if self._left_out:
+        if not self._growing:
+            return
+        if rate_limited:
+            self._stop()
+        elif self._left_out:
             self._left_out -= 1
-            return
-        self._limited |= rate_limited
-        self._seconds.append(seconds)
-        if len(self._seconds) < max(FEWEST_ANSWERS, self.limit):
-            return
-        median, limited = statistics.median(self._seconds), self._limited
-        self._seconds, self._limited = [], False
+        else:
+            self._seconds.append(seconds)
+            if len(self._seconds) >= max(FEWEST_ANSWERS, self.limit):
+                self._judge(statistics.median(self._seconds))
+
+    def _judge(self, median: float) -> None:
         if self._at_first is None:
             self._at_first = median
-        if self._growing and (limited or median >= SLOWER * self._at_first > 0):
-            self._growing = False
-            self._change(self._before if self._before < self.limit or not limited else self.limit // 2)
-        elif self._growing:
-            self._before = self.limit
-            self._growing = self.limit < self._most
-            self._change(min(self._most, 2 * self.limit))
-        elif limited:
-            self._change(self.limit // 2)
+        if median >= SLOWER * self._at_first > 0:
+            self._stop()
+            return
+        self._before, self.limit = self.limit, min(self._most, 2 * self.limit)
+        self._growing = self.limit > self._before
+        self._seconds, self._left_out = [], self.limit
 
-    def _change(self, limit: int) -> None:
-        if limit != self.limit:
-            self.limit = max(1, limit)
-            self._left_out = self.limit
+    def _stop(self) -> None:
+        self.limit, self._growing = self._before, False

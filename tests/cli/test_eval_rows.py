@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -218,10 +219,21 @@ def test_a_directory_of_an_earlier_release_is_read_and_goes_on(run: Run, tmp_pat
     assert summary_of(tmp_path / "r1")["reward"]["n"] == 7
 
 
+def test_a_finished_directory_of_0_1_0_needs_neither_app_nor_key(run: Run, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "tests" / "store" / "release_0_1_0" / "evaluation", tmp_path / "old")
+    told = run("eval", "old", "--by", "seed", "--interval", "t")
+    assert told.exit_code == 1, "one of its rollouts failed"
+    assert re.search(r"^reward +0\.8187 ± 0\.12 \(6 of 7\)", told.stdout, re.MULTILINE)
+    assert re.search(r"^13 +1 +1 +-", told.stdout, re.MULTILINE)
+    assert (tmp_path / "old" / "report.html").exists()
+    (tmp_path / "old" / "summary.json").unlink()
+    nowhere = run("eval", "old")
+    assert nowhere.exit_code == 2
+    assert "old does not name its app" in nowhere.stderr
+
+
 @pytest.mark.process
-def test_from_its_directory_an_evaluation_goes_on_at_the_server(
-    run: Run, adder_server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_from_its_directory_an_evaluation_goes_on_at_the_server(run: Run, adder_server: Served, tmp_path: Path) -> None:
     key = str(adder_server.key)
     asked = ("--policy", "gold", "--seeds", "0-4", "--key", key, "--out", "r1")
     assert run("eval", adder_server.url, *asked).exit_code == 0

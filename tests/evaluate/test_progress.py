@@ -14,13 +14,14 @@ from taskapp_kit.config import Settings
 from taskapp_kit.contract.events import Answered
 from taskapp_kit.contract.trajectory import Decision
 from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.evaluate.concurrency import AutoConcurrency
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.runners import LocalRunner, RemoteRunner
 from taskapp_kit.evaluate.seeds import Seeds
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
-from taskapp_kit.testing import ChatRequest, MockModel
+from taskapp_kit.testing import ChatRequest, Faults, MockModel
 
 pytestmark = pytest.mark.server
 
@@ -96,3 +97,30 @@ def test_a_servers_rollouts_are_added_when_they_end(tmp_path: Path) -> None:
         asyncio.run(go(server.url, model.url))
     assert progress.turns == 2
     assert progress.tokens > 0
+
+
+def test_answers_are_remembered_once_they_are_asked_for() -> None:
+    progress = Progress()
+
+    def answered(**details: Any) -> None:
+        progress.count_event(Answered(0, Decision(details={"attempts": 1, "seconds": 0.5, **details})))
+
+    answered()
+    assert progress.new_calls() == []
+    answered()
+    answered(retries=[{"kind": "dropped"}, {"kind": "rate_limited", "status": 429}], seconds=0.25)
+    answered(retries=[{"kind": "hung"}])
+    answered(cached=True)
+    progress.count_event(Answered(0, Decision()))
+    assert progress.new_calls() == [(0.5, False), (0.25, True), (0.5, False)]
+    assert progress.new_calls() == []
+
+
+def test_auto_grows_no_further_where_a_model_says_429(evaluations: Any, tmp_path: Path) -> None:
+    concurrency = AutoConcurrency()
+    with MockModel([{"add": {"amount": 1}}], faults=Faults({"429": 0.15})) as model:
+        asked = EvalPlan(Seeds.read("0-59"), [{"model": "m", "inference_url": model.url}], ops=1)
+        player = LocalRunner(find_app(ADDER), Settings(), concurrency=64)
+        summary = evaluations.run(tmp_path, asked, player, concurrency=concurrency)
+    assert summary["rollouts"]["done"] == 60
+    assert concurrency.limit <= 16
