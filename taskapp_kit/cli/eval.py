@@ -32,12 +32,23 @@ from taskapp_kit.evaluate.seeds import FIRST_SEEDS
         "taskapp eval adder.py --model m --inference-url http://127.0.0.1:8100/v1 --seeds 0-99 --repeats 4",
         "taskapp eval adder.py --model small --model large --policy random --seeds 0-99 --max-cost 2",
         "taskapp eval http://127.0.0.1:8001 --policy gold --seeds 0,5,9 --json",
+        "taskapp eval --seeds-from r1 --worst 5 --out r2",
     )
 )
 @click.argument("app", metavar="APP|URL|DIR", required=False)
 @click.option("--app-id", metavar="APP", help="The same as APP. Beside a URL: the app whose aggregates are computed.")
 @ENVIRONMENT
 @click.option("--seeds", metavar="LIST", help=f"1000-1299, or 0,5,9.  [default: the first {FIRST_SEEDS} of the split]")
+@click.option(
+    "--seeds-from",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="With --failed or --worst N: play those of an evaluation again, with its app and policy unless others are given.",
+)
+@click.option("--failed", is_flag=True, help="With --seeds-from: those that failed, as `show DIR --failed` lists them.")
+@click.option(
+    "--worst", type=click.IntRange(1), metavar="N", help="With --seeds-from: those that `show DIR --worst N` lists."
+)
 @click.option(
     "--split", metavar="NAME", help="The split of the seeds.  [default: as the seeds have it; of rows, the first]"
 )

@@ -8,10 +8,12 @@ from typing import Any
 
 import click
 
+from taskapp_kit.cli.eval_again import played_again
 from taskapp_kit.cli.eval_output import print_summary
 from taskapp_kit.cli.eval_session import ELSEWHERE, STORED_OPTIONS, EvalOptions, Session
 from taskapp_kit.cli.options import is_url
-from taskapp_kit.cli.policy_options import chosen_model, chosen_policies
+from taskapp_kit.cli.policy_options import ChosenPolicies, chosen_model, chosen_policies
+from taskapp_kit.cli.show_output import print_worst, show_line
 from taskapp_kit.cli.terminal import clean, complain, console, exit_status, print_json
 from taskapp_kit.config import Settings, load
 from taskapp_kit.errors import ConfigError, EvaluationStopped, TaskAppError, TaskappError
@@ -22,6 +24,7 @@ from taskapp_kit.evaluate.plan import EvalPlan
 OF_THE_PLAN = (
     "environment", "seeds", "split", "difficulty", "tags", "repeats", "policies", "models", "inference_urls", "output_mode",
     "action", "policy_config", "env_config", "ops", "max_time_seconds", "max_refusals", "max_rollout_tokens", "judges", "out",
+    "seeds_from", "failed", "worst",
 )  # fmt: skip
 """Options that an evaluation's directory has and that cannot be given beside it."""
 
@@ -42,7 +45,7 @@ def run(ctx: click.Context, app: str | None, options: dict[str, Any]) -> int:
         asked, note = _to_play(asked, config, options, settings), ""
     else:
         settings = load({"store": options["store"], "cache": options["cache"]}, env_files=env_files)
-        asked, note = _new(app, settings, options)
+        asked, note = _new(ctx, app, settings, options)
     session = Session(asked, settings, note)
     try:
         summary = session.run()
@@ -63,14 +66,28 @@ def run(ctx: click.Context, app: str | None, options: dict[str, Any]) -> int:
     return _print(summary, session, as_json=asked.as_json)
 
 
-def _new(app: str | None, settings: Settings, options: dict[str, Any]) -> tuple[EvalOptions, str]:
+def _new(ctx: click.Context, app: str | None, settings: Settings, options: dict[str, Any]) -> tuple[EvalOptions, str]:
     """The options of a new evaluation, or of one that is named with --out; and what to say about the policy."""
+    source, failed, worst = options.pop("seeds_from"), options.pop("failed"), options.pop("worst")
+    again = None
+    if source is not None:
+        again = played_again(ctx, source, settings, failed=failed, worst=worst)
+        app = app or options["app_id"] or again.app
+        options |= {"environment": again.environment, "split": again.split, "seeds": again.seeds, "only": again.only}
+        if options["env_config"] is None:
+            options["env_config"] = again.env_config
+    elif failed or worst is not None:
+        raise click.UsageError("--failed and --worst go with --seeds-from DIR.")
     app_id, store, cache = options.pop("app_id"), options.pop("store"), options.pop("cache")
     played = app or app_id
     if played is None:
         raise click.UsageError("Which app? Give APP, or the URL of a running server.")
     policies = ("policies", "models", "inference_urls", "action", "policy_config")
-    chosen = chosen_policies(settings, *(options.pop(name) for name in policies), app=played)
+    given = [options.pop(name) for name in policies]
+    if again is not None and again.policies is not None:
+        chosen = ChosenPolicies(again.policies, again.models)
+    else:
+        chosen = chosen_policies(settings, *given, app=played)
     local = app_id if app is not None and is_url(app) else None
     if app is not None and app_id is not None and not is_url(app) and app_id != app:
         raise click.UsageError("APP and --app-id name two apps.")
@@ -156,20 +173,22 @@ def _print(summary: dict[str, Any], session: Session, *, as_json: bool) -> int:
         print_summary(summary, session.path)
         if session.without_app:
             console().print("\nNo aggregates: the app's own code is not here. --app-id APP computes them.")
+        print_worst(session.path)
     failed, problem = summary["rollouts"]["failed"], summary["aggregates_problem"]
     notes = []
     if summary.get("judges") == "skip":
         notes.append("Judges were skipped: their scores are null, and so is every reward that needs one.")
     if failed:
         notes.append(
-            f"{failed} of {summary['rollouts']['done']} rollouts failed; they are in no mean. `taskapp rollout` with one of "
-            f"their seeds shows more; {session.command_to_go_on(retry_failed=True)} plays them again."
+            f"{failed} of {summary['rollouts']['done']} rollouts failed; they are in no mean. "
+            f"`{show_line(str(session.path), '--failed')}` says why; {session.command_to_go_on(retry_failed=True)} plays them "
+            "again."
         )
     idle = summary["rollouts"]["without_valid_action"]
     if idle:
         notes.append(
             f"Warning: in {idle} of {summary['rollouts']['done']} rollouts every action was refused or unusable; "
-            "`taskapp rollout` with one of their seeds shows why."
+            f"`{show_line(str(session.path), 'ID')}` shows why."
         )
     notes += [f"Warning: {clean(warning)}" for warning in session.warnings]
     if problem:

@@ -65,6 +65,7 @@ class EvalOptions:
     difficulty: Sequence[str] = ()
     tags: Sequence[str] = ()
     repeats: int = 1
+    only: Sequence[tuple[int, int]] = ()
     output_mode: str = "tool_calls"
     env_config: dict[str, Any] | None = None
     ops: int | None = None
@@ -271,6 +272,7 @@ class Session:
                 max_rollout_tokens=asked.max_rollout_tokens,
                 difficulty=tuple(asked.difficulty),
                 tags=tuple(asked.tags),
+                only=tuple(asked.only),
             )
         await check_groups(player, asked.by, plan.seeds, environment=plan.environment, split=plan.split)
         return plan

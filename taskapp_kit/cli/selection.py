@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from taskapp_kit.contract.protocols import SourceRow
     from taskapp_kit.evaluate.source import RolloutSource
 
+LIMIT = 50
+"""Rows of a list, unless another number is requested."""
 CHOICE = options(
     click.option("--worst", type=click.IntRange(1), metavar="N", help="The N with the lowest reward."),
     click.option("--best", type=click.IntRange(1), metavar="N", help="The N with the highest reward."),

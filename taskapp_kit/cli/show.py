@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import random
-import re
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import click
 
-from taskapp_kit.cli.options import ENV_FILES, SERVER_KEY, WIDTH, is_url, json_option
-from taskapp_kit.cli.selection import CHOICE, FILTERS, Selection, selection
-from taskapp_kit.cli.terminal import clean, example, print_json
+from taskapp_kit.cli.options import ENV_FILES, SERVER_KEY, WIDTH, json_option
+from taskapp_kit.cli.selection import CHOICE, FILTERS, LIMIT, selection
+from taskapp_kit.cli.terminal import example
 from taskapp_kit.contract.protocols import RowOrder
-from taskapp_kit.errors import ConfigError
 
-if TYPE_CHECKING:
-    from taskapp_kit.config import Settings
-    from taskapp_kit.contract.content import Json
-    from taskapp_kit.contract.protocols import SourceRow, StoredRollout
-    from taskapp_kit.evaluate.source import RolloutSource
-    from taskapp_kit.rollout.details import RolloutDetails
-
-LIMIT = 50
-"""Rows of a list, unless another number is requested."""
 SORTS = tuple(name for name in get_args(RowOrder) if name not in ("worst", "best"))
-SHORTEST_PREFIX = 4
-"""Of an id, in characters."""
-ROLLOUT_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @click.command(
@@ -73,16 +57,13 @@ def command(
     failed: bool,
     sort: RowOrder | None,
     limit: int | None,
-    scorer: str | None,
-    app: str | None,
-    private: bool,
-    key: str | None,
-    env_files: tuple[str, ...],
-    full: bool,
-    width: int | None,
-    html: Path | None,
-    as_json: bool,
-    **filters: Any,
+    environment: str | None,
+    policy: str | None,
+    status: str | None,
+    boundary: str | None,
+    reward_below: float | None,
+    reward_above: float | None,
+    **options: Any,
 ) -> None:
     """List stored rollouts, or show one of them turn by turn.
 
@@ -91,136 +72,15 @@ def command(
 
     A rollout that failed or whose reward is undefined is in neither --worst nor --best.
     """
-    import asyncio
+    from taskapp_kit.cli import show_run
 
-    from taskapp_kit.cli.show_output import print_list, print_rollout
-    from taskapp_kit.config import load
-
+    filters = {
+        "environment": environment,
+        "policy": policy,
+        "status": status,
+        "boundary": boundary,
+        "reward_below": reward_below,
+        "reward_above": reward_above,
+    }
     chosen = selection(worst=worst, best=best, failed=failed, sort=sort, limit=limit, **filters)
-    if rollout_id is not None and chosen != Selection():
-        raise click.UsageError(
-            "An ID names one rollout: leave out --worst, --best, --failed, --sort, --limit and filters."
-        )
-    if private and app is None:
-        raise click.UsageError("--private needs --app APP: private fields are in the app's rows, never in a store.")
-    if private and (as_json or html is not None or is_url(source)):
-        raise click.UsageError("--private is for the terminal, and for rollouts that are stored on this machine.")
-    settings = load(env_files=env_files)
-    rows, one = asyncio.run(
-        _read(source, key or settings.environment_api_key, scorer, rollout_id, chosen, pictures=html is not None)
-    )
-    if one is None and (private or html is not None):
-        raise click.UsageError("--private and --html are for one rollout: name its ID, or choose one with --worst 1.")
-    if one is not None:
-        if as_json:
-            print_json(one.details.to_json())
-        if html is not None:
-            _write_page(one, html)
-        elif not as_json:
-            answer = private_fields_of(one.stored, app, settings) if private and app is not None else None
-            print_rollout(one.details, private=answer, again=one.again, full=full, width=width)
-        return
-    most = chosen.limit or LIMIT
-    if as_json:
-        print_json({"source": source, "more": len(rows) > most, "rollouts": [asdict(row) for row in rows[:most]]})
-    else:
-        print_list(rows[:most], more=len(rows) > most, source=source, order=chosen.order, full=full, width=width)
-
-
-@dataclass(frozen=True, slots=True)
-class _One:
-    """A rollout to be shown.
-
-    pictures: PNG bytes by SHA-256, where they are needed. again: the command line that plays its seed again, if known.
-    """
-
-    stored: StoredRollout
-    details: RolloutDetails
-    pictures: dict[str, bytes]
-    again: str | None
-
-
-async def _read(
-    reference: str, key: str | None, scorer: str | None, rollout_id: str | None, chosen: Selection, *, pictures: bool
-) -> tuple[list[SourceRow], _One | None]:
-    """The rows, one more than requested where there are more; or the one rollout."""
-    from taskapp_kit.evaluate.scored_source import with_scores
-    from taskapp_kit.evaluate.source import open_source
-
-    source = open_source(reference, key=key)
-    try:
-        if scorer is not None:
-            source = await with_scores(source, scorer)
-        if rollout_id is not None:
-            return [], await _one(source, await whole_id(source, rollout_id), pictures)
-        rows = await chosen.rows(source, (chosen.limit or LIMIT) + 1)
-        if chosen.limit == 1 and rows:
-            return [], await _one(source, rows[0].rollout_id, pictures)
-        return rows, None
-    finally:
-        await source.close()
-
-
-async def _one(source: RolloutSource, rollout_id: str, pictures: bool) -> _One:
-    from taskapp_kit.cli.show_output import rollout_line
-    from taskapp_kit.rollout.details import details_of
-
-    stored = await source.load(rollout_id)
-    details = details_of(stored)
-    wanted = details.pictures if pictures else ()
-    found = {name: png for name in wanted if (png := await source.blob(name)) is not None}
-    return _One(stored, details, found, rollout_line(details, source.config))
-
-
-def _write_page(one: _One, path: Path) -> None:
-    """Raises ConfigError when the file cannot be written."""
-    from taskapp_kit.serve.viewer.pages import standalone_rollout
-    from taskapp_kit.system.private_files import write_private
-
-    try:
-        write_private(path, standalone_rollout(one.details, one.pictures).encode())
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}.", hint="Give another --html.") from None
-    click.echo(f"Written to {clean(str(path))}", err=True)
-
-
-async def whole_id(source: RolloutSource, given: str) -> str:
-    """The id that begins like this. Raises ConfigError when none does, or several do."""
-    if ROLLOUT_ID.fullmatch(given):
-        return given
-    if len(given) < SHORTEST_PREFIX:
-        raise ConfigError(
-            f"{given!r} is too short for an id.", hint=f"Give at least {SHORTEST_PREFIX} characters of it."
-        )
-    found = [row.rollout_id async for row in source.rows() if row.rollout_id.startswith(given)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise ConfigError(f"{len(found)} rollouts have an id that begins with {given!r}.", hint="Give more of it.")
-    raise ConfigError(
-        f"There is no rollout whose id begins with {given[:80]!r} in {source.place}.",
-        hint="`taskapp show` without an id lists those that are there.",
-    )
-
-
-def private_fields_of(stored: StoredRollout, reference: str, settings: Settings) -> dict[str, Json]:
-    """The fields of a rollout's task that hold something private, from the app's own row.
-
-    Raises ConfigError: the app has no rows, or other ones than the one that was played.
-    """
-    from taskapp_kit.cli.local_app import open_app
-    from taskapp_kit.declare.episode_selection import find_instance
-    from taskapp_kit.declare.tasks import row_hash, row_json
-
-    spec = open_app(reference, settings).freeze()
-    environment = spec.environments.get(stored.environment)
-    if environment is None or environment.tasks is None or stored.row_hash is None:
-        raise ConfigError(f"The environment {stored.environment} of {reference} has no rows with private fields.")
-    task = find_instance(environment, stored.split, stored.seed, random.Random(0)).task
-    if row_hash(task) != stored.row_hash:
-        raise ConfigError(
-            f"The row of split {stored.split}, seed {stored.seed} in {reference} is not the one that was played.",
-            hint="Show it with the version of the app that played it.",
-        )
-    whole, public = row_json(task), environment.tasks.public(task)
-    return {name: value for name, value in whole.items() if name not in public or public[name] != value}
+    show_run.run(source, rollout_id, chosen, options)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.cli.conversation_output import ConversationLines
 from taskapp_kit.cli.rollout_output import StepLines, action_words, criteria_table, metrics_words
 from taskapp_kit.cli.terminal import clean, console, counted, number, one_line, table
 from taskapp_kit.contract.protocols import RowOrder, SourceRow
+from taskapp_kit.evaluate.source import DirectorySource
 from taskapp_kit.rollout.details import Message, RolloutDetails, TurnDetails, words
 from taskapp_kit.rollout.policy.select import MODEL
 
@@ -68,6 +71,30 @@ def print_list(
     if rows:
         notes.append(f"`{show_line(source)} ID` shows one turn by turn.")
     out.print("\n" * bool(rows) + clean(" ".join(notes)), style="dim", soft_wrap=not out.is_terminal)
+
+
+WORST = 3
+"""Rollouts that an evaluation ends with."""
+
+
+def print_worst(path: Path) -> None:
+    """Print an evaluation's rollouts with the lowest rewards, and the command that shows them; nothing without a reward."""
+
+    async def read() -> list[SourceRow]:
+        source = DirectorySource(path)
+        try:
+            return [row async for row in source.rows(order="worst", limit=WORST)]
+        finally:
+            await source.close()
+
+    rows = asyncio.run(read())
+    if not rows:
+        return
+    out = console()
+    out.print(f"\nThe lowest reward{'s' if len(rows) > 1 else ''}:", style="bold")
+    print_rows(rows, out)
+    line = show_line(str(path), rows[0].rollout_id[:ID_WIDTH])
+    out.print(clean(f"`{line}` shows the first turn by turn."), style="dim", soft_wrap=not out.is_terminal)
 
 
 def show_line(source: str, *more: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ class EvalPlan:
     the policies, each another; empty: as `policy_name` has them. environment, split: None leaves them to the app. ops: turns
     after which an episode is cut, 0 for none. max_time_seconds: each rollout's deadline. skip_judges: no judge is called.
     max_refusals, max_rollout_tokens: each rollout's, None without. difficulty, tags: what the rows of `seeds` were chosen by.
+    only: the (seed, sample) pairs to play, ascending, in place of all samples of all seeds; empty for all.
     Raises ConfigError: two policies have one name.
     """
 
@@ -57,6 +59,7 @@ class EvalPlan:
     max_rollout_tokens: int | None = None
     difficulty: Sequence[str] = ()
     tags: Sequence[str] = ()
+    only: Sequence[tuple[int, int]] = ()
 
     def __post_init__(self) -> None:
         names = tuple(self.names) or tuple(policy_name(config) for config in self.policies)
@@ -69,10 +72,13 @@ class EvalPlan:
         object.__setattr__(self, "names", names)
 
     def __len__(self) -> int:
-        return len(self.seeds) * len(self.policies) * self.repeats
+        return (len(self.only) or len(self.seeds) * self.repeats) * len(self.policies)
 
     def key(self, position: int) -> RolloutKey:
         """The key of the rollout at a position, counted from 0."""
+        if self.only:
+            index, policy = divmod(position, len(self.policies))
+            return RolloutKey(self.names[policy], self.split, *self.only[index])
         index, rest = divmod(position, len(self.policies) * self.repeats)
         policy, sample = divmod(rest, self.repeats)
         return RolloutKey(self.names[policy], self.split, self.seeds.at(index), sample)
@@ -85,15 +91,26 @@ class EvalPlan:
                 return None
         except (KeyError, TypeError):
             return None
-        if type(seed) is not int or type(sample) is not int or not 0 <= sample < self.repeats:
+        if type(seed) is not int or type(sample) is not int:
+            return None
+        policy = self.names.index(key["policy"])
+        if self.only:
+            at = bisect_left(self.only, (seed, sample))
+            return at * len(self.policies) + policy if self.only[at : at + 1] == ((seed, sample),) else None
+        if not 0 <= sample < self.repeats:
             return None
         index = self.seeds.index(seed)
-        policy = self.names.index(key["policy"])
         return None if index is None else (index * len(self.policies) + policy) * self.repeats + sample
 
     def policy_of(self, position: int) -> int:
         """The index of the policy that plays the rollout at a position."""
-        return position // self.repeats % len(self.policies)
+        return position // (1 if self.only else self.repeats) % len(self.policies)
+
+    def first(self, index: int, policy: int) -> int:
+        """The position of a policy's first rollout of a seed, both by their index."""
+        if self.only:
+            return bisect_left(self.only, (self.seeds.at(index), 0)) * len(self.policies) + policy
+        return (index * len(self.policies) + policy) * self.repeats
 
     def request(self, position: int, run_id: str) -> RolloutRequest:
         """The request for the rollout at a position. run_id: the label that all of them share."""
@@ -136,6 +153,7 @@ class EvalPlan:
             **self._limits(),
             **({"difficulty": list(self.difficulty)} if self.difficulty else {}),
             **({"tags": list(self.tags)} if self.tags else {}),
+            **({"only": [list(pair) for pair in self.only]} if self.only else {}),
         }
 
     def _limits(self) -> dict[str, int]:
@@ -161,9 +179,10 @@ class EvalPlan:
                 tuple(given.values()),
                 names=tuple(given),
                 skip_judges=asked.get("judges") == "skip",
+                only=tuple((seed, sample) for seed, sample in asked.get("only", ())),
                 **{**known, **changed},
             )
-        except (KeyError, TypeError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError):
             raise ConfigError("The evaluation's configuration is not of a release that this one knows.") from None
 
 

@@ -28,7 +28,8 @@ class Result:
     the boundary is None where a foreign server did not report it. observation_digest: None when no images were requested.
     usage: tokens, cost: US dollars, of the policy's model; a failed rollout has those until it failed. other_cost: of judges
     and of models that the environment called. A cost is None where no price is known, or nothing was called. seconds: wall
-    time of the rollout. row: short public fields of the task's row (see `rows.short_fields`).
+    time of the rollout, created_at: unix seconds, None where a server played it. row: short public fields of the task's row
+    (see `rows.short_fields`).
     """
 
     status: str
@@ -54,6 +55,7 @@ class Result:
     cost: float | None = None
     other_cost: float | None = None
     row: dict[str, Json] = field(default_factory=dict)
+    created_at: float | None = field(default=None, compare=False)
 
     @property
     def failed(self) -> bool:
@@ -84,6 +86,7 @@ class Result:
             seconds=rollout.timing.get("total"),
             cost=rollout.cost,
             other_cost=_other_cost(rollout),
+            created_at=rollout.created_at,
         )
 
     @classmethod
@@ -129,7 +132,7 @@ class Result:
         seconds: float | None,
         played: RolloutResult | None = None,
     ) -> Result:
-        """Creates the result of a rollout that failed here. played: what was played of it, for tokens and cost."""
+        """Creates the result of a rollout that failed here. played: what was played of it."""
         message = failure.message[:MESSAGE_LENGTH]
         return cls(
             "failed",
@@ -139,9 +142,14 @@ class Result:
             code=failure.code,
             message=message,
             seconds=seconds,
+            environment="" if played is None else played.environment,
+            split="" if played is None else played.split,
+            length=None if played is None else played.length,
+            stop_reason=None if played is None else played.stop_reason or None,
             usage={} if played is None else dict(played.usage),
             cost=None if played is None else played.cost,
             other_cost=None if played is None else _other_cost(played),
+            created_at=None if played is None else played.created_at,
         )
 
     @classmethod

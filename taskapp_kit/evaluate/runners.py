@@ -181,10 +181,9 @@ class LocalRunner:
         if not self._skip_judges:
             check_judges(self.spec, lambda role: role_endpoint(self._settings, role) is not None)
         planner = RequestPlanner(self.spec, self._app.file.parent)
-        each = len(plan.policies) * plan.repeats
         for index in _ends(plan):
             for policy in range(len(plan.policies)):
-                planner.plan(plan.request(index * each + policy * plan.repeats, "check"))
+                planner.plan(plan.request(plan.first(index, policy), "check"))
 
     async def open(self) -> None:
         """See Runner. Raises Unavailable, StoreError, ConfigError."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from taskapp_kit.contract.result import TOKEN_COUNTS
 from taskapp_kit.errors import ConfigError, StoreError, Unavailable
 from taskapp_kit.evaluate.answered_rollout import stored_from_answer
 from taskapp_kit.evaluate.directory import DATABASE, RESULTS, read_config
+from taskapp_kit.evaluate.plan import stored_policies
 from taskapp_kit.rollout.policy.select import MODEL
 from taskapp_kit.store.open import open_store
 
@@ -161,17 +162,20 @@ class DirectorySource(RolloutSource):
         self.path = path
         self.place = str(path)
         self.config = read_config(path)
-        database = path / DATABASE
-        self._store = StoreSource(open_store(str(database), create=False), self.place) if database.is_file() else None
+        self._store: StoreSource | None = None
 
     async def rows(
         self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
     ) -> AsyncIterator[SourceRow]:
         """See RolloutSource. `key_label` and `group_id` match nothing that an evaluation has."""
-        entries = self._entries()
+        path = self.path / RESULTS
+        offsets = _current_lines(path)
         known: dict[str, SourceRow] = {}
-        if self._store is not None and any("created_at" not in entry or "cost" not in entry for entry in entries):
-            known = {row.rollout_id: row async for row in self._store.rows(RolloutQuery(run_id=self._run_id))}
+        older = any("created_at" not in entry or "cost" not in entry for entry in _entries(path, offsets[:1]))
+        store = self._opened() if older else None
+        if store is not None:
+            known = {row.rollout_id: row async for row in store.rows(RolloutQuery(run_id=self._run_id))}
+        entries = _entries(path, offsets)
         rows = (_of_line(entry, known.get(str(entry.get("rollout_id"))), self.config) for entry in entries)
         wanted = (row for row in rows if query is None or fits(row, query))
         if order is None:
@@ -183,45 +187,32 @@ class DirectorySource(RolloutSource):
                 return
             yield row
 
+    def _opened(self) -> StoreSource | None:
+        """The store in the directory, opened when it is needed; None without one. Raises StoreError."""
+        database = self.path / DATABASE
+        if self._store is None and database.is_file():
+            self._store = StoreSource(open_store(str(database), create=False), self.place)
+        return self._store
+
     @property
     def _run_id(self) -> str:
         """The label that all rollouts of the evaluation share."""
         return f"eval-{self.config['eval_id'][:12]}"
 
-    def _entries(self) -> list[dict[str, Any]]:
-        """The last line of each rollout: one that was played again after a failure has several."""
-        entries: dict[bytes, dict[str, Any]] = {}
-        path = self.path / RESULTS
-        try:
-            with path.open("rb") as lines:
-                for number, line in enumerate(lines, start=1):
-                    if not line.endswith(b"\n"):
-                        break  # being written, or its process was killed
-                    try:
-                        entry = orjson.loads(line)
-                        entries[orjson.dumps(entry["key"], option=orjson.OPT_SORT_KEYS)] = entry
-                    except (ValueError, TypeError, KeyError):
-                        raise StoreError(
-                            f"{path}, line {number}, is not a result.", hint="Fix or remove that line."
-                        ) from None
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise StoreError(f"{path} cannot be read: {error.strerror}.") from None
-        return list(entries.values())
-
     async def load(self, rollout_id: str) -> StoredRollout:
         """See RolloutSource."""
-        if self._store is None:
+        store = self._opened()
+        if store is None:
             raise ConfigError(
                 f"{self.path} has no {DATABASE}: its whole rollouts are stored elsewhere, or nowhere.",
                 hint="Name their store (sqlite:///PATH, postgresql://…), or the URL of the server that played them.",
             )
-        return await self._store.load(rollout_id)
+        return await store.load(rollout_id)
 
     async def blob(self, sha256: str) -> bytes | None:
         """See RolloutSource."""
-        return None if self._store is None else await self._store.blob(sha256)
+        store = self._opened()
+        return None if store is None else await store.blob(sha256)
 
     def score_store(self) -> ScoreStore:
         """See RolloutSource."""
@@ -231,6 +222,38 @@ class DirectorySource(RolloutSource):
         """See RolloutSource."""
         if self._store is not None:
             await self._store.close()
+
+
+def _current_lines(path: Path) -> list[int]:
+    """The offset of each rollout's last line: one that was played again after a failure has several. Raises StoreError."""
+    offsets: dict[bytes, int] = {}
+    offset = 0
+    try:
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if not line.endswith(b"\n"):
+                    break  # being written, or its process was killed
+                try:
+                    offsets[orjson.dumps(orjson.loads(line)["key"], option=orjson.OPT_SORT_KEYS)] = offset
+                except (ValueError, TypeError, KeyError):
+                    raise StoreError(
+                        f"{path}, line {number}, is not a result.", hint="Fix or remove that line."
+                    ) from None
+                offset += len(line)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}.") from None
+    return list(offsets.values())
+
+
+def _entries(path: Path, offsets: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """The lines at these offsets, read one by one."""
+    if offsets:
+        with path.open("rb") as lines:
+            for offset in offsets:
+                lines.seek(offset)
+                yield orjson.loads(lines.readline())
 
 
 _FILTERS = ("environment", "status", "boundary", "run_id", "group_id", "key_label", "reward_above", "reward_below")
@@ -376,8 +399,8 @@ def _of_line(entry: Mapping[str, Any], stored: SourceRow | None, config: Mapping
         split=known("split") or key.get("split") or "",
         seed=key["seed"],
         sample=key.get("sample"),
-        policy=policy if stored is None else stored.policy,
-        model=model if stored is None else stored.model,
+        policy=policy,
+        model=model,
         status=entry["status"],
         stop_reason=known("stop_reason"),
         boundary=entry.get("boundary"),
@@ -398,15 +421,15 @@ def _of_line(entry: Mapping[str, Any], stored: SourceRow | None, config: Mapping
 
 
 def _who(entry: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """The policy and the model of a line, where no store knows them: a key names a model by the model's name."""
+    """The policy and the model of a line. A model that plays at two addresses has the name of models.toml there."""
     name = entry["key"].get("policy")
-    several = asked.get("policies")
-    given = several.get(name) if isinstance(several, Mapping) else asked.get("policy")
-    if not isinstance(given, Mapping):
-        return name, None
-    if given.get("policy") is not None and (several is not None or given["policy"] == name):
-        return given["policy"], given.get("model")
-    return MODEL, given.get("model", name) if several is not None else name
+    policies = stored_policies(asked)
+    given = policies.get(name, {})
+    model = given.get("model")
+    if given.get("policy"):
+        return given["policy"], model
+    alone = sum(one.get("model") == model for one in policies.values()) == 1
+    return MODEL, model if model is not None and alone else name
 
 
 def _summary(row: RolloutSummaryRow) -> SourceRow:

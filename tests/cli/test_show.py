@@ -252,3 +252,71 @@ def test_a_long_conversation_shows_its_ends(capsys: pytest.CaptureFixture[str]) 
 def test_sources_that_are_not_there(run: Run, args: tuple[str, ...]) -> None:
     done = run("show", *args)
     assert done.exit_code in (1, 2) and done.stderr.startswith("Error: ") and "Traceback" not in done.output
+
+
+def test_eval_ends_with_the_worst_and_how_to_see_them(run: Run, tmp_path: Path) -> None:
+    done = run("eval", FLAKY, "--policy", "presser", "--seeds", "0-9", "--out", "e")
+    tail = done.stdout.partition("The lowest rewards:\n")[2].splitlines()
+    assert [line.split()[1] for line in tail[1:4]] == ["0", "2", "6"], done.stdout
+    line = tail[4]
+    assert line == f"`taskapp show e {tail[1].split()[0]}` shows the first turn by turn."
+    assert "taskapp show e --failed" in done.stderr
+    shown = run(*line.partition("`taskapp ")[2].partition("`")[0].split())
+    assert shown.exit_code == 0 and "seed 0" in shown.stdout
+    again = run("eval", FLAKY, "--policy", "presser", "--seeds", "0,1", "--out", "j", "--json")
+    assert "lowest" not in again.output and json.loads(again.stdout)["rollouts"]["done"] == 2
+    failed = run("eval", FLAKY, "--policy", "presser", "--seeds", "3,4", "--out", "f")
+    assert "lowest" not in failed.stdout and failed.exit_code == 1
+
+
+def played(path: Path) -> list[tuple[int, int]]:
+    lines = [json.loads(line)["key"] for line in (path / "results.jsonl").read_text().splitlines()]
+    return sorted((key["seed"], key["sample"]) for key in lines)
+
+
+def test_seeds_from_plays_what_show_lists(run: Run, tmp_path: Path) -> None:
+    first = run(
+        "eval",
+        FLAKY,
+        "--policy",
+        "presser",
+        "--seeds",
+        "0-9",
+        "--repeats",
+        "2",
+        "--config",
+        '{"pause": 0.0}',
+        "--out",
+        "e",
+    )
+    assert first.exit_code == 1
+    failed = run("eval", "--seeds-from", "e", "--failed", "--out", "f")
+    assert failed.exit_code == 1 and played(tmp_path / "f") == [(3, 0), (3, 1), (4, 0), (4, 1)], failed.output
+    shown = sorted((row["seed"], row["sample"]) for row in listed(run, "e", "--worst", "3"))
+    worst = run("eval", FLAKY, "--policy", "random", "--seeds-from", "e", "--worst", "3", "--out", "w")
+    assert worst.exit_code == 0, worst.output
+    assert played(tmp_path / "w") == shown == [(0, 0), (0, 1), (2, 0)]
+    config = json.loads((tmp_path / "w" / "config.json").read_text())["asked"]
+    assert config["only"] == [[0, 0], [0, 1], [2, 0]] and config["config"] == {"pause": 0.0}
+    assert config["policy"] == {"policy": "random"}
+    goes_on = run("eval", "w")
+    assert goes_on.exit_code == 0 and "Nothing is left to play" in goes_on.output
+    (tmp_path / "w" / "results.jsonl").write_text("")
+    assert run("eval", "w").exit_code == 0 and played(tmp_path / "w") == shown
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--seeds-from", "DIR"), "--seeds-from goes with --failed or --worst"),
+        (("--worst", "2", FLAKY), "--failed and --worst go with --seeds-from"),
+        (("--seeds-from", "DIR", "--failed", "--seeds", "1"), "leave it out"),
+        (("--seeds-from", "DIR", "--failed", "--worst", "1"), "one of --worst"),
+        (("DIR", "--seeds-from", "DIR", "--failed"), "has its own --seeds-from"),
+    ],
+)
+def test_seeds_from_with_what_does_not_fit(
+    run: Run, directory: Path, tmp_path: Path, args: tuple[str, ...], words: str
+) -> None:
+    done = run("eval", *(str(directory) if word == "DIR" else word for word in args))
+    assert done.exit_code == 2 and words in " ".join(done.stderr.split()), done.output

@@ -77,3 +77,19 @@ def test_policies_have_names_of_their_own() -> None:
     assert plan.request(1, "run").policy.config["model"] == "m"
     with pytest.raises(ConfigError, match="not of a release"):
         EvalPlan.of_stored({"policy": {"policy": "random"}})
+
+
+def test_a_plan_of_pairs_plays_those_alone() -> None:
+    only = ((2, 0), (2, 3), (9, 1))
+    plan = EvalPlan(Seeds.read("2,9"), ({"policy": "a"}, {"policy": "b"}), only=only)
+    keys = [plan.key(position) for position in range(len(plan))]
+    assert [(key.seed, key.sample, key.policy) for key in keys] == [
+        (seed, sample, policy) for seed, sample in only for policy in ("a", "b")
+    ]
+    assert [plan.position(key.to_json()) for key in keys] == list(range(6))
+    assert [plan.names[plan.policy_of(position)] for position in range(6)] == ["a", "b"] * 3
+    for seed, sample in ((2, 1), (3, 0), (9, 0), (9, 2)):
+        assert plan.position({"policy": "a", "split": None, "seed": seed, "sample": sample}) is None
+    assert [plan.key(plan.first(index, 1)) for index in (0, 1)] == [keys[1], keys[5]]
+    assert EvalPlan.of_stored(plan.to_json()).to_json() == plan.to_json()
+    assert plan.request(3, "r").policy.config["sample"] == 3

@@ -124,7 +124,7 @@ def test_a_store_that_only_answers_queries_is_sorted_here(directory: Path) -> No
 def test_lines_of_earlier_releases(directory: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((directory / "config.json").read_text())
     entry = json.loads((directory / "results.jsonl").read_text().splitlines()[0])
-    for name in ("observation_digest", "metrics", "usage", "criteria", "seconds"):
+    for name in ("observation_digest", "metrics", "usage", "criteria", "seconds", "cost", "created_at"):
         entry.pop(name)
     failed = {**entry, "status": "failed", "reward": None, "environment": None, "split": None, "length": None}
     again = {**entry, "reward": 0.25}
