@@ -216,7 +216,8 @@ class DirectorySource(RolloutSource):
 
     def score_store(self) -> ScoreStore:
         """See RolloutSource."""
-        return super().score_store() if self._store is None else self._store.score_store()
+        store = self._opened()
+        return super().score_store() if store is None else store.score_store()
 
     async def close(self) -> None:
         """See RolloutSource."""
