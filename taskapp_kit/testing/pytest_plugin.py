@@ -12,7 +12,6 @@ def test_with_a_model(task_app, taskapp_mock_model):
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -68,6 +67,8 @@ def taskapp_served(task_app: TaskApp) -> Iterator[ServedTaskApp]:
 
     Where a judge with weight > 0 has no model (TASKAPP_JUDGE_URL), judges are skipped: their scores and rewards are null.
     """
+    import secrets
+
     from taskapp_kit.asgi import build
     from taskapp_kit.config import load
     from taskapp_kit.rollout.models.access import role_endpoint
