@@ -16,7 +16,7 @@ CHANGES = 10
 @click.command(
     epilog=example(
         "taskapp compare evals/small evals/large",
-        "taskapp compare evals/both",
+        "taskapp compare evals/both --by difficulty",
         "taskapp compare evals/before .taskapp/rollouts.db --policy scripted --force",
         "taskapp compare evals/small evals/large --json",
     )
@@ -25,6 +25,10 @@ CHANGES = 10
 @click.option("--policy", metavar="NAME", help="Only this policy or model of each place.")
 @click.option("--baseline", metavar="NAME", help="The policy with which the others are compared.  [default: the first]")
 @ENVIRONMENT
+@click.option(
+    "--by", multiple=True, metavar="FIELD",
+    help="Break the reward down by difficulty, tag, seed or another public field of a row; may repeat.",
+)  # fmt: skip
 @click.option(
     "--method", type=click.Choice(["bootstrap", "t"]), default="bootstrap", help="How intervals are computed."
 )

@@ -80,12 +80,15 @@ def _print_measures(one: Comparison, how: ComparisonSettings) -> None:
         rows.add_row(
             one_line(measure.name, NAME_WIDTH), *_cells(measure), style="bold" if measure.of == "reward" else None
         )
+    for name, groups in one.breakdowns.items():
+        for measure in groups:
+            rows.add_row(one_line(f"reward, {name} {measure.name}", NAME_WIDTH), *_cells(measure))
     out = console()
     out.print()
     out.print(rows)
     methods = {measure.difference.interval.method for measure in one.measures if measure.difference.interval.n}
     words = {"bootstrap": "clustered bootstrap", "t": "Student's t over seeds"}
-    tests = sum(measure.of != "number" for measure in one.measures)
+    tests = sum(measure.of != "number" for measure in one.measures) + sum(map(len, one.breakdowns.values()))
     note = f"Intervals by {' and '.join(sorted(words[method] for method in methods))}."
     if tests > 1:
         note += f" Each p is of its line alone: of {tests} lines without any difference, one in 20 falls below 0.05."

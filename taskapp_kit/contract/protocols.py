@@ -212,7 +212,8 @@ class SourceRow:
 
     sample: of its seed, counted from 0. policy: `model` for a language model, whose name is `model`. boundary, code,
     message: of a failure. criteria: score by name. length: steps. metrics: of scoring, with those of the episode where
-    they are known without its events. Members are None where they are not known; reward also where it is undefined.
+    they are known without its events. name: of the policy within its evaluation. row: short public fields of the task's
+    row. Members are None (row: empty) where they are not known; reward also where it is undefined.
     """
 
     rollout_id: str
@@ -239,6 +240,8 @@ class SourceRow:
     run_id: str | None = None
     group_id: str | None = None
     spec_hash: str | None = None
+    name: str | None = None
+    row: Mapping[str, Json] = field(default_factory=dict)
 
 
 @runtime_checkable

@@ -14,6 +14,7 @@ from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import RolloutQuery, SourceRow
 from taskapp_kit.contract.statistics import CONFIDENCE, TIE, IntervalMethod, PairedDifference, paired_difference
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.evaluate.rows import check_by, groups_of
 from taskapp_kit.evaluate.source import RolloutSource
 from taskapp_kit.rollout.policy.select import MODEL
 
@@ -106,8 +107,9 @@ class Comparison:
     """One policy compared with the baseline.
 
     pairs: in which neither rollout failed. failed: pairs by which of the two failed (baseline, other, both). unpaired:
-    rollouts that only one of them has. measures: the reward first, then criteria, then numbers. changes: lost and gained
-    first, then failures, then by size. configuration: what differs, by name, as (baseline, other).
+    rollouts that only one of them has. measures: the reward first, then criteria, then numbers. breakdowns: of the reward, by
+    field, one for each value. changes: lost and gained first, then failures, then by size. configuration: what differs, by
+    name, as (baseline, other).
     """
 
     baseline: Side
@@ -116,6 +118,7 @@ class Comparison:
     failed: Mapping[str, int]
     unpaired: Mapping[str, int]
     measures: Sequence[Measure]
+    breakdowns: Mapping[str, Sequence[Measure]]
     changes: Sequence[Change]
     configuration: Mapping[str, tuple[Json, Json]]
 
@@ -148,6 +151,7 @@ class Comparison:
             "more_seeds": self.more_seeds,
             "criteria": [one.to_json() for one in self.measures if one.of == "criterion"],
             "numbers": [one.to_json() for one in self.measures if one.of == "number"],
+            "by": {name: [one.to_json() for one in found] for name, found in self.breakdowns.items()},
             "changes": [change.to_json() for change in self.changes],
             "configuration": {name: list(values) for name, values in self.configuration.items()},
         }
@@ -157,13 +161,14 @@ class Comparison:
 class ComparisonSettings:
     """How sides are compared.
 
-    pass_at: a rollout passes when its reward is at least that. force: compares rollouts of different
-    declarations.
+    pass_at: a rollout passes when its reward is at least that. by: fields of a task's row, or `tag` or
+    `seed`, by which the reward is broken down. force: compares rollouts of different declarations.
     """
 
     method: IntervalMethod = "bootstrap"
     confidence: float = CONFIDENCE
     pass_at: float = PASS_AT
+    by: Sequence[str] = ()
     force: bool = False
 
 
@@ -203,7 +208,8 @@ def chosen_sides(sides: Sequence[Side], policy: str | None = None, baseline: str
 def compare(sides: Sequence[Side], settings: ComparisonSettings | None = None) -> list[Comparison]:
     """Compares each further side with the first, the baseline.
 
-    Raises ConfigError: fewer than two sides, different declarations (spec hashes) without `force`, no shared rollout.
+    Raises ConfigError: fewer than two sides, different declarations (spec hashes) without `force`, no shared rollout,
+    a field of `by` that no row has.
     """
     settings = settings or ComparisonSettings()
     if len(sides) < 2:
@@ -213,6 +219,7 @@ def compare(sides: Sequence[Side], settings: ComparisonSettings | None = None) -
     if not settings.force:
         _check_declarations(sides)
     _resolve_splits(sides)
+    check_by(settings.by, (row.row for side in sides for row in side.rows.values()))
     return [_compared(sides[0], other, settings) for other in sides[1:]]
 
 
@@ -243,6 +250,7 @@ def _compared(baseline: Side, other: Side, settings: ComparisonSettings) -> Comp
         },
         unpaired={"baseline": len(baseline.rows) - len(keys), "other": len(other.rows) - len(keys)},
         measures=measures,
+        breakdowns={by: _breakdown(by, played, settings) for by in settings.by},
         changes=_changes(pairs, settings.pass_at),
         configuration=_differing(baseline.configuration, other.configuration),
     )
@@ -267,6 +275,21 @@ def _measure(
             clusters.append(key[:3])
     difference = paired_difference(one, two, clusters, method=settings.method, confidence=settings.confidence)
     return Measure(name, of, _mean(one), _mean(two), len(pairs) - len(one), difference)
+
+
+def _breakdown(by: str, pairs: Sequence[Pair], settings: ComparisonSettings) -> list[Measure]:
+    """The reward of each group of rows. A rollout with several tags is in the group of each."""
+    groups: dict[str, list[Pair]] = {}
+    order: dict[str, Json] = {}
+    for pair in pairs:
+        _, one, two = pair
+        for value in groups_of(by, one.row or two.row, one.seed):
+            name = "none" if value is None else str(value)
+            order.setdefault(name, value)
+            groups.setdefault(name, []).append(pair)
+    numbers = all(isinstance(value, int | float) for value in order.values())
+    names = sorted(groups, key=lambda name: (float(str(order[name])) if numbers else 0.0, name))
+    return [_measure(name, "reward", groups[name], lambda row: row.reward, settings) for name in names]
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -305,8 +328,8 @@ def _failed(row: SourceRow) -> bool:
 
 
 def _policy_of(row: SourceRow) -> str:
-    """The model's name where a language model acted, else the policy's."""
-    return (row.model if row.policy in (None, MODEL) else None) or row.policy or MODEL
+    """Its name in the evaluation; else the model's where a language model acted, else the policy's."""
+    return row.name or (row.model if row.policy in (None, MODEL) else None) or row.policy or MODEL
 
 
 def _by_key(rows: Sequence[SourceRow]) -> tuple[dict[PairKey, SourceRow], int]:

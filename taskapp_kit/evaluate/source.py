@@ -418,6 +418,8 @@ def _of_line(entry: Mapping[str, Any], stored: SourceRow | None, config: Mapping
         created_at=known("created_at"),
         run_id=f"eval-{config['eval_id'][:12]}",
         spec_hash=asked.get("spec_hash"),
+        name=key.get("policy"),
+        row=entry.get("row") or {},
     )
 
 

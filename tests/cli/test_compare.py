@@ -114,6 +114,35 @@ def test_samples_are_paired_one_by_one_and_seeds_are_the_clusters(compared: Call
     assert (same["pairs"], same["reward"]["interval"]["clusters"]) == (60, 30)
 
 
+def test_the_reward_is_broken_down_by_fields_of_the_rows(
+    run: Run, compared: Callable[..., dict[str, Any]], played: Path
+) -> None:
+    one = compared("weak", "strong", "--by", "difficulty", "--by", "tag")
+    parts = {group["name"]: group["interval"]["n"] for group in one["by"]["difficulty"]}
+    assert parts == {"easy": 40, "hard": 20}
+    assert {group["name"]: group["interval"]["n"] for group in one["by"]["tag"]} == {"even": 30, "odd": 30, "other": 30}
+    means = {group["name"]: group["interval"]["mean"] for group in one["by"]["difficulty"]}
+    assert (40 * means["easy"] + 20 * means["hard"]) / 60 == pytest.approx(one["reward"]["interval"]["mean"])
+    shown = run("compare", "weak", "strong", "--by", "difficulty", folder=played)
+    assert "reward, difficulty hard" in shown.stdout
+    seeds = compared("weak", "few", "--by", "seed")["by"]["seed"]
+    assert [group["name"] for group in seeds] == ["0", "1", "2", "3", "4", "5"]
+    unknown = run("compare", "weak", "strong", "--by", "dificulty", folder=played)
+    assert unknown.exit_code == 2 and "'difficulty'" in unknown.stderr
+    private = run("compare", "weak", "strong", "--by", "answer", folder=played)
+    assert private.exit_code == 2, "a private field is no group"
+
+
+def test_the_policies_of_one_evaluation_are_compared(run: Run, played: Path) -> None:
+    done = run("eval", SKILLED, "--policy", "weak", "--policy", "strong", "--seeds", "0-19", "--out", "both", "--json",
+               folder=played)  # fmt: skip
+    assert done.exit_code == 0, done.output
+    told = run("compare", "both", "--json", folder=played)
+    (one,) = json.loads(told.stdout)["comparisons"]
+    assert (one["baseline"]["name"], one["other"]["name"], one["pairs"]) == ("weak", "strong", 20)
+    assert one["configuration"] == {"policy.policy": ["weak", "strong"]}
+
+
 def test_what_differed_in_the_configuration_is_named(compared: Callable[..., dict[str, Any]]) -> None:
     assert compared("weak", "few")["configuration"] == {
         "policy.policy": ["weak", "strong"],
