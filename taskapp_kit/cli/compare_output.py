@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from taskapp_kit.evaluate.compare import Change, Comparison, ComparisonSettings, Measure
 
 NAME_WIDTH = 32
+ID_WIDTH = 8
+"""Characters of an id, enough for `taskapp show` to find it."""
 VALUE_WIDTH = 48
 FEW_SEEDS_MORE = 100_000
 """Where more further seeds than this would be needed, their number says nothing."""
@@ -166,7 +168,7 @@ def _reward(row: SourceRow) -> str:
 
 def _line(one: Comparison, change: Change, show: Sequence[str]) -> str:
     """The command that shows what the compared policy did."""
-    return shlex.join(["taskapp", "show", one.other.place, change.other.rollout_id, *show])
+    return shlex.join(["taskapp", "show", one.other.place, change.other.rollout_id[:ID_WIDTH], *show])
 
 
 def _print_configuration(one: Comparison) -> None:

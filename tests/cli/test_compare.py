@@ -77,7 +77,7 @@ def test_the_seeds_that_changed_have_the_line_that_shows_them(
     }
     done = run("compare", "weak", "strong", "--changes", "3", folder=played, width=200)
     shown = [line for line in done.stdout.splitlines() if "taskapp show strong " in line]
-    assert [line.split()[-1] for line in shown] == [change["other"]["rollout_id"] for change in one["changes"][:3]]
+    assert [line.split()[-1] for line in shown] == [change["other"]["rollout_id"][:8] for change in one["changes"][:3]]
     assert "strong has the higher reward" in done.stdout
 
 
@@ -178,6 +178,23 @@ def test_a_store_with_several_policies_is_compared_by_itself(run: Run, played: P
     mixed = run("compare", "all.db", str(played / "strong"), "--policy", "strong", "--json")
     (same,) = json.loads(mixed.stdout)["comparisons"]
     assert (same["pairs"], same["reward"]["ties"], same["unpaired"]["other"]) == (40, 40, 20)
+
+
+def test_hostile_names_are_text(run: Run, played: Path, tmp_path: Path) -> None:
+    name = "\x1b[31m[bold]red\x07\u202e"
+    hostile = tmp_path / "hostile"
+    hostile.mkdir()
+    config = json.loads((played / "weak" / "config.json").read_text())
+    config["asked"]["policy"] = {"model": name}
+    (hostile / "config.json").write_text(json.dumps(config))
+    written = []
+    for seed, line in lines(played / "weak").items():
+        line["key"]["policy"], line["criteria"] = name, {name: float(seed % 2)}
+        written.append(json.dumps(line))
+    (hostile / "results.jsonl").write_text("\n".join([*written, ""]))
+    done = run("compare", str(played / "strong"), str(hostile))
+    assert done.exit_code == 0, done.output
+    assert not {"\x1b", "\x07", "\u202e"} & set(done.stdout) and "[bold]red" in done.stdout
 
 
 def test_three_are_compared_with_the_first(run: Run, played: Path) -> None:
