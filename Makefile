@@ -12,7 +12,7 @@ ALONE = { status=$$?; [ $$status -eq 1 ] || exit $$status; echo "once more, alon
 # make suite TESTS="tests/store tests/cli": a part of it
 TESTS ?=
 # The markers are explained in pyproject.toml.
-MARKS ?= not interop and not exhaustive
+MARKS ?= not interop and not large and not exhaustive
 GOLDEN ?=
 STARTED := $(shell date +%s)
 # The tests start some hundreds of Python processes, each of which would compile all that it imports.
@@ -22,7 +22,7 @@ stage = @seconds=$$(( $$(date +%s) - $(STARTED) )); printf '\n[%s of 3] %s (%d m
 EXTRAS := crafter,gymnasium,jobs,modal,otel,parquet,postgres,dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
-.PHONY: demo test test-fast test-all suite check lint types drawn interop golden fuzz sentinels bench docs wheel clean help
+.PHONY: demo test test-fast test-all suite check lint types drawn interop large golden fuzz sentinels bench docs wheel clean help
 
 help:
 	@echo "make demo     play and score episodes over HTTP; leaves a GIF and a page in out/demo"
@@ -32,6 +32,7 @@ help:
 	@echo "make check    lint and types alone"
 	@echo "make suite    the test suite alone"
 	@echo "make interop  the tests against real foreign clients (builds their environments once)"
+	@echo "make large    stores of 100 000 rollouts: lists, filters, exports, in time and memory"
 	@echo "make golden   200 rollouts of every environment, compared with committed hashes of what they were"
 	@echo "make fuzz     10 000 requests drawn from the OpenAPI document"
 	@echo "make sentinels  the suite again, everything it leaves searched for keys"
@@ -76,10 +77,10 @@ test: $(VENV)/dev
 
 # Seconds instead of minutes: what needs neither a server nor another process.
 test-fast:
-	@$(MAKE) --no-print-directory suite MARKS="not interop and not exhaustive and not server and not process"
+	@$(MAKE) --no-print-directory suite MARKS="not interop and not large and not exhaustive and not server and not process"
 
 test-all:
-	@$(MAKE) --no-print-directory test MARKS="not interop"
+	@$(MAKE) --no-print-directory test MARKS="not interop and not large"
 
 suite: $(VENV)/dev
 	$(BIN)/pytest -p no:schemathesis -m "$(MARKS)" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --ignore tests/fuzz $(TESTS) || $(ALONE)
@@ -99,6 +100,9 @@ drawn: $(VENV)/dev
 interop: $(VENV)/dev
 	$(BIN)/pytest -m interop
 
+large: $(VENV)/dev
+	$(BIN)/pytest -p no:schemathesis -m large tests/store
+
 # make golden GOLDEN="--only 'adder.*' --write DIR": a part of it, and the whole texts; --help has the rest
 golden: $(VENV)/dev
 	$(BIN)/python tests/golden $(GOLDEN)
@@ -107,7 +111,7 @@ fuzz: $(VENV)/dev
 	FUZZ_CASES=10000 $(BIN)/pytest tests/fuzz -s --timeout 1800
 
 sentinels: $(VENV)/dev
-	$(BIN)/pytest -m "not interop" --sentinels="$$(mktemp -d)"
+	$(BIN)/pytest -m "not interop and not large" --sentinels="$$(mktemp -d)"
 
 bench: $(VENV)/dev
 	$(BIN)/python -m bench

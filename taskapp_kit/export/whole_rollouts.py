@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import SourceRow, StoredRollout
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.export.conversation import recorded_messages
@@ -36,15 +34,15 @@ async def whole_rollouts(
         report.notes.append(NOT_STORED.format(many=numbers_only))
 
 
-async def json_lines(source: RolloutSource, scope: ExportScope, report: ExportReport) -> AsyncIterator[dict[str, Json]]:
-    """One object for each rollout: its row, and as `rollout` the details (`rollout/details.py`); null without them."""
+async def json_lines(source: RolloutSource, scope: ExportScope, report: ExportReport) -> AsyncIterator[dict[str, Any]]:
+    """One object for each rollout: its row, and as `rollout` the `RolloutDetails`; None without them."""
     async for row, stored in whole_rollouts(source, scope, report):
-        yield {**asdict(row), "rollout": None if stored is None else details_of(stored).to_json()}
+        yield {**_members(row), "rollout": None if stored is None else details_of(stored)}
 
 
 def record_of(row: SourceRow, stored: StoredRollout | None) -> dict[str, Any]:
     """The rollout as a record of a table: numbers and texts; lists and objects are left as such."""
-    record = {**asdict(row), "details": None}
+    record = _members(row)
     if stored is not None:
         details = details_of(stored)
         record |= _from_details(details)
@@ -52,6 +50,10 @@ def record_of(row: SourceRow, stored: StoredRollout | None) -> dict[str, Any]:
         record["spec_hash"] = stored.spec_hash
         record["scorecard"] = stored.scorecard
     return record
+
+
+def _members(row: SourceRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in SourceRow.__slots__}
 
 
 def _from_details(details: RolloutDetails) -> dict[str, Any]:

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
-from taskapp_kit.contract.content import Json, as_object
+from taskapp_kit.contract.content import as_object
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.export.inspect_log import write_inspect_log
 from taskapp_kit.export.parquet import ParquetFile
@@ -85,7 +85,7 @@ async def _write(
             )
 
 
-async def _write_lines(path: Path, lines: AsyncIterator[dict[str, Json]]) -> None:
+async def _write_lines(path: Path, lines: AsyncIterator[dict[str, Any]]) -> None:
     with path.open("wb") as file:
         async for line in lines:
             file.write(orjson.dumps(line, default=as_object, option=orjson.OPT_APPEND_NEWLINE))

@@ -85,7 +85,7 @@ ROLLOUTS = Table(
     Column("events", LargeBinary, nullable=False),
     Index("rollouts_by_time", "created_at"),
     Index("rollouts_by_environment", "environment", "created_at"),
-    Index("rollouts_by_run", "run_id"),
+    Index("rollouts_by_run", "run_id", "created_at", "rollout_id"),
     Index("rollouts_by_app", "app", "created_at", "rollout_id"),
     Index("rollouts_by_key_label", "app", "key_label", "created_at", "rollout_id"),
 )
@@ -95,6 +95,21 @@ Index(
     sqlite_where=ROLLOUTS.c.group_id.is_not(None),
     postgresql_where=ROLLOUTS.c.group_id.is_not(None),
 )
+
+LISTED = Index(
+    "rollouts_listed",
+    *(
+        ROLLOUTS.c[name]
+        for name in (
+            "created_at", "rollout_id", "app", "key_label", "environment", "split", "seed", "policy_name", "model", "status",
+            "failure_boundary", "reward", "cost", "tokens", "seconds", "length",
+        )
+    ),
+).ddl_if(dialect="sqlite")  # fmt: skip
+"""All that lists filter and sort by, so that they read no rows but those that they show: 100 000 rows are 1 page each.
+
+Not in Postgres, which refuses entries over 2.7 kB (a model's name may have any length) and reads its rows fast enough.
+"""
 
 BLOBS = Table(
     "blobs",
@@ -165,13 +180,24 @@ def listing(connection: Connection) -> None:
     """Adds the columns and indexes of lists: `rollouts.tokens`, `rollouts.cost`, `tickets.app`."""
     for column in (ROLLOUTS.c.tokens, ROLLOUTS.c.cost, TICKETS.c.app):
         _add_column(connection, column)
-    for index in sorted(ROLLOUTS.indexes, key=lambda index: str(index.name)):
+    for index in sorted(ROLLOUTS.indexes - {LISTED}, key=lambda index: str(index.name)):
         index.create(connection, checkfirst=True)
 
 
 def scores(connection: Connection) -> None:
     """Creates `rollout_scores`."""
     METADATA.create_all(connection, tables=[SCORES])
+
+
+def listed(connection: Connection) -> None:
+    """Adds `rollouts_listed` (SQLite), and the order of time to `rollouts_by_run`."""
+    there = {index["name"]: index["column_names"] for index in inspect(connection).get_indexes(ROLLOUTS.name)}
+    by_run = next(index for index in ROLLOUTS.indexes if index.name == "rollouts_by_run")
+    if there[by_run.name] == ["run_id"]:
+        connection.exec_driver_sql(f"DROP INDEX {by_run.name}")
+        by_run.create(connection)
+    if connection.dialect.name == "sqlite":
+        LISTED.create(connection, checkfirst=True)
 
 
 def _add_column(connection: Connection, column: Column[Any]) -> None:
@@ -188,6 +214,7 @@ MIGRATIONS: Sequence[Migration] = (
     ("0003_observation_digest", observation_digest),
     ("0004_listing", listing),
     ("0006_scores", scores),
+    ("0007_listed", listed),
 )
 """All migrations from an empty database to the current schema, oldest first.
 

@@ -98,30 +98,48 @@ _EQUAL_VALUES = (
 
 
 def _rows_by(wanted: RolloutQuery, order: RowOrder) -> Select[Any]:
-    statement = _ROWS
-    if wanted.policy is not None:
-        statement = statement.where(or_(ROLLOUTS.c.policy_name == wanted.policy, ROLLOUTS.c.model == wanted.policy))
-        wanted = replace(wanted, policy=None)
     if order == "newest":
-        return _matching(statement.order_by(*_NEWEST_FIRST), wanted)
-    value = _ORDERS[order]
+        return _matching(_ROWS.order_by(*_NEWEST_FIRST), wanted, policy_is_model=True)
     column = ROLLOUTS.c["reward" if order in ("worst", "best") else order]
-    statement = statement.where(column.is_not(None)).order_by(value, *_EQUAL_VALUES)
-    return _matching(statement, replace(wanted, before=None))
+    sorting = (_ORDERS[order], *_EQUAL_VALUES)
+    # In two steps: sorted is only what an index has, and read are only the rows that are returned.
+    found = select(ROLLOUTS.c.rollout_id).where(column.is_not(None)).order_by(*sorting)
+    found = _matching(found, replace(wanted, before=None), policy_is_model=True, scan=True)
+    return _ROWS.where(ROLLOUTS.c.rollout_id.in_(found)).order_by(*sorting)
 
 
-def _matching(statement: Select[Any], wanted: RolloutQuery) -> Select[Any]:
+def _matching(
+    statement: Select[Any], wanted: RolloutQuery, *, policy_is_model: bool = False, scan: bool = False
+) -> Select[Any]:
+    """The statement for the rows that match. policy_is_model: `wanted.policy` may be a model's name, too.
+
+    scan: rows are sorted by other columns than the time. Then, and with a filter that no index begins with,
+    `rollouts_listed` is read, in which SQLite finds every filter; through another index it would read each row.
+    """
     statement = statement.limit(wanted.limit)
     of_few = wanted.run_id is not None or wanted.group_id is not None
+    scan = scan or any(
+        value is not None
+        for value in (
+            wanted.environment,
+            wanted.policy,
+            wanted.status,
+            wanted.boundary,
+            wanted.reward_above,
+            wanted.reward_below,
+        )
+    )
     for name in _EQUAL:
         value = getattr(wanted, name)
-        if value is not None:
-            column: ColumnElement[Any] = ROLLOUTS.c[_COLUMN_OF.get(name, name)]
-            if of_few and name not in ("run_id", "group_id"):
-                column = column.concat(
-                    ""
-                )  # disables the index: SQLite would otherwise scan all rollouts of a key label
-            statement = statement.where(column == value)
+        if value is None:
+            continue
+        column: ColumnElement[Any] = ROLLOUTS.c[_COLUMN_OF.get(name, name)]
+        if name == "policy" and policy_is_model:
+            statement = statement.where(or_(column == value, ROLLOUTS.c.model == value))
+            continue
+        if (of_few or scan) and name not in ("run_id", "group_id"):
+            column = column.concat("")  # disables the column's index
+        statement = statement.where(column == value)
     if wanted.reward_above is not None:
         statement = statement.where(ROLLOUTS.c.reward > wanted.reward_above)
     if wanted.reward_below is not None:
