@@ -131,7 +131,7 @@ FOREIGN = {
         "declare.tasks",
         "serve",
     },
-    "pytest": {"testing.pytest_plugin"},
+    "pytest": {"testing.doctor.as_tests", "testing.pytest_plugin"},
     "rich": {"cli"},
     "sqlalchemy": {"backend.data_files", "backend.schema", "backend.store", "store"},
     "starlette": {"backend", "net", "serve"},

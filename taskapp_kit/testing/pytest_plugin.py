@@ -8,6 +8,9 @@ def test_over_http(taskapp_served):         # .url and .key of a server on this 
 
 def test_with_a_model(task_app, taskapp_mock_model):
     play(task_app, policy=taskapp_mock_model)
+
+`pytest --taskapp adder.py` also runs the doctor: each line of `taskapp doctor adder.py --quick` is a test, named
+`doctor[ENVIRONMENT-CHECK]`. `--doctor full` plays more, `--doctor off` leaves it out.
 """
 
 from __future__ import annotations
@@ -38,11 +41,44 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """`--taskapp APP`, and `taskapp = APP` in the settings file, relative to that file."""
     parser.getgroup("taskapp").addoption("--taskapp", metavar="APP", help=HELP)
     parser.addini("taskapp", HELP)
+    parser.getgroup("taskapp").addoption(
+        "--doctor",
+        choices=("quick", "full", "off"),
+        help="the doctor's checks as tests  [default: quick with --taskapp on the command line, else off]",
+    )
+    parser.getgroup("taskapp").addoption(
+        "--doctor-allow",
+        action="append",
+        default=[],
+        metavar="CHECK",
+        help="accept what this check of the doctor finds",
+    )
+
+
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Add the doctor's tests, before -k and -m choose."""
+    chosen = config.getoption("--doctor") or ("quick" if config.getoption("--taskapp") is not None else "off")
+    if chosen == "off":
+        return
+    from taskapp_kit.errors import TaskappError
+    from taskapp_kit.testing.doctor.as_tests import collected
+    from taskapp_kit.testing.doctor.options import DoctorOptions
+
+    options = DoctorOptions(quick=chosen == "quick", allow=tuple(config.getoption("--doctor-allow")))
+    try:
+        items.extend(collected(session, _named_app(config), options))
+    except (TaskappError, pytest.fail.Exception) as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 @pytest.fixture(scope="session")
 def task_app(pytestconfig: pytest.Config) -> TaskApp:
     """The app that `--taskapp`, else the setting `taskapp`, names."""
+    return _named_app(pytestconfig)
+
+
+def _named_app(pytestconfig: pytest.Config) -> TaskApp:
+    """Returns the app that the command line or the settings name; fails the test where none is named."""
     from taskapp_kit.declare.discovery import find_app
 
     given = pytestconfig.getoption("--taskapp")

@@ -45,8 +45,25 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_the_fixtures_serve_the_app_of_the_command_line(project: Path) -> None:
-    done = run(project, "--taskapp", "game.py")
+    done = run(project, "--taskapp", "game.py", "--doctor", "off")
     assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout
+
+
+def test_each_line_of_the_doctor_is_a_test(project: Path) -> None:
+    done = run(project, "--taskapp", "game.py", "-vv", "-k", "doctor")
+    assert done.returncode == 0, done.stdout
+    assert "taskapp-doctor::doctor[adder-same-seed] PASSED" in done.stdout
+    assert "DoctorWarning: idle-scores (warning): game.py:10" in done.stdout
+    assert "3 deselected" in done.stdout
+    source = (project / "game.py").read_text()
+    careless = source.replace("self.target, self.total = random.Random(seed)", "self.target, self.total = random")
+    (project / "game.py").write_text(careless)
+    done = run(project, "--taskapp", "game.py", "-k", "same-seed or global-random")
+    assert done.returncode == 1
+    assert "FAILED taskapp-doctor::doctor[adder-same-seed]" in done.stdout
+    assert (
+        "1 failed" not in run(project, "--taskapp", "game.py", "--doctor-allow", "same-seed", "-k", "same-seed").stdout
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,7 +103,7 @@ def test_served(taskapp_served):
 def test_an_app_whose_judge_has_no_model_is_served_without_judges(tmp_path: Path) -> None:
     (tmp_path / "judged.py").write_text(JUDGED)
     (tmp_path / "test_judged.py").write_text(JUDGED_TEST)
-    done = run(tmp_path, "--taskapp", "judged.py")
+    done = run(tmp_path, "--taskapp", "judged.py", "--doctor", "off")
     assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout
 
 

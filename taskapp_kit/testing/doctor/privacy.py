@@ -160,7 +160,8 @@ def _leaks(row: _Row, split: str, seed: int, shown: Iterable[_Shown]) -> Iterato
 
 
 def _has_word(text: str, value: str) -> bool:
-    return re.search(rf"(?<![\w.]){re.escape(value)}(?!\w|\.\d)", text, re.IGNORECASE) is not None
+    """Return whether the value is there as it is written: where its letters alone are, to write it may be the task."""
+    return re.search(rf"(?<![\w.]){re.escape(value)}(?!\w|\.\d)", text) is not None
 
 
 @check("rows", "No two rows ask the same and expect different things, and no row of one split is in another.")

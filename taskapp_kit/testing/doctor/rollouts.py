@@ -199,7 +199,7 @@ async def ends(subject: EnvironmentUnderTest) -> CheckResult:
         return passed(f"{len(rollouts)} rollouts ended, the longest after {longest} steps.")
     words = f"{cut[0].words} was cut after {MOST_TURNS} turns: neither the environment nor a declared limit ended it"
     do = "Declare max_steps= or max_turns=, or end the episode: Step(terminated=True)."
-    if len(cut) == len(rollouts):
+    if environment.default_max_turns is None and len(cut) == len(rollouts):
         return wrong(f"{words}, and no other policy's episode ended either.", do, subject.place)
     return warning(f"{words} ({len(cut)} of {len(rollouts)} rollouts).", do, subject.place)
 
