@@ -69,7 +69,7 @@ def _json(kind: ValueKind, text: str, param: click.Parameter | None, ctx: click.
 
 
 class AtOnce(ValueKind):
-    """Rollouts at once: a whole number from 1 to MOST_AT_ONCE, or `auto`."""
+    """Rollouts at once: a whole number from 1 to LARGEST_CONCURRENCY, or `auto`."""
 
     name = "N"
 
@@ -78,13 +78,15 @@ class AtOnce(ValueKind):
         text = str(value)
         if text == AUTO:
             return AUTO
-        if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MOST_AT_ONCE):
-            self.fail(f"{text[:80]!r} is neither {AUTO} nor a whole number from 1 to {MOST_AT_ONCE}.", param, ctx)
+        if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= LARGEST_CONCURRENCY):
+            self.fail(
+                f"{text[:80]!r} is neither {AUTO} nor a whole number from 1 to {LARGEST_CONCURRENCY}.", param, ctx
+            )
         return int(text)
 
 
 AUTO = "auto"
-MOST_AT_ONCE = 4096
+LARGEST_CONCURRENCY = 4096
 SEED = Seed()
 JSON_OBJECT = JsonObject()
 

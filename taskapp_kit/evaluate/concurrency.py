@@ -18,8 +18,8 @@ class Concurrency(Protocol):
 
     limit: int
 
-    def see(self, seconds: float, *, rate_limited: bool) -> None:
-        """Counts an answer of a model (or a turn of another policy); rate_limited: its endpoint said 429 before."""
+    def see(self, seconds: float, *, congested: bool) -> None:
+        """Counts an answer of a model, or a turn of another policy; congested: an endpoint said 429 or was overloaded."""
         ...
 
 
@@ -29,16 +29,16 @@ class FixedConcurrency:
     def __init__(self, limit: int) -> None:
         self.limit = limit
 
-    def see(self, seconds: float, *, rate_limited: bool) -> None:
+    def see(self, seconds: float, *, congested: bool) -> None:
         """See Concurrency: nothing changes."""
 
 
 class AutoConcurrency:
-    """Doubles the number until an endpoint says 429 or answers take twice as long as at first; at most MOST_AT_ONCE.
+    """Doubles the number until an endpoint is congested or answers take twice as long as at first; at most MOST_AT_ONCE.
 
     It then returns to the number before and stays there: how many calls a host gets at once from then on is limited by
     the models' client itself (rollout/models/concurrency.py). A number is judged by the median of as many answers as rollouts
-    run at once; those that began before it are left out. A 429 counts at once, for its answer comes late.
+    run at once; those that began before it are left out. A 429 counts at once.
     """
 
     def __init__(self, first: int = FIRST_AT_ONCE, most: int = MOST_AT_ONCE) -> None:
@@ -50,11 +50,11 @@ class AutoConcurrency:
         self._left_out = 0
         self._at_first: float | None = None
 
-    def see(self, seconds: float, *, rate_limited: bool) -> None:
+    def see(self, seconds: float, *, congested: bool) -> None:
         """See Concurrency."""
         if not self._growing:
             return
-        if rate_limited:
+        if congested:
             self._stop()
         elif self._left_out:
             self._left_out -= 1

@@ -6,12 +6,8 @@ import math
 import threading
 from collections.abc import Mapping
 
-from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.events import Answered, Event
 from taskapp_kit.contract.result import TOKEN_COUNTS
-
-RATE_LIMITED = "rate_limited"
-"""The kind of an attempt at a model that was answered with 429 (see rollout/models/retry.py)."""
 
 
 class Progress:
@@ -26,7 +22,9 @@ class Progress:
         self.turns = 0
         self.tokens = 0.0
         self.cost: float | None = None
-        self._calls: list[tuple[float, bool]] | None = None
+        self._calls: list[float] | None = None
+        self._signs = 0
+        self._congested = False
         self._lock = threading.Lock()
 
     def count_event(self, event: Event) -> None:
@@ -36,7 +34,8 @@ class Progress:
             cost = details.get("cost")
             self.add(1, event.answer.usage, cost if isinstance(cost, int | float) else None)
             if self._calls is not None and "attempts" in details and not details.get("cached"):
-                self._calls.append(_timed(details))  # an append is atomic
+                seconds = details.get("seconds")
+                self._calls.append(float(seconds) if isinstance(seconds, int | float) else 0.0)  # atomic
 
     def add(self, turns: int, usage: Mapping[str, float], cost: float | None = None) -> None:
         """Adds this many turns, with their usage."""
@@ -46,21 +45,23 @@ class Progress:
             if cost is not None:
                 self.cost = (self.cost or 0.0) + cost
 
-    def new_calls(self) -> list[tuple[float, bool]]:
-        """The models' answers since the last call of this: seconds, and whether the endpoint said 429 before.
+    def new_calls(self) -> list[float]:
+        """Seconds of each answer of a model since the last call of this.
 
         The first call returns none; answers are remembered from then on. Those of a server are not known here.
         """
         taken, self._calls = self._calls, []
         return taken or []
 
+    def see_congestion(self, signs: int) -> None:
+        """Notes the signs of congestion at the models' hosts until now."""
+        self._congested |= signs > self._signs
+        self._signs = signs
 
-def _timed(details: Mapping[str, Json]) -> tuple[float, bool]:
-    seconds, retries = details.get("seconds"), details.get("retries")
-    limited = isinstance(retries, list) and any(
-        isinstance(item, Mapping) and item.get("kind") == RATE_LIMITED for item in retries
-    )
-    return (float(seconds) if isinstance(seconds, int | float) else 0.0), limited
+    def new_congestion(self) -> bool:
+        """Whether there was one since the last call of this."""
+        taken, self._congested = self._congested, False
+        return taken
 
 
 def tokens_of(usage: Mapping[str, float]) -> float:

@@ -201,12 +201,12 @@ async def _play_all(
 def _see(at_once: Concurrency, progress: Progress, result: Result) -> None:
     """Passes on how long the models took; where that is not known, how long the rollout's turns did."""
     calls = progress.new_calls()
-    if not calls and result.code == MODEL_RATE_LIMITED:
-        calls = [(0.0, True)]
-    elif not calls and not result.failed and result.seconds is not None:
-        calls = [(result.seconds / max(1.0, result.metrics.get("turns", 1.0)), False)]
-    for seconds, limited in calls:
-        at_once.see(seconds, rate_limited=limited)
+    if not calls and not result.failed and result.seconds is not None:
+        calls = [result.seconds / max(1.0, result.metrics.get("turns", 1.0))]
+    if progress.new_congestion() or result.code == MODEL_RATE_LIMITED:
+        at_once.see(0.0, congested=True)
+    for seconds in calls:
+        at_once.see(seconds, congested=False)
 
 
 class _Writer:

@@ -239,6 +239,7 @@ class LocalRunner:
             if warning is not None:
                 self.warnings[environment] = f"{warning}; {global_random.REMEDY}."
         progress.add(0, {}, result.other_cost)
+        progress.see_congestion(self._service.models.congestion)
         split = request.env.config.get("split")
         result.row = self._rows.of(environment, split if isinstance(split, str) else None, seed)
         return result

@@ -12,7 +12,7 @@ def settled(seconds: Callable[[int], float], limited: Callable[[int], bool] = la
     """The limits that it takes, one after the other, when answers take so long at so many at once."""
     at_once, limits = AutoConcurrency(), [8]
     for _ in range(20_000):
-        at_once.see(seconds(at_once.limit), rate_limited=limited(at_once.limit))
+        at_once.see(seconds(at_once.limit), congested=limited(at_once.limit))
         if at_once.limit != limits[-1]:
             limits.append(at_once.limit)
     return limits
@@ -36,11 +36,11 @@ def test_a_429_ends_the_growth_at_the_number_before() -> None:
 def test_whatever_comes_the_number_stays_within_its_bounds(answers: list[tuple[float, bool]]) -> None:
     at_once = AutoConcurrency()
     for seconds, limited in answers:
-        at_once.see(seconds, rate_limited=limited)
+        at_once.see(seconds, congested=limited)
         assert FIRST_AT_ONCE <= at_once.limit <= MOST_AT_ONCE
 
 
 def test_a_fixed_number_stays() -> None:
     fixed = FixedConcurrency(5)
-    fixed.see(100.0, rate_limited=True)
+    fixed.see(100.0, congested=True)
     assert fixed.limit == 5

@@ -108,19 +108,23 @@ def test_answers_are_remembered_once_they_are_asked_for() -> None:
     answered()
     assert progress.new_calls() == []
     answered()
-    answered(retries=[{"kind": "dropped"}, {"kind": "rate_limited", "status": 429}], seconds=0.25)
-    answered(retries=[{"kind": "hung"}])
+    answered(seconds=0.25)
     answered(cached=True)
     progress.count_event(Answered(0, Decision()))
-    assert progress.new_calls() == [(0.5, False), (0.25, True), (0.5, False)]
+    assert progress.new_calls() == [0.5, 0.25]
     assert progress.new_calls() == []
+    seen = []
+    for signs in (0, 2, 2, 3):
+        progress.see_congestion(signs)
+        seen.append(progress.new_congestion())
+    assert seen == [False, True, False, True]
 
 
 def test_auto_grows_no_further_where_a_model_says_429(evaluations: Any, tmp_path: Path) -> None:
     concurrency = AutoConcurrency()
-    with MockModel([{"add": {"amount": 1}}], faults=Faults({"429": 0.15})) as model:
-        asked = EvalPlan(Seeds.read("0-59"), [{"model": "m", "inference_url": model.url}], ops=1)
+    with MockModel([{"add": {"amount": 1}}], faults=Faults({"429": 0.3})) as model:
+        asked = EvalPlan(Seeds.read("0-19"), [{"model": "m", "inference_url": model.url}], ops=1)
         player = LocalRunner(find_app(ADDER), Settings(), concurrency=64)
         summary = evaluations.run(tmp_path, asked, player, concurrency=concurrency)
-    assert summary["rollouts"]["done"] == 60
-    assert concurrency.limit <= 16
+    assert summary["rollouts"]["done"] == 20
+    assert concurrency.limit == 8

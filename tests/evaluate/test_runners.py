@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 
+from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import ConfigError, RequestError, TaskAppError
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
+from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.runners import EvaluatedApp, LocalRunner, RemoteRunner, Runner, idempotency_key
 from taskapp_kit.evaluate.seeds import Seeds
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from taskapp_kit.testing import MockModel
 
 from .conftest import FLAKY
 
@@ -197,3 +200,67 @@ class Told(Peer):
 
     def other(self) -> Any:
         return self.told
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=[pytest.mark.process, pytest.mark.exhaustive])])
+def test_a_failed_rollout_says_what_its_model_used(tmp_path: Path, workers: int) -> None:
+    """Seed 4 breaks in its action, after the model has answered."""
+    prices = "usd_per_million_input_tokens = 1000.0\nusd_per_million_output_tokens = 1000.0\n"
+
+    async def played(url: str) -> Result:
+        (tmp_path / "models.toml").write_text(f'[m]\nurl = "{url}"\n{prices}')
+        settings = Settings(models_file=tmp_path / "models.toml")
+        player = LocalRunner(find_app(FLAKY), settings, workers=workers)
+        plan = EvalPlan(Seeds.read("4"), [{"model": "m", "inference_url": url}])
+        progress = Progress()
+        try:
+            await player.open()
+            result = await player.play(plan.request(0, "r"), key="k", progress=progress)
+        finally:
+            await player.close()
+        assert progress.cost == result.cost
+        return result
+
+    with MockModel([{"press": {}}]) as model:
+        result = asyncio.run(played(model.url))
+    assert (result.status, result.code) == ("failed", "environment_raised")
+    assert result.usage["prompt_tokens"] > 0
+    assert result.cost == pytest.approx((result.usage["prompt_tokens"] + result.usage["completion_tokens"]) / 1000)
+    assert result.other_cost is None
+    assert Result.read(json.loads(result.line({"seed": 4}))) == result
+
+
+def test_rows_have_their_short_public_fields_here_and_at_a_server() -> None:
+    quiz = TaskApp("quiz", version="1")
+    rows = [
+        {"question": "q" * 200, "difficulty": "easy", "tags": ["a", "b"], "level": n, "nested": {}} for n in range(3)
+    ]
+
+    @quiz.environment("quiz", tasks={"train": rows, "test": [{**rows[0], "level": 9, "bad": "a\nb"}]})
+    class Quiz:
+        """Say it."""
+
+        def reset(self, task: dict[str, Any]) -> str:
+            return str(task["question"])
+
+        @action(text=True)
+        def say(self, text: str) -> Step:
+            """Say it."""
+            return Step("", terminated=True)
+
+    async def here() -> list[Any]:
+        player = LocalRunner(quiz, Settings())
+        return [await player.rows(None, "train", [2, 0]), await player.rows("quiz", "test", [0, 7])]
+
+    async def there(url: str) -> list[Any]:
+        player = RemoteRunner(url, "k" * 40)
+        try:
+            return [await player.rows(None, "train", [2, 0]), await player.rows("quiz", "test", [0])]
+        finally:
+            await player.close()
+
+    local = asyncio.run(here())
+    easy = {"difficulty": "easy", "tags": ["a", "b"]}
+    assert local == [[{**easy, "level": 2}, {**easy, "level": 0}], [{**easy, "level": 9}, {}]]
+    with BackgroundServer(build(quiz, Settings(environment_api_key="k" * 40), exposure="local")) as server:
+        assert asyncio.run(there(server.url)) == [local[0], local[1][:1]]

@@ -49,6 +49,11 @@ class ModelAccess:
         self._client = client
         self._settings = settings
 
+    @property
+    def congestion(self) -> int:
+        """How often a model's host answered 429 or 503, or not in time, until now."""
+        return self._client.throttle.signs
+
     def of_policy(self, request: RolloutRequest) -> Endpoint:
         """The policy's model that the request names, checked before anything runs.
 

@@ -23,7 +23,10 @@ HANG_FACTOR = 8.0
 
 
 class HostLimiter:
-    """Limits the concurrent attempts at one host. Call `enter` and `leave` around each attempt, on one event loop."""
+    """Limits the concurrent attempts at one host. Call `enter` and `leave` around each attempt, on one event loop.
+
+    signs: of congestion, until now.
+    """
 
     def __init__(
         self, first_limit: float = FIRST_LIMIT, least_hang_timeout_seconds: float = LEAST_HANG_TIMEOUT_SECONDS
@@ -31,6 +34,7 @@ class HostLimiter:
         self.limit = float(first_limit)
         self._least_hang_timeout_seconds = least_hang_timeout_seconds
         self.in_flight = 0
+        self.signs = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._doubling = True
         self._epoch = 0
@@ -70,6 +74,7 @@ class HostLimiter:
         if self.in_flight >= int(self.limit):
             self._full = True
         self.in_flight -= 1
+        self.signs += congested
         if seconds is not None:
             self._time(seconds)
         if epoch == self._epoch:  # attempts from before the last reduction say nothing about the current limit
@@ -125,6 +130,11 @@ class ConcurrencyLimiter:
     def fresh(self) -> ConcurrencyLimiter:
         """A new one with the same settings, for another event loop."""
         return ConcurrencyLimiter(self._first_limit, self._least_hang_timeout_seconds)
+
+    @property
+    def signs(self) -> int:
+        """Signs of congestion at all hosts, until now."""
+        return sum(host.signs for host in self._hosts.values())
 
     def host(self, place: str) -> HostLimiter:
         """The limiter of `scheme://host` or `scheme://host:port`."""
