@@ -25,6 +25,7 @@ from taskapp_kit.net.redact import without_keys
 @click.option(
     "--allow", multiple=True, metavar="CHECK", help="Accept what this check finds, and print it; may be repeated."
 )
+@click.option("--load", is_flag=True, help="At a URL: also keys, errors and limits, and 20 rollouts at once.")
 @click.option("--judges", is_flag=True, help="Ask the judges of an APP; without it their scores are null.")
 @click.option("--backend", "--backend-url", "backend_url", metavar="U", help="A backend that is to use it, too.")
 @ENV_FILES
@@ -36,6 +37,7 @@ def command(
     quick: bool,
     environment: str | None,
     allow: tuple[str, ...],
+    load: bool,
     judges: bool,
     backend_url: str | None,
     env_files: tuple[str, ...],
@@ -50,7 +52,7 @@ def command(
     process; rewards and rubrics hold; nothing private shows; nothing is left behind; and more. Nothing is stored.
 
     At a URL: address, key and contract; where these are right, one rollout of at most five turns, which the app's judges
-    score.
+    score. With --load also requests without the key and with wrong bodies, and 20 rollouts, one after another and at once.
 
     The keys are ENVIRONMENT_API_KEY and SYNTH_API_KEY, from the environment or an env file. Exit status 1 when
     something is WRONG; a warning does not change it.
@@ -60,7 +62,7 @@ def command(
 
     settings = job_settings(env_files=env_files, backend_url=backend_url)
     options = DoctorOptions(quick=quick, judges=judges, environment=environment, allow=allow)
-    findings = doctor_run.findings_of(app, backend_url, settings, env_files, options)
+    findings = doctor_run.findings_of(app, backend_url, settings, env_files, options, load=load)
     if as_json:
         shown = without_keys([finding.to_json() for finding in findings], settings.keys)
         print_json({"ok": not failed(findings), "findings": shown})

@@ -80,12 +80,12 @@ async def try_rollout(url: str, key: str | None, *, timeout_seconds: float = ROL
             inference, dataset = described.get("inference"), described.get("dataset")
             offered = inference.get("policies") if isinstance(inference, dict) else None
             names = [name for name in offered if isinstance(name, str)] if isinstance(offered, list) else []
-            config = example_policy(dict.fromkeys(names), words=_takes_words(described))
+            config = example_policy(dict.fromkeys(names), words=takes_words(described))
             if not config:
                 found = "No rollout was tried: the task app offers no policy that can act without a model."
                 return Finding("rollout", True, found, "Play one with a model: taskapp rollout URL --model M.")
             policy = name_of(config["policy"], key)
-            environment, seed = described.get("environment"), _first_seed(dataset if isinstance(dataset, dict) else {})
+            environment, seed = described.get("environment"), first_seed(dataset if isinstance(dataset, dict) else {})
             answer = await client.rollout(
                 {
                     "run_id": f"check-{uuid.uuid4().hex[:12]}",
@@ -208,7 +208,7 @@ async def _contract(
         findings.append(Finding("contract", False, f"GET /task_info describes no data set; {wanted}", READ_LOG))
         return findings
     findings.append(_dataset(dataset, key))
-    seed = _first_seed(dataset)
+    seed = first_seed(dataset)
     one = await prober.ask(f"/task_info?seed={seed}")
     findings.append(_instance(one, seed))
     findings.append(_rubrics(info, one.object or {}))
@@ -233,7 +233,7 @@ def _dataset(dataset: Mapping[str, Any], key: str | None) -> Finding:
     return Finding("contract", True, f"Data set {name}: splits {', '.join(splits)}.")
 
 
-def _takes_words(described: Mapping[str, Any]) -> bool:
+def takes_words(described: Mapping[str, Any]) -> bool:
     """Whether a tool of the environment takes plain words, as `/task_info` describes it."""
     space = described.get("action_space")
     tools = space.get("tools") if isinstance(space, dict) else None
@@ -242,7 +242,7 @@ def _takes_words(described: Mapping[str, Any]) -> bool:
     )
 
 
-def _first_seed(dataset: Mapping[str, Any]) -> int:
+def first_seed(dataset: Mapping[str, Any]) -> int:
     """Return the first seed that the data set advertises, else 0."""
     seeds = dataset.get("seeds")
     for bounds in seeds.values() if isinstance(seeds, Mapping) else ():

@@ -64,6 +64,7 @@ def test_a_check_or_an_environment_that_is_not_there_is_a_mistake_of_the_command
     assert (told.exit_code, "'global-random'" in told.stderr) == (2, True)
     assert run("doctor", ADDER, "--env", "nothing").exit_code == 2
     assert run("doctor", "http://127.0.0.1:1", "--quick").exit_code == 2
+    assert run("doctor", ADDER, "--load").exit_code == 2
 
 
 def test_mistakes_in_the_declarations_are_listed(run: Run, tmp_path: Path) -> None:

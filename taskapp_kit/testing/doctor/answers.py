@@ -86,9 +86,9 @@ async def nonsense_pays(subject: EnvironmentUnderTest) -> CheckResult:
         return wrong(f"{found}, and gold {gold:g}.", do, subject.place)
     if gold is None and not scale.env and means[name] > HALF * (scale.outcome + scale.event):
         return wrong(f"{found}: more than half of what the formula promises.", do, subject.place)
-    random_mean = max((mean for mean in others.values() if mean is not None), default=None)
-    if gold is None and random_mean is not None and means[name] > random_mean:
-        return warning(f"{found}, and playing at random {random_mean:g}: not to play pays.", do, subject.place)
+    best = max(((mean, label) for label, mean in others.items() if mean is not None), default=None)
+    if gold is None and best is not None and means[name] > best[0]:
+        return warning(f"{found}, and policy {best[1]} one of {best[0]:g}: not to play pays.", do, subject.place)
     return passed(f"{found}" + (f", gold {gold:g}." if gold is not None else "."))
 
 
