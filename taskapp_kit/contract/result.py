@@ -133,7 +133,7 @@ class RolloutResult:
 
     @property
     def outcome(self) -> RolloutResult:
-        """This object, under the name that docs/observability.md used until 2026-11-22."""
+        """This object: an earlier name, which rollout observers of 0.1.0 may use."""
         return self
 
     @property

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import re
 from collections.abc import Callable, Mapping
-from urllib.parse import SplitResult, urljoin, urlsplit
+from urllib.parse import urljoin
 
+from taskapp_kit.net.addresses import NotAnAddress, read_url
 from taskapp_kit.net.envelope import error_members
 from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport
 
@@ -22,9 +22,6 @@ GATEWAY_SECONDS = 150.0
 """After so long Modal's gateway answers with the next 303."""
 PAUSE_SECONDS = 0.2
 GATEWAY_TROUBLE = frozenset({408, 429, 502, 503, 504})
-
-
-_NO_URL = re.compile(r"[\x00-\x20\x7f\\]")
 
 
 class ForeignRedirect(Exception):
@@ -52,18 +49,12 @@ def next_address(current: str, location: str | None) -> str:
     if not location:
         raise ForeignRedirect("it names no address")
     try:
-        if _NO_URL.search(location):
-            raise ValueError
-        target = urljoin(current, location)
-        there, here = urlsplit(target), urlsplit(current)
-        origin, same = _origin(there), _origin(there) == _origin(here)
-    except ValueError:
+        target, here = read_url(urljoin(current, location)), read_url(current)
+    except (NotAnAddress, ValueError):  # urljoin raises ValueError
         raise ForeignRedirect("its address cannot be read") from None
-    if there.username or there.password or not same:
-        host = f"[{origin[1]}]" if ":" in origin[1] else origin[1]
-        place = host if there.port is None else f"{host}:{there.port}"
-        raise ForeignRedirect("it leads to another server", place if host.isprintable() else "")
-    return target.partition("#")[0]
+    if not target.same_origin(here):
+        raise ForeignRedirect("it leads to another server", target.place)
+    return target.url
 
 
 async def follow(
@@ -108,7 +99,3 @@ async def follow(
             await asyncio.sleep(max(0.0, min(PAUSE_SECONDS * 2 ** (broken - 1), left())))
         answer, broken = got, 0
     return answer
-
-
-def _origin(url: SplitResult) -> tuple[str, str, int]:
-    return url.scheme, (url.hostname or "").rstrip(".").lower(), url.port or (443 if url.scheme == "https" else 80)

@@ -14,7 +14,7 @@ from taskapp_kit.errors import Failure
 from taskapp_kit.rollout.episode.plan import EpisodePlan
 
 Finished = RolloutResult
-"""Imported from here by docs/observability.md until 2026-11-22."""
+"""An earlier documented name, which `course` exports again."""
 
 
 @dataclass(frozen=True, slots=True)

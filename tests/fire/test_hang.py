@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,18 +16,6 @@ from tests.waiting import until
 pytestmark = pytest.mark.process
 
 LONG = 3
-
-
-@pytest.fixture(scope="module")
-def threads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("threads")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("workers"), "--workers", "2") as running:
-        yield running
 
 
 def test_threads_that_hang_are_given_up_and_counted(threads: Server) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +27,6 @@ KINDS = ("408", "429", "500", "502", "503", "reset_early", "reset_late", "trunca
 """Faults of the way and of the host. Those that change what the model says (a cut answer, a refusal) make another episode."""
 DECLARED = {("policy", 502), ("timeout", 504)}
 VENDOR_KEY = "sk-fire-vendor-0123456789"
-
-
-@pytest.fixture(scope="module")
-def threads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("threads")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("workers"), "--workers", "2") as running:
-        yield running
 
 
 @pytest.fixture(params=["threads", pytest.param("workers", marks=pytest.mark.exhaustive)])

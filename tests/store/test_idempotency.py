@@ -32,23 +32,11 @@ from taskapp_kit.store.idempotency_sql import (
 from taskapp_kit.store.lease_owner import certainly_dead, this_process
 from taskapp_kit.store.sql import SqlStore
 from taskapp_kit.store.sqlite import SqliteStore
+from tests.idempotency_contract import HandClock
 
 pytestmark = [pytest.mark.process, pytest.mark.server]
 
 LINUX = pytest.mark.skipif(this_process() is None, reason="a holder's death is read from Linux's /proc")
-
-
-class HandClock:
-    """A clock that stands until it is set."""
-
-    def __init__(self) -> None:
-        self.at = 1_000_000.0
-
-    def now(self) -> float:
-        return self.at
-
-    def monotonic(self) -> float:
-        return self.at
 
 
 def shop(address: str) -> SqlStore:

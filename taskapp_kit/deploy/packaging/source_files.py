@@ -146,16 +146,6 @@ def kit_files() -> list[tuple[Path, str]]:
     return sorted(found, key=lambda pair: pair[1])
 
 
-def app_folder(target: Target, *, beside: Path) -> Path | None:
-    """The folder of the app's own files, from which its data files are named; None for a bundled environment.
-
-    Raises DiscoveryError: there is no such app.
-    """
-    if target.kind == "bundled":
-        return None
-    return trees(target, beside=beside)[0].local_dir
-
-
 def trees(target: Target, *, beside: Path, data_files: Sequence[str] = ()) -> tuple[FileSet, ...]:
     """The author's files that travel for `target`; none for a bundled environment, which the kit brings.
 
