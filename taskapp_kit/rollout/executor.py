@@ -24,7 +24,8 @@ from taskapp_kit.rollout.play_and_score import RolloutPlayer, given_up, play
 from taskapp_kit.rollout.response import with_timing
 from taskapp_kit.rollout.stored_record import stored_rollout
 from taskapp_kit.rollout.workers.remote import RolloutLost, WorkerPool, WorkerReport
-from taskapp_kit.rollout.workers.threads import NoFreeThread, PinnedThreads, ThreadHung
+from taskapp_kit.rollout.workers.shared_threads import SharedThreads
+from taskapp_kit.rollout.workers.threads import NoFreeThread, PinnedThreads, ThreadBlocked, ThreadHung
 
 log = logging.getLogger("taskapp_kit.service")
 
@@ -58,6 +59,7 @@ class Executor:
         self._clock = clock
         self._pinned_threads = pinned_threads
         self._model_threads = model_threads
+        self._shared_threads = SharedThreads(model_threads)
         self._models = models
         self._worker_pool = worker_pool
         self._stores = stores
@@ -108,7 +110,7 @@ class Executor:
             raise
 
     async def _with_a_model(self, rollout: InFlightRollout, report: _ThreadReport, ask: Ask) -> RolloutResult:
-        """Run the environment in a thread of its own, and await the model here between two of its handoffs."""
+        """Run the environment in its thread, which others may share, and await the model here between its handoffs."""
         player = RolloutPlayer(
             self._spec, rollout.plan, self._clock, report.control, report.events, report.listener, models=report.port
         )
@@ -120,19 +122,21 @@ class Executor:
                 with logged_with_id(rollout.rollout_id):
                     return job()
 
+            if thread.is_shared:
+                return await thread.call(in_the_thread, seconds=until - time.monotonic(), stop=report.stop)
             async with self._handoffs.slot():
                 return await thread.call(in_the_thread, seconds=until - time.monotonic(), stop=report.stop)
 
         try:
-            thread = await self._model_threads.open(seconds=rollout.seconds)
+            thread = await self._shared_threads.open(rollout.plan.environment.name, seconds=rollout.seconds)
         except NoFreeThread:
             return self._give_up(rollout, [], _no_thread(rollout.seconds), report.send_rest)
         try:
             await turns.run(ask, in_thread)
             return await in_thread(lambda: self._complete(rollout, player.finish()))
-        except ThreadHung:
+        except ThreadHung as hung:
             thread.post(turns.close)
-            failure = _overdue(rollout.seconds, report.control)
+            failure = _blocked() if isinstance(hung, ThreadBlocked) else _overdue(rollout.seconds, report.control)
             return self._give_up(rollout, report.until_now(), failure, report.send_rest)
         except asyncio.CancelledError:
             events = report.until_now()
@@ -309,6 +313,13 @@ def _no_thread(seconds: float) -> Failure:
     """Return the failure of a rollout for which no thread became free."""
     message = f"no thread came free within the rollout's deadline of {seconds:g} s, so the episode never began"
     return _logged(Failure("timeout", "no_thread", message, "Send fewer rollouts at once, or give them more time."))
+
+
+def _blocked() -> Failure:
+    """Return the failure of a rollout whose thread another rollout blocks."""
+    message = "the environment of another rollout blocked the thread that this rollout shared with it"
+    hint = "Send it again: this environment's rollouts have a thread each from now on. Give its own calls a time limit."
+    return _logged(Failure("timeout", "thread_blocked", message, hint))
 
 
 def _logged(failure: Failure) -> Failure:

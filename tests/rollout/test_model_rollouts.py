@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 import orjson
 import pytest
 
-from taskapp_kit import RequestError, RolloutFailed, TaskApp
+from taskapp_kit import RequestError, RolloutFailed, Step, TaskApp, action
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.events import Limited, encode
 from taskapp_kit.contract.protocols import SystemClock
@@ -28,6 +29,7 @@ from taskapp_kit.store import open_store
 from taskapp_kit.testing import Faults, MockModel
 from tests.rollout.models.raw_server import http, raw_server
 from tests.rollouts import a_request, a_service, app_from
+from tests.waiting import until_async
 
 pytestmark = pytest.mark.server
 
@@ -633,3 +635,64 @@ def test_a_count_of_tokens_that_cannot_be_is_no_count(plain: TaskApp, count: str
     rollout = answered(plain, orjson.dumps(answer))
     assert rollout.usage == {"completion_tokens": 10}
     RolloutResponse.model_validate_json(answer_bytes(rollout))
+
+
+STUCK = threading.Event()
+STUCK.set()
+
+
+class Counts:
+    """Counts to three; one that is `stuck` does not return from its first step until STUCK is set."""
+
+    def __init__(self, stuck: bool = False) -> None:
+        self.stuck, self.count = stuck, 0
+
+    def reset(self, seed: int) -> str:
+        return f"0 of 3, seed {seed}"
+
+    @action
+    def add(self, amount: int) -> Step:
+        """Add it."""
+        if self.stuck:
+            STUCK.wait(60)
+        self.count += 1
+        return Step(f"{self.count} of 3", reward=1.0, terminated=self.count == 3)
+
+
+def test_quick_rollouts_share_threads_and_one_that_hangs_fails_its_neighbours_by_name() -> None:
+    app = TaskApp("shared")
+    app.environment("counts", splits={"train": range(100)}, max_steps=3)(Counts)
+
+    async def work(service: Service) -> None:
+        service.model_threads.grace_seconds = 0.05
+        with MockModel([{"add": {"amount": 1}}] * 3, latency_seconds=0.02) as model:
+
+            def rollouts(seeds: range) -> list[asyncio.Task[Rollout]]:
+                return [asyncio.create_task(service.rollout(asked(model.url, seed=seed))) for seed in seeds]
+
+            alone = {rollout.seed: rollout.digest for rollout in await asyncio.gather(*rollouts(range(40)))}
+            before = service.model_threads._made
+            again = {rollout.seed: rollout.digest for rollout in await asyncio.gather(*rollouts(range(40)))}
+            assert again == alone
+            assert service.model_threads._made == before
+            STUCK.clear()
+            hangs = asyncio.create_task(
+                service.rollout(asked(model.url, seed=50, config={"stuck": True}, safety={"max_time_s": 0.5}))
+            )
+            ended = await asyncio.gather(hangs, *rollouts(range(24)), return_exceptions=True)
+            codes = Counter(one.failure.code if isinstance(one, RolloutFailed) else one.status for one in ended)
+            assert isinstance(ended[0], RolloutFailed) and ended[0].failure.code == "environment_hung"
+            assert codes["environment_hung"] == 1
+            assert codes["terminated"] >= 16, codes
+            assert codes["thread_blocked"] == 24 - codes["terminated"]
+            assert codes["thread_blocked"] > 0
+            assert {one.seed: one.digest for one in ended if isinstance(one, Rollout)}.items() <= alone.items()
+            assert service.health()["hung_threads"] == 1
+            assert {one.status for one in await asyncio.gather(*rollouts(range(24)))} == {"terminated"}
+            STUCK.set()
+            await until_async(lambda: service.health()["hung_threads"] == 0)
+
+    try:
+        serving(app, work)
+    finally:
+        STUCK.set()

@@ -34,8 +34,16 @@ class NoFreeThread(ThreadHung):
     """No thread was free until the deadline; the job did not start."""
 
 
-class _Job:
-    __slots__ = ("abandoned", "counted", "done", "error", "function", "future", "loop", "overdue", "result")
+class ThreadBlocked(ThreadHung):
+    """The job waited behind a job of another rollout, which blocks the thread; it did not start."""
+
+
+class Job:
+    """One call in a thread. began: on the monotonic clock, 0 until it begins. seconds: how long it took."""
+
+    __slots__ = (
+        "abandoned", "began", "counted", "done", "error", "function", "future", "loop", "overdue", "result", "seconds",
+    )  # fmt: skip
 
     def __init__(self, function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
         self.function = function
@@ -43,6 +51,7 @@ class _Job:
         self.future: asyncio.Future[Any] = loop.create_future()
         self.result: Any = None
         self.error: BaseException | None = None
+        self.began = self.seconds = 0.0
         self.done = False
         self.abandoned = False
         self.counted = False
@@ -63,20 +72,25 @@ class _Job:
 
 
 class _Thread:
-    """One worker thread with its own queue."""
+    """One worker thread with its own queue. running: the job that it runs now."""
 
-    def __init__(self, number: int, returned: Callable[[_Thread, _Job], None]) -> None:
-        self.inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+    def __init__(self, number: int, returned: Callable[[_Thread, Job], None]) -> None:
+        self.inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self.running: Job | None = None
         self._returned = returned
         self.thread = threading.Thread(target=self._work, name=f"taskapp-pinned-{number}", daemon=True)
         self.thread.start()
 
     def _work(self) -> None:
         while (job := self.inbox.get()) is not None:
+            job.began = time.monotonic()
+            self.running = job
             try:
                 job.result = job.function()
             except BaseException as error:
                 job.error = error
+            job.seconds = time.monotonic() - job.began
+            self.running = None
             job.done = True
             self._returned(self, job)
             del job  # an idle thread must not hold a rollout in memory
@@ -97,7 +111,7 @@ class PinnedThreads:
         self._lock = threading.Lock()
         self._hung = 0
         self._closed = False
-        self._jobs: set[_Job] = set()
+        self._jobs: set[Job] = set()
         self._news = asyncio.Event()
 
     @property
@@ -156,14 +170,14 @@ class PinnedThreads:
         for thread in idle:
             thread.inbox.put(None)
 
-    def _job_ended(self, thread: _Thread, job: _Job) -> None:
+    def _job_ended(self, thread: _Thread, job: Job) -> None:
         """Pass the end of a job to the event loop. In the worker thread."""
         try:
             job.loop.call_soon_threadsafe(self._settle, thread, job)
         except RuntimeError:  # the loop is closed: no caller waits any more
             thread.inbox.put(None)
 
-    def _settle(self, thread: _Thread, job: _Job) -> None:
+    def _settle(self, thread: _Thread, job: Job) -> None:
         """Set the job's outcome and release its thread. On the event loop."""
         self._jobs.discard(job)
         self._news.set()
@@ -180,7 +194,7 @@ class PinnedThreads:
                 self._idle.append(thread)
         self._free.release()
 
-    def _give_up(self, job: _Job) -> None:
+    def _give_up(self, job: Job) -> None:
         """Give up a job whose caller has gone; its thread stays taken until the job ends.
 
         If its caller was cancelled, the job has the grace period to stop before it counts as hung.
@@ -191,7 +205,7 @@ class PinnedThreads:
         else:
             job.loop.call_later(self.grace_seconds, self._count, job)
 
-    def _count(self, job: _Job) -> None:
+    def _count(self, job: Job) -> None:
         if not job.done:
             job.counted = True
             self._hung += 1
@@ -203,17 +217,15 @@ class PinnedThread:
 
     def __init__(self, pinned_threads: PinnedThreads, thread: _Thread) -> None:
         self._pinned_threads = pinned_threads
-        self._thread = thread
-        self._job: _Job | None = None
-        self._open = True
+        self.thread = thread
+        self.job: Job | None = None
+        self.is_open = True
 
     async def call(self, function: Callable[[], T], *, seconds: float, stop: Stop) -> T:
         """Run one job in this thread; see `PinnedThreads.run`."""
         loop = asyncio.get_running_loop()
-        job = _Job(function, loop)
-        self._job = job
-        self._pinned_threads._jobs.add(job)
-        self._thread.inbox.put(job)
+        job = Job(function, loop)
+        self.put(job)
         timer = loop.call_later(max(0.0, seconds), self._overdue, job, stop)
         try:
             return await job.future  # type: ignore[no-any-return]
@@ -225,28 +237,36 @@ class PinnedThread:
 
     def post(self, function: Callable[[], object]) -> None:
         """Queue one more job, without waiting for it."""
-        job = _Job(function, asyncio.get_running_loop())
+        job = Job(function, asyncio.get_running_loop())
         job.future.cancel()
-        self._job = job
-        self._pinned_threads._jobs.add(job)
-        self._thread.inbox.put(job)
+        self.put(job)
 
-    def _overdue(self, job: _Job, stop: Stop) -> None:
+    def put(self, job: Job) -> None:
+        """Queue a job."""
+        self.job = job
+        self._pinned_threads._jobs.add(job)
+        self.thread.inbox.put(job)
+
+    def _overdue(self, job: Job, stop: Stop) -> None:
         stop("timeout")
         job.loop.call_later(self._pinned_threads.grace_seconds, self._stuck, job)
 
-    def _stuck(self, job: _Job) -> None:
-        if not job.done and not job.future.done():
-            job.overdue = True
-            job.future.set_exception(ThreadHung("the environment's code did not come back"))
+    def _stuck(self, job: Job) -> None:
+        if job.done or job.future.done():
+            return
+        if not job.began:
+            job.future.set_exception(ThreadBlocked("another rollout's call blocks the thread"))
+            return
+        job.overdue = True
+        job.future.set_exception(ThreadHung("the environment's code did not come back"))
 
     def close(self) -> None:
         """Return the thread to the pool; a busy thread returns when its job ends."""
-        if not self._open:
+        if not self.is_open:
             return
-        self._open = False
-        job = self._job
+        self.is_open = False
+        job = self.job
         if job is not None and not job.done:
             self._pinned_threads._give_up(job)
         else:
-            self._pinned_threads._release(self._thread)
+            self._pinned_threads._release(self.thread)

@@ -5,21 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
 from taskapp_kit.rollout.workers.threads import NoFreeThread, PinnedThreads, ThreadHung
+from tests.waiting import until_async
 
 
 def nothing(reason: str) -> None: ...
-
-
-async def until(true: Callable[[], bool], seconds: float = 3.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come to pass"
-        await asyncio.sleep(0.005)
 
 
 def test_a_job_runs_in_a_thread_and_the_thread_is_used_again() -> None:
@@ -108,7 +101,7 @@ def test_a_job_that_does_not_is_given_up_counted_and_taken_back_when_it_ends() -
         assert pinned_threads.hung == 1
         assert await pinned_threads.run(lambda: 7, seconds=5, stop=nothing) == 7, "the others go on"
         release.set()
-        await until(lambda: pinned_threads.hung == 0)
+        await until_async(lambda: pinned_threads.hung == 0)
         assert (
             await asyncio.gather(*(pinned_threads.run(lambda: 1, seconds=5, stop=nothing) for _ in range(4))) == [1] * 4
         )
@@ -126,7 +119,7 @@ def test_a_caller_that_goes_away_stops_the_job_and_is_no_hang() -> None:
             stopped.wait(5)
 
         task = asyncio.create_task(pinned_threads.run(job, seconds=60, stop=lambda _: stopped.set()))
-        await until(started.is_set)
+        await until_async(started.is_set)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -147,13 +140,13 @@ def test_a_caller_that_goes_away_from_a_stuck_job_leaves_a_hang() -> None:
             release.wait(10)
 
         task = asyncio.create_task(pinned_threads.run(job, seconds=60, stop=nothing))
-        await until(started.is_set)
+        await until_async(started.is_set)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await until(lambda: pinned_threads.hung == 1)
+        await until_async(lambda: pinned_threads.hung == 1)
         release.set()
-        await until(lambda: pinned_threads.hung == 0)
+        await until_async(lambda: pinned_threads.hung == 0)
         pinned_threads.close()
 
     asyncio.run(main())
@@ -199,7 +192,7 @@ def test_threads_end_with_the_pool() -> None:
         pinned_threads = PinnedThreads(3)
         thread = await pinned_threads.run(threading.current_thread, seconds=5, stop=nothing)
         pinned_threads.close()
-        await until(lambda: not thread.is_alive())
+        await until_async(lambda: not thread.is_alive())
 
     asyncio.run(main())
 
@@ -221,7 +214,7 @@ def test_the_wait_for_a_thread_counts_against_the_deadline() -> None:
         loop.call_later(1.4, happened.append, "mark")
         assert await pinned_threads.run(lambda: stopped.wait(20), seconds=1, stop=stop) is True
         await first
-        await until(lambda: "mark" in happened)
+        await until_async(lambda: "mark" in happened)
         assert happened == ["timeout", "mark"]
         pinned_threads.close()
 

@@ -1,0 +1,159 @@
+"""Threads that rollouts share: when they do, one thread for all calls of a rollout, and what a blocked one fails."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+
+import pytest
+
+from taskapp_kit.rollout.workers.shared_threads import BUSY_SECONDS, MEASURED_CALLS, SharedThread, SharedThreads
+from taskapp_kit.rollout.workers.threads import PinnedThreads, ThreadBlocked, ThreadHung
+from tests.waiting import until_async
+
+
+def nothing(reason: str) -> None: ...
+
+
+async def ident(thread: SharedThread) -> int:
+    return await thread.call(threading.get_ident, seconds=5, stop=nothing)
+
+
+async def measured(shared: SharedThreads, environment: str = "quick") -> None:
+    """Make enough quick calls for the environment to share threads."""
+    thread = await shared.open(environment, seconds=5)
+    for _ in range(MEASURED_CALLS):
+        await ident(thread)
+    thread.close()
+
+
+def run(use: Callable[[PinnedThreads, SharedThreads], Awaitable[None]], *, blocked_seconds: float = 10.0) -> None:
+    async def main() -> None:
+        pool = PinnedThreads(64, grace_seconds=0.05)
+        await use(pool, SharedThreads(pool, count=2, blocked_seconds=blocked_seconds))
+        pool.close()
+
+    asyncio.run(main())
+
+
+def test_a_thread_for_each_rollout_until_enough_calls_were_quick() -> None:
+    async def use(pool: PinnedThreads, shared: SharedThreads) -> None:
+        before = [await shared.open("quick", seconds=5) for _ in range(8)]
+        assert len({await ident(thread) for thread in before}) == 8
+        assert not any(thread.is_shared for thread in before)
+        await measured(shared)
+        after = [await shared.open("quick", seconds=5) for _ in range(8)]
+        assert all(thread.is_shared for thread in after)
+        assert len({await ident(thread) for thread in after}) == 2
+        other = await shared.open("other", seconds=5)
+        assert not other.is_shared
+
+    run(use)
+
+
+def test_all_calls_of_a_rollout_come_from_one_thread_and_see_one_context() -> None:
+    number: ContextVar[int] = ContextVar("number")
+
+    async def use(pool: PinnedThreads, shared: SharedThreads) -> None:
+        await measured(shared)
+        threads = [await shared.open("quick", seconds=5) for _ in range(16)]
+
+        async def rollout(own: int, thread: SharedThread) -> set[int]:
+            seen = {await ident(thread)}
+            await thread.call(lambda: number.set(own), seconds=5, stop=nothing)
+            for _ in range(20):
+                assert await thread.call(number.get, seconds=5, stop=nothing) == own
+                seen.add(await ident(thread))
+            thread.close()
+            return seen
+
+        idents = await asyncio.gather(*(rollout(own, thread) for own, thread in enumerate(threads)))
+        assert all(len(each) == 1 for each in idents)
+        assert len(set.union(*idents)) == 2
+
+    run(use)
+
+
+def test_one_slow_call_ends_the_sharing_and_a_busy_thread_takes_no_new_rollout() -> None:
+    async def use(pool: PinnedThreads, shared: SharedThreads) -> None:
+        await measured(shared)
+        one, two = [await shared.open("quick", seconds=5) for _ in range(2)]
+        release = threading.Event()
+        slow = asyncio.create_task(one.call(lambda: release.wait(10), seconds=20, stop=nothing))
+        busy = await ident(two)
+        await asyncio.sleep(BUSY_SECONDS * 2)
+        beside = await shared.open("quick", seconds=5)
+        assert beside.is_shared
+        assert await ident(beside) == busy
+        await asyncio.sleep(0.6)
+        release.set()
+        assert await slow
+        alone = await shared.open("quick", seconds=5)
+        assert not alone.is_shared
+
+    run(use)
+
+
+@pytest.mark.parametrize("given_up", [True, False], ids=["given up at its deadline", "longer than is allowed"])
+def test_a_blocked_thread_fails_the_others_counts_once_and_is_used_again(given_up: bool) -> None:
+    async def use(pool: PinnedThreads, shared: SharedThreads) -> None:
+        await measured(shared)
+        threads = [await shared.open("quick", seconds=5) for _ in range(6)]
+        release = threading.Event()
+        blocker = asyncio.create_task(
+            threads[0].call(lambda: release.wait(10), seconds=0.1 if given_up else 60, stop=nothing)
+        )
+        neighbours = [threads[2], threads[4]]
+        waiting = [asyncio.create_task(thread.call(lambda: 7, seconds=30, stop=nothing)) for thread in neighbours]
+        if given_up:
+            with pytest.raises(ThreadHung):
+                await blocker
+            threads[0].close()
+        for task in waiting:
+            with pytest.raises(ThreadBlocked):
+                await task
+        with pytest.raises(ThreadBlocked):
+            await threads[2].call(lambda: 7, seconds=30, stop=nothing)
+        closed: list[int] = []
+        for thread in neighbours:
+            thread.post(lambda: closed.append(threading.get_ident()))
+            thread.close()
+        assert pool.hung == (1 if given_up else 0), "threads are counted, not rollouts"
+        for thread in (threads[1], threads[3], threads[5]):
+            assert await thread.call(lambda: 7, seconds=5, stop=nothing) == 7, "the other thread goes on"
+        alone = await shared.open("quick", seconds=5)
+        assert not alone.is_shared
+        release.set()
+        if not given_up:
+            assert await blocker is True
+            assert await threads[0].call(lambda: 7, seconds=5, stop=nothing) == 7, "it goes on alone"
+            threads[0].close()
+        await until_async(lambda: pool.hung == 0 and len(closed) == 2)
+        assert len(set(closed)) == 1
+        await measured(shared)
+        assert not (await shared.open("quick", seconds=5)).is_shared, "it never shares again"
+
+    run(use, blocked_seconds=10.0 if given_up else 0.2)
+
+
+def test_a_caller_that_goes_away_during_a_call_takes_no_thread_with_it() -> None:
+    async def use(pool: PinnedThreads, shared: SharedThreads) -> None:
+        await measured(shared)
+        threads = [await shared.open("quick", seconds=5) for _ in range(4)]
+        task = asyncio.create_task(threads[0].call(lambda: time.sleep(0.02), seconds=5, stop=nothing))
+        await asyncio.sleep(0.005)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        threads[0].close()
+        assert await threads[2].call(lambda: 7, seconds=5, stop=nothing) == 7
+        await asyncio.sleep(0.1)
+        assert await threads[2].call(lambda: 7, seconds=5, stop=nothing) == 7
+        for thread in threads[1:]:
+            thread.close()
+        assert pool.hung == 0
+
+    run(use)
