@@ -683,7 +683,7 @@ def test_quick_rollouts_share_threads_and_one_that_hangs_fails_its_neighbours_by
             codes = Counter(one.failure.code if isinstance(one, RolloutFailed) else one.status for one in ended)
             assert isinstance(ended[0], RolloutFailed) and ended[0].failure.code == "environment_hung"
             assert codes["environment_hung"] == 1
-            assert codes["terminated"] >= 16, codes
+            assert codes["terminated"] >= 11, codes  # those of the other thread
             assert codes["thread_blocked"] == 24 - codes["terminated"]
             assert codes["thread_blocked"] > 0
             assert {one.seed: one.digest for one in ended if isinstance(one, Rollout)}.items() <= alone.items()
