@@ -52,7 +52,9 @@ class Settings:
     max_time_seconds: longest time of one rollout. max_calls_per_answer: tool calls of one answer that are run; those
     after them are one refusal. debug_env: whether `/debug/env` exists.
     cors_origins: web pages that may call, none by default. max_body_bytes: longest request body. gold: whether callers may
-    request the policy `gold`; None refuses it where the exposure is public and it reads the task's row.
+    request the policy `gold`; None refuses it where the exposure is public and it reads the task's row. ui: whether the
+    viewer is at `/ui`; None serves it with exposure `local` only. ui_hosts: names under which it may be called, besides the
+    address that the server is bound to.
     max_connections: open at once, at most three quarters of the process's file descriptors. stalled_seconds: how long a
     client may read nothing of its answer. max_buffered_bytes: memory of all answers that are not yet sent.
     log_format: how log records are written, "text" or "json". trace_content: whether traces carry observations and
@@ -78,6 +80,8 @@ class Settings:
     cors_origins: tuple[str, ...] = ()
     max_body_bytes: int = 4 * 1024 * 1024
     gold: bool | None = None
+    ui: bool | None = None
+    ui_hosts: tuple[str, ...] = ()
     max_connections: int = 8192
     stalled_seconds: float = 300.0
     max_buffered_bytes: int = 512 * 1024 * 1024
@@ -249,6 +253,8 @@ SETTINGS = (
     Setting("cors_origins", "TASKAPP_CORS_ORIGINS", _origins),
     Setting("max_body_bytes", "TASKAPP_MAX_BODY_BYTES", _whole(1024, 2**30)),
     Setting("gold", "TASKAPP_GOLD", _switch),
+    Setting("ui", "TASKAPP_UI", _switch),
+    Setting("ui_hosts", "TASKAPP_UI_HOSTS", _words),
     Setting("max_connections", "TASKAPP_MAX_CONNECTIONS", _whole(1, 1_000_000)),
     Setting("stalled_seconds", "TASKAPP_STALLED_SECONDS", _seconds),
     Setting("max_buffered_bytes", "TASKAPP_MAX_BUFFERED_BYTES", _whole(1024, 2**40)),

@@ -39,13 +39,17 @@ def command() -> None:
         "taskapp judge calibrate explain.py --labels labels.jsonl",
         "taskapp judge calibrate explain.py --labels labels.jsonl --repeats 3 --json",
         "taskapp judge calibrate game.py --labels labels.jsonl --store sqlite:///rollouts.db",
+        "taskapp judge calibrate game.py --annotations .taskapp/rollouts.db",
     )
 )
 @click.argument("app", metavar="APP")
 @click.option(
-    "--labels", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="F",
+    "--labels", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="F",
     help="JSON Lines, one labelled answer each.",
 )  # fmt: skip
+@click.option(
+    "--annotations", metavar="DIR|STORE", help="Where people scored rollouts in the viewer, in place of --labels."
+)
 @click.option("--repeats", type=click.IntRange(1, 100), default=1, metavar="N", help="Ask about each answer so often.")
 @click.option(
     "--threshold", type=float, metavar="X",
@@ -56,8 +60,8 @@ def command() -> None:
 @ENV_FILES
 @json_option("Print JSON, each answer's score included.")
 def calibrate(
-    app: str, labels: Path, repeats: int, threshold: float | None, concurrency: int, store: str | None,
-    env_files: tuple[str, ...], as_json: bool,
+    app: str, labels: Path | None, annotations: str | None, repeats: int, threshold: float | None, concurrency: int,
+    store: str | None, env_files: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Ask the judges of APP about labelled answers, and measure how far they agree.
 
@@ -68,6 +72,13 @@ def calibrate(
     """
     from taskapp_kit.cli import judge_run
 
+    if (labels is None) == (annotations is None):
+        raise click.UsageError("Give one of --labels and --annotations.")
+    if annotations is not None:
+        if store is not None:
+            raise click.UsageError("--annotations names the store itself; leave --store out.")
+        directory = Path(annotations)
+        store = str(directory / "rollouts.db") if directory.is_dir() else annotations
     settings = load({"store": store}, env_files=env_files)
     results, reports = judge_run.calibrate(
         app, labels, settings, repeats=repeats, concurrency=concurrency, threshold=threshold

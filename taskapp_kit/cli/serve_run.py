@@ -21,6 +21,7 @@ from taskapp_kit.rollout.policy.select import offered, policies_of
 from taskapp_kit.serve.connection_limits import limits_of
 from taskapp_kit.serve.keys import Keys
 from taskapp_kit.serve.uvicorn_server import bound_to_this_machine, log_to_stderr, run
+from taskapp_kit.serve.viewer.viewer import Viewer
 from taskapp_kit.system.child_python import hide_memory
 
 if TYPE_CHECKING:
@@ -43,11 +44,15 @@ def serve(app: str, settings: Settings, *, minted: str | None, local: bool, relo
         found = find_app(app)
         found.freeze()
 
+    viewer: list[Viewer] = []
+
     def announce(url: str) -> None:
-        _banner(found, url, settings, minted=minted, local=local)
+        _banner(found, url, settings, minted=minted, local=local, viewer=viewer[0] if viewer else None)
 
     if not reload:
         served = build(found, settings, exposure=exposure)
+        if served.state.viewer is not None:
+            viewer.append(served.state.viewer)
         served.state.service.prepare()
         run(
             served,
@@ -118,8 +123,10 @@ def with_key(settings: Settings) -> tuple[Settings, str | None, bool]:
     return dataclasses.replace(settings, environment_api_key=key), key, local
 
 
-def _banner(app: TaskApp, url: str, settings: Settings, *, minted: str | None, local: bool) -> None:
-    """Print what is served, where, how it is scored and how to call it; a minted key, once."""
+def _banner(
+    app: TaskApp, url: str, settings: Settings, *, minted: str | None, local: bool, viewer: Viewer | None
+) -> None:
+    """Print what is served, where, how it is scored and how to call it; a minted key and a login link, once."""
     spec = offered(app.freeze(), exposure="local" if local else "public", gold=settings.gold)
     description = Description(
         spec,
@@ -139,10 +146,14 @@ def _banner(app: TaskApp, url: str, settings: Settings, *, minted: str | None, l
     facts.add_row("key", _key_words(settings, minted))
     if local:
         facts.add_row("docs", f"{url}/docs")
+        if viewer is not None:
+            facts.add_row("viewer", "the link below logs a browser in, once; later the key does")
     else:
         facts.add_row("warning", "this address can be reached from other machines; put TLS before it")
     out.print(facts)
     out.print()
+    if viewer is not None and local:
+        out.print(viewer.login_link(url), soft_wrap=True)
     if minted is not None:
         out.print(f"export ENVIRONMENT_API_KEY={minted}", soft_wrap=True)
     first = spec.default_environment

@@ -312,6 +312,37 @@ class ScoreStore(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """A person's score of a rollout.
+
+    criterion: of the rubric, or the judge, in whose scale `score` is. annotator: the label of the key with which the person
+    was logged in; everyone has one score for a criterion. note: in the person's words. created_at: unix seconds.
+    """
+
+    rollout_id: str
+    criterion: str
+    annotator: str
+    score: float
+    note: str = ""
+    created_at: float = 0.0
+
+
+@runtime_checkable
+class AnnotatableStore(Protocol):
+    """A store that also has people's scores of its rollouts. Optional for a plugin's store."""
+
+    async def annotate(self, annotations: Sequence[Annotation]) -> None:
+        """Stores them, in place of those of the same rollout, criterion and annotator. Raises StoreError."""
+        ...
+
+    async def annotations(
+        self, *, rollout_id: str | None = None, app: str | None = None, key_label: str | None = None
+    ) -> list[Annotation]:
+        """Returns the annotations of the rollouts that match every member that is not None, oldest first. Raises StoreError."""
+        ...
+
+
 @runtime_checkable
 class PrunableStore(Protocol):
     """A store that can remove old rollouts. Optional for a plugin's store."""

@@ -13,7 +13,7 @@ import orjson
 
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.chat import role_variable
-from taskapp_kit.contract.protocols import Store, SystemClock
+from taskapp_kit.contract.protocols import AnnotatableStore, Store, SystemClock
 from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import TaskApp
@@ -62,6 +62,24 @@ async def judge_labels(
         return await asyncio.gather(*map(one, cases))
     finally:
         await access.close()
+
+
+async def annotated_labels(app: TaskApp, store: Store) -> bytes:
+    """The annotations of an app's judges in a store, as a file of labels has them.
+
+    Raises Unavailable, StoreError, ConfigError when there are none.
+    """
+    if not isinstance(store, AnnotatableStore):
+        raise Unavailable("This store has no annotations.", hint="Use a store of taskapp-kit.")
+    judges = {judge.name for judge in app.freeze().judges if not judge.group}
+    found = [item for item in await store.annotations(app=app.name) if item.criterion in judges]
+    if not found:
+        raise ConfigError(
+            f"The store has no annotation of a judge of {app.name!r}.",
+            hint="Score rollouts in the viewer: /ui/annotate, or taskapp view.",
+        )
+    lines = ({"judge": item.criterion, "rollout_id": item.rollout_id, "label": item.score} for item in found)
+    return b"".join(orjson.dumps(line) + b"\n" for line in lines)
 
 
 class _LabelReader:

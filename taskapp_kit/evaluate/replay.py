@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from taskapp_kit.contract.content import Content, Json, without_images
-from taskapp_kit.contract.events import Event, content_to_json, fold
+from taskapp_kit.contract.difference import Difference, first_difference
+from taskapp_kit.contract.events import Event, fold
 from taskapp_kit.contract.protocols import QueryableStore, RolloutQuery, Store, StoredRollout
-from taskapp_kit.contract.trajectory import Trajectory, Turn
+from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.errors import ConfigError, RolloutFailed, Unavailable
 from taskapp_kit.rollout.groups import load_trajectory
@@ -19,16 +19,6 @@ from taskapp_kit.rollout.service import Service
 
 PAGE = 500
 """Rollouts that are listed in one query."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The first difference of a replay. where: `step 3` (counted from 1), `the first observation`, `the end`."""
-
-    where: str
-    what: str
-    was: Json
-    now: Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,58 +131,3 @@ def _ops(stored: StoredRollout, was: Trajectory) -> list[Any]:
         (call,) = turn.answer.tool_calls if event.get("scripted") else (None,)
         ops.append("agent" if call is None else {"type": "env", "tool": call.tool, "args": call.args})
     return ops if stored.stop_reason == "ops" else [*ops, "agent"]
-
-
-def first_difference(was: Trajectory, now: Trajectory, *, pictures: bool = False) -> Difference | None:
-    """The first difference in what a digest covers, with `pictures` an observation digest. None: there is none."""
-    for where, what, before, after in _compared(was, now, pictures):
-        if before != after:
-            return Difference(where, what, before, after)
-    return None
-
-
-def _compared(was: Trajectory, now: Trajectory, pictures: bool) -> Iterator[tuple[str, str, Any, Any]]:
-    def shown(observation: Content) -> Json:
-        content = content_to_json(observation if pictures else without_images(observation))
-        if type(content) is list:  # `image` hashes an array's PNG bytes, which depend on the machine's zlib
-            return [
-                {name: part for name, part in block.items() if name != "image"}
-                if isinstance(block, dict) and "pixels" in block
-                else block
-                for block in content
-            ]
-        return content
-
-    yield "the episode", "environment version", was.version, now.version
-    yield "the first observation", "observation", shown(was.initial), shown(now.initial)
-    for one, two in zip(was.turns, now.turns, strict=False):
-        where = _where(one)
-        yield where, "the policy's words", one.answer.output, two.answer.output
-        for before, after in zip(one.steps, two.steps, strict=False):
-            where = f"step {before.index + 1}"
-            yield where, "tool", before.tool, after.tool
-            yield where, "arguments", before.args, after.args
-            yield where, "observation", shown(before.observation), shown(after.observation)
-            for name in ("reward", "terminated", "truncated", "info", "metrics"):
-                yield where, name, getattr(before, name), getattr(after, name)
-        yield from _rest(one.steps, two.steps, "action")
-    yield from _rest(was.turns, now.turns, "answer")
-    yield "the end", "status", was.status, now.status
-    yield "the end", "stop reason", was.stop_reason, now.stop_reason
-    if was.final_state != now.final_state:
-        yield "the end", "end state (private)", "one", "another"
-
-
-def _rest(was: Sequence[Any], now: Sequence[Any], what: str) -> Iterator[tuple[str, str, Any, Any]]:
-    """What only one side has: a recorded turn that was not used, or one that was never played."""
-    shared = min(len(was), len(now))
-    if len(was) > shared:
-        yield _where(was[shared]), f"recorded {what}", "played", "not used"
-    elif len(now) > shared:
-        yield _where(now[shared]), what, "not played", "played"
-
-
-def _where(part: Any) -> str:
-    if isinstance(part, Turn):
-        return f"step {part.steps[0].index + 1}" if part.steps else f"turn {part.index + 1}"
-    return f"step {part.index + 1}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
+from taskapp_kit.errors import RequestError
 from taskapp_kit.net.error_response import ClientGone, RequestRefused
 from taskapp_kit.net.json_body import MAX_VALUES, read_object
 
@@ -16,6 +18,8 @@ ARRIVAL_SECONDS = 10.0
 THREAD_BYTES = 256 * 1024
 """A longer body is parsed in a thread, so that the event loop serves others meanwhile."""
 LENGTH_DIGITS = 12
+FORM = b"application/x-www-form-urlencoded"
+MAX_FORM_FIELDS = 64
 
 
 async def read_json(
@@ -41,15 +45,29 @@ async def read_json(
     return read_object(raw, max_values)
 
 
-def _check_headers(scope: Scope, max_bytes: int) -> None:
+async def read_form(scope: Scope, receive: Receive, max_bytes: int) -> dict[str, str]:
+    """Return the fields of a form (`application/x-www-form-urlencoded`), of each name the first one.
+
+    Raises RequestRefused (408, 413, 415, 422 for what is not UTF-8), ClientGone.
+    """
+    _check_headers(scope, max_bytes, FORM)
+    raw = await _read(receive, max_bytes, ARRIVAL_SECONDS)
+    try:
+        pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS, errors="strict")
+    except ValueError:
+        raise RequestError("The form cannot be read.", code="invalid_form") from None
+    return dict(reversed(pairs))
+
+
+def _check_headers(scope: Scope, max_bytes: int, expected: bytes = b"application/json") -> None:
     for name, value in scope["headers"]:
         if name == b"content-type":
             media = value.split(b";", 1)[0].strip().lower()
-            if media not in (b"application/json", b""):
+            if media not in (expected, b""):
                 raise RequestRefused(
                     "unsupported_content_type",
-                    "The request's Content-Type is not JSON.",
-                    hint="Send Content-Type: application/json, or none.",
+                    f"The request's Content-Type is not {'JSON' if expected != FORM else 'that of a form'}.",
+                    hint=f"Send Content-Type: {expected.decode()}, or none.",
                 )
         elif name == b"content-encoding":
             raise RequestRefused(

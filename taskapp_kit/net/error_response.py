@@ -33,6 +33,7 @@ REFUSAL_STATUS = {
     "unauthorised": 401,
     "missing_environment_api_key": 503,
     "admin_only": 403,
+    "origin_not_allowed": 403,
     "not_found": 404,
     "job_not_found": 404,
     "trainer_not_found": 404,
@@ -42,6 +43,8 @@ REFUSAL_STATUS = {
     "body_too_large": 413,
     "unsupported_content_type": 415,
     "unsupported_content_encoding": 415,
+    "host_not_allowed": 421,
+    "too_many_tries": 429,
     "client_gone": 499,
     "no_models": 501,
 }

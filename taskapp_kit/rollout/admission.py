@@ -114,6 +114,10 @@ class AdmissionControl:
         unread = self._unread.get(key_label, ())
         return self._of_label[key_label] + sum(rollout_id not in self._under_way for rollout_id in unread)
 
+    def under_way(self) -> list[InFlightRollout]:
+        """The rollouts that are running, in the order in which they began."""
+        return list(self._under_way.values())
+
     def enter(self, rollout: InFlightRollout) -> None:
         """Registers the rollout, which runs in the current task."""
         rollout.task = asyncio.current_task()

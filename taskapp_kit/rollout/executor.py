@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Literal, TypeVar
 
 from taskapp_kit.contract.events import EncodedEvents, Event, encode
@@ -80,6 +81,7 @@ class Executor:
             return await self._in_a_worker(pool, rollout, listener, prompt=prompt, written=written)
         ask = self._models.of_rollout(rollout.endpoint, rollout.seconds)
         report = _ThreadReport(listener, ThreadPort(ask))
+        rollout.events = partial(list, report.events)
         if rollout.endpoint is None or isinstance(rollout.plan.actor, LocalPolicy):
             threads = self._pinned_threads if rollout.endpoint is None else self._model_threads
             return await self._in_a_thread(rollout, report, threads)
@@ -151,6 +153,7 @@ class Executor:
         self, pool: WorkerPool, rollout: InFlightRollout, listener: Listener | None, *, prompt: bool, written: bool
     ) -> RolloutResult:
         report = WorkerReport(listener)
+        rollout.events = report.events
         try:
             result = await pool.play(
                 rollout,

@@ -48,7 +48,7 @@ class InFlightRollout:
     recording: the answers that a replay repeats. endpoint: of the policy's model, None without one. own: a policy in this
     process replaces the named one. created_at: unix seconds. began: on the service's monotonic clock. seconds: its
     deadline, counted from `began`. settling: it was played, and its result is being stored. stopped: why the server ended
-    it, if it did.
+    it, if it did. events: returns those so far.
     """
 
     rollout_id: str
@@ -62,6 +62,7 @@ class InFlightRollout:
     own: bool = False
     task: asyncio.Task[object] | None = None
     settling: bool = False
+    events: Callable[[], list[Event]] = list
     stopped: Failure | None = None
 
 

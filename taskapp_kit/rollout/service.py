@@ -19,10 +19,13 @@ from taskapp_kit.contract.chat import AsksModels, RemotePolicy
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import (
     Clock,
+    ListingStore,
     LocalPolicy,
     QueryableStore,
     RolloutQuery,
     RolloutSummaryRow,
+    RowOrder,
+    SourceRow,
     Store,
     StoredRollout,
     SystemClock,
@@ -330,10 +333,23 @@ class Service:
         if not isinstance(self.store, QueryableStore):
             raise Unavailable("This server's store cannot list rollouts (it has no `query`).",
                               hint="Fetch them by their ids, or use a store of taskapp-kit.")  # fmt: skip
+        visible = self._visible(wanted, caller)
+        return [] if visible is None else await self.store.query(visible)
+
+    async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[SourceRow]:
+        """As `listed`, in any order and with scores. Raises Unavailable, StoreError."""
+        if self.store is None or not isinstance(self.store, ListingStore):
+            raise Unavailable("Rollouts are shown from a store that can list them, and this server has none.",
+                              hint="Serve with --store PATH.")  # fmt: skip
+        visible = self._visible(wanted, caller)
+        return [] if visible is None else await self.store.listed(visible, order)
+
+    def _visible(self, wanted: RolloutQuery, caller: Caller) -> RolloutQuery | None:
+        """The filter, narrowed to this app and to what the caller may see; None when that is nothing."""
         key_label = wanted.key_label if caller.admin else caller.key_label
         if key_label is None and not caller.admin:
-            return []
-        return await self.store.query(replace(wanted, app=self.spec.name, key_label=key_label))
+            return None
+        return replace(wanted, app=self.spec.name, key_label=key_label)
 
     # -- other requests -------------------------------------------------------------------------------------------
 

@@ -33,6 +33,8 @@ from taskapp_kit.serve.route import RouteContext
 from taskapp_kit.serve.routes import DEBUG_ROUTES, ROUTES
 from taskapp_kit.serve.routing import direct_routes
 from taskapp_kit.serve.telemetry.observers import Observers
+from taskapp_kit.serve.viewer.source import ServiceSource
+from taskapp_kit.serve.viewer.viewer import UI, UiMount, Viewer
 
 CORS_HEADERS = (
     "Authorization",
@@ -74,7 +76,8 @@ def create(
     """Return the application that serves `service`. Raises ConfigError when the key file cannot be read.
 
     coordinator: where idempotency records are stored, of rollouts that are repeated or fetched later; default: the
-    service's store. exposure: with `local`, `/docs` and `/openapi.json` need no key.
+    service's store. exposure: with `local`, `/docs` and `/openapi.json` need no key, and the viewer is at `/ui`, unless
+    `settings.ui` says otherwise.
 
     Every environment's `setup_worker` runs before the server answers: a server that cannot run episodes does not start.
     The service is closed when the server stops. Routes that are added to the application (`include_router`, `mount`)
@@ -139,9 +142,10 @@ def create(
     app.direct = {
         route.path: (frozenset(route.methods or ()), route.direct) for route in routes if "{" not in route.path
     }
+    keys = Keys.of(settings)
     app.gate = ApiKeyMiddleware(
         app.routed,
-        authenticator(Keys.of(settings)),
+        authenticator(keys),
         is_open=open_paths(documents=exposure == "local"),
         errors=ERRORS,
         on_refusal=observers.metrics.count_key_refusal,
@@ -156,6 +160,17 @@ def create(
             expose_headers=["Idempotent-Replayed", "Location", "Retry-After"],
             allow_credentials=False,
         )
+    app.state.viewer = None
+    if settings.ui if settings.ui is not None else exposure == "local":
+        viewer = Viewer(
+            ServiceSource(service),
+            keys,
+            title=service.spec.name,
+            hosts=(settings.host, *settings.ui_hosts),
+            clock=service.clock,
+            on_answer=lambda method, status: observers.metrics.answered(method, UI, status),
+        )
+        app.state.viewer, app.gate = viewer, UiMount(viewer, app.gate)  # outside CORS: no other site reads these pages
     return app
 
 

@@ -77,11 +77,20 @@ class Keys:
         """
         found: KeyHolder | None = None
         for candidate in candidates:
-            digest = hashlib.sha256(candidate).digest()
-            for known, holder in self._all:
-                if hmac.compare_digest(digest, known):
-                    found = holder
+            found = self.holder(hashlib.sha256(candidate).digest()) or found
         return found
+
+    def holder(self, digest: bytes) -> KeyHolder | None:
+        """Return the holder of the key with this SHA-256, or None when no valid key has it. See `match`."""
+        found: KeyHolder | None = None
+        for known, holder in self._all:
+            if hmac.compare_digest(digest, known):
+                found = holder
+        return found
+
+    def operator(self) -> bytes | None:
+        """Return the SHA-256 of the first key that comes from a variable, which sees everything; None without one."""
+        return self._fixed[0][0] if self._fixed else None
 
     def _refresh(self) -> None:
         now = time.monotonic()

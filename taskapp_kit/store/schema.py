@@ -6,6 +6,7 @@ small columns come first, so that a scan does not have to read the blob.
 `blobs` has each picture once, under the SHA-256 of its bytes; a rollout's pictures are listed in `blob_hashes`.
 `tickets` has the idempotency records of a day: which rollout has which Idempotency-Key, its owner, and its result.
 `rollout_scores` has scores that were computed later, by another version of the scorer.
+`annotations` has people's scores of rollouts.
 """
 
 from __future__ import annotations
@@ -158,6 +159,17 @@ SCORES = Table(
     Column("private", Text, nullable=False),
 )
 
+ANNOTATIONS = Table(
+    "annotations",
+    METADATA,
+    Column("rollout_id", _WORD, primary_key=True),
+    Column("criterion", _WORD, primary_key=True),
+    Column("annotator", _WORD, primary_key=True),
+    Column("score", Double, nullable=False),
+    Column("note", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+)
+
 APPLIED = applied_table("taskapp_migrations", METADATA, _WORD)
 
 
@@ -200,6 +212,11 @@ def listed(connection: Connection) -> None:
         LISTED.create(connection, checkfirst=True)
 
 
+def annotation_table(connection: Connection) -> None:
+    """Creates `annotations`."""
+    METADATA.create_all(connection, tables=[ANNOTATIONS])
+
+
 def _add_column(connection: Connection, column: Column[Any]) -> None:
     """Adds the column, unless its table already has it. Raises SQLAlchemyError."""
     table = column.table.name
@@ -215,6 +232,7 @@ MIGRATIONS: Sequence[Migration] = (
     ("0004_listing", listing),
     ("0006_scores", scores),
     ("0007_listed", listed),
+    ("0008_annotations", annotation_table),
 )
 """All migrations from an empty database to the current schema, oldest first.
 

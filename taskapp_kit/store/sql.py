@@ -34,6 +34,7 @@ from sqlalchemy import (
 )
 
 from taskapp_kit.contract.protocols import (
+    Annotation,
     Clock,
     RolloutQuery,
     RolloutSummaryRow,
@@ -44,6 +45,7 @@ from taskapp_kit.contract.protocols import (
     StoredScores,
 )
 from taskapp_kit.errors import StoreError, StoreRefusal
+from taskapp_kit.store.annotations import prune_annotations, read_annotations, write_annotations
 from taskapp_kit.store.database import Driver, SqlDatabase
 from taskapp_kit.store.group_commit import GroupCommit, Outcome
 from taskapp_kit.store.idempotency import RECORD_SECONDS
@@ -269,6 +271,20 @@ class SqlStore:
         """The versions that have scores, the newest first. Raises StoreError."""
         return await self._read(read_scorers)
 
+    async def annotate(self, annotations: Sequence[Annotation]) -> None:
+        """Stores people's scores, in place of those of the same rollout, criterion and annotator. Raises StoreError."""
+        self._open()
+        await asyncio.get_running_loop().run_in_executor(
+            self._readers, self._changed, lambda connection: write_annotations(connection, annotations)
+        )
+
+    async def annotations(
+        self, *, rollout_id: str | None = None, app: str | None = None, key_label: str | None = None
+    ) -> list[Annotation]:
+        """People's scores of the rollouts that match, oldest first. Raises StoreError."""
+        wanted = {"rollout_id": rollout_id, "app": app, "key_label": key_label}
+        return await self._read(lambda connection: read_annotations(connection, wanted))
+
     async def prune(self, app: str, *, before: float | None = None, keep: int | None = None) -> int:
         """Removes rollouts of `app` that began before `before` (unix seconds), or all but the newest `keep`.
 
@@ -289,6 +305,7 @@ class SqlStore:
         if removed:
             await loop.run_in_executor(self._readers, self._prune_blobs)
             await loop.run_in_executor(self._readers, self._changed, prune_scores)
+            await loop.run_in_executor(self._readers, self._changed, prune_annotations)
         return removed
 
     async def prunable(self, app: str, *, before: float | None = None, keep: int | None = None) -> int:

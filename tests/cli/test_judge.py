@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from taskapp_kit.cli.judge import command
 from taskapp_kit.contract.events import encode
-from taskapp_kit.contract.protocols import SystemClock
+from taskapp_kit.contract.protocols import Annotation, SystemClock
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.rollout.episode.plan import Control
 from taskapp_kit.rollout.play_and_score import play
@@ -22,7 +22,7 @@ from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.stored_record import stored_rollout
 from taskapp_kit.store import open_store
 from taskapp_kit.testing import ChatRequest, MockModel, Reply
-from tests.rollouts import a_request
+from tests.rollouts import a_request, a_service
 
 pytestmark = pytest.mark.server
 
@@ -153,3 +153,30 @@ def test_a_bad_line_is_named(tmp_path: Path, model: MockModel, line: Any, told: 
 
 def test_without_a_model_it_says_what_to_set(tmp_path: Path) -> None:
     assert "Set TASKAPP_JUDGE_URL." in str(calibrate(tmp_path, None, LINES[:1]).exception)
+
+
+def test_scores_that_people_gave_in_the_viewer_are_labels(tmp_path: Path, model: MockModel) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    app, address = find_app(str(tmp_path / "app.py")), str(tmp_path / "rollouts.db")
+
+    async def annotated() -> None:
+        store = open_store(address)
+        service = a_service(app, store=store, skip_judges=True)
+        try:
+            played = await service.rollout(a_request("constant", action="1234567890"))
+            given = (("clear", 0.5), ("no judge", 1.0))
+            await store.annotate([Annotation(played.rollout_id, name, "alice", score) for name, score in given])  # type: ignore[attr-defined]
+        finally:
+            await service.close()
+
+    asyncio.run(annotated())
+    env = {f"TASKAPP_{role}_{part}": value for role in ("JUDGE", "STRICT")
+           for part, value in (("URL", model.url), ("MODEL", "m"))}  # fmt: skip
+    for place in (address, str(tmp_path)):
+        args = ["calibrate", str(tmp_path / "app.py"), "--annotations", place, "--json"]
+        ran = CliRunner().invoke(command, args, env=env)
+        assert ran.exit_code == 0, ran.output
+        (case,) = json.loads(ran.stdout)["cases"]
+        assert (case["judge"], case["labels"], case["scores"]) == ("clear", [0.5], [1.0])
+    none = CliRunner().invoke(command, ["calibrate", str(tmp_path / "app.py")])
+    assert none.exit_code == 2

@@ -8,8 +8,8 @@ import zlib
 import numpy as np
 
 from taskapp_kit.contract.content import Image
+from taskapp_kit.contract.difference import first_difference
 from taskapp_kit.contract.trajectory import Decision, PlayedStep, Trajectory, Turn
-from taskapp_kit.evaluate.replay import first_difference
 
 
 def picture(level: int) -> Image:

@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import httpx
 import psutil
@@ -83,13 +84,15 @@ def siege(door: Door, caplog: pytest.LogCaptureFixture, keys: tuple[str, ...] = 
 
 
 @contextmanager
-def besieged() -> Iterator[Door]:
+def besieged(**more: Any) -> Iterator[Door]:
     """A server with the two keys, around all the attacks of a file; what would blur their memory figures is done before.
+
+    more: further settings.
 
     It has answered bodies as long as any attack's, so that the process has the memory that those need; and what is
     alive now is left out of the collections that `siege` asks for, which then take no time.
     """
-    settings = Settings(environment_api_key=KEY, environment_api_key_aliases=(SECOND,))
+    settings = Settings(environment_api_key=KEY, environment_api_key_aliases=(SECOND,), **more)
     long = {
         "run_id": "r",
         "env": {},

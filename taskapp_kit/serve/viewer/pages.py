@@ -10,7 +10,7 @@ import base64
 import functools
 import hashlib
 import json
-import unicodedata
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,8 +26,11 @@ from taskapp_kit.serve.viewer.plots import StripStep, strip
 FOLDER = Path(__file__).parent
 TEXT_LIMIT = 20_000
 """Characters of one text that are open on a page; the rest is there, folded."""
-DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Marks of writing direction, with which a text could show its letters, and those after it, in another order."""
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but for tab and line end
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction: a text could show itself, and what follows, in another order
+    "\ud800-\udfff]"
+)
 
 
 def standalone_rollout(details: RolloutDetails, blobs: Mapping[str, bytes]) -> str:
@@ -52,9 +55,7 @@ def standalone(title: str, body: Markup) -> str:
     """
     if not isinstance(body, Markup):
         raise TypeError("the body of a page is Markup, made by a template or a plot, not a plain str")
-    style = (FOLDER / "static" / "style.css").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return str(render("standalone.html", title=title, body=body, style=Markup(style), style_hash=digest))  # noqa: S704
+    return str(render("standalone.html", title=title, body=body))
 
 
 def html(source: str, **values: Any) -> Markup:
@@ -70,15 +71,28 @@ def render(name: str, **values: Any) -> Markup:
     return Markup(_environment().get_template(name).render(values))  # noqa: S704 - made by a template with autoescape
 
 
-def rewards_of(details: RolloutDetails) -> Markup:
-    """The rewards of a rollout's steps as a strip; each leads to its turn."""
+def rewards_of(details: RolloutDetails, address: str = "") -> Markup:
+    """The rewards of a rollout's steps as a strip; each leads to its turn on the page at `address`, this one by default."""
     return strip(
         [
-            StripStep(step.reward, step.refused is not None, f"#turn-{turn.index + 1}", f"step {step.index + 1}")
+            StripStep(
+                step.reward, step.refused is not None, f"{address}#turn-{turn.index + 1}", f"step {step.index + 1}"
+            )
             for turn in details.turns
             for step in turn.steps
         ]
     )
+
+
+@functools.cache
+def style_sheet() -> str:
+    """The style sheet of all pages."""
+    return (FOLDER / "static" / "style.css").read_text(encoding="utf-8")
+
+
+def style_hash() -> str:
+    """The style sheet's hash for a Content-Security-Policy."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(style_sheet().encode()).digest()).decode()
 
 
 @functools.cache
@@ -92,30 +106,25 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     made.filters.update(FILTERS)
-    made.globals.update(text_limit=TEXT_LIMIT, known_statuses=get_args(Status))
+    made.globals.update(
+        text_limit=TEXT_LIMIT,
+        known_statuses=get_args(Status),
+        style=Markup(style_sheet()),  # noqa: S704 - our own file
+        style_hash=style_hash(),
+    )
     return made
 
 
 def shown(text: Any) -> str:
     """The text with every control character and mark of writing direction as a visible sign; line ends and tabs stay."""
-    words = str(text)
-    if words.isascii() and words.isprintable():
-        return words
-    return "".join(_visible(letter) for letter in words.replace("\r\n", "\n"))
+    return _INVISIBLE.sub(_sign, str(text).replace("\r\n", "\n"))
 
 
-@functools.lru_cache(4096)
-def _visible(letter: str) -> str:
-    if letter in "\n\t":
-        return letter
-    code = ord(letter)
+def _sign(found: re.Match[str]) -> str:
+    code = ord(found[0])
     if code < 0x20:
         return chr(0x2400 + code)
-    if code == 0x7F:
-        return "\u2421"
-    if letter in DIRECTIONS or unicodedata.category(letter) in ("Cc", "Cs"):
-        return f"⟨U+{code:04X}⟩"
-    return letter
+    return "\u2421" if code == 0x7F else f"⟨U+{code:04X}⟩"
 
 
 def number(value: float | None) -> str:
@@ -131,9 +140,11 @@ def signed(value: float) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration: `12 ms`, `3.1 s`, `4 min 05 s`; `–` for None."""
+    """A duration: `under 0.1 ms`, `12 ms`, `3.1 s`, `4 min 05 s`; `–` for None."""
     if value is None:
         return "–"
+    if value < 1e-4:
+        return "under 0.1 ms"
     if value < 1:
         return f"{value * 1000:.3g} ms"
     return f"{value:.3g} s" if value < 60 else f"{int(value // 60)} min {int(value % 60):02d} s"

@@ -1,0 +1,218 @@
+"""Where the viewer's pages get rollouts from: a running service, or (by `taskapp view`) a directory or a store."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from taskapp_kit.contract.content import images
+from taskapp_kit.contract.events import SCHEMA_VERSION, Observed, Stepped, encode
+from taskapp_kit.contract.protocols import (
+    AnnotatableStore,
+    Annotation,
+    RolloutQuery,
+    RowOrder,
+    SourceRow,
+    StoredRollout,
+)
+from taskapp_kit.declare.specs import AppSpec
+from taskapp_kit.rollout.in_flight import Caller, InFlightRollout
+from taskapp_kit.rollout.service import Service
+from taskapp_kit.version import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What a person may give: a number from low to high, or one of `choices` from worst to best.
+
+    name: of the criterion or judge. environments: where it applies, None everywhere.
+    """
+
+    name: str
+    description: str
+    low: float = 0.0
+    high: float = 1.0
+    choices: tuple[str, ...] = ()
+    judge: bool = False
+    environments: tuple[str, ...] | None = None
+
+    def applies_to(self, environment: str) -> bool:
+        """Whether rollouts of this environment are scored by it."""
+        return self.environments is None or environment in self.environments
+
+    def values(self) -> list[tuple[float, str]]:
+        """The scores to choose from, each with its words: the choices, or few steps of a scale; empty for a free number."""
+        words = self.choices
+        if words:
+            step = (self.high - self.low) / max(1, len(words) - 1)
+            return [(self.low + step * index, word) for index, word in enumerate(words)]
+        if (self.low, self.high) == (0.0, 1.0):
+            return [(value / 4, f"{value / 4:g}") for value in range(5)]
+        if self.low.is_integer() and self.high.is_integer() and self.high - self.low <= MAX_WHOLE_STEPS:
+            return [(float(value), str(value)) for value in range(int(self.low), int(self.high) + 1)]
+        return []
+
+
+MAX_WHOLE_STEPS = 10
+"""A scale of whole numbers up to this long is shown as a row of buttons."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRow:
+    """A rollout that is being played."""
+
+    rollout_id: str
+    environment: str
+    split: str
+    seed: int
+    policy: str
+    run_id: str
+    created_at: float
+
+
+@dataclass(slots=True)
+class UiSource:
+    """What pages may show. A source that cannot do something leaves the method as it is here.
+
+    place: its name, for people. scales: what a person may score. annotates, plays: whether it stores people's scores, and
+    plays rollouts. replay_arguments: of `taskapp replay`, before the id. report: of an evaluation's directory.
+    """
+
+    place: str = ""
+    scales: Sequence[Scale] = ()
+    annotates: bool = False
+    plays: bool = False
+    replay_arguments: tuple[str, ...] = ()
+    report: Path | None = None
+
+    async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[SourceRow]:
+        """The first `wanted.limit` rollouts that match and that the caller may see. Raises StoreError, Unavailable."""
+        return []
+
+    async def load(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
+        """A whole rollout; None when there is none that the caller may see. Raises StoreError."""
+        return None
+
+    async def blob(self, sha256: str) -> bytes | None:
+        """PNG bytes by their hash; None when there are none."""
+        return None
+
+    async def annotate(self, annotations: Sequence[Annotation], caller: Caller) -> None:
+        """Store a person's scores of a rollout that the caller may see."""
+
+    async def annotations(self, caller: Caller, rollout_id: str | None = None) -> list[Annotation]:
+        """People's scores of one rollout, or of all that the caller may see."""
+        return []
+
+    def live(self, caller: Caller) -> list[LiveRow]:
+        """The rollouts that are being played now and that the caller may see, oldest first."""
+        return []
+
+    async def live_rollout(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
+        """A rollout that is being played, as it would be stored now; None when it is not being played."""
+        return None
+
+
+class ServiceSource(UiSource):
+    """The rollouts of a running service."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(place=service.spec.name, scales=scales_of(service.spec), plays=True)
+        self._service = service
+        store = service.store
+        self._annotated = store if store is not None and isinstance(store, AnnotatableStore) else None
+        self.annotates = self._annotated is not None
+
+    async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[SourceRow]:
+        """See UiSource."""
+        return await self._service.rows(wanted, order, caller)
+
+    async def load(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
+        """See UiSource."""
+        return await self._service.stored(rollout_id, caller)
+
+    async def blob(self, sha256: str) -> bytes | None:
+        """See UiSource."""
+        return await self._service.blob(sha256)
+
+    async def annotate(self, annotations: Sequence[Annotation], caller: Caller) -> None:
+        """See UiSource."""
+        if self._annotated is not None:
+            await self._annotated.annotate(annotations)
+
+    async def annotations(self, caller: Caller, rollout_id: str | None = None) -> list[Annotation]:
+        """See UiSource."""
+        if self._annotated is None or (caller.key_label is None and not caller.admin):
+            return []
+        label = None if caller.admin else caller.key_label
+        return await self._annotated.annotations(rollout_id=rollout_id, app=self._service.spec.name, key_label=label)
+
+    def live(self, caller: Caller) -> list[LiveRow]:
+        """See UiSource."""
+        return [_live_row(one) for one in self._service.admission.under_way() if caller.may_see(one.caller.key_label)]
+
+    async def live_rollout(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
+        """See UiSource."""
+        for one in self._service.admission.under_way():
+            if one.rollout_id == rollout_id and caller.may_see(one.caller.key_label):
+                return await asyncio.to_thread(self._as_stored, one)
+        return None
+
+    def _as_stored(self, one: InFlightRollout) -> StoredRollout:
+        plan, events, pictures = one.plan, one.events(), dict[str, bytes]()
+        steps = [event for event in events if isinstance(event, Stepped)]
+        for event in events:
+            if isinstance(event, Observed | Stepped):
+                shown = event.observation if isinstance(event, Observed) else event.step.observation
+                pictures.update({picture.hash: picture.png for picture in images(shown)})
+        if pictures:
+            self._service.show_pictures(pictures)
+        return StoredRollout(
+            rollout_id=one.rollout_id,
+            run_id=plan.request.run_id,
+            group_id=plan.request.group_id,
+            created_at=one.created_at,
+            app=self._service.spec.name,
+            app_version=self._service.spec.version,
+            environment=plan.environment.name,
+            environment_version=plan.environment.version,
+            split=plan.split,
+            seed=plan.seed,
+            config=plan.config,
+            policy={"name": plan.policy},
+            mode=plan.request.mode,
+            status="running",
+            stop_reason="",
+            length=len(steps),
+            total_reward=math.fsum(event.step.reward or 0.0 for event in steps),
+            events=encode(events),
+            spec_hash=self._service.spec.hash,
+            kit_version=__version__,
+            schema_version=SCHEMA_VERSION,
+            seconds=max(0.0, self._service.clock.now() - one.created_at),
+        )
+
+
+def _live_row(one: InFlightRollout) -> LiveRow:
+    plan = one.plan
+    return LiveRow(
+        one.rollout_id, plan.environment.name, plan.split, plan.seed, plan.policy, plan.request.run_id, one.created_at
+    )
+
+
+def scales_of(spec: AppSpec) -> list[Scale]:
+    """What a person may score: the judges' questions first, then outcome criteria."""
+    judges = [
+        Scale(judge.name, judge.description, *judge.scale, judge.choices, True, judge.environments)
+        for judge in spec.judges
+        if not judge.group
+    ]
+    criteria = [
+        Scale(item.name, item.description, *item.scale, environments=item.environments)
+        for item in spec.criteria
+        if item.of == "outcome" and item.weight > 0
+    ]
+    return judges + criteria
