@@ -66,6 +66,7 @@ def size(place: str, as_json: bool) -> None:
         "events": (usage.rollouts, usage.events_bytes),
         "other columns": (usage.rollouts, usage.columns_bytes),
         "pictures": (usage.pictures, usage.pictures_bytes),
+        "scores of rescore": (usage.scores, usage.scores_bytes),
         "idempotency records": (usage.records, usage.records_bytes),
         "indexes, numbers, free": (None, usage.other_bytes),
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import ColumnElement, Connection, func, literal, select, true
 
 from taskapp_kit.store.database import SqlDatabase
-from taskapp_kit.store.schema import BLOBS, ROLLOUTS, TICKETS
+from taskapp_kit.store.schema import BLOBS, ROLLOUTS, SCORES, TICKETS
 
 _TEXTS = ("config", "policy", "scorecard", "failure", "timing", "private", "blob_hashes")
 """The JSON columns of `rollouts`; its other columns are a few bytes each."""
@@ -34,9 +34,9 @@ class EnvironmentUsage:
 class StoreUsage:
     """The sizes in a store, in bytes.
 
-    pictures: each once. records: idempotency records with the answers that they repeat. size_bytes: of the file and its
-    write-ahead log, or of the tables with their indexes; 0 in memory. It is more than the sum of the kinds: indexes,
-    numbers, and pages that are free and will be used again.
+    pictures: each once. records: idempotency records with the answers that they repeat. scores: by other versions of a
+    scorer (`taskapp rescore`). size_bytes: of the file and its write-ahead log, or of the tables with their indexes; 0 in
+    memory. It is more than the sum of the kinds: indexes, numbers, and pages that are free and will be used again.
     """
 
     environments: list[EnvironmentUsage] = field(default_factory=list)
@@ -44,6 +44,8 @@ class StoreUsage:
     pictures_bytes: int = 0
     records: int = 0
     records_bytes: int = 0
+    scores: int = 0
+    scores_bytes: int = 0
     size_bytes: int = 0
 
     @property
@@ -64,7 +66,7 @@ class StoreUsage:
     @property
     def other_bytes(self) -> int:
         """The rest of `size_bytes`: indexes, numbers, free pages."""
-        known = self.events_bytes + self.columns_bytes + self.pictures_bytes + self.records_bytes
+        known = self.events_bytes + self.columns_bytes + self.pictures_bytes + self.records_bytes + self.scores_bytes
         return max(0, self.size_bytes - known)
 
 
@@ -101,4 +103,7 @@ def usage_of(database: SqlDatabase, connection: Connection) -> StoreUsage:
     usage.pictures, usage.pictures_bytes = int(many), int(size)
     many, size = connection.execute(select(func.count(TICKETS.c.rollout_id), octets(TICKETS.c.answer))).one()
     usage.records, usage.records_bytes = int(many), int(size)
+    texts = octets(SCORES.c.scorecard) + octets(SCORES.c.failure) + octets(SCORES.c.private)
+    many, size = connection.execute(select(func.count(SCORES.c.scorer), texts)).one()
+    usage.scores, usage.scores_bytes = int(many), int(size)
     return usage

@@ -11,12 +11,14 @@ import orjson
 import pytest
 
 from taskapp_kit.contract.protocols import StoredRollout, Tool
+from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.source import open_source
 from taskapp_kit.export.report import ExportReport, ExportScope
 from taskapp_kit.export.tool_schemas import ToolSchemas
 from taskapp_kit.export.training_data import TrainingFilters
 from taskapp_kit.export.write import export
+from taskapp_kit.rollout.describe import Description
 from tests.export.stored_chats import FAILURE, SECRET, model_rollout, saved
 
 ADD = Tool("add", "Adds.", {"properties": {"amount": {"type": "integer"}}})
@@ -195,3 +197,13 @@ def test_an_existing_file_stays_when_nothing_can_be_exported(tmp_path: Path) -> 
         exported(tmp_path, "sft", [model_rollout("r", reward=None)])
     assert (tmp_path / "sft.jsonl").read_text() == "before"
     assert [path.name for path in tmp_path.glob(".*")] == []
+
+
+def test_the_tools_of_a_server_are_those_of_its_app() -> None:
+    spec = find_app(str(Path(__file__).parents[2] / "examples" / "adder.py")).freeze()
+    info = Description(spec, max_time_seconds=1.0, max_concurrent=1, max_body_bytes=1).info()
+    told = ToolSchemas.of_info(orjson.loads(orjson.dumps(info, default=dict)))
+    assert told.of("adder", ["add"]) == ToolSchemas.of_app(spec).of("adder", ["add"])
+    assert told.of("adder", ["add", "fly"]) is None and told.of("elsewhere", ["add"]) is None
+    with pytest.raises(ConfigError, match="/info does not describe its tools"):
+        ToolSchemas.of_info({"environments": {"adder": {}}})
