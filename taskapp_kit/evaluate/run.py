@@ -265,8 +265,8 @@ def summarise(
     Two equal evaluations differ only in `timing`, whether they were interrupted or not. With several policies the numbers of
     each are under `by_policy`, and what concerns all of them beside it.
     """
-    whole = EvalStatistics(options)
-    policies = [EvalStatistics(options) for _ in plan.policies] if len(plan.policies) > 1 else [whole]
+    policies = [EvalStatistics(options) for _ in plan.policies]
+    whole = EvalStatistics(SummaryOptions(interval="t")) if len(policies) > 1 else policies[0]
     finished: list[list[RolloutSummary]] = [[] for _ in policies]
     for position, result in directory.placed_results():
         which = plan.policy_of(position)

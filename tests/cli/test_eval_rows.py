@@ -197,6 +197,40 @@ def test_what_cannot_be_found_again_is_said(run: Run, tmp_path: Path) -> None:
     assert "r1 is an evaluation that has its own --seeds" in plan.stderr
 
 
+@pytest.mark.server
+def test_a_cost_limit_holds_until_a_higher_one_is_given(run: Run, tmp_path: Path) -> None:
+    with MockModel() as model:
+        (tmp_path / "models.toml").write_text(
+            f'[m]\nurl = "{model.url}"\nusd_per_million_input_tokens = 1000.0\nusd_per_million_output_tokens = 1000.0\n'
+        )
+        asked = (
+            "eval",
+            ADDER,
+            "--model",
+            "m",
+            "--seeds",
+            "0-19",
+            "--ops",
+            "2",
+            "--concurrency",
+            "2",
+            "--max-cost",
+            "2",
+        )
+        told = run(*asked, "--out", "r1")
+        assert told.exit_code == 1, told.stderr
+        assert "--max-cost is 2" in told.stderr
+        assert "`taskapp eval r1` goes on" in told.stderr
+        assert re.search(r"^cost +\$2\.", told.stdout, re.MULTILINE)
+        played = (tmp_path / "r1" / "results.jsonl").read_bytes().count(b"\n")
+        assert 0 < played < 20
+        again = run("eval", "r1")
+        assert (again.exit_code, "--max-cost is 2" in again.stderr) == (1, True)
+        assert (tmp_path / "r1" / "results.jsonl").read_bytes().count(b"\n") == played
+        assert run("eval", "r1", "--max-cost", "1000").exit_code == 0
+    assert summary_of(tmp_path / "r1")["rollouts"]["done"] == 20
+
+
 def test_a_directory_of_an_earlier_release_is_read_and_goes_on(run: Run, tmp_path: Path) -> None:
     """Its lines lack what is new, and its configuration has no options."""
     assert run("eval", FLAKY, "--policy", "presser", "--seeds", "0-9", "--out", "r1", "--store", "none").exit_code == 1
