@@ -25,6 +25,8 @@ RESAMPLES = 1000
 """Resamples of a bootstrap, and of a permutation test that does not enumerate every permutation."""
 FEWEST_FOR_BOOTSTRAP = 30
 """Below this number of clusters a bootstrap interval covers no more than one by t, and often less; so it is by t."""
+MOST_FOR_BOOTSTRAP = 10_000
+"""Above this number of clusters the interval is by t, too: a bootstrap is the same in its first digits and takes seconds."""
 ENUMERATED_CLUSTERS = 12
 """Up to this number of clusters that differ, a permutation test enumerates all sign changes (2¹² = 4 096)."""
 TIE = 1e-9
@@ -112,14 +114,14 @@ def mean_interval(
 
     clusters: the name of each value's cluster. The bootstrap takes percentiles that are expanded by t and √(C/(C−1)) for
     C clusters (Hesterberg 2015, doi:10.1080/00031305.2015.1089789, 3.2), because plain percentiles cover too little of a
-    small sample. Below FEWEST_FOR_BOOTSTRAP clusters the method is t.
+    small sample. Below FEWEST_FOR_BOOTSTRAP clusters, and above MOST_FOR_BOOTSTRAP, the method is t.
     """
     if not values:
         return Interval(None, None, None, None, 0, 0, method, confidence)
     mean = math.fsum(values) / len(values)
     sums = _centred_sums(values, clusters, mean)
     count = len(sums)
-    if count < FEWEST_FOR_BOOTSTRAP:
+    if not FEWEST_FOR_BOOTSTRAP <= count <= MOST_FOR_BOOTSTRAP:
         method = "t"
     error = _standard_error(sums)
     if error is None:

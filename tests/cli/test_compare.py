@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, Served
 
 SKILLED = str(Path(__file__).parents[1] / "evaluate" / "skilled.py")
 
@@ -178,6 +178,19 @@ def test_a_store_with_several_policies_is_compared_by_itself(run: Run, played: P
     mixed = run("compare", "all.db", str(played / "strong"), "--policy", "strong", "--json")
     (same,) = json.loads(mixed.stdout)["comparisons"]
     assert (same["pairs"], same["reward"]["ties"], same["unpaired"]["other"]) == (40, 40, 20)
+
+
+@pytest.mark.server
+def test_the_rollouts_of_a_server_are_compared(run: Run, adder_server: Served) -> None:
+    served = (adder_server.url, "--key", str(adder_server.key))
+    done = run("eval", *served, "--policy", "random", "--policy", "gold", "--seeds", "0-5", "--out", "e", "--json")
+    assert done.exit_code == 0, done.output
+    told = run("compare", *served, "--baseline", "random", "--json")
+    assert told.exit_code == 0, told.output
+    found = json.loads(told.stdout)["comparisons"]
+    (one,) = [one for one in found if one["other"]["name"] == "gold"]
+    assert one["pairs"] >= 6 and one["reward"]["interval"]["mean"] > 0
+    assert str(adder_server.key) not in told.stdout
 
 
 def test_hostile_names_are_text(run: Run, played: Path, tmp_path: Path) -> None:

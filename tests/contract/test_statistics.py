@@ -11,6 +11,7 @@ import pytest
 
 from taskapp_kit.contract.statistics import (
     FEWEST_FOR_BOOTSTRAP,
+    MOST_FOR_BOOTSTRAP,
     Interval,
     IntervalMethod,
     clustered_standard_error,
@@ -52,10 +53,10 @@ def test_too_few_clusters_have_a_mean_and_no_interval(method: IntervalMethod) ->
     assert (one.mean, one.low, one.high, one.standard_error, one.n, one.clusters) == (1.5, None, None, None, 2, 1)
 
 
-def test_a_small_sample_is_not_bootstrapped_and_the_interval_says_so() -> None:
-    few, enough = FEWEST_FOR_BOOTSTRAP - 1, FEWEST_FOR_BOOTSTRAP
-    assert mean_interval([float(n) for n in range(few)], range(few)).method == "t"
-    assert mean_interval([float(n) for n in range(enough)], range(enough)).method == "bootstrap"
+def test_a_small_or_very_large_sample_is_not_bootstrapped_and_the_interval_says_so() -> None:
+    few, enough, many = FEWEST_FOR_BOOTSTRAP - 1, FEWEST_FOR_BOOTSTRAP, MOST_FOR_BOOTSTRAP + 1
+    for clusters, method in ((few, "t"), (enough, "bootstrap"), (many, "t")):
+        assert mean_interval([float(n) for n in range(clusters)], range(clusters)).method == method
 
 
 def test_repeated_samples_of_a_seed_make_no_interval_narrower() -> None:
