@@ -106,7 +106,7 @@ class ConversationLines:
         most = len(words) if self._limit is None else self._limit
         shown = words if len(words) <= most else f"{words[:most]}… ({len(words) - most} more)"
         lines = clean(shown.strip()).split("\n")
-        self._out.print(Text(f"{who:<{COLUMN}}{lines[0]}", style=style))
+        self._out.print(Text(f"{clean(who):<{COLUMN}}{lines[0]}", style=style))
         for line in lines[1:]:
             self._out.print(Padding(Text(line, style=style), (0, 0, 0, COLUMN)))
 

@@ -27,7 +27,7 @@ from taskapp_kit.contract.protocols import (
     StoredRollout,
 )
 from taskapp_kit.contract.result import TOKEN_COUNTS
-from taskapp_kit.errors import ConfigError, StoreError, Unavailable
+from taskapp_kit.errors import ConfigError, StoreError, TaskAppError, Unavailable
 from taskapp_kit.evaluate.answered_rollout import stored_from_answer
 from taskapp_kit.evaluate.directory import DATABASE, RESULTS, read_config
 from taskapp_kit.evaluate.plan import stored_policies
@@ -291,13 +291,23 @@ class ServerSource(RolloutSource):
         cursor: str | None = None
         while True:
             page = await self._client.rollouts(**filters, limit=PAGE, **({} if cursor is None else {"cursor": cursor}))
-            for listed in page["rollouts"]:
-                row = _summary_of(listed)
+            for row in self._rows_of(page):
                 if wanted.policy in (None, row.policy, row.model):
                     yield row
             cursor = page.get("next_cursor")
             if cursor is None:
                 return
+
+    def _rows_of(self, page: Mapping[str, Any]) -> list[SourceRow]:
+        try:
+            return [_checked(_summary_of(listed)) for listed in page["rollouts"]]
+        except (KeyError, TypeError, AttributeError):
+            raise TaskAppError(
+                f"{self.place}/rollouts answered with something that is no list of rollouts.",
+                status=200,
+                code="bad_answer",
+                hint="Is that the address of a task app of this release?",
+            ) from None
 
     async def load(self, rollout_id: str) -> StoredRollout:
         """See RolloutSource."""
@@ -438,6 +448,26 @@ def _who(entry: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[str | None
 def _summary(row: RolloutSummaryRow) -> SourceRow:
     """The row of a store that lists summaries only."""
     return _summary_of({"id": row.rollout_id, **{name: getattr(row, name) for name in _LISTED}})
+
+
+def _checked(row: SourceRow) -> SourceRow:
+    """The row of a server. Raises TypeError for one that has other than text and numbers where they belong."""
+    for kinds, names in _KINDS:
+        for name in names:
+            value = getattr(row, name)
+            if not isinstance(value, kinds) or isinstance(value, bool):
+                raise TypeError(name)
+    return row
+
+
+_NUMBER, _WORD, _COUNT = (int, float, type(None)), (str, type(None)), (int, type(None))
+_KINDS: tuple[tuple[Any, tuple[str, ...]], ...] = (
+    (str, ("rollout_id", "environment", "split", "status")),
+    (int, ("seed",)),
+    (_WORD, ("policy", "model", "stop_reason", "boundary", "run_id", "group_id")),
+    (_COUNT, ("length", "tokens")),
+    (_NUMBER, ("reward", "cost", "seconds", "created_at")),
+)
 
 
 _LISTED = (

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
+import unicodedata
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
+from taskapp_kit.cli.show_output import print_list, print_rollout
+from taskapp_kit.contract.protocols import SourceRow, StoredRollout
+from taskapp_kit.rollout.details import details_of
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.testing import MockModel, judge
 from tests.cli.conftest import Run, serving
+from tests.rollout.test_details import stored_show
 
 FLAKY = str(Path(__file__).parents[1] / "evaluate" / "flaky.py")
 APP = '''
@@ -232,12 +244,6 @@ def test_rollouts_at_a_server(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_long_conversation_shows_its_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    from dataclasses import replace
-
-    from taskapp_kit.cli.show_output import print_rollout
-    from taskapp_kit.rollout.details import details_of
-    from tests.rollout.test_details import stored_show
-
     details = details_of(stored_show(steps=1))
     turns = tuple(replace(details.turns[0], index=at, words=f"word {at + 1}.", steps=()) for at in range(60))
     print_rollout(replace(details, policy="model", turns=turns), width=100)
@@ -320,3 +326,118 @@ def test_seeds_from_with_what_does_not_fit(
 ) -> None:
     done = run("eval", *(str(directory) if word == "DIR" else word for word in args))
     assert done.exit_code == 2 and words in " ".join(done.stderr.split()), done.output
+
+
+EVIL = "\x1b[2J\x1b]0;owned\x07\x9b1m\u202e[bold]x[/bold]\r\x08 <script>alert(1)</script>"
+
+
+def hostile_rollout() -> StoredRollout:
+    """A rollout in which everybody who may write a text wrote a hostile one."""
+    stored = stored_show(steps=1, image=True)
+    call = {"tool": EVIL, "args": {EVIL: EVIL}, "id": EVIL}
+    message = {"role": EVIL, "content": EVIL, "reasoning_content": EVIL}
+    for event in stored.events:
+        if event["kind"] == "answered":
+            event["answer"] = {
+                "output": EVIL, "tool_calls": [call], "messages": [message, {**message, "role": "assistant"}], "problem": EVIL,
+                "usage": {EVIL: 1.0}, "details": {"finish_reason": EVIL, "attempts": 2, "cost": 0.1},
+            }  # fmt: skip
+        elif event["kind"] == "stepped":
+            event["step"] |= {"tool": EVIL, "args": {EVIL: EVIL}, "observation": [EVIL], "refused": EVIL}
+        elif event["kind"] == "limited":
+            event["limit"] = EVIL
+        elif event["kind"] == "ended":
+            event["metrics"] = {EVIL: 1.0}
+    assert stored.scorecard is not None
+    stored.scorecard["criteria"][0] |= {"name": EVIL, "reason": EVIL}
+    stored.scorecard["formula"] = EVIL
+    verdict = {EVIL: {"reason": EVIL, "score": 0.5}}
+    judged = {"judges": [EVIL], "role": EVIL, "sample": 1, "ask": 2, "prompt": "p", "model": EVIL, "verdict": verdict,
+              "text": EVIL, "problem": EVIL}  # fmt: skip
+    stored.private = {
+        "judge_calls": {"prompts": {"p": [message]}, "calls": [judged]},
+        "second_calls": [{"role": EVIL, "messages": [message], "reply": message}],
+    }
+    stored.failure = {"boundary": EVIL, "code": EVIL, "message": EVIL, "error_id": EVIL}
+    stored.policy |= {"model": EVIL, "name": EVIL, "inference_url": EVIL}
+    stored.environment = stored.split = stored.app = stored.status = stored.stop_reason = EVIL
+    stored.config = {EVIL: EVIL}
+    stored.timing = {EVIL: 1.0}
+    return stored
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("failed", [False, True])
+def test_what_others_wrote_is_text(capsys: pytest.CaptureFixture[str], full: bool, failed: bool) -> None:
+    stored = hostile_rollout()
+    if not failed:
+        stored.failure = None
+    details = details_of(stored)
+    print_rollout(details, private={EVIL: EVIL}, again=EVIL, full=full, width=100)
+    row = SourceRow(
+        EVIL,
+        EVIL,
+        EVIL,
+        1,
+        0,
+        EVIL,
+        EVIL,
+        "failed",
+        EVIL,
+        EVIL,
+        EVIL,
+        EVIL,
+        None,
+        {EVIL: 1.0},
+        1,
+        2,
+        3,
+        0.1,
+        1.0,
+        {},
+        None,
+    )
+    print_list(
+        [row, replace(row, environment="e", split="s", model="m")], more=True, source=EVIL, order="worst", full=full
+    )
+    text = capsys.readouterr().out
+    assert not {letter for letter in text if letter not in "\n" and unicodedata.category(letter) in ("Cc", "Cf")}, repr(
+        text
+    )
+    assert "[bold]x[/bold]" in text.replace("\n", "") and text.count("alert(1)") > 10
+
+
+def test_what_release_0_1_0_wrote_is_shown(run: Run, tmp_path: Path) -> None:
+    old = shutil.copytree(Path(__file__).parents[1] / "store" / "release_0_1_0" / "evaluation", tmp_path / "old")
+    for place in ("old", "old/rollouts.db"):
+        rows = listed(run, place)
+        assert {0, 5, 13} <= {row["seed"] for row in rows} and {row["status"] for row in rows} >= {"failed"}
+        for row in rows:
+            done = run("show", place, row["rollout_id"])
+            assert done.exit_code == 0 and f"seed {row['seed']}" in done.stdout, done.output
+    assert {row["seed"] for row in listed(run, "old", "--failed")} == {13}
+    assert old.is_dir()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    "page",
+    [
+        {},
+        {"rollouts": 3},
+        {"rollouts": [{"id": 1}]},
+        {"rollouts": [{"id": "a", "seed": "1"}]},
+        {"rollouts": [None]},
+        [],
+    ],
+)
+def test_a_server_that_answers_something_else(run: Run, page: Any) -> None:
+    async def answer(_: Request) -> JSONResponse:
+        return JSONResponse(page)
+
+    app = Starlette(routes=[Route("/{path:path}", answer)])
+    with BackgroundServer(app) as server:
+        for more in ((), ("0" * 32,)):
+            done = run("show", server.url, *more)
+            assert done.exit_code == 1 and done.stderr.startswith("Error: "), done.output
+            assert ("Traceback" not in done.output and done.exception is None) or isinstance(done.exception, SystemExit)
