@@ -65,5 +65,6 @@ class Progress:
 
 
 def tokens_of(usage: Mapping[str, float]) -> float:
-    """Prompt and completion tokens of a `usage`."""
-    return math.fsum(usage.get(name, 0.0) for name in TOKEN_COUNTS)
+    """Prompt and completion tokens of a `usage`; their total where only that is known."""
+    counts = [usage[name] for name in TOKEN_COUNTS if name in usage]
+    return math.fsum(counts) if counts else usage.get("total_tokens", 0.0)

@@ -214,9 +214,14 @@ def _number(value: Any) -> float | None:
 
 
 def _some_number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not is_number(value):
         raise ValueError("it is not a finite number")
     return float(value)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a server's value is a finite number."""
+    return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
 
 
 def _word(value: Any) -> str:

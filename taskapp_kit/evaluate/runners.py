@@ -24,7 +24,7 @@ from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import ConfigError, Failure, JobTimeout, RolloutFailed, TaskAppError
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
-from taskapp_kit.evaluate.results import Result
+from taskapp_kit.evaluate.results import Result, is_number
 from taskapp_kit.evaluate.rows import RowFields, short_fields
 from taskapp_kit.net.envelope import sentence
 from taskapp_kit.rollout.describe import Description
@@ -45,6 +45,8 @@ DECLARED = ("task", "environment", "dataset", "rubric", "action_space", "config_
 """The members of `/task_info` that describe a task app's declarations."""
 SEEDS_A_REQUEST = 200
 """Seeds of which a server is asked for the rows at once; their numbers stand in the address."""
+NEWEST_FAILED = 50
+"""Failed rollouts in whose list one that has just failed is looked for."""
 PATIENCE_SECONDS = 600.0
 """Added to a rollout's deadline: how long a server may be saturated, or its answer in transit."""
 
@@ -340,6 +342,17 @@ class RemoteRunner:
 
     async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> Result:
         """See Runner. The client waits while the server is saturated, and retries where no rollout can be duplicated."""
+        result = await self._answered(request, key)
+        if result.failed and result.rollout_id:
+            await self._add_use(request.run_id, result)
+        if result.cost is None:
+            result.cost = self._price(request, result.usage)
+        result.row = self._rows.get((request.env.config.get("split"), result.seed), {})
+        progress.add(int(result.metrics.get("turns", 0)), result.usage, result.cost)
+        progress.add(0, {}, result.other_cost)
+        return result
+
+    async def _answered(self, request: RolloutRequest, key: str) -> Result:
         began = time.monotonic()
         seed = request.env.seed or 0
         try:
@@ -352,24 +365,34 @@ class RemoteRunner:
             failure = Failure("timeout", "no_answer", error.message)
             return Result.of_failure(failure, seed=seed, rollout_id="", seconds=time.monotonic() - began)
         try:
-            result = Result.of_answer(answer, seed=seed)
+            return Result.of_answer(answer, seed=seed)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise TaskAppError(
                 f"{stored_url(self._url)} answered with something that is not a rollout of taskapp-kit.",
                 hint="Is that the address of a task app served by taskapp-kit?",
             ) from None
-        if result.cost is None:
-            result.cost = self._price(request, result.usage)
-        result.row = self._rows.get((request.env.config.get("split"), seed), {})
-        progress.add(int(result.metrics.get("turns", 0)), result.usage, result.cost)
-        progress.add(0, {}, result.other_cost)
-        return result
+
+    async def _add_use(self, run_id: str, result: Result) -> None:
+        """Adds the tokens and the cost of a failed rollout, which a failure's answer lacks, from the server's list.
+
+        They stay unknown where the server has no store, and where many rollouts failed meanwhile.
+        """
+        try:
+            page = await self._client.rollouts(run_id=run_id, status="failed", limit=NEWEST_FAILED)
+            found = next(row for row in page["rollouts"] if row["id"] == result.rollout_id)
+            tokens, cost = found["tokens"], found["cost"]
+        except (TaskAppError, StopIteration, KeyError, TypeError):
+            return
+        if is_number(tokens):
+            result.usage = {"total_tokens": float(tokens)}
+        if is_number(cost):
+            result.cost = float(cost)
 
     def _price(self, request: RolloutRequest, usage: Mapping[str, float]) -> float | None:
         url, model = request.policy.config.get("inference_url"), request.policy.config.get("model")
         if self._model_names is None or not isinstance(url, str) or not isinstance(model, str) or not usage:
             return None
-        price = self._model_names.price(url, model)
+        price = self._model_names.price(url, model) if "prompt_tokens" in usage else None
         return None if price is None else price.cost(usage)
 
     async def close(self) -> None:

@@ -202,32 +202,46 @@ class Told(Peer):
         return self.told
 
 
+PRICES = "usd_per_million_input_tokens = 1000.0\nusd_per_million_output_tokens = 1000.0\n"
+
+
+async def failed(player: LocalRunner | RemoteRunner, url: str) -> Result:
+    """Seed 4, which breaks in its action, after the model at `url` has answered."""
+    plan, progress = EvalPlan(Seeds.read("4"), [{"model": "m", "inference_url": url}]), Progress()
+    try:
+        await player.open()
+        result = await player.play(plan.request(0, "r"), key="k", progress=progress)
+    finally:
+        await player.close()
+    assert (result.status, result.code) == ("failed", "environment_raised")
+    assert progress.cost == result.cost
+    return result
+
+
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=[pytest.mark.process, pytest.mark.exhaustive])])
 def test_a_failed_rollout_says_what_its_model_used(tmp_path: Path, workers: int) -> None:
-    """Seed 4 breaks in its action, after the model has answered."""
-    prices = "usd_per_million_input_tokens = 1000.0\nusd_per_million_output_tokens = 1000.0\n"
-
-    async def played(url: str) -> Result:
-        (tmp_path / "models.toml").write_text(f'[m]\nurl = "{url}"\n{prices}')
-        settings = Settings(models_file=tmp_path / "models.toml")
-        player = LocalRunner(find_app(FLAKY), settings, workers=workers)
-        plan = EvalPlan(Seeds.read("4"), [{"model": "m", "inference_url": url}])
-        progress = Progress()
-        try:
-            await player.open()
-            result = await player.play(plan.request(0, "r"), key="k", progress=progress)
-        finally:
-            await player.close()
-        assert progress.cost == result.cost
-        return result
-
     with MockModel([{"press": {}}]) as model:
-        result = asyncio.run(played(model.url))
-    assert (result.status, result.code) == ("failed", "environment_raised")
+        (tmp_path / "models.toml").write_text(f'[m]\nurl = "{model.url}"\n{PRICES}')
+        settings = Settings(models_file=tmp_path / "models.toml")
+        result = asyncio.run(failed(LocalRunner(find_app(FLAKY), settings, workers=workers), model.url))
     assert result.usage["prompt_tokens"] > 0
     assert result.cost == pytest.approx((result.usage["prompt_tokens"] + result.usage["completion_tokens"]) / 1000)
     assert result.other_cost is None
     assert Result.read(json.loads(result.line({"seed": 4}))) == result
+
+
+def test_a_servers_failed_rollout_has_them_where_the_server_has_a_store(tmp_path: Path) -> None:
+    with MockModel([{"press": {}}]) as model:
+        (tmp_path / "models.toml").write_text(f'[m]\nurl = "{model.url}"\n{PRICES}')
+        for store in (str(tmp_path / "rollouts.db"), None):
+            settings = Settings(environment_api_key=KEY, models_file=tmp_path / "models.toml", store=store)
+            with BackgroundServer(build(find_app(FLAKY), settings, exposure="local")) as server:
+                result = asyncio.run(failed(RemoteRunner(server.url, KEY), model.url))
+            if store is None:
+                assert (result.usage, result.cost) == ({}, None)
+            else:
+                assert result.usage["total_tokens"] > 0
+                assert result.cost == pytest.approx(result.usage["total_tokens"] / 1000)
 
 
 def test_rows_have_their_short_public_fields_here_and_at_a_server() -> None:
