@@ -22,7 +22,7 @@ from taskapp_kit.contract.content import Json, as_object
 from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.export.conversation import recorded_messages
-from taskapp_kit.export.report import ExportReport, ExportScope, selected
+from taskapp_kit.export.report import ExportReport, ExportScope, loaded, selected
 from taskapp_kit.rollout.details import (
     Block,
     Picture,
@@ -52,9 +52,12 @@ async def write_inspect_log(source: RolloutSource, scope: ExportScope, path: Pat
     log = _Log(path, source)
     try:
         async for row in selected(source, scope, report):
-            stored = await source.load(row.rollout_id)
-            await log.add(stored)
-            report.rollouts += 1
+            stored = await loaded(source, row.rollout_id, report)
+            if stored is not None:
+                await log.add(stored)
+                report.rollouts += 1
+        if not report.rollouts:
+            raise report.nothing("inspect")
         log.finish()
     finally:
         log.close()
@@ -82,7 +85,6 @@ class _Log:
         self._start: Object = {}
         self._epochs: Counter[str] = Counter()
         self._scores: dict[str, list[float]] = {}
-        self._unscored: Counter[str] = Counter()
         self._splits: set[str] = set()
         self._samples = self._completed = 0
         self._began: float | None = None

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from taskapp_kit.contract.protocols import RolloutQuery, SourceRow
+from taskapp_kit.contract.protocols import RolloutQuery, SourceRow, StoredRollout
 from taskapp_kit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ class ExportScope:
 class ExportReport:
     """What was exported. rollouts: those in the file. lines: of the file, where that is another number.
 
-    left_out: how many rollouts were not exported, by reason. notes: sentences about the whole.
+    left_out: how many rollouts were not exported, by reason. notes: sentences about the whole. missing: why the first
+    rollout that is not stored whole could not be read.
     """
 
     rollouts: int = 0
@@ -37,6 +38,13 @@ class ExportReport:
     seen: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+    missing: ConfigError | None = None
+
+    def nothing(self, kind: str) -> ConfigError:
+        """The error for an export without any rollout."""
+        reasons = ", ".join(f"{reason} ({many})" for reason, many in self.left_out.most_common())
+        hint = "Leave out a filter, or play more."
+        return self.missing or ConfigError(f"No rollout can be exported as {kind}: {reasons}.", hint=hint)
 
 
 async def selected(source: RolloutSource, scope: ExportScope, report: ExportReport) -> AsyncIterator[SourceRow]:
@@ -57,3 +65,13 @@ async def selected(source: RolloutSource, scope: ExportScope, report: ExportRepo
         )
     if not found:
         raise ConfigError(f"{source.place} has no rollout that fits.", hint="Leave out a filter.")
+
+
+async def loaded(source: RolloutSource, rollout_id: str, report: ExportReport) -> StoredRollout | None:
+    """The whole rollout; None, and counted, where only its numbers are stored."""
+    try:
+        return await source.load(rollout_id)
+    except ConfigError as error:
+        report.left_out["not stored whole"] += 1
+        report.missing = report.missing or error
+        return None

@@ -18,7 +18,7 @@ from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.export.conversation import Chat, Message, Unfit, conversation_of
-from taskapp_kit.export.report import ExportReport, ExportScope, selected
+from taskapp_kit.export.report import ExportReport, ExportScope, loaded, selected
 from taskapp_kit.export.tool_schemas import FindTools, ToolSchemas
 
 if TYPE_CHECKING:
@@ -173,7 +173,9 @@ class TrainingData:
 
     async def _conversation(self, rollout: _Scored) -> tuple[Chat, list[dict[str, Json]] | None] | None:
         """The conversation and its tools' schemas; None, and counted, where it has none that fits."""
-        stored = await self._source.load(rollout.rollout_id)
+        stored = await loaded(self._source, rollout.rollout_id, self._report)
+        if stored is None:
+            return None
         try:
             conversation = conversation_of(stored)
             limit = self._filters.max_tokens

@@ -79,10 +79,7 @@ async def _write(
     else:
         await _write_lines(path, training.sft() if kind == "sft" else training.dpo())
         if not report.rollouts:
-            reasons = ", ".join(f"{reason} ({many})" for reason, many in report.left_out.most_common())
-            raise ConfigError(
-                f"No rollout can be exported as {kind}: {reasons}.", hint="Leave out a filter, or play more."
-            )
+            raise report.nothing(kind)
 
 
 async def _write_lines(path: Path, lines: AsyncIterator[dict[str, Any]]) -> None:

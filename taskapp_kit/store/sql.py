@@ -289,8 +289,8 @@ class SqlStore:
         """Removes rollouts of `app` that began before `before` (unix seconds), or all but the newest `keep`.
 
         Rollouts with an idempotency record younger than RECORD_SECONDS, and pictures of remaining rollouts, are not
-        removed. Works in small transactions, so that saves can run meanwhile. Returns the number of removed rollouts.
-        Raises StoreError.
+        removed; older records are. Works in small transactions, so that saves can run meanwhile. Returns the number of
+        removed rollouts. Raises StoreError.
         """
         doomed = await self._doomed(app, before, keep)
         removal = delete(ROLLOUTS).where(
@@ -302,6 +302,8 @@ class SqlStore:
             removed += gone
             if gone < PRUNED_AT_ONCE:
                 break
+        while await loop.run_in_executor(self._readers, self._removed, _expired_tickets()) == PRUNED_AT_ONCE:
+            pass
         if removed:
             await loop.run_in_executor(self._readers, self._prune_blobs)
             await loop.run_in_executor(self._readers, self._changed, prune_scores)
@@ -530,6 +532,12 @@ class SqlStore:
             missing_blobs=sorted(connection.execute(missing).scalars()),
             damaged=damaged,
         )
+
+
+def _expired_tickets() -> Delete:
+    """Removes some of the idempotency records that are expired."""
+    expired = select(TICKETS.c.rollout_id).where(TICKETS.c.created_at <= time.time() - RECORD_SECONDS)
+    return delete(TICKETS).where(TICKETS.c.rollout_id.in_(expired.limit(PRUNED_AT_ONCE)))
 
 
 def _inserting(table: Table, mark: str) -> str:

@@ -171,3 +171,22 @@ def test_a_log_has_one_task_and_one_model(store: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"adder/adder by m and adder/other by random.*--env"):
         exported(store, "inspect", tmp_path / "o.eval")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_rollouts_that_are_not_stored_whole_are_left_out_of_a_log(tmp_path: Path) -> None:
+    directory = tmp_path / "e"
+    directory.mkdir()
+    asked = {"format": "taskapp-eval", "schema_version": 1, "asked": {"policy": {"model": "m"}}, "eval_id": "e" * 32}
+    (directory / "config.json").write_bytes(orjson.dumps(asked))
+    saved(directory / "rollouts.db", [model_rollout("there", run_id="eval-" + "e" * 12)])
+    lines = [
+        {"key": {"policy": "m", "split": None, "seed": seed, "sample": 0}, "status": status, "rollout_id": name,
+         "environment": "adder", "split": "train", "reward": None}
+        for seed, (name, status) in enumerate({"there": "terminated", "": "failed"}.items())
+    ]  # fmt: skip
+    (directory / "results.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    report = exported(directory, "inspect", tmp_path / "o.eval")
+    assert (report.rollouts, dict(report.left_out)) == (1, {"not stored whole": 1})
+    (directory / "rollouts.db").unlink()
+    with pytest.raises(ConfigError, match="has no rollouts.db"):
+        exported(directory, "inspect", tmp_path / "p.eval")
