@@ -59,12 +59,13 @@ def run(source: str, rollout_id: str | None, chosen: Selection, options: dict[st
             answer = private_fields_of(one.stored, app, settings) if private else None
             print_rollout(one.details, private=answer, again=one.again, **shape)
         return
+    shown = "STORE" if "://" in source and "@" in source else source  # an address may have a password
     most = chosen.limit or LIMIT
     more = len(rows) > most
     if as_json:
-        print_json({"source": source, "more": more, "rollouts": [asdict(row) for row in rows[:most]]})
+        print_json({"source": shown, "more": more, "rollouts": [asdict(row) for row in rows[:most]]})
     else:
-        print_list(rows[:most], more=more, source=source, order=chosen.order, **shape)
+        print_list(rows[:most], more=more, source=shown, order=chosen.order, **shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -291,11 +291,12 @@ class ServerSource(RolloutSource):
         cursor: str | None = None
         while True:
             page = await self._client.rollouts(**filters, limit=PAGE, **({} if cursor is None else {"cursor": cursor}))
-            for row in self._rows_of(page):
+            rows = self._rows_of(page)
+            for row in rows:
                 if wanted.policy in (None, row.policy, row.model):
                     yield row
             cursor = page.get("next_cursor")
-            if cursor is None:
+            if cursor is None or not rows:
                 return
 
     def _rows_of(self, page: Mapping[str, Any]) -> list[SourceRow]:

@@ -22,6 +22,7 @@ from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.testing import MockModel, judge
 from tests.cli.conftest import Run, serving
 from tests.rollout.test_details import stored_show
+from tests.store.postgres_server import server
 
 FLAKY = str(Path(__file__).parents[1] / "evaluate" / "flaky.py")
 APP = '''
@@ -441,3 +442,15 @@ def test_a_server_that_answers_something_else(run: Run, page: Any) -> None:
             done = run("show", server.url, *more)
             assert done.exit_code == 1 and done.stderr.startswith("Error: "), done.output
             assert ("Traceback" not in done.output and done.exception is None) or isinstance(done.exception, SystemExit)
+
+
+@pytest.mark.server
+@pytest.mark.process
+def test_a_postgres_store_is_listed_without_its_password(run: Run) -> None:
+    address = server().database()
+    played = run("eval", FLAKY, "--policy", "presser", "--seeds", "0-3", "--out", "e", "--store", address)
+    assert played.exit_code == 1, played.output
+    done = run("show", address, "--worst", "2")
+    assert [line.split()[1] for line in done.stdout.splitlines()[1:3]] == ["0", "2"], done.output
+    assert address not in done.output and ("@" not in address or "`taskapp show STORE ID`" in done.stdout)
+    assert "elsewhere" in run("show", "e", "--worst", "1").stderr
