@@ -22,7 +22,7 @@ stage = @seconds=$$(( $$(date +%s) - $(STARTED) )); printf '\n[%s of 3] %s (%d m
 EXTRAS := crafter,gymnasium,jobs,modal,otel,parquet,postgres,dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
-.PHONY: demo test test-fast test-all suite check lint types drawn interop large golden fuzz sentinels bench docs wheel clean help
+.PHONY: demo test test-fast test-all doctor-foreign suite check lint types drawn interop large golden fuzz sentinels bench docs wheel clean help
 
 help:
 	@echo "make demo     play and score episodes over HTTP; leaves a GIF and a page in out/demo"
@@ -33,6 +33,7 @@ help:
 	@echo "make suite    the test suite alone"
 	@echo "make interop  the tests against real foreign clients (builds their environments once)"
 	@echo "make large    stores of 100 000 rollouts: lists, filters, exports, in time and memory"
+	@echo "make doctor-foreign  the doctor on Gymnasium's environments: no false alarm"
 	@echo "make golden   200 rollouts of every environment, compared with committed hashes of what they were"
 	@echo "make fuzz     10 000 requests drawn from the OpenAPI document"
 	@echo "make sentinels  the suite again, everything it leaves searched for keys"
@@ -99,6 +100,10 @@ drawn: $(VENV)/dev
 
 interop: $(VENV)/dev
 	$(BIN)/pytest -m interop
+
+# the doctor on environments that were not written for it; the table is in docs/doctor.md
+doctor-foreign: $(VENV)/dev
+	$(BIN)/pytest -p no:schemathesis -m large tests/testing/doctor
 
 large: $(VENV)/dev
 	$(BIN)/pytest -p no:schemathesis -m large tests/store

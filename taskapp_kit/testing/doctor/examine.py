@@ -154,6 +154,8 @@ async def _verdict(subject: EnvironmentUnderTest, item: DoctorCheck, statuses: d
     except OutOfTime:
         return skipped("Left out, because the time was over.", "Run the doctor without --quick.")
     except RolloutFailed as failed:
+        if subject.options.quick and failed.failure.code in rollouts.LATE_CODES:
+            return skipped(f"Left out: {failed.message.rstrip('.')}.", "Run the doctor without --quick.")
         place = rollouts.raised_at(failed, str(subject.app.file.parent)) or subject.place
         said = failed.message.rstrip(".")
         found = f"A rollout of this check failed at boundary {failed.boundary} ({failed.failure.code}): {said}."

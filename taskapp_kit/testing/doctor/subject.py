@@ -156,10 +156,9 @@ class EnvironmentUnderTest:
         """The deadline of the next rollout. Raises OutOfTime."""
         if self.until is None:
             return self.options.deadline_seconds
-        left = self.until - time.monotonic()
-        if left <= 0:
+        if time.monotonic() >= self.until:
             raise OutOfTime
-        return min(self.options.deadline_seconds, max(1.0, left))
+        return self.options.deadline_seconds
 
     def request(
         self,
@@ -352,12 +351,12 @@ def content_hash(trajectory: Trajectory) -> str:
 def difference(one: Trajectory, two: Trajectory) -> str:
     """Return the first difference of two trajectories in words."""
     if text_of(one.initial) != text_of(two.initial):
-        return f"the first observation was {short(one.initial)} and then {short(two.initial)}"
+        return f"the first observation was {apart(one.initial, two.initial)}"
     for first, second in zip(one.steps, two.steps, strict=False):
         for member in ("tool", "args", "observation", "reward", "terminated", "truncated", "info", "metrics"):
             before, after = (without_images(getattr(step, member)) for step in (first, second))
             if before != after:
-                return f"at step {first.index} the {member} was {short(before)} and then {short(after)}"
+                return f"at step {first.index} the {member} was {apart(before, after)}"
     if one.length != two.length:
         return f"the episode had {one.length} steps and then {two.length}"
     if one.final_state != two.final_state:
@@ -368,6 +367,16 @@ def difference(one: Trajectory, two: Trajectory) -> str:
 
 
 SHOWN_CHARACTERS = 60
+BEFORE_CHARACTERS = 20
+"""Characters that are shown before the first difference of two texts."""
+
+
+def apart(before: Any, after: Any) -> str:
+    """Return two values in words, from a little before their first difference: `'…2' and then '…3'`."""
+    one, two = (value if isinstance(value, str) else str(value) for value in (before, after))
+    same = next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+    start = max(0, same - BEFORE_CHARACTERS)
+    return f"{short(one[start:])} and then {short(two[start:])}"
 
 
 def short(value: Any) -> str:
