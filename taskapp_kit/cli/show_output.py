@@ -180,9 +180,11 @@ def _columns(rows: Sequence[SourceRow]) -> list[_Column]:
 
 
 def _ended(row: SourceRow) -> str:
-    """`environment` for an episode that the rules ended, `max_steps` for a limit, `policy: model_refused` for a failure."""
+    """The stop reason; `truncated` where a limit of the environment's own ended it, `policy: model_refused` for a failure."""
     if row.status == "failed":
         return f"{row.boundary or 'failed'}: {row.code or row.stop_reason or '-'}"
+    if row.stop_reason == "environment" and row.status == "truncated":
+        return row.status
     return row.stop_reason or row.status
 
 
