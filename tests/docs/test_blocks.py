@@ -37,7 +37,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEACHING = ("README.md", "CONTRIBUTING.md", "docs/tutorial.md", "docs/contract.md", "docs/architecture.md")
-LONG_JOURNEYS = {"crafter", "eval", "jobs", "math", "trainers", "tutorial"}
+LONG_JOURNEYS = {"crafter", "eval", "export", "jobs", "math", "store", "trainers", "tutorial"}
 """Pages whose commands take seconds of processor time each; the tests of cli, client, evaluate and the environments
 assert their parts."""
 SKIPPED_FOLDERS = {"out", "build", "dist", "node_modules"}
