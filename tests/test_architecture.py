@@ -152,6 +152,7 @@ LATE = {
     "backend.sealed_keys": EXTRA,
     "cli.env_file": STARTUP,
     "cli.interactive": EXTRA,
+    "cli.show_run": STARTUP,
     "cli.terminal": STARTUP,
     "client.environment_key": EXTRA,
     "client.rl_job": STARTUP,

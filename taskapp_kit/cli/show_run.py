@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from taskapp_kit.cli.local_app import open_app
 from taskapp_kit.cli.options import is_url
 from taskapp_kit.cli.selection import LIMIT, Selection
 from taskapp_kit.cli.show_output import print_list, print_rollout, rollout_line
@@ -25,7 +24,6 @@ from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.scored_source import with_scores
 from taskapp_kit.evaluate.source import RolloutSource, open_source
 from taskapp_kit.rollout.details import RolloutDetails, details_of
-from taskapp_kit.serve.viewer.pages import standalone_rollout
 from taskapp_kit.system.private_files import write_private
 
 SHORTEST_PREFIX = 4
@@ -100,7 +98,6 @@ async def _read(
 
 
 async def _one(source: RolloutSource, rollout_id: str, pictures: bool) -> _One:
-
     stored = await source.load(rollout_id)
     details = details_of(stored)
     wanted = details.pictures if pictures else ()
@@ -110,6 +107,8 @@ async def _one(source: RolloutSource, rollout_id: str, pictures: bool) -> _One:
 
 def _write_page(one: _One, path: Path) -> None:
     """Raises ConfigError when the file cannot be written."""
+    from taskapp_kit.serve.viewer.pages import standalone_rollout
+
     try:
         write_private(path, standalone_rollout(one.details, one.pictures).encode())
     except OSError as error:
@@ -141,6 +140,8 @@ def private_fields_of(stored: StoredRollout, reference: str, settings: Settings)
 
     Raises ConfigError: the app has no rows, or other ones than the one that was played.
     """
+    from taskapp_kit.cli.local_app import open_app
+
     spec = open_app(reference, settings).freeze()
     environment = spec.environments.get(stored.environment)
     if environment is None or environment.tasks is None or stored.row_hash is None:
