@@ -23,7 +23,7 @@ from .terminals import NAMES, Terminal
 
 pytestmark = pytest.mark.server
 
-SYNTH, TASK_APP = "canary-synth-key-1212", "canary-task-app-key-3434"
+SYNTH, TASK_APP = "canary-9f3a7c51e2-1212", "canary-b40e62d8a7-3434"
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b1m\u202e"
 CONFIG = (ROOT / "examples" / "rl_in_process_config.toml").read_text(encoding="utf-8")
 EVIL = f"{ESCAPES}{SYNTH} {TASK_APP}{ESCAPES}"
