@@ -1,0 +1,133 @@
+"""What `taskapp view` does: opens the source, and serves its pages on loopback."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from taskapp_kit.cli.local_app import open_app
+from taskapp_kit.cli.terminal import clean, console
+from taskapp_kit.config import load
+from taskapp_kit.contract.protocols import (
+    AnnotatableStore,
+    Annotation,
+    RolloutQuery,
+    RowOrder,
+    SourceRow,
+    Store,
+    StoredRollout,
+)
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.evaluate.directory import DATABASE
+from taskapp_kit.evaluate.source import RolloutSource, open_source
+from taskapp_kit.net.response import EncodedResponse
+from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.serve.keys import Keys
+from taskapp_kit.serve.uvicorn_server import run
+from taskapp_kit.serve.viewer.source import Scale, UiSource, scales_of
+from taskapp_kit.serve.viewer.viewer import UI, UiMount, Viewer
+from taskapp_kit.store import open_store
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+HOST = "127.0.0.1"
+LABEL = "local"
+"""The key label of whoever has the link: the annotator of annotations that are made here."""
+REPORT = "report.html"
+
+
+class FileSource(UiSource):
+    """The rollouts of an evaluation's directory or of a store. store: has people's scores; None for none."""
+
+    def __init__(self, source: RolloutSource, store: Store | None, scales: Sequence[Scale]) -> None:
+        self._source, self._store = source, store
+        self._annotated = store if store is not None and isinstance(store, AnnotatableStore) else None
+        super().__init__(place=source.place, scales=scales, annotates=self._annotated is not None)
+
+    async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[SourceRow]:
+        """See UiSource."""
+        return [row async for row in self._source.rows(wanted, order, limit=wanted.limit)]
+
+    async def load(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
+        """See UiSource."""
+        try:
+            return await self._source.load(rollout_id)
+        except ConfigError:
+            return None
+
+    async def blob(self, sha256: str) -> bytes | None:
+        """See UiSource."""
+        return await self._source.blob(sha256)
+
+    async def annotate(self, annotations: Sequence[Annotation], caller: Caller) -> None:
+        """See UiSource."""
+        if self._annotated is not None:
+            await self._annotated.annotate(annotations)
+
+    async def annotations(self, caller: Caller, rollout_id: str | None = None) -> list[Annotation]:
+        """See UiSource."""
+        return [] if self._annotated is None else await self._annotated.annotations(rollout_id=rollout_id)
+
+    async def close(self) -> None:
+        """Close the source and the store of annotations."""
+        await self._source.close()
+        if self._store is not None:
+            await self._store.close()
+
+
+def view(reference: str, app: str | None, port: int) -> None:
+    """Serve the pages of a source until Ctrl-C. Raises ConfigError, StoreError, DiscoveryError, DeclarationError."""
+    settings = load()
+    scales = [] if app is None else scales_of(open_app(app, settings).freeze())
+    source = open_source(reference)
+    directory = Path(reference)
+    store = _store_of(directory if directory.is_dir() else None, reference)
+    shown = FileSource(source, store, scales)
+    if directory.is_dir():
+        report = directory / REPORT
+        shown.report = report if report.is_file() else None
+    elif app is not None:
+        shown.replay_arguments = (app,)
+    keys = Keys([(LABEL, secrets.token_urlsafe(32))])
+    title = directory.resolve().name if directory.exists() else "rollouts"
+    viewer = Viewer(shown, keys, title=title)
+
+    def announce(url: str) -> None:
+        out = console()
+        out.print(f"{clean(shown.place)} at", style="bold", soft_wrap=True)
+        out.print(viewer.login_link(url), soft_wrap=True)
+        out.print("\nThe link logs a browser in, once. Ctrl-C stops it.", style="dim")
+
+    run(UiMount(viewer, _Elsewhere(shown)), host=HOST, port=port, log_level="warning", announce=announce)
+
+
+def _store_of(directory: Path | None, reference: str) -> Store | None:
+    """The store of annotations: that of the rollouts."""
+    if directory is None:
+        return open_store(reference, create=False)
+    database = directory / DATABASE
+    return open_store(str(database), create=False) if database.is_file() else None
+
+
+class _Elsewhere:
+    """Everything but `/ui`: the way there, and the end of the server."""
+
+    def __init__(self, source: FileSource) -> None:
+        self._source = source
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            at_root = scope["path"] == "/"
+            headers = [(b"location", f"{UI}/".encode())] if at_root else []
+            await EncodedResponse(303 if at_root else 404, b"", headers)(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            while (message := await receive())["type"] != "lifespan.shutdown":
+                await send({"type": f"{message['type']}.complete"})
+            await self._source.close()
+            await send({"type": "lifespan.shutdown.complete"})
+        else:
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
