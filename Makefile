@@ -12,7 +12,7 @@ ALONE = { status=$$?; [ $$status -eq 1 ] || exit $$status; echo "once more, alon
 # make suite TESTS="tests/store tests/cli": a part of it
 TESTS ?=
 # The markers are explained in pyproject.toml.
-MARKS ?= not interop and not large and not exhaustive
+MARKS ?= not interop and not browser and not large and not exhaustive
 GOLDEN ?=
 STARTED := $(shell date +%s)
 # The tests start some hundreds of Python processes, each of which would compile all that it imports.
@@ -22,7 +22,7 @@ stage = @seconds=$$(( $$(date +%s) - $(STARTED) )); printf '\n[%s of 3] %s (%d m
 EXTRAS := crafter,gymnasium,jobs,modal,otel,parquet,postgres,dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
-.PHONY: demo test test-fast test-all doctor-foreign suite check lint types drawn interop large golden fuzz sentinels bench docs wheel clean help
+.PHONY: demo test test-fast test-all doctor-foreign suite check lint types drawn interop browser large golden fuzz sentinels bench docs wheel clean help
 
 help:
 	@echo "make demo     play and score episodes over HTTP; leaves a GIF and a page in out/demo"
@@ -32,6 +32,7 @@ help:
 	@echo "make check    lint and types alone"
 	@echo "make suite    the test suite alone"
 	@echo "make interop  the tests against real foreign clients (builds their environments once)"
+	@echo "make browser  the viewer in a real Chromium, at two widths, light and dark"
 	@echo "make large    stores of 100 000 rollouts: lists, filters, exports, in time and memory"
 	@echo "make doctor-foreign  the doctor on Gymnasium's environments: no false alarm"
 	@echo "make golden   200 rollouts of every environment, compared with committed hashes of what they were"
@@ -78,10 +79,10 @@ test: $(VENV)/dev
 
 # Seconds instead of minutes: what needs neither a server nor another process.
 test-fast:
-	@$(MAKE) --no-print-directory suite MARKS="not interop and not large and not exhaustive and not server and not process"
+	@$(MAKE) --no-print-directory suite MARKS="not interop and not browser and not large and not exhaustive and not server and not process"
 
 test-all:
-	@$(MAKE) --no-print-directory test MARKS="not interop and not large"
+	@$(MAKE) --no-print-directory test MARKS="not interop and not browser and not large"
 
 suite: $(VENV)/dev
 	$(BIN)/pytest -p no:schemathesis -m "$(MARKS)" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --ignore tests/fuzz $(TESTS) || $(ALONE)
@@ -105,6 +106,11 @@ interop: $(VENV)/dev
 doctor-foreign: $(VENV)/dev
 	$(BIN)/pytest -p no:schemathesis -m large tests/testing/doctor
 
+# Uses the system's Chromium; without it, the tests are skipped with the reason.
+browser: $(VENV)/dev
+	@$(PIP) -e '.[browser]' || echo "the browser extra could not be installed: its tests are skipped" >&2
+	$(BIN)/pytest -p no:schemathesis -m browser tests/browser -rs
+
 large: $(VENV)/dev
 	$(BIN)/pytest -p no:schemathesis -m large tests/store
 
@@ -116,7 +122,7 @@ fuzz: $(VENV)/dev
 	FUZZ_CASES=10000 $(BIN)/pytest tests/fuzz -s --timeout 1800
 
 sentinels: $(VENV)/dev
-	$(BIN)/pytest -m "not interop and not large" --sentinels="$$(mktemp -d)"
+	$(BIN)/pytest -m "not interop and not browser and not large" --sentinels="$$(mktemp -d)"
 
 bench: $(VENV)/dev
 	$(BIN)/python -m bench

@@ -1,0 +1,351 @@
+"""The viewer as a person meets it: a real Chromium, at both widths, light and dark, with the keyboard.
+
+Needs Debian's chromium and the extra `browser`; `make browser` runs these, and each is skipped with the reason otherwise.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from taskapp_kit.config import Settings
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.rollout.service import Service, ServiceSettings
+from taskapp_kit.serve.app import create
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from taskapp_kit.store import open_store
+from tests.waiting import until
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the extra `browser` is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.server,
+    pytest.mark.process,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed (apt-get install chromium)"),
+]
+
+AXE = "axe-core@4.14.1"
+KEY = "Br0wser-key-41f7c2aa"
+APP = Path(__file__).with_name("draw_app.py")
+SIZES = {"wide": (1280, 900), "narrow": (390, 844)}
+LOOKS = [(size, scheme) for size in SIZES for scheme in ("light", "dark")]
+SHOTS = os.environ.get("TASKAPP_SCREENSHOTS")
+HOSTILE = "<script>window.hostile=1</script><img src=x onerror='window.hostile=2'>\u202egnp.exe \x1b[31mred {{7*7}}"
+
+
+def body(policy: str = "straight", seed: int = 0, run_id: str = "first", **config: Any) -> dict[str, Any]:
+    return {
+        "run_id": run_id,
+        "mode": "eval",
+        "ops": [],
+        "env": {"env_name": "walk", "seed": seed, "config": config},
+        "policy": {"config": {"policy": policy}},
+    }
+
+
+@dataclass
+class Served:
+    url: str
+    ids: dict[tuple[str, int], str] = field(default_factory=dict)
+    live: str = ""
+
+    def post(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        answer: dict[str, Any] = httpx.post(
+            f"{self.url}/rollout", json=wanted, headers={"X-API-Key": KEY}, timeout=90
+        ).json()
+        return answer
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server with rollouts of two policies, some of them failed, and one that says what it should not."""
+    store = open_store(f"sqlite:///{tmp_path_factory.mktemp('browser')}/rollouts.db")
+    service = Service(find_app(str(APP)), ServiceSettings(exposure="local"), store=store)
+    with BackgroundServer(create(service, Settings(environment_api_key=KEY), exposure="local")) as server:
+        found = Served(server.url)
+        for seed in range(8):
+            for policy in ("straight", "wander"):
+                made = found.post(body(policy, seed))
+                error = made.get("detail", {}).get("error", {})
+                found.ids[policy, seed] = made.get("rollout_id") or error["rollout_id"]
+        hostile = body("straight", 9, HOSTILE.replace("\x1b", "").replace("\u202e", ""))
+        hostile["policy"] = {"config": {"policy": "constant", "action": HOSTILE}}
+        hostile["safety"] = {"max_ops": 12}
+        found.ids["hostile", 9] = found.post(hostile)["rollout_id"]
+        yield found
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Person:
+    """One browser window, and everything that its console says."""
+
+    def __init__(self, browser: Any, size: str, scheme: str, **more: Any) -> None:
+        width, height = SIZES[size]
+        self.context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": height}, **more)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(20_000)
+        self.said: list[str] = []
+        self.name = f"{size}-{scheme}"
+        self.page.on("console", lambda line: self.said.append(line.text) if line.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+
+    def log_in(self, url: str) -> None:
+        self.page.goto(f"{url}/ui/login")
+        self.page.fill("#key", KEY)
+        self.page.keyboard.press("Enter")
+        self.page.wait_for_url(f"{url}/ui/")
+
+    def looks_right(self, name: str) -> None:
+        """Nothing is cut off at the side, axe finds nothing serious, the console is silent."""
+        page = self.page
+        if SHOTS:
+            page.screenshot(path=f"{SHOTS}/{name}-{self.name}.png", full_page=True)
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, f"{name} is too wide"
+        assert page.evaluate("window.hostile") is None
+        assert self.said == [], name
+        source = axe()
+        if source is not None:
+            page.evaluate(source)
+            found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+            serious = [
+                (item["id"], [node["html"][:120] for node in item["nodes"][:3]])
+                for item in found["violations"]
+                if item["impact"] in ("serious", "critical")
+            ]
+            assert serious == [], f"{name}: {serious}"
+
+
+@functools.cache
+def axe() -> str | None:
+    """axe-core's source, from the npm registry into the cache of the tests; None where there is no npm or no registry."""
+    folder = Path.home() / ".cache" / "taskapp-kit-tests" / AXE.replace("@", "-")
+    file = folder / "axe.min.js"
+    if not file.is_file():
+        npm = shutil.which("npm")
+        if npm is None:
+            return None
+        folder.mkdir(parents=True, exist_ok=True)
+        ran = subprocess.run(
+            [npm, "pack", AXE, "--silent"], check=False, cwd=folder, capture_output=True, text=True, timeout=120
+        )
+        if ran.returncode:
+            return None
+        with tarfile.open(folder / ran.stdout.split()[-1]) as packed:
+            member = packed.extractfile("package/axe.min.js")
+            assert member is not None
+            file.write_bytes(member.read())
+    return file.read_text(encoding="utf-8")
+
+
+@pytest.fixture(params=LOOKS, ids="-".join)
+def person(request: pytest.FixtureRequest, chromium: Any, served: Served) -> Iterator[Person]:
+    found = Person(chromium, *request.param)
+    found.log_in(served.url)
+    yield found
+    found.context.close()
+
+
+def test_axe_is_there() -> None:
+    if axe() is None:
+        pytest.skip("axe-core could not be fetched: no npm, or no registry; accessibility was not checked")
+
+
+def test_find_a_failed_rollout_by_filter_and_step_through_it_by_keyboard(person: Person, served: Served) -> None:
+    page = person.page
+    person.looks_right("runs")
+    page.keyboard.press("g")
+    page.keyboard.press("r")
+    page.wait_for_url("**/ui/rollouts")
+    person.looks_right("rollouts")
+    page.keyboard.press("f")
+    assert page.evaluate("document.activeElement.name") == "status"
+    page.select_option("select[name=status]", "failed")
+    page.click("button.main")
+    page.wait_for_url("**status=failed**")
+    assert page.locator("[data-list] tbody tr").count() == 2
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(r"/ui/rollouts/[0-9a-f]{32}$"))
+    assert page.locator(".panel.failed").inner_text().startswith("Failed at boundary environment")
+    assert page.locator(".turn:visible").count() >= 1
+    assert page.locator(".stepper output").inner_text().startswith("start")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("j")
+    assert page.locator(".stepper output").inner_text().startswith("turn 2")
+    assert page.locator("#turn-2").is_visible() and not page.locator("#turn-1").is_visible()
+    assert page.locator("#turn-2 img").evaluate("picture => picture.naturalWidth") == 128
+    page.keyboard.press("k")
+    assert page.locator("#turn-1").is_visible()
+    page.keyboard.press("End")
+    page.keyboard.press("Home")
+    page.keyboard.press("v")
+    assert page.locator("#turn-1").is_visible() and page.locator("#turn-2").is_visible()
+    page.keyboard.press("?")
+    assert page.locator("dialog#keys").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator("dialog#keys").is_visible()
+    person.looks_right("failed")
+
+
+def test_one_rollout_a_seed_and_two_compared(person: Person, served: Served) -> None:
+    page = person.page
+    page.goto(f"{served.url}/ui/rollouts/{served.ids['wander', 3]}#turn-2")
+    assert page.locator("#turn-2").is_visible()
+    page.locator("svg.strip a").nth(3).focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**#turn-4")
+    assert page.locator("#turn-4").is_visible()
+    person.looks_right("rollout")
+    page.keyboard.press("s")
+    page.wait_for_url("**/ui/group?**")
+    assert page.locator("li.card").count() == 2
+    person.looks_right("group")
+    page.goto(f"{served.url}/ui/rollouts?run_id=first")
+    for _ in (1, 2):
+        page.keyboard.press("j")
+        page.keyboard.press("x")
+    page.keyboard.press("c")
+    page.wait_for_url("**/ui/compare?a=**")
+    page.keyboard.press("d")
+    page.wait_for_url("**#first-difference")
+    assert "First difference" in page.locator(".panel[role=note]").inner_text()
+    person.looks_right("compare")
+    page.goto(f"{served.url}/ui/run?run_id=first")
+    assert page.locator("svg.plot").count() >= 4
+    person.looks_right("run")
+    for name in ("compare", "live", "annotations"):
+        page.goto(f"{served.url}/ui/{name}")
+        person.looks_right(f"{name}-empty")
+
+
+def test_annotate_three(person: Person, served: Served) -> None:
+    page = person.page
+    page.goto(f"{served.url}/ui/annotate?run_id=first&policy=straight&order=newest&id={served.ids['straight', 7]}")
+    person.looks_right("annotate")
+    other = "before => (document.querySelector('input[name=rollout_id]')?.value ?? before) !== before"
+    seen = set()
+    for _ in range(3):
+        before = page.locator("input[name=rollout_id]").input_value()
+        seen.add(before)
+        page.keyboard.press("5")
+        page.keyboard.press("3")
+        assert page.locator("input[type=radio]:checked").count() == 2
+        page.keyboard.press("Enter")
+        page.wait_for_function(other, arg=before)
+    assert len(seen) == 3
+    before = page.locator("input[name=rollout_id]").input_value()
+    page.keyboard.press("p")
+    page.wait_for_function(other, arg=before)
+    page.goto(f"{served.url}/ui/annotations")
+    assert page.locator("[data-list] tbody tr").count() >= 6
+    person.looks_right("annotations")
+
+
+def test_watch_a_live_rollout(person: Person, served: Served, tmp_path: Path) -> None:
+    page, gate = person.page, tmp_path / "gate"
+    playing = threading.Thread(target=served.post, args=(body("straight", 1, "live", gate=str(gate)),), daemon=True)
+    playing.start()
+    try:
+        page.goto(f"{served.url}/ui/live")
+        page.wait_for_selector("[data-list] tbody tr")
+        page.click("[data-list] tbody a")
+        page.wait_for_selector("#turn-3")
+        assert page.locator("#turn-5").count() == 0
+        person.looks_right("live")
+    finally:
+        gate.touch()
+    page.wait_for_url(re.compile(r"/ui/rollouts/[0-9a-f]{32}$"))
+    assert page.locator(".badge.terminated").first.is_visible()
+    playing.join(timeout=30)
+
+
+def test_what_a_model_says_is_text(person: Person, served: Served) -> None:
+    page = person.page
+    one = served.ids["hostile", 9]
+    for path in (
+        f"rollouts/{one}",
+        "rollouts",
+        "",
+        f"compare?a={one}&b={served.ids['straight', 1]}",
+        f"annotate?id={one}",
+    ):
+        page.goto(f"{served.url}/ui/{path}")
+        person.looks_right("hostile-" + path.split("?")[0].split("/")[0])
+    page.goto(f"{served.url}/ui/rollouts/{one}")
+    page.keyboard.press("v")
+    assert page.get_by_text("<script>window.hostile=1</script>").count() > 0
+    assert "⟨U+202E⟩" in page.content() and "␛[31m" in page.content()
+
+
+def test_without_scripts_every_page_can_be_read(chromium: Any, served: Served) -> None:
+    person = Person(chromium, "wide", "light", java_script_enabled=False)
+    page = person.page
+    page.goto(f"{served.url}/ui/login")
+    page.fill("#key", KEY)
+    page.click("button.main")
+    page.wait_for_url(f"{served.url}/ui/")
+    page.goto(f"{served.url}/ui/rollouts/{served.ids['wander', 1]}")
+    assert page.locator("#turn-1").is_visible() and page.locator("#turn-2").is_visible()
+    page.goto(f"{served.url}/ui/annotate?id={served.ids['straight', 2]}")
+    page.locator("input[type=radio]").first.check()
+    page.click("button.main")
+    page.wait_for_url("**/ui/annotate?**")
+    page.click("text=Log out")
+    page.wait_for_url("**/ui/login")
+    page.goto(f"{served.url}/ui/rollouts")
+    assert "Please log in" in page.content()
+    person.context.close()
+
+
+def test_an_evaluation_is_viewed_by_its_one_time_link_and_its_report_opened(chromium: Any, tmp_path: Path) -> None:
+    taskapp = [sys.executable, "-m", "taskapp_kit"]
+    evaluated = subprocess.run(
+        [*taskapp, "eval", str(APP), "--policy", "straight", "--seeds", "0-4", "--out", str(tmp_path / "run")],
+        check=False, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (tmp_path / "run" / "results.jsonl").exists(), evaluated.stderr
+    log = (tmp_path / "log").open("w+")
+    viewing = subprocess.Popen([*taskapp, "view", str(tmp_path / "run"), "--port", "0", "--app", str(APP)], stdout=log)
+    try:
+        link = until(lambda: re.search(r"http\S+code=\S+", (tmp_path / "log").read_text()), what="the link")[0]
+        person = Person(chromium, "wide", "dark")
+        person.page.goto(link)
+        person.page.wait_for_url("**/ui/")
+        person.looks_right("view")
+        person.page.click("text=Rollouts")
+        person.page.wait_for_url("**/ui/rollouts")
+        assert person.page.locator("[data-list] tbody tr").count() == 5
+        report = person.page.locator("nav a", has_text="Report")
+        if (tmp_path / "run" / "report.html").exists():
+            report.click()
+            person.page.wait_for_url("**/ui/report")
+            assert person.page.locator("svg").count() >= 1
+            person.looks_right("report")
+        again = Person(chromium, "wide", "light")
+        again.page.goto(link)
+        assert "no valid key" in again.page.content()
+    finally:
+        viewing.terminate()
+        viewing.wait(timeout=30)
+        log.close()
