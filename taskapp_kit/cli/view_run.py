@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 LABEL = "local"
-"""The key label of whoever has the link: the annotator of annotations that are made here."""
+"""The key label behind the link: the annotator of annotations that are made here."""
 REPORT = "report.html"
 
 

@@ -30,7 +30,7 @@ def test_nothing_is_created_where_nothing_is_stored(tmp_path: Path) -> None:
 
 @pytest.mark.server
 @pytest.mark.process
-def test_a_store_is_shown_to_whoever_has_the_link(tmp_path: Path) -> None:
+def test_a_store_is_shown_with_the_link_and_without_it_not(tmp_path: Path) -> None:
     taskapp, store = [sys.executable, "-m", "taskapp_kit"], str(tmp_path / "rollouts.db")
     played = [*taskapp, "rollout", ADDER, "--policy", "gold", "--seed", "3", "--store", store]
     subprocess.run(played, check=True, capture_output=True, timeout=120)
