@@ -120,7 +120,7 @@ FOREIGN = {
     "orjson": None,
     "packaging": {"deploy.modal.plan", "deploy.packaging.requirements"},
     "prometheus_client": {"serve.telemetry.metrics"},
-    "psycopg": {"store.open", "store.postgres_database", "store.postgres_errors"},
+    "psycopg": {"store.open", "store.postgres", "store.postgres_errors"},
     "pyarrow": {"export.parquet"},
     "pydantic": {
         "adapters.spaces",

@@ -13,7 +13,7 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from taskapp_kit.errors import ConfigError, StoreError, TaskappError
-from taskapp_kit.store.sqlite_file import Database, explain
+from taskapp_kit.store.sqlite import Database, explain
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ from taskapp_kit.evaluate.run import configuration, evaluate, summarise
 from taskapp_kit.evaluate.runners import LocalRunner, RemoteRunner
 from taskapp_kit.evaluate.seed_selection import check_groups, select_seeds
 from taskapp_kit.evaluate.seeds import Seeds
-from taskapp_kit.evaluate.statistics import SummaryOptions
+from taskapp_kit.evaluate.summary import SummaryOptions
 from taskapp_kit.rollout.models.registry import ModelNames
 from taskapp_kit.store import open_store
 

@@ -17,7 +17,7 @@ from taskapp_kit.evaluate.report import write_report
 from taskapp_kit.evaluate.rows import SEED, TAG
 from taskapp_kit.evaluate.run import summarise
 from taskapp_kit.evaluate.runners import EvaluatedApp
-from taskapp_kit.evaluate.statistics import SummaryOptions
+from taskapp_kit.evaluate.summary import SummaryOptions
 
 NOT_STORED = "not_stored"
 NAMES_IN_FILE = "models"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.evaluate.progress import tokens_of
 from taskapp_kit.evaluate.rows import groups_of
-from taskapp_kit.evaluate.statistics import RewardStatistics, SummaryOptions
+from taskapp_kit.evaluate.summary import RewardStatistics, SummaryOptions
 from taskapp_kit.serve.viewer.pages import render, shown, standalone
 from taskapp_kit.serve.viewer.plots import Bar, bars, histogram, line, scatter
 from taskapp_kit.version import __version__

@@ -19,7 +19,7 @@ from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.runners import EvaluatedApp, Runner, idempotency_key
-from taskapp_kit.evaluate.statistics import SUMMARY_OPTIONS, EvalStatistics, SummaryOptions
+from taskapp_kit.evaluate.summary import SUMMARY_OPTIONS, EvalStatistics, SummaryOptions
 from taskapp_kit.rollout.score.scoring import ScoringFailed, aggregates
 
 MODEL_RATE_LIMITED = "model_rate_limited"

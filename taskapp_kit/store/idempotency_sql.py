@@ -18,7 +18,7 @@ from taskapp_kit.errors import Failure, StoreError
 from taskapp_kit.store.batch_thread import BatchThread, Job
 from taskapp_kit.store.database import Driver, SqlDatabase, SqlDialect
 from taskapp_kit.store.idempotency import CLAIM_TRIES, RECORD_SECONDS, LeasedIdempotencyStore
-from taskapp_kit.store.lease_owner import certainly_dead, this_process
+from taskapp_kit.store.process_identity import certainly_dead, this_process
 from taskapp_kit.store.rows import packed
 
 log = logging.getLogger("taskapp_kit.store")

@@ -1,9 +1,59 @@
-"""The store in Postgres: one database for any number of servers and containers."""
+"""The store in Postgres: one database for any number of servers and containers.
+
+Connections are few, each wait has a limit, and lost ones are opened again.
+Nothing is left in a session (no prepared statement, no SET that outlives its transaction), so poolers in transaction mode,
+such as PgBouncer and those of serverless Postgres, can be used.
+"""
 
 from __future__ import annotations
 
-from taskapp_kit.store.postgres_database import RETRY_SECONDS, STATEMENT_SECONDS, PostgresDatabase
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar, cast
+
+import psycopg
+from psycopg import pq
+from psycopg.types.string import StrDumperUnknown, TextLoader
+from sqlalchemy import JSON, Connection, TableValuedAlias, create_engine, event, func, text
+from sqlalchemy import cast as cast_to
+
+from taskapp_kit.errors import StoreError
+from taskapp_kit.store.database import Driver, SqlDatabase, SqlDialect
+from taskapp_kit.store.postgres_address import place_of, read_address
+from taskapp_kit.store.postgres_errors import explain, is_forbidden, is_locked, is_lost, is_tangled
+from taskapp_kit.store.schema import METADATA, ROLLOUTS, migrate
 from taskapp_kit.store.sql import SAVE_SECONDS, SqlStore
+
+T = TypeVar("T")
+
+POOL_SIZE = 3
+"""One connection that writes and two that read; the idempotency records have one more."""
+CONNECT_SECONDS = 10
+STATEMENT_SECONDS = 30.0
+"""The limit on one statement, and on the wait for a server that does not answer at all."""
+LOCK_SECONDS = 10.0
+CHECK_SECONDS = 3600.0
+RETRY_SECONDS = 10.0
+"""How long to try to reconnect a lost connection before waiting callers get an error."""
+OPENING = 0x7461736B_61707001
+"""The advisory lock for creating the tables, so that servers that start at the same time do it one after the other."""
+
+_FIRST_SCHEMA = """
+SELECT nspname FROM unnest(string_to_array(current_setting('search_path'), ',')) WITH ORDINALITY AS path (name, place)
+JOIN pg_namespace ON nspname = replace(trim(BOTH ' "' FROM name), '$user', current_user) ORDER BY place LIMIT 1
+"""
+"""Selects the first existing schema of the user's search_path, whether or not the user may use it."""
+
+_OPTIONS = frozenset(option.keyword.decode() for option in pq.Conninfo.get_defaults()) - {"password"}
+_DEFAULTS: dict[str, Any] = {
+    "connect_timeout": CONNECT_SECONDS,
+    "fallback_application_name": "taskapp",
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
 
 
 class PostgresStore(SqlStore):
@@ -24,3 +74,268 @@ class PostgresStore(SqlStore):
     ) -> None:
         database = PostgresDatabase(address, statement_seconds=statement_seconds, retry_seconds=retry_seconds)
         super().__init__(database, save_seconds=save_seconds)
+
+
+class PostgresDatabase(SqlDatabase):
+    """The database at `address`. Creates or migrates its tables; blocks. Raises ConfigError, StoreError.
+
+    statement_seconds, retry_seconds: see STATEMENT_SECONDS, RETRY_SECONDS.
+    """
+
+    spelling = SqlDialect("%s", "SELECT json_array_elements_text(CAST(%s AS json))", " FOR UPDATE SKIP LOCKED")
+    faults = (*SqlDatabase.faults, psycopg.Error, UnicodeError)
+
+    def __init__(
+        self, address: str, *, statement_seconds: float = STATEMENT_SECONDS, retry_seconds: float = RETRY_SECONDS
+    ) -> None:
+        url = read_address(address, _OPTIONS)
+        self.place = place_of(url)
+        self.begin = _beginning(statement_seconds)
+        # The server's own timeout ends a slow statement first; this limit is for a server that does not answer.
+        self._patience_seconds = statement_seconds + min(5.0, statement_seconds)
+        self._retry_seconds = retry_seconds
+        self._lost_since: float | None = None
+        given = {name: value for name, value in _DEFAULTS.items() if name not in url.query}
+        # What a commit is worth to us must not depend on a driver's guess, so transactions begin where we say.
+        given |= {"autocommit": True, "prepare_threshold": None, "client_encoding": "utf8"}
+        self.writer = self.readers = create_engine(
+            url,
+            connect_args=given,
+            pool_size=POOL_SIZE,
+            max_overflow=0,
+            pool_timeout=CONNECT_SECONDS + statement_seconds,
+            hide_parameters=True,  # an error's text must not contain stored data
+            use_native_hstore=False,
+        )
+        event.listen(self.writer, "do_connect", self._connected)
+        event.listen(self.writer, "begin", self._begun)
+        try:
+            with self.writer.connect() as connection, connection.begin():
+                self._encoding(connection)
+                connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": OPENING})
+                migrate(connection, self.place, shared=True)
+        except StoreError:
+            self.close()
+            raise
+        except Exception as fault:
+            error = self.explain(fault, "open")
+            if is_forbidden(fault) and (needed := self._lacking_rights()):
+                error.hint = f"Let the owner of its tables or its schema run: {needed}"
+            self.close()
+            raise error from None
+
+    def connect(self) -> Driver:
+        """Opens a driver's connection outside the pool, which the caller closes."""
+        held = self.writer.raw_connection()
+        held.detach()
+        return cast(Driver, held.dbapi_connection)
+
+    def in_transaction(self, connection: Driver) -> bool:
+        """Whether the connection has an open transaction that can be rolled back."""
+        held = cast(BoundedConnection, connection)
+        if held.closed:
+            return False
+        return held.info.transaction_status in (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
+
+    @contextmanager
+    def transaction(self, connection: Driver) -> Iterator[None]:
+        """A transaction that writes: committed at the end of the block, rolled back when the block raises."""
+        cast(BoundedConnection, connection).patience_seconds = self._patience_seconds  # `findings` may have raised it
+        with super().transaction(connection):
+            yield
+
+    def explain(self, fault: Exception, doing: str) -> StoreError:
+        """The StoreError for an exception while `doing` (open, read, write), without its cause."""
+        return explain(fault, self.place, doing)
+
+    def strikes_all(self, fault: Exception) -> bool:
+        """Whether the server is unreachable or slow. Else the fault may concern one of several rollouts only."""
+        state = getattr(getattr(fault, "orig", fault), "sqlstate", None) or ""
+        return is_lost(fault) or state in ("57014", "55P03", "25006", "42501", "42P01")
+
+    def is_locked(self, fault: Exception) -> bool:
+        """Whether another session held a lock for longer than LOCK_SECONDS."""
+        return is_locked(fault)
+
+    def persist(self, work: Callable[[], T]) -> T:
+        """Calls `work` and returns its result; repeats it on a new connection for up to `retry_seconds` of an outage.
+
+        In a longer outage only one new connection is tried, so that waiting callers get an error soon.
+        """
+        tries = 0
+        while True:
+            try:
+                made = work()
+            except self.faults as fault:
+                tries += 1
+                if not self._worth_another(fault, tries):
+                    raise
+                time.sleep(0 if tries == 1 else min(0.02 * 2**tries, 1.0))
+            else:
+                self._lost_since = None
+                return made
+
+    def findings(self, connection: Connection) -> list[str]:
+        """Settings of the server with which a power failure may lose answered rollouts."""
+        _driver_of(connection).patience_seconds = CHECK_SECONDS
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = {int(CHECK_SECONDS * 1000)}")
+        shown = {name: connection.exec_driver_sql(f"SHOW {name}").scalar() for name in ("fsync", "full_page_writes")}
+        return [
+            f"the server's {name} is off: a power failure may lose answered rollouts, and more"
+            for name, value in shown.items()
+            if value != "on"
+        ]
+
+    def listed_pictures(self) -> TableValuedAlias:
+        """For each row of `rollouts` the hashes in `blob_hashes`, as the column `value`."""
+        return func.json_array_elements_text(cast_to(ROLLOUTS.c.blob_hashes, JSON)).table_valued("value")
+
+    def hold_pictures(self, connection: Connection) -> None:
+        """Locks the pictures: until the transaction ends, no other one writes or looks for pictures."""
+        connection.exec_driver_sql("LOCK TABLE blobs IN ACCESS EXCLUSIVE MODE")
+
+    def size_bytes(self, connection: Connection) -> int:
+        """Bytes of the tables and their indexes."""
+        sizes = [func.pg_total_relation_size(table.name) for table in METADATA.sorted_tables]
+        return sum(int(connection.execute(size.select()).scalar_one()) for size in sizes)
+
+    def close(self) -> None:
+        """Closes the connections that are not in use."""
+        self.writer.dispose()
+
+    def _worth_another(self, fault: Exception, tries: int) -> bool:
+        if is_tangled(fault):
+            return tries < 5
+        if not is_lost(fault):
+            return False
+        now = time.monotonic()
+        if self._lost_since is None:
+            self._lost_since = now
+        return (
+            tries == 1 or now - self._lost_since < self._retry_seconds
+        )  # the first may only have found an old connection closed
+
+    def _connected(self, dialect: Any, record: Any, arguments: Any, named: dict[str, Any]) -> Any:
+        """Replaces the driver's own function for connecting."""
+        connection = BoundedConnection.connect(*arguments, **named)
+        connection.patience_seconds = self._patience_seconds
+        connection.adapters.register_dumper(str, _AnyText)
+        for kind in ("text", "varchar"):
+            connection.adapters.register_loader(kind, _AnyTextLoader)
+        return connection
+
+    def _begun(self, connection: Connection) -> None:
+        _driver_of(connection).patience_seconds = self._patience_seconds
+        connection.exec_driver_sql(self.begin)
+
+    def _lacking_rights(self) -> str:
+        """The SQL that would allow this user to open the store; empty when it cannot be determined."""
+        with suppress(*self.faults), self.writer.connect() as connection, connection.begin():
+            user, schema = connection.exec_driver_sql("SELECT current_user, current_schema()").one()
+            if schema is None:  # it has no USAGE on those of its search_path
+                there = connection.exec_driver_sql(_FIRST_SCHEMA).scalar()
+                return "" if there is None else f"GRANT USAGE, CREATE ON SCHEMA {_named(there)} TO {_named(user)};"
+            readable: dict[str, bool] = dict(
+                connection.exec_driver_sql(
+                    "SELECT relname, has_table_privilege(oid, 'SELECT') FROM pg_class WHERE relnamespace = %s::regnamespace "
+                    "AND relname = ANY(%s)",
+                    (_named(schema), list(METADATA.tables)),
+                ).all()
+            )
+            if len(readable) < len(METADATA.tables):
+                return f"GRANT USAGE, CREATE ON SCHEMA {_named(schema)} TO {_named(user)};"
+            if not all(readable.values()):
+                tables = ", ".join(f"{_named(schema)}.{_named(table)}" for table in sorted(readable))
+                return f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {_named(user)};"
+            return _changes(connection, self.place)
+        return ""
+
+    def _encoding(self, connection: Connection) -> None:
+        encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
+        if encoding != "UTF8":
+            raise StoreError(
+                f"the store {self.place} has the encoding {encoding}, which cannot hold any text.",
+                hint="Create a database with the encoding UTF8.",
+            )
+
+
+def _changes(connection: Connection, place: str) -> str:
+    """The SQL that `migrate` would run to bring the tables up to date; changes nothing."""
+    statements = []
+
+    def instead(
+        _connection: Any, cursor: Any, statement: str, parameters: Any, _context: Any, _many: bool
+    ) -> tuple[str, Any]:
+        if statement.lstrip().startswith("SELECT"):
+            return statement, parameters
+        statements.append(psycopg.ClientCursor(cursor.connection).mogrify(statement, parameters or None))
+        return "SELECT 1", ()
+
+    event.listen(connection, "before_cursor_execute", instead, retval=True)
+    migrate(connection, place, shared=True)
+    return " ".join(f"{' '.join(statement.split())};" for statement in statements)
+
+
+def _named(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _driver_of(connection: Connection) -> BoundedConnection:
+    return cast(BoundedConnection, connection.connection.dbapi_connection)
+
+
+def _beginning(statement_seconds: float) -> str:
+    """The statements that begin a transaction. Their settings override the server's and the user's until the commit."""
+    return (
+        "BEGIN ISOLATION LEVEL READ COMMITTED; "
+        f"SET LOCAL statement_timeout = {int(statement_seconds * 1000)}; "
+        f"SET LOCAL lock_timeout = {int(min(LOCK_SECONDS, statement_seconds) * 1000)}; "
+        "SET LOCAL idle_in_transaction_session_timeout = 60000; "
+        "SET LOCAL synchronous_commit = on; "
+        "SET LOCAL extra_float_digits = 1"
+    )
+
+
+class BoundedConnection(psycopg.Connection[Any]):
+    """A connection that counts as lost when the server does not answer for `patience_seconds`.
+
+    The server's own timeouts have no effect when it, or the network, is down.
+    """
+
+    patience_seconds: float = STATEMENT_SECONDS
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **named: Any) -> T:
+        """Runs psycopg's generator, which is polled every 0.1 s while no data arrives."""
+        return super().wait(self._bounded(gen), *args, **named)
+
+    def _bounded(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        until = time.monotonic() + self.patience_seconds
+        try:
+            asked = next(gen)
+            while True:
+                ready = yield asked
+                if not ready and time.monotonic() > until:
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError("no answer in time: timed out")
+                asked = gen.send(ready)
+        except StopIteration as end:
+            made: T = end.value
+            return made
+
+
+# Postgres stores any text except NUL. NUL is written as SUB and "0", and SUB as SUB and "1"; nothing else changes.
+
+
+class _AnyText(StrDumperUnknown):
+    def dump(self, obj: str) -> Any:
+        if "\0" in obj or "\x1a" in obj:
+            obj = obj.replace("\x1a", "\x1a1").replace("\0", "\x1a0")
+        return super().dump(obj)
+
+
+class _AnyTextLoader(TextLoader):
+    def load(self, data: Any) -> str | bytes:
+        loaded = super().load(data)
+        if isinstance(loaded, str) and "\x1a" in loaded:
+            return loaded.replace("\x1a0", "\0").replace("\x1a1", "\x1a")
+        return loaded

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from taskapp_kit.backend.engine import RolloutOutcome
 from taskapp_kit.backend.rewards import RewardBlend, UnreadableRollout, read_blend, reward_of, summarise
-from taskapp_kit.evaluate.statistics import Column
+from taskapp_kit.evaluate.summary import Column
 
 
 @pytest.mark.parametrize(

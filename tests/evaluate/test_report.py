@@ -13,7 +13,7 @@ from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.run import configuration, summarise
 from taskapp_kit.evaluate.runners import EvaluatedApp
 from taskapp_kit.evaluate.seeds import Seeds
-from taskapp_kit.evaluate.statistics import SummaryOptions
+from taskapp_kit.evaluate.summary import SummaryOptions
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u202eevil"
 

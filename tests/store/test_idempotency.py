@@ -29,7 +29,7 @@ from taskapp_kit.store.idempotency_sql import (
     RENEW_SECONDS,
     SqlIdempotencyStore,
 )
-from taskapp_kit.store.lease_owner import certainly_dead, this_process
+from taskapp_kit.store.process_identity import certainly_dead, this_process
 from taskapp_kit.store.sql import SqlStore
 from taskapp_kit.store.sqlite import SqliteStore
 from tests.idempotency_contract import HandClock
@@ -255,7 +255,7 @@ def test_kill_9_loses_what_ran_at_once_and_nothing_that_was_settled(shared_addre
 
 @LINUX
 def test_only_a_process_that_surely_ended_is_called_dead() -> None:
-    script = "import sys; from taskapp_kit.store.lease_owner import this_process; print(this_process(), flush=True); input()\n"
+    script = "import sys; from taskapp_kit.store.process_identity import this_process; print(this_process(), flush=True); input()\n"
     process = child(script)
     assert process.stdout is not None
     name, own = process.stdout.readline().strip(), this_process()
@@ -484,7 +484,7 @@ def test_old_tickets_are_removed_with_the_first_claim_and_then_once_an_hour(shar
 def test_every_statement_uses_an_index(tmp_path: Path) -> None:
     SqliteStore(tmp_path / "rollouts.db")._finish()
     from taskapp_kit.store.idempotency_sql import statements
-    from taskapp_kit.store.sqlite_file import Database
+    from taskapp_kit.store.sqlite import Database
 
     file = sqlite3.connect(tmp_path / "rollouts.db")
     for name, statement in asdict(statements(Database.spelling)).items():

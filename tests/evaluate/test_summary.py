@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskapp_kit.evaluate.results import Result
-from taskapp_kit.evaluate.statistics import Column, EvalStatistics, SummaryOptions
+from taskapp_kit.evaluate.summary import Column, EvalStatistics, SummaryOptions
 
 
 def scored(seed: int, reward: float | None, **more: object) -> Result:
