@@ -44,6 +44,8 @@ APP = Path(__file__).with_name("draw_app.py")
 SIZES = {"wide": (1280, 900), "narrow": (390, 844)}
 LOOKS = [(size, scheme) for size in SIZES for scheme in ("light", "dark")]
 SHOTS = os.environ.get("TASKAPP_SCREENSHOTS")
+"""A folder for pictures of all pages, to be looked at."""
+LOAD_PICTURES = """Promise.all([...document.images].map(one => { one.loading = 'eager'; return one.decode(); }))"""
 HOSTILE = "<script>window.hostile=1</script><img src=x onerror='window.hostile=2'>\u202egnp.exe \x1b[31mred {{7*7}}"
 
 
@@ -120,6 +122,7 @@ class Person:
         """Nothing is cut off at the side, axe finds nothing serious, the console is silent."""
         page = self.page
         if SHOTS:
+            page.evaluate(LOAD_PICTURES)
             page.screenshot(path=f"{SHOTS}/{name}-{self.name}.png", full_page=True)
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, f"{name} is too wide"
         assert page.evaluate("window.hostile") is None

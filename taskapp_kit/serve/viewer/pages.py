@@ -163,8 +163,8 @@ def money(value: float | None) -> str:
 
 
 def when(value: float | None) -> str:
-    """A unix time as a date in UTC; `–` for None."""
-    return "–" if value is None else datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    """A unix time as `2026-03-01 11:00:00`, in UTC; `–` for None."""
+    return "–" if value is None else datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _json(value: Any, *, indent: int | None) -> str:

@@ -24,6 +24,8 @@ MAX_LABEL = 26
 MAX_POINTS = 4000
 """Points of a scatter plot; of more, evenly spaced ones are drawn, and the description says so."""
 BAR_HEIGHT = 24
+BESIDE = 0.03
+"""Of the x axis of a scatter plot: empty on either side."""
 STRIP_WIDTH, STRIP_HEIGHT = 1000, 56
 CHARACTER = 6.6
 """Width of a character at 12 units, roughly."""
@@ -156,7 +158,9 @@ def _points(series: Mapping[str, Sequence[Point]], title: str, x_label: str, y_l
     xs = [x for points in found.values() for x, _ in points]
     ys = [y for points in found.values() for _, y in points]
     legend = len(found) > 1
-    axes = _Axes(*_widened(min(xs), max(xs)), *_widened(min(ys), max(ys)), top=TOP + (18 if legend else 0))
+    start, end = _widened(min(xs), max(xs))
+    beside = 0.0 if joined else (end - start) * BESIDE  # so that no point lies on the edge
+    axes = _Axes(start - beside, end + beside, *_widened(min(ys), max(ys)), top=TOP + (18 if legend else 0))
     parts = [axes.drawn(x_label, y_label)]
     for number, (name, points) in enumerate(found.items()):
         colour = f"series-{number % SERIES + 1}"
@@ -165,7 +169,7 @@ def _points(series: Mapping[str, Sequence[Point]], title: str, x_label: str, y_l
             parts.append(f'<path class="curve {colour}" d="M{way}"/>')
         for x, y in points[::every]:
             parts.append(
-                f'<circle class="{colour}" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="{2 if joined else 3}">'
+                f'<circle class="{colour}" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="{2 if joined else 3.5}">'
                 f"<title>{escape(name)} {_number(x)}, {_number(y)}</title></circle>"
             )
     if legend:
@@ -227,7 +231,7 @@ class _Axes:
         y0, y1 = min(y0, self.y_ticks[0]), max(y1, self.y_ticks[-1])
         self._x0, self._x1, self._y0, self._y1 = x0, x1, y0, y1
         self.top, self.bottom = top, float(HEIGHT - BOTTOM)
-        self.left = max(float(LEFT), 14 + CHARACTER * max(len(_number(tick)) for tick in self.y_ticks))
+        self.left = max(float(LEFT), 22 + CHARACTER * max(len(_number(tick)) for tick in self.y_ticks))
 
     def x(self, value: float) -> float:
         return self.left + (value - self._x0) / (self._x1 - self._x0) * (WIDTH - RIGHT - self.left)
