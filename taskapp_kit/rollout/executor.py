@@ -113,36 +113,47 @@ class Executor:
             raise
 
     async def _with_a_model(self, rollout: InFlightRollout, report: _ThreadReport, ask: Ask) -> RolloutResult:
-        """Run the environment in its thread, which others may share, and await the model here between its handoffs."""
+        """Run the environment in its thread, which others may share, and await the model here between its handoffs.
+
+        Scoring has a thread of its own until it is measured to be quick, too: it may wait for judges or processes, and the
+        environment is closed by then.
+        """
         player = RolloutPlayer(
             self._spec, rollout.plan, self._clock, report.control, report.events, report.listener, models=report.port
         )
         turns = player.turns(rollout.plan.remote_actor())
         until = time.monotonic() + rollout.seconds
+        environment = rollout.plan.environment.name
+        scoring = f"{environment} scoring"
 
-        async def in_thread(job: Callable[[], T]) -> T:
-            def in_the_thread() -> T:
-                with logged_with_id(rollout.rollout_id):
-                    return job()
+        def logged(job: Callable[[], T]) -> T:
+            with logged_with_id(rollout.rollout_id):
+                return job()
 
+        async def in_thread(job: Callable[[], T], work: str = environment) -> T:
             async with (self._shared_handoffs if thread.is_shared else self._handoffs).slot():
-                return await thread.call(in_the_thread, seconds=until - time.monotonic(), stop=report.stop)
+                left = until - time.monotonic()
+                return await thread.call(partial(logged, job), seconds=left, stop=report.stop, work=work)
 
         try:
-            thread = await self._shared_threads.open(rollout.plan.environment.name, seconds=rollout.seconds)
+            thread = await self._shared_threads.open(environment, seconds=rollout.seconds)
         except NoFreeThread:
             return self._give_up(rollout, [], _no_thread(rollout.seconds), report.send_rest)
         try:
             await turns.run(ask, in_thread)
-            return await in_thread(lambda: self._complete(rollout, player.finish()))
+            if thread.is_shared and not self._shared_threads.is_quick(scoring):
+                thread.close()
+                thread = await self._shared_threads.open(scoring, seconds=max(0.0, until - time.monotonic()))
+            return await in_thread(lambda: self._complete(rollout, player.finish()), scoring)
         except ThreadHung as hung:
-            thread.post(turns.close)
+            report.stop("timeout")
+            thread.post(partial(logged, turns.close))
             failure = _blocked() if isinstance(hung, ThreadBlocked) else _overdue(rollout.seconds, report.control)
             return self._give_up(rollout, report.until_now(), failure, report.send_rest)
         except asyncio.CancelledError:
             events = report.until_now()
             report.stop("cancelled")
-            thread.post(turns.close)
+            thread.post(partial(logged, turns.close))
             result = self._give_up(rollout, events, _cancellation(rollout), report.send_rest)
             await self._cancelled(rollout, result)
             raise
@@ -325,7 +336,7 @@ def _no_thread(seconds: float) -> Failure:
 def _blocked() -> Failure:
     """Return the failure of a rollout whose thread another rollout blocks."""
     message = "the environment of another rollout blocked the thread that this rollout shared with it"
-    hint = "Send it again: this environment's rollouts have a thread each from now on. Give its own calls a time limit."
+    hint = 'Send it again. Give the environment\'s own calls a time limit, or declare isolation="process".'
     return _logged(Failure("timeout", "thread_blocked", message, hint))
 
 

@@ -1,4 +1,4 @@
-"""Runs one rollout in one thread: plays, folds, scores. It has no network and no store; criteria are author's code, too."""
+"""Runs one rollout: plays, all in one thread, folds, scores. It has no network and no store; criteria are author's code, too."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from taskapp_kit.rollout.token_limit import MeteredPolicy, MeteredPort, TokenMet
 
 
 class RolloutPlayer:
-    """Plays and scores one plan, all in one thread.
+    """Plays one plan, all in one thread, and then scores it, in any thread.
 
     events: filled as they occur, so that another thread can read them when this one is blocked. emit: called with each
     event, too. models: for judges, and for environments that call one.

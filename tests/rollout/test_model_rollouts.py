@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import orjson
 import pytest
 
-from taskapp_kit import RequestError, RolloutFailed, Step, TaskApp, action
+from taskapp_kit import RequestError, RolloutFailed, Step, TaskApp, Trajectory, action
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.events import Limited, encode
 from taskapp_kit.contract.protocols import SystemClock
@@ -696,3 +696,31 @@ def test_quick_rollouts_share_threads_and_one_that_hangs_fails_its_neighbours_by
         serving(app, work)
     finally:
         STUCK.set()
+
+
+SCORED_TOGETHER = 8
+
+
+def test_rollouts_that_share_threads_are_scored_at_the_same_time() -> None:
+    app = TaskApp("scored")
+    app.environment("counts", splits={"train": range(100)}, max_steps=3)(Counts)
+    together: list[threading.Barrier] = []
+
+    @app.rubric
+    def waits(trajectory: Trajectory) -> float:
+        """Waits until SCORED_TOGETHER are scored at the same time, as one that runs tests in processes would wait."""
+        if together:
+            together[0].wait(20)
+        return 1.0
+
+    async def work(service: Service) -> None:
+        with MockModel([{"add": {"amount": 1}}] * 3) as model:
+
+            async def rollouts(seeds: range) -> list[Rollout]:
+                return await asyncio.gather(*(service.rollout(asked(model.url, seed=seed)) for seed in seeds))
+
+            await rollouts(range(40))
+            together.append(threading.Barrier(SCORED_TOGETHER))
+            assert {one.scorecard.reward for one in await rollouts(range(SCORED_TOGETHER))} == {1.0}
+
+    serving(app, work)

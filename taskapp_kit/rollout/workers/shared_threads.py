@@ -16,9 +16,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from contextvars import copy_context
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 from taskapp_kit.rollout.workers.threads import Job, PinnedThread, PinnedThreads, Stop, ThreadBlocked
@@ -57,7 +55,7 @@ class SharedThreads:
 
     async def open(self, environment: str, *, seconds: float) -> SharedThread:
         """Return a thread for one rollout of the environment. Raises NoFreeThread if none is free within `seconds`."""
-        shares = self._measured[environment].quick
+        shares = self.is_quick(environment)
         residence = self._shortest(environment) if shares else None
         if residence is None:
             residence = _Residence(environment, await self._pool.open(seconds=seconds), shared=shares)
@@ -74,27 +72,33 @@ class SharedThreads:
         free = [residence for residence in threads if residence.busy_seconds() <= BUSY_SECONDS]
         return min(free, key=lambda residence: len(residence.rollouts), default=None)
 
-    def measured(self, environment: str, seconds: float) -> None:
-        """Count a call that took so long."""
-        self._measured[environment].add(seconds)
+    def is_quick(self, work: str) -> bool:
+        """Whether enough calls that were measured under this name were quick."""
+        return self._measured[work].quick
+
+    def measured(self, work: str, seconds: float) -> None:
+        """Count a call that took so long. work: an environment, or another name for calls that are measured apart."""
+        calls = self._measured[work]
+        calls.add(seconds)
+        calls.blocked |= seconds > self._blocked_seconds
 
     def _watch(self, residence: _Residence) -> None:
         """Check again and again whether a call blocks this thread, as long as it is shared."""
         if residence in self._shared[residence.environment]:
-            if residence.busy_seconds() > self._blocked_seconds:
-                self._block(residence)
+            job = residence.thread.running
+            if job is not None and time.monotonic() - job.began > self._blocked_seconds:
+                self._block(residence, job)
             else:
                 asyncio.get_running_loop().call_later(self._blocked_seconds / 4, self._watch, residence)
 
-    def _block(self, residence: _Residence) -> None:
+    def _block(self, residence: _Residence, running: Job) -> None:
         """Leave the thread to the call that blocks it: other rollouts' waiting calls fail now, and later ones at once."""
-        running = residence.thread.running
         self._shared[residence.environment].pop(residence, None)
         self._measured[residence.environment].blocked = True
         residence.blocked = True
         for rollout in residence.rollouts:
             job = rollout.job
-            if job is not None and job is running:
+            if job is running:
                 residence.blocker = rollout
             elif job is not None and not job.done and not job.future.done():
                 job.future.set_exception(ThreadBlocked("another rollout blocks the thread that this one shares"))
@@ -103,6 +107,8 @@ class SharedThreads:
         """Remove a rollout from its thread, which returns to the pool after the last one."""
         residence.rollouts.discard(rollout)
         job = rollout.job
+        if job is not None and job.overdue and not job.done:
+            self._measured[residence.environment].blocked = True
         if residence.given_up:
             return
         if not residence.rollouts:
@@ -114,7 +120,7 @@ class SharedThreads:
     def _give_up(self, residence: _Residence, job: Job) -> None:
         """Give up a call that has no caller and did not end in its grace period; its thread counts as hung."""
         if not residence.given_up and not job.done:
-            self._block(residence)
+            self._block(residence, job)
             job.overdue = True
             self._return(residence, job)
 
@@ -128,7 +134,7 @@ class SharedThreads:
 
 @dataclass
 class _CallSeconds:
-    """How long the calls of an environment take."""
+    """How long calls take. blocked: one blocked its thread, so the environment never shares again."""
 
     calls: int = 0
     mean: float = 0.0
@@ -168,32 +174,31 @@ class _Residence:
 
 
 class SharedThread(PinnedThread):
-    """The thread of one rollout, until `close`. Its calls have a `contextvars` context of their own.
-
-    is_shared: whether other rollouts may use the thread, too.
-    """
+    """The thread of one rollout, until `close`. is_shared: whether other rollouts may use the thread, too."""
 
     def __init__(self, threads: SharedThreads, pool: PinnedThreads, residence: _Residence) -> None:
         super().__init__(pool, residence.thread)
         self._threads = threads
         self._residence = residence
-        self._context = copy_context()
         self.is_shared = residence.shared
         residence.rollouts.add(self)
 
-    async def call(self, function: Callable[[], T], *, seconds: float, stop: Stop) -> T:
-        """Run one job in this thread; see `PinnedThreads.run`. Raises ThreadBlocked, too."""
+    async def call(self, function: Callable[[], T], *, seconds: float, stop: Stop, work: str | None = None) -> T:
+        """Run one job in this thread; see `PinnedThreads.run`. work: what it is measured as, None for the environment.
+
+        Raises ThreadBlocked, too.
+        """
         residence = self._residence
         if residence.blocked and residence.blocker is not self:
             raise ThreadBlocked("another rollout blocked the thread that this one shared")
         try:
-            return await super().call(partial(self._context.run, function), seconds=seconds, stop=stop)
+            return await super().call(function, seconds=seconds, stop=stop)
         finally:
             if self.job is not None and self.job.done:
-                self._threads.measured(residence.environment, self.job.seconds)
+                self._threads.measured(work or residence.environment, self.job.seconds)
 
     def post(self, function: Callable[[], object]) -> None:
-        """Queue one more job, without waiting for it; `job` stays the one that was called."""
+        """Queue one more job, see `PinnedThread.post`; `job` stays the one that was called."""
         called = self.job
         super().post(function)
         self.job = called

@@ -13,6 +13,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import Context
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
@@ -213,18 +215,24 @@ class PinnedThreads:
 
 
 class PinnedThread:
-    """One thread, reserved from the pool until `close`."""
+    """One thread, reserved from the pool until `close`.
+
+    Its calls have a `contextvars` context, empty at first, and a current event loop of their own, which no other use of the
+    thread sees. A copy of the caller's context would share objects that change in place, such as decimal's.
+    """
 
     def __init__(self, pinned_threads: PinnedThreads, thread: _Thread) -> None:
         self._pinned_threads = pinned_threads
         self.thread = thread
         self.job: Job | None = None
         self.is_open = True
+        self._context = Context()
+        self._event_loop: asyncio.AbstractEventLoop | None = None
 
     async def call(self, function: Callable[[], T], *, seconds: float, stop: Stop) -> T:
         """Run one job in this thread; see `PinnedThreads.run`."""
         loop = asyncio.get_running_loop()
-        job = Job(function, loop)
+        job = Job(partial(self._isolated, function), loop)
         self.put(job)
         timer = loop.call_later(max(0.0, seconds), self._overdue, job, stop)
         try:
@@ -236,10 +244,20 @@ class PinnedThread:
             timer.cancel()
 
     def post(self, function: Callable[[], object]) -> None:
-        """Queue one more job, without waiting for it."""
-        job = Job(function, asyncio.get_running_loop())
+        """Queue one more job, without waiting for it; nothing after `close`."""
+        if not self.is_open:
+            return
+        job = Job(partial(self._isolated, function), asyncio.get_running_loop())
         job.future.cancel()
         self.put(job)
+
+    def _isolated(self, function: Callable[[], T]) -> T:
+        """Run a job with this reservation's context and event loop. In the thread."""
+        asyncio.set_event_loop(self._event_loop)
+        try:
+            return self._context.run(function)
+        finally:
+            self._event_loop = _current_event_loop()
 
     def put(self, job: Job) -> None:
         """Queue a job."""
@@ -270,3 +288,10 @@ class PinnedThread:
             self._pinned_threads._give_up(job)
         else:
             self._pinned_threads._release(self.thread)
+
+
+def _current_event_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_event_loop()
+    except RuntimeError:  # this thread has none
+        return None

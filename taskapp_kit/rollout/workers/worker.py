@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 import time
+from contextvars import Context
 
 from taskapp_kit.config import take_parent_logging
 from taskapp_kit.contract.chat import RemotePolicy
@@ -58,7 +59,10 @@ class Worker:
         sys.setswitchinterval(SWITCH_SECONDS)
 
     def play(self, job: WorkerJob) -> tuple[Frame, bytes]:
-        """Run one rollout; `main.py` has the frames. Its log records carry its id."""
+        """Run one rollout; `main.py` has the frames. Its log records carry its id, its context variables are its own."""
+        return Context().run(self._logged, job)
+
+    def _logged(self, job: WorkerJob) -> tuple[Frame, bytes]:
         with rollout(job.frame["rollout_id"]):
             return self._play(job)
 

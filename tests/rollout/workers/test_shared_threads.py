@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from functools import partial
 
 import pytest
 
@@ -155,5 +156,78 @@ def test_a_caller_that_goes_away_during_a_call_takes_no_thread_with_it() -> None
         for thread in threads[1:]:
             thread.close()
         assert pool.hung == 0
+
+    run(use)
+
+
+def test_a_posted_job_sees_the_context_of_its_rollout_too() -> None:
+    number: ContextVar[int] = ContextVar("number", default=0)
+
+    async def use(pool: PinnedThreads, shared: SharedThreads) -> None:
+        await measured(shared)
+        threads = [await shared.open("quick", seconds=5) for _ in range(4)]
+        seen: dict[int, int] = {}
+        for own, thread in enumerate(threads, start=1):
+            await thread.call(partial(number.set, own), seconds=5, stop=nothing)
+        for own, thread in enumerate(threads, start=1):
+            thread.post(lambda own=own: seen.update({own: number.get()}))  # type: ignore[misc]
+            thread.close()
+            thread.post(lambda: seen.update({0: 0}))
+        await until_async(lambda: len(seen) == 4)
+        assert seen == {1: 1, 2: 2, 3: 3, 4: 4}
+
+    run(use)
+
+
+def test_each_rollout_has_a_current_event_loop_of_its_own() -> None:
+    def own_loop() -> asyncio.AbstractEventLoop:
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        return loop
+
+    async def use(pool: PinnedThreads, shared: SharedThreads) -> None:
+        await measured(shared)
+        threads = [await shared.open("quick", seconds=5) for _ in range(4)]
+        loops = [await thread.call(own_loop, seconds=5, stop=nothing) for thread in threads]
+        for thread, loop in zip(threads, loops, strict=True):
+            assert await thread.call(asyncio.get_event_loop, seconds=5, stop=nothing) is loop
+            loop.close()
+        later = await shared.open("quick", seconds=5)
+        with pytest.raises(RuntimeError):
+            await later.call(asyncio.get_event_loop, seconds=5, stop=nothing)
+
+    run(use)
+
+
+@pytest.mark.parametrize("given_up", [True, False], ids=["given up at its deadline", "longer than is allowed"])
+def test_a_call_that_blocks_a_thread_of_its_own_ends_the_sharing_for_good(given_up: bool) -> None:
+    async def use(pool: PinnedThreads, shared: SharedThreads) -> None:
+        alone = await shared.open("quick", seconds=5)
+        await measured(shared)
+        assert shared.is_quick("quick")
+        release = threading.Event()
+        blocks = alone.call(
+            lambda: release.wait(0.3 if not given_up else 10), seconds=0.1 if given_up else 9, stop=nothing
+        )
+        if given_up:
+            with pytest.raises(ThreadHung):
+                await blocks
+        else:
+            await blocks
+        alone.close()
+        await measured(shared)
+        assert not shared.is_quick("quick")
+        release.set()
+
+    run(use, blocked_seconds=10.0 if given_up else 0.2)
+
+
+def test_calls_can_be_measured_apart() -> None:
+    async def use(pool: PinnedThreads, shared: SharedThreads) -> None:
+        thread = await shared.open("quick", seconds=5)
+        for _ in range(MEASURED_CALLS):
+            await thread.call(lambda: None, seconds=5, stop=nothing, work="scoring")
+        assert shared.is_quick("scoring")
+        assert not shared.is_quick("quick")
 
     run(use)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import decimal
 import threading
 import time
 
@@ -216,6 +217,23 @@ def test_the_wait_for_a_thread_counts_against_the_deadline() -> None:
         await first
         await until_async(lambda: "mark" in happened)
         assert happened == ["timeout", "mark"]
+        pinned_threads.close()
+
+    asyncio.run(main())
+
+
+def test_uses_of_one_thread_do_not_see_each_others_context() -> None:
+    async def main() -> None:
+        pinned_threads = PinnedThreads(1)
+
+        def digits() -> tuple[int, int]:
+            before = decimal.getcontext().prec
+            decimal.getcontext().prec = 5
+            return threading.get_ident(), before
+
+        (one, before), (two, after) = [await pinned_threads.run(digits, seconds=5, stop=nothing) for _ in range(2)]
+        assert one == two
+        assert before == after != 5
         pinned_threads.close()
 
     asyncio.run(main())
