@@ -88,8 +88,6 @@ class TakingTurns:
         """Wait until it is this rollout's turn. The first turn begins when every episode has been reset."""
         with self._changed:
             self._waiting.add(number)
-            if self._next == number and self._waiting >= self._playing:
-                self._changed.notify_all()
             self._changed.notify_all()
             ready = self._changed.wait_for(
                 lambda: self._waiting >= self._playing and self._next == number, timeout=TURN_SECONDS

@@ -17,7 +17,7 @@ from taskapp_kit.declare.tasks import TaskSource
 from taskapp_kit.rollout.score.private import private_values
 from taskapp_kit.testing.doctor.finding import CheckResult, passed, warning, wrong
 from taskapp_kit.testing.doctor.registry import check
-from taskapp_kit.testing.doctor.subject import Budget, EnvironmentUnderTest, short
+from taskapp_kit.testing.doctor.subject import Budget, EnvironmentUnderTest
 
 SHORT = 4
 """A shorter value, and a number, may occur anywhere by chance."""
@@ -36,7 +36,6 @@ class Leak:
     """A private value in something that was shown. where: in words. last: at the end of the episode, when no policy acts."""
 
     field: str
-    value: str
     split: str
     seed: int
     where: str
@@ -103,7 +102,7 @@ async def private(subject: EnvironmentUnderTest) -> CheckResult:
         leak = min(leaks, key=lambda item: item.last)
         how = "verbatim" if leak.exact else "but for case, spaces and punctuation"
         row = f"Row {leak.seed} of {leak.split}"
-        found = f"{row}: {leak.where} shows the private field {leak.field!r} {how}: {short(leak.value)}."
+        found = f"{row}: {leak.where} shows the private field {leak.field!r} {how}."
         do = f"Leave it out of what is shown; or make {leak.field!r} public, if a policy may read it."
         return (warning if leak.last else wrong)(found, do, subject.line("reset"))
     usual = [
@@ -156,7 +155,7 @@ def _leaks(row: _Row, split: str, seed: int, shown: Iterable[_Shown]) -> Iterato
         bare = folded(item.text)
         for field, value in row.long:
             if folded(value) in bare and folded(value) not in item.said:
-                yield Leak(field, value, split, seed, item.where, value in item.text, item.last)
+                yield Leak(field, split, seed, item.where, value in item.text, item.last)
 
 
 def _has_word(text: str, value: str) -> bool:

@@ -16,7 +16,7 @@ from taskapp_kit.contract.example_policy import example_policy
 from taskapp_kit.contract.protocols import LocalPolicy, View
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.seeds import derived_rng, size
-from taskapp_kit.contract.trajectory import Decision, Trajectory
+from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.source_location import line_of
@@ -385,13 +385,6 @@ def short(value: Any) -> str:
         (value if isinstance(value, str) else text_of(value) if isinstance(value, list) else str(value)).split()
     )
     return f"'{text[:SHOWN_CHARACTERS]}{'…' if len(text) > SHOWN_CHARACTERS else ''}'"
-
-
-def decision_text(decision: Decision) -> str:
-    """Return the words or the first call of an answer, for evidence."""
-    if decision.tool_calls:
-        return f"{decision.tool_calls[0].tool} {short(decision.tool_calls[0].args)}"
-    return short(decision.output or "")
 
 
 async def gathered(tasks: Sequence[asyncio.Task[Any]]) -> list[Any]:

@@ -74,5 +74,12 @@ def test_a_judge_that_always_says_the_same_is_caught_when_it_is_asked() -> None:
         }
 
 
+@pytest.mark.parametrize("stem", ["private", "rollout"])
+def test_neither_a_private_value_nor_an_exceptions_text_is_shown(stem: str) -> None:
+    (file,) = [item for item in GALLERY if item.stem == stem]
+    hidden = "piano" if stem == "private" else "KeyError("
+    assert not any(hidden in item.found + item.do for item in findings(file, processes=False))
+
+
 def test_there_are_enough_of_them() -> None:
     assert len(GALLERY) >= 24
