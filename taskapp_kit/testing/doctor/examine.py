@@ -152,10 +152,11 @@ async def _verdict(subject: EnvironmentUnderTest, item: DoctorCheck, statuses: d
     try:
         return await item.function(subject)
     except OutOfTime:
-        return skipped("Left out, because the time was over.", "Run the doctor without --quick.")
+        return skipped("Left out, because the time was over.", subject.options.hint_for_time)
     except RolloutFailed as failed:
-        if subject.options.quick and failed.failure.code in rollouts.LATE_CODES:
-            return skipped(f"Left out: {failed.message.rstrip('.')}.", "Run the doctor without --quick.")
+        late = rollouts.LATE_CODES if subject.options.quick else rollouts.LATE_CODES - {"environment_hung"}
+        if failed.failure.code in late and item is not repeats.at_once:
+            return skipped(f"Left out: {failed.message.rstrip('.')}.", subject.options.hint_for_time)
         place = rollouts.raised_at(failed, str(subject.app.file.parent)) or subject.place
         said = failed.message.rstrip(".")
         found = f"A rollout of this check failed at boundary {failed.boundary} ({failed.failure.code}): {said}."

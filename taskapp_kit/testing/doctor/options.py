@@ -30,6 +30,11 @@ class DoctorOptions:
         return 15.0 if self.quick else None
 
     @property
+    def hint_for_time(self) -> str:
+        """What to do where the time was too short."""
+        return "Run the doctor without --quick." if self.quick else ""
+
+    @property
     def deadline_seconds(self) -> float:
         """The deadline of each rollout."""
         return self.rollout_seconds or (10.0 if self.quick else 60.0)

@@ -75,9 +75,13 @@ def scripted(steps: Sequence[PlayedStep]) -> list[Json]:
 
 
 class TakingTurns:
-    """Lets rollouts in threads of their own go on one after the other: one action each, in a fixed order."""
+    """Lets rollouts in threads of their own go on one after the other: one action each, in a fixed order.
+
+    late: whether a turn did not come in time, so that a rollout was left.
+    """
 
     def __init__(self, count: int) -> None:
+        self.late = False
         self._changed = threading.Condition()
         self._waiting: set[int] = set()
         self._playing = set(range(count))
@@ -94,6 +98,7 @@ class TakingTurns:
             )
             self._waiting.discard(number)
             if not ready:
+                self.late = True
                 raise PolicyStops(LEFT)
             self._next = self._after(number)
 

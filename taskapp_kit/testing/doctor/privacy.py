@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,9 @@ from taskapp_kit.testing.doctor.subject import Budget, EnvironmentUnderTest
 SHORT = 4
 """A shorter value, and a number, may occur anywhere by chance."""
 USUAL = 0.8
-"""The share of rows that show a short value, a number or a choice, from which it is hardly chance."""
+"""The share of rows that show a short value, a number or a choice of theirs, from which it is reported."""
+CHANCE = 0.5
+"""The share of rows that show one of another row, from which it is chance."""
 LEAST_ROWS = 5
 
 
@@ -81,20 +82,14 @@ async def private(subject: EnvironmentUnderTest) -> CheckResult:
     if tasks is None:
         return passed("There are no rows.")
     leaks: list[Leak] = []
-    faint: Counter[str] = Counter()
-    present: Counter[str] = Counter()
-    read = 0
+    read: list[tuple[_Row, str]] = []
     for split, seed, row in Budget(subject.options.check_seconds).within(_chosen(subject)):
         view = await subject.first_view(split, seed)
         tools = orjson.dumps([[tool.description, dict(tool.parameters)] for tool in view.tools], default=dict).decode()
         values = _Row(tasks, row, tools)
-        read += 1
+        read.append((values, text_of(view.observation)))
         shown = [_Shown("the first observation", text_of(view.observation)), _Shown("a tool's description", tools)]
         leaks += _leaks(values, split, seed, shown)
-        for field in {field for field, _ in values.faint}:
-            present[field] += 1
-            if any(_has_word(text_of(view.observation), value) for name, value in values.faint if name == field):
-                faint[field] += 1
     for rollout in subject.scored():
         row = tasks.rows(rollout.split)[rollout.seed]
         leaks += _leaks(_Row(tasks, row, ""), rollout.split, rollout.seed, _later(rollout.trajectory))
@@ -105,19 +100,32 @@ async def private(subject: EnvironmentUnderTest) -> CheckResult:
         found = f"{row}: {leak.where} shows the private field {leak.field!r} {how}."
         do = f"Leave it out of what is shown; or make {leak.field!r} public, if a policy may read it."
         return (warning if leak.last else wrong)(found, do, subject.line("reset"))
-    usual = [
-        field for field, count in faint.items() if present[field] >= LEAST_ROWS and count >= USUAL * present[field]
-    ]
-    if usual:
-        field = usual[0]
-        found = (
-            f"{faint[field]} of {present[field]} first observations contain the value of the private field {field!r}."
-        )
-        return warning(
-            found, "See whether it gives the answer away; else accept it: --allow private.", subject.line("reset")
-        )
+    for field, own, rows_with in _usual(read):
+        found = f"{own} of {rows_with} first observations contain the value of the private field {field!r}."
+        do = "See whether it gives the answer away; else accept it: --allow private."
+        return warning(found, do, subject.line("reset"))
     count = len(subject.scored())
-    return passed(f"{read} first observations and {count} rollouts show no private value.")
+    return passed(f"{len(read)} first observations and {count} rollouts show no private value.")
+
+
+def _usual(read: Sequence[tuple[_Row, str]]) -> Iterator[tuple[str, int, int]]:
+    """Yield each field with a short value, a number or a choice that most rows show: field, rows that do, rows with one.
+
+    read: rows with their first observations. A field is left out where the values of another row are shown there nearly
+    as often: short values, and a field of many of them, are found in any text.
+    """
+    for field in sorted({field for values, _ in read for field, _ in values.faint}):
+        rows = [
+            ([value for name, value in values.faint if name == field], text)
+            for values, text in read
+            if any(name == field for name, _ in values.faint)
+        ]
+        own, others = (
+            sum(any(_has_word(text, value) for value in rows[at - shift][0]) for at, (_, text) in enumerate(rows))
+            for shift in (0, len(rows) // 2)
+        )
+        if len(rows) >= LEAST_ROWS and own >= USUAL * len(rows) and others < CHANCE * len(rows):
+            yield field, own, len(rows)
 
 
 def _chosen(subject: EnvironmentUnderTest) -> list[tuple[str, int, Any]]:

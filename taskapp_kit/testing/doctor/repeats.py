@@ -10,7 +10,7 @@ from taskapp_kit.errors import RolloutFailed, Unavailable
 from taskapp_kit.rollout.episode import global_random
 from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.testing.doctor.finding import CheckResult, passed, skipped, warning, wrong
-from taskapp_kit.testing.doctor.policies import RecordedActions, TakingTurns, scripted
+from taskapp_kit.testing.doctor.policies import TURN_SECONDS, RecordedActions, TakingTurns, scripted
 from taskapp_kit.testing.doctor.registry import check
 from taskapp_kit.testing.doctor.subject import (
     GOLD,
@@ -26,6 +26,10 @@ REPEATED = 3
 """Episodes that are played a second time."""
 ISOLATED_AT_ONCE = 3
 """Rollouts side by side where each has a process of its own."""
+SLOWER = 4
+"""The factor by which rollouts side by side may take longer than one after another, before a deadline ends them."""
+LATE = 10
+"""The factor by which a turn takes longer than a whole episode alone, where an episode waits for another one."""
 PICTURE_PARAMETERS = ("image", "images", "picture", "pictures", "render")
 """Names of a constructor's switch for pictures."""
 DRAW_FROM_SEED = "Draw everything from `seed` or context.rng; read no clock, no address and no global random state."
@@ -164,6 +168,12 @@ async def interleaved(subject: EnvironmentUnderTest) -> CheckResult:
             turns.leave(number)
 
     together = await gathered([asyncio.create_task(one_of_two(number)) for number in range(2)])
+    if turns.late:
+        alone_seconds = max(sum(one.seconds.values()) for one in alone)
+        found = f"A turn did not come within {TURN_SECONDS:g} s; an episode alone took {alone_seconds:.3g} s."
+        if alone_seconds * LATE > TURN_SECONDS:
+            return skipped(found)
+        return wrong(found, "Let no episode wait for the end of another one.", subject.place)
     for before, after in zip(alone, together, strict=True):
         if before.digest != after.digest:
             found = (
@@ -184,8 +194,15 @@ async def interleaved(subject: EnvironmentUnderTest) -> CheckResult:
 async def at_once(subject: EnvironmentUnderTest) -> CheckResult:
     """Play many episodes side by side, and compare each with the same one alone."""
     player = _base(subject)
-    count = subject.options.at_once if subject.in_this_process else ISOLATED_AT_ONCE
     alone = {(item.split, item.seed): item for item in subject.base_rollouts()}
+    longest = max(sum(item.seconds.values()) for item in alone.values())
+    count = subject.options.at_once if subject.in_this_process else ISOLATED_AT_ONCE
+    while SLOWER * count * longest > subject.options.deadline_seconds:
+        count -= 1
+    if count < 2:
+        return skipped(
+            f"A rollout took {longest:.3g} s, too long to play several at once.", subject.options.hint_for_time
+        )
     chosen = (list(alone.values()) * count)[:count]
     together = await gathered([asyncio.create_task(subject.play(player, item.split, item.seed)) for item in chosen])
     for before, after in zip(chosen, together, strict=True):
@@ -206,9 +223,14 @@ async def seeds_differ(subject: EnvironmentUnderTest) -> CheckResult:
     hashes = await played.of(split)
     while len(set(hashes.values())) * 2 <= len(hashes) and await played.further(split):
         hashes = await played.of(split)
-    if len(hashes) < 2:
+    available = len(subject.seeds(LEAST_SEEDS, split))
+    if available < 2:
         return passed("There is one seed.")
     different = len(set(hashes.values()))
+    if len(hashes) < available:
+        return skipped(
+            f"{len(hashes)} seeds were played in the time, which is too few to compare.", subject.options.hint_for_time
+        )
     if different == 1:
         found = (
             f"The same actions gave the same episode for {len(hashes)} seeds of split {split}: nothing that was shown or "
@@ -236,6 +258,11 @@ async def splits_apart(subject: EnvironmentUnderTest) -> CheckResult:
         while shared and await played.further(names[0]) and await played.further(name):
             shared = _shared(await played.of(names[0]), await played.of(name))
         first, count = await played.of(names[0]), len(await played.of(name))
+        if len(first) < len(subject.seeds(LEAST_SEEDS)) or count < len(subject.seeds(LEAST_SEEDS, name)):
+            return skipped(
+                f"{count} seeds of {name} were played in the time, which is too few to compare.",
+                subject.options.hint_for_time,
+            )
         told_apart = len(set(first.values())) >= TOLD_APART * len(first)
         if told_apart and len(shared) * 2 > count:
             seed, twin = next(iter(shared.items()))
@@ -320,6 +347,8 @@ async def _repeated(subject: EnvironmentUnderTest, one: Rollout, policy: LocalPo
     return await subject.play(_base(subject), one.split, one.seed, own=policy)
 
 
+LEAST_SEEDS = 8
+"""Seeds of a split below which equal episodes may be chance, unless it has no more."""
 SCRIPTED_STEPS = 30
 """Actions that are repeated with other seeds, to see whether anything differs."""
 TOLD_APART = 0.95

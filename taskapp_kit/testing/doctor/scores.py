@@ -100,7 +100,7 @@ async def gold_better(subject: EnvironmentUnderTest) -> CheckResult:
         return skipped("Gold has no reward.")
     for label in subject.idle_labels():
         pairs = _pairs(subject, label)
-        if len(pairs) < min(LEAST, len(gold)):
+        if len(pairs) < _least(subject):
             continue
         mine, theirs = fmean(one for one, _ in pairs), fmean(other for _, other in pairs)
         if mine <= theirs:
@@ -110,6 +110,11 @@ async def gold_better(subject: EnvironmentUnderTest) -> CheckResult:
             do = "Either gold is no example of good play, or the reward does not tell good play from bad."
             return wrong(found, do, _gold_place(subject))
     return passed(f"Gold: mean reward {fmean(gold):.3g} over {len(gold)} rollouts.")
+
+
+def _least(subject: EnvironmentUnderTest) -> int:
+    """Return how many rollouts say something: LEAST, or one for each seed where there are fewer."""
+    return min(LEAST, len(subject.seeds(LEAST)))
 
 
 def _pairs(subject: EnvironmentUnderTest, label: str) -> list[tuple[float, float]]:
@@ -133,6 +138,8 @@ async def reward_attainable(subject: EnvironmentUnderTest) -> CheckResult:
     rollouts = subject.scored(GOLD)
     if not rollouts:
         return skipped("There is no policy gold, or it has no reward.")
+    if len(rollouts) < _least(subject):
+        return skipped(f"Gold played {len(rollouts)} rollouts in the time, which is too few.")
     declared = subject.environment.reward_range
     steps = [step.reward for rollout in rollouts for step in rollout.trajectory.steps if step.reward is not None]
     if declared is not None and steps and max(steps) < declared[1]:
