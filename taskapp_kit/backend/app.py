@@ -20,8 +20,8 @@ from taskapp_kit.backend.rollouts_engine import RolloutsEngine
 from taskapp_kit.backend.routes import DEFAULT_TRAINER, BackendContext
 from taskapp_kit.backend.sealed_keys import SealedKeys
 from taskapp_kit.backend.store import JobStore
-from taskapp_kit.backend.task_app_access import TaskAppAccess
 from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
+from taskapp_kit.backend.task_app_opener import TaskAppAccess
 from taskapp_kit.errors import TaskappError, Unavailable
 from taskapp_kit.net.auth import ApiKeyMiddleware
 from taskapp_kit.net.error_response import ErrorWriter

@@ -18,7 +18,7 @@ from taskapp_kit.backend.notifier import Notifiers
 from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 from taskapp_kit.backend.schema import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, JobRow
 from taskapp_kit.backend.store import JobStore
-from taskapp_kit.backend.task_app_access import TaskAppAccess, is_starting
+from taskapp_kit.backend.task_app_opener import TaskAppAccess, is_starting
 from taskapp_kit.errors import (
     ConfigError,
     IdempotencyKeyReused,

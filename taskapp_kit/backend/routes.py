@@ -18,7 +18,7 @@ from taskapp_kit.backend.job_views import PHASES, events_view, job_view, moment,
 from taskapp_kit.backend.jobs import Jobs, new_job_id
 from taskapp_kit.backend.schema import ENDED, QUEUED, RUNNING, JobRow
 from taskapp_kit.backend.sealed_keys import ALGORITHM, MAX_CIPHERTEXT, SealedKeys
-from taskapp_kit.backend.task_app_access import TaskAppAccess
+from taskapp_kit.backend.task_app_opener import TaskAppAccess
 from taskapp_kit.errors import FieldProblem, RequestError, Unavailable
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import RequestRefused

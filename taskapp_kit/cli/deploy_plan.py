@@ -12,7 +12,7 @@ from taskapp_kit.deploy.modal.declared_requirements import read_needs
 from taskapp_kit.deploy.modal.plan import DeployPlan, make_plan
 from taskapp_kit.deploy.modal.settings import STORE_CHOICES, ModalSettings
 from taskapp_kit.deploy.packaging.source_files import Target, parse_target, resolve
-from taskapp_kit.deploy.tunnel.plan import on_loopback
+from taskapp_kit.deploy.tunnel.settings import on_loopback
 from taskapp_kit.errors import ConfigError
 
 

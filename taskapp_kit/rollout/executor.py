@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 import time
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -19,6 +18,7 @@ from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import Failure
 from taskapp_kit.logs import rollout as logged_with_id
 from taskapp_kit.rollout.episode.plan import Control
+from taskapp_kit.rollout.failures import cancelled, no_thread, overdue, thread_blocked
 from taskapp_kit.rollout.in_flight import InFlightRollout, Listener
 from taskapp_kit.rollout.models.access import Ask, ModelAccess, ThreadPort
 from taskapp_kit.rollout.play_and_score import RolloutPlayer, given_up, play
@@ -102,13 +102,13 @@ class Executor:
             return await threads.run(job, seconds=rollout.seconds, stop=report.stop)
         except ThreadHung as hung:
             failure = (
-                _no_thread(rollout.seconds)
+                no_thread(rollout.seconds)
                 if isinstance(hung, NoFreeThread)
-                else _overdue(rollout.seconds, report.control)
+                else overdue(rollout.seconds, report.control)
             )
             return self._give_up(rollout, report.until_now(), failure, report.send_rest)
         except asyncio.CancelledError:
-            result = self._give_up(rollout, report.until_now(), _cancellation(rollout), report.send_rest)
+            result = self._give_up(rollout, report.until_now(), rollout.stopped or cancelled(), report.send_rest)
             await self._cancelled(rollout, result)
             raise
 
@@ -138,7 +138,7 @@ class Executor:
         try:
             thread = await self._shared_threads.open(environment, seconds=rollout.seconds)
         except NoFreeThread:
-            return self._give_up(rollout, [], _no_thread(rollout.seconds), report.send_rest)
+            return self._give_up(rollout, [], no_thread(rollout.seconds), report.send_rest)
         try:
             await turns.run(ask, in_thread)
             if thread.is_shared and not self._shared_threads.is_quick(scoring):
@@ -148,13 +148,13 @@ class Executor:
         except ThreadHung as hung:
             report.stop("timeout")
             thread.post(partial(logged, turns.close))
-            failure = _blocked() if isinstance(hung, ThreadBlocked) else _overdue(rollout.seconds, report.control)
+            failure = thread_blocked() if isinstance(hung, ThreadBlocked) else overdue(rollout.seconds, report.control)
             return self._give_up(rollout, report.until_now(), failure, report.send_rest)
         except asyncio.CancelledError:
             events = report.until_now()
             report.stop("cancelled")
             thread.post(partial(logged, turns.close))
-            result = self._give_up(rollout, events, _cancellation(rollout), report.send_rest)
+            result = self._give_up(rollout, events, rollout.stopped or cancelled(), report.send_rest)
             await self._cancelled(rollout, result)
             raise
         finally:
@@ -177,7 +177,7 @@ class Executor:
         except RolloutLost as lost:
             return self._give_up(rollout, report.events(), lost.failure, report.rest)
         except asyncio.CancelledError:
-            result = self._give_up(rollout, report.events(), _cancellation(rollout), report.rest)
+            result = self._give_up(rollout, report.events(), rollout.stopped or cancelled(), report.rest)
             await self._cancelled(rollout, result)
             raise
         self._complete(rollout, result, report.encoded())
@@ -308,39 +308,3 @@ class ListenerGate:
         for event in events[self._sent :]:
             self._listener(event)
         self._sent = len(events)
-
-
-def _cancellation(rollout: InFlightRollout) -> Failure:
-    return rollout.stopped or Failure(
-        "cancelled", "cancelled", "the client went away, or cancelled the rollout, before it ended"
-    )
-
-
-def _overdue(seconds: float, control: Control) -> Failure:
-    """Return the failure of a thread that did not return in time. Its events so far are stored, the rest is lost."""
-    if control.closed.is_set():  # the episode is done: folding, scoring or writing takes long
-        message = (
-            f"the rollout reached its deadline of {seconds:g} s after its episode, before it was scored and written"
-        )
-        return _logged(Failure("timeout", "deadline", message, "Give safety.max_time_s more seconds."))
-    message = f"the environment did not come back within the rollout's deadline of {seconds:g} s; its thread is stuck"
-    return _logged(Failure("timeout", "environment_hung", message, "Give the environment's own calls a time limit."))
-
-
-def _no_thread(seconds: float) -> Failure:
-    """Return the failure of a rollout for which no thread became free."""
-    message = f"no thread came free within the rollout's deadline of {seconds:g} s, so the episode never began"
-    return _logged(Failure("timeout", "no_thread", message, "Send fewer rollouts at once, or give them more time."))
-
-
-def _blocked() -> Failure:
-    """Return the failure of a rollout whose thread another rollout blocks."""
-    message = "the environment of another rollout blocked the thread that this rollout shared with it"
-    hint = 'Send it again. Give the environment\'s own calls a time limit, or declare isolation="process".'
-    return _logged(Failure("timeout", "thread_blocked", message, hint))
-
-
-def _logged(failure: Failure) -> Failure:
-    failure.error_id = uuid.uuid4().hex[:12]
-    log.error("%s (error_id %s)", failure.message, failure.error_id)
-    return failure

@@ -24,11 +24,12 @@ from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.errors import Failure, IdempotencyKeyReused, RolloutFailed
 from taskapp_kit.rollout.details import model_calls
 from taskapp_kit.rollout.event_buffer import EventBuffer
+from taskapp_kit.rollout.failures import cancelled
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.response import answer_bytes
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.stored_record import settled_from
-from taskapp_kit.rollout.subscribers import EndedRollout, SharedRollout, cancellation
+from taskapp_kit.rollout.subscribers import EndedRollout, SharedRollout
 from taskapp_kit.store.idempotency_memory import MemoryIdempotencyStore
 
 log = logging.getLogger("taskapp_kit.service")
@@ -257,7 +258,7 @@ class SharedRollouts:
         if not began:
             await self._coordinator.release(record.rollout_id)
             return
-        failure = _cancellation_in(shared.event_buffer) or cancellation()
+        failure = _cancellation_in(shared.event_buffer) or cancelled()
         settled = StoredResult(record.rollout_id, failure=failure, events=self._events_of(shared))
         await self._coordinator.settle(settled, free_key=True)
         shared.settle(settled)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import IdempotencyRecord, StoredResult
-from taskapp_kit.errors import Failure, RolloutFailed
+from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.rollout.event_buffer import EventBuffer
+from taskapp_kit.rollout.failures import cancelled
 
 
 class Subscriber:
@@ -96,7 +96,7 @@ class SharedRollout:
         """Ends it with an error, without a result."""
         if not self._over.done():
             if isinstance(error, asyncio.CancelledError):  # its task was cancelled, not its subscribers
-                error = RolloutFailed(cancellation(), rollout_id=self.rollout_id)
+                error = RolloutFailed(cancelled(), rollout_id=self.rollout_id)
             self._over.set_exception(error)
         self._ended()
 
@@ -172,13 +172,3 @@ def _retrieve(future: asyncio.Future[StoredResult]) -> None:
     """Retrieves the error, because asyncio logs errors that are never retrieved."""
     if not future.cancelled():
         future.exception()
-
-
-def cancellation() -> Failure:
-    """The failure of a rollout without clients, or one that a client cancelled."""
-    return Failure(
-        "cancelled",
-        "cancelled",
-        "the client went away, or cancelled the rollout, before it ended",
-        error_id=uuid.uuid4().hex[:12],
-    )

@@ -25,7 +25,7 @@ from tunnel_peers import ADDRESS, BOX, QUIET, FakeCloudflared, free_port, gone
 
 from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.deploy.local.in_process import InProcessTaskApp
-from taskapp_kit.deploy.tunnel.plan import Timing
+from taskapp_kit.deploy.tunnel.settings import Timing
 from taskapp_kit.errors import BadArgument, ConfigError, DeclarationError, DiscoveryError, TaskAppError, TunnelError
 from taskapp_kit.net.response import json_answer
 from taskapp_kit.serve.uvicorn_server import BackgroundServer

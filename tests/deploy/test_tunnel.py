@@ -32,7 +32,7 @@ from tunnel_peers import (
 from taskapp_kit.deploy.health_check import HealthResponse
 from taskapp_kit.deploy.tunnel.cloudflared import Cloudflared
 from taskapp_kit.deploy.tunnel.open_tunnel import open_tunnel
-from taskapp_kit.deploy.tunnel.plan import Timing, TunnelPlan, on_loopback, plan_tunnel
+from taskapp_kit.deploy.tunnel.settings import Timing, TunnelPlan, on_loopback, plan_tunnel
 from taskapp_kit.errors import BadArgument, TunnelError
 from taskapp_kit.net.response import json_answer
 from taskapp_kit.serve.uvicorn_server import BackgroundServer

@@ -26,7 +26,7 @@ from taskapp_kit.config import MAX_KEY_BYTES, Settings, from_environment, proces
 from taskapp_kit.deploy.local.app_source import AppSource, check_sources, find_source
 from taskapp_kit.deploy.local.server import GRACE_SECONDS, start_server, take_port, wait_until_well
 from taskapp_kit.deploy.tunnel.open_tunnel import Tunnel, open_tunnel
-from taskapp_kit.deploy.tunnel.plan import Timing, plan_tunnel
+from taskapp_kit.deploy.tunnel.settings import Timing, plan_tunnel
 from taskapp_kit.errors import BadArgument, ConfigError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class InProcessTaskApp:
     port: where it listens; when it is taken and auto_find_port, the next free one of a hundred; 0 takes any free one.
     api_key: its API key; by default ENVIRONMENT_API_KEY, else, for a TaskApp, a new key for this run.
     tunnel_mode, backend_url, preconfigured_…, tunnel_hostname, tunnel_token, cloudflared, skip_tunnel_verification: the
-    tunnel; see `deploy/tunnel/plan.py`. timing: its timeouts, from SYNTH_TUNNEL_… variables when None.
+    tunnel; see `deploy/tunnel/settings.py`. timing: its timeouts, from SYNTH_TUNNEL_… variables when None.
     health_check_timeout: seconds until the app itself must answer.
     on_start, on_stop: called with this object, when everything is open and before anything closes; they may be async in
     `async with`. What on_start raises is raised after everything is closed again; what on_stop raises is raised, too,

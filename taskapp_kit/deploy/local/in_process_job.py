@@ -21,7 +21,7 @@ from taskapp_kit.client.environment_key import setup_environment_api_key_async
 from taskapp_kit.client.job_settings import backend_key
 from taskapp_kit.client.rl_job import RLJob
 from taskapp_kit.deploy.local.in_process import InProcessTaskApp
-from taskapp_kit.deploy.tunnel.plan import on_loopback
+from taskapp_kit.deploy.tunnel.settings import on_loopback
 from taskapp_kit.errors import BadArgument
 
 log = logging.getLogger("taskapp_kit.deploy")

@@ -33,6 +33,7 @@ from taskapp_kit.declare.specs import ActionSpec
 from taskapp_kit.errors import Boundary, Failure, InvalidAction, RequestError, TaskappError
 from taskapp_kit.rollout.episode.environment import ConfigRefused, EnvironmentHost, EnvironmentLeft, EnvironmentProblem
 from taskapp_kit.rollout.episode.plan import Control, EpisodePlan, Scripted
+from taskapp_kit.rollout.episode.refusals import bad_arguments, too_many_calls, unknown_tool
 
 log = logging.getLogger("taskapp_kit.run")
 
@@ -179,7 +180,8 @@ class Episode:
                 self.ops += 1
                 yield Acted(self._steps, call.tool, call.args)
                 if by_policy and number >= plan.max_calls:
-                    step = self._too_many(call)
+                    step = self._refused(self._steps, call, too_many_calls(plan.max_calls), 0.0)
+                    self._steps += 1
                 else:
                     step = self._step(host, call, answer.problem)
                 results.append(step)
@@ -276,7 +278,8 @@ class Episode:
         index = self._steps
         self._steps += 1
         if call.tool not in self._tools:
-            said = problem if problem and not call.tool else self._unknown(call.tool)
+            declared = call.tool in self.plan.environment.actions
+            said = problem if problem and not call.tool else unknown_tool(call.tool, self._tools, declared=declared)
             return self._refused(index, call, said, 0.0)
         if problem and isinstance(call.args, str):
             return self._refused(index, call, problem, 0.0)
@@ -284,7 +287,7 @@ class Episode:
         try:
             arguments, coerced = action.arguments.read(call.args)
         except BadArguments as error:
-            return self._refused(index, call, f"{call.tool} was not done: {error}.", 0.0)
+            return self._refused(index, call, bad_arguments(call.tool, error), 0.0)
         began = self.clock.monotonic()
         self._doing = f"at step {index} (from 0), action {call.tool!r}"
         try:
@@ -309,20 +312,6 @@ class Episode:
     def _refused(self, index: int, call: ToolCall, sentence: str, seconds: float) -> PlayedStep:
         self._counts["invalid_actions"] += 1
         return PlayedStep(index, call.tool, call.args, sentence, seconds=seconds, refused=sentence)
-
-    def _too_many(self, call: ToolCall) -> PlayedStep:
-        """Return the refusal of a call beyond the limit of its answer, and of all after it."""
-        most = self.plan.max_calls
-        said = f"This was not done, nor what follows it: an answer may hold at most {most} calls."
-        self._steps += 1
-        return self._refused(self._steps - 1, call, said, 0.0)
-
-    def _unknown(self, name: str) -> str:
-        known = ", ".join(self._tools)
-        if not name:
-            return f"Nothing was done: answer with a tool call. The tools are: {known}."
-        where = "in this episode" if name in self.plan.environment.actions else "here"
-        return f"Nothing was done: there is no tool {name[:80]!r} {where}. The tools are: {known}."
 
     def _since(self, began: float) -> float:
         seconds = self.clock.monotonic() - began

@@ -19,8 +19,8 @@ from starlette.routing import Route
 from taskapp_kit.backend.data_files import JobDatabase
 from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 from taskapp_kit.backend.store import JobStore
-from taskapp_kit.backend.task_app_access import TaskAppAccess
 from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
+from taskapp_kit.backend.task_app_opener import TaskAppAccess
 from taskapp_kit.errors import RequestError, TaskAppUnreachable
 
 pytestmark = pytest.mark.server
