@@ -36,7 +36,7 @@ LAYERS = (
 
 INSIDE = {
     "rollout": (
-        {"episode", "event_buffer", "models", "policy", "response", "score"},
+        {"episode", "event_buffer", "failures", "models", "policy", "response", "score"},
         {"describe", "details", "request", "store_health", "token_limit", "subscribers"},
         {"groups", "in_flight", "play_and_score"},
         {"admission", "stored_record", "workers"},

@@ -104,7 +104,7 @@ class Executor:
             failure = (
                 no_thread(rollout.seconds)
                 if isinstance(hung, NoFreeThread)
-                else overdue(rollout.seconds, report.control)
+                else overdue(rollout.seconds, played=report.control.closed.is_set())
             )
             return self._give_up(rollout, report.until_now(), failure, report.send_rest)
         except asyncio.CancelledError:
@@ -148,7 +148,11 @@ class Executor:
         except ThreadHung as hung:
             report.stop("timeout")
             thread.post(partial(logged, turns.close))
-            failure = thread_blocked() if isinstance(hung, ThreadBlocked) else overdue(rollout.seconds, report.control)
+            failure = (
+                thread_blocked()
+                if isinstance(hung, ThreadBlocked)
+                else overdue(rollout.seconds, played=report.control.closed.is_set())
+            )
             return self._give_up(rollout, report.until_now(), failure, report.send_rest)
         except asyncio.CancelledError:
             events = report.until_now()

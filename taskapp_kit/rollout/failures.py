@@ -6,7 +6,6 @@ import logging
 import uuid
 
 from taskapp_kit.errors import Failure
-from taskapp_kit.rollout.episode.plan import Control
 
 log = logging.getLogger("taskapp_kit.service")
 
@@ -21,9 +20,12 @@ def cancelled() -> Failure:
     )
 
 
-def overdue(seconds: float, control: Control) -> Failure:
-    """Return the failure of a thread that did not return in time. Its events so far are stored, the rest is lost."""
-    if control.closed.is_set():  # the episode is done: folding, scoring or writing takes long
+def overdue(seconds: float, *, played: bool) -> Failure:
+    """Return the failure of a thread that did not return in time. Its events so far are stored, the rest is lost.
+
+    played: the episode is over, and scoring or writing it takes long.
+    """
+    if played:
         message = (
             f"the rollout reached its deadline of {seconds:g} s after its episode, before it was scored and written"
         )
