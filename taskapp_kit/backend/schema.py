@@ -190,6 +190,22 @@ class CurvePointRow:
     point: CurvePoint
 
 
+@dataclass(frozen=True, slots=True)
+class IterationRow:
+    """The rollouts of one phase of one iteration. undefined: neither failed nor scored. reward, seconds: means.
+
+    A failed rollout has no reward, so it is part of no mean reward; without a scored one that is None.
+    """
+
+    phase: str
+    iteration: int
+    rollouts: int
+    failed: int
+    undefined: int
+    reward: float | None
+    seconds: float
+
+
 def read_job(row: Row[Any]) -> JobRow:
     """Read a row with the columns of `JobRow`; `results` may be left out."""
     values = {"results": "{}", **row._mapping}

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Select, func, select, update
+from sqlalchemy import Connection, Select, case, func, select, update
 
 from taskapp_kit.backend import schema
 from taskapp_kit.backend.data_files import JobDatabase
@@ -25,6 +25,7 @@ from taskapp_kit.backend.schema import (
     POINTS,
     ROLLOUTS,
     CurvePointRow,
+    IterationRow,
     JobEventRow,
     JobRow,
     read_event,
@@ -289,6 +290,32 @@ class JobStore:
             return [
                 RolloutOutcome(**{name: getattr(row, name) for name in RolloutOutcome.__slots__})
                 for row in connection.execute(asked)
+            ]
+
+        return await self._do(work, writes=False)
+
+    async def iterations(self, job_id: str) -> list[IterationRow]:
+        """Return every phase of every iteration that has rollouts, in the order in which they began."""
+
+        def work(connection: Connection) -> list[IterationRow]:
+            failed = func.sum(case((ROLLOUTS.c.status == "failed", 1), else_=0))
+            asked = (
+                select(
+                    ROLLOUTS.c.phase,
+                    ROLLOUTS.c.iteration,
+                    func.count(),
+                    failed,
+                    func.count(ROLLOUTS.c.reward),
+                    func.avg(ROLLOUTS.c.reward),
+                    func.avg(ROLLOUTS.c.seconds),
+                )
+                .where(ROLLOUTS.c.job_id == job_id)
+                .group_by(ROLLOUTS.c.phase, ROLLOUTS.c.iteration)
+                .order_by(func.min(ROLLOUTS.c.created_at), ROLLOUTS.c.iteration)
+            )
+            return [
+                IterationRow(phase, iteration, count, lost, count - lost - scored, reward, seconds)
+                for phase, iteration, count, lost, scored, reward, seconds in connection.execute(asked)
             ]
 
         return await self._do(work, writes=False)

@@ -8,11 +8,13 @@ from typing import Any
 
 from taskapp_kit.backend.app import create_backend
 from taskapp_kit.backend.auth import BearerKeys
+from taskapp_kit.cli.backend_viewer import backend_viewer
 from taskapp_kit.cli.terminal import clean, console, table
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.serve.connection_limits import limits_of
 from taskapp_kit.serve.uvicorn_server import bound_to_this_machine, log_to_stderr, run
+from taskapp_kit.serve.viewer.viewer import UI, UiMount, Viewer
 
 KEY = "SYNTH_API_KEY"
 GRACE_SECONDS = 5
@@ -37,17 +39,21 @@ def serve(
     form: Any = log_format
     local = bound_to_this_machine(host)
     keys, minted = _keys(settings, host, local=local)
+    bearer = BearerKeys(keys, minted=minted)
     log_to_stderr(log_level, form)
     app = create_backend(
-        keys,
+        bearer,
         store=store,
         environment_api_key=settings.environment_api_key,
         local=local,
         allow=allow,
         max_jobs=max_jobs,
     )
+    viewer = None
+    if settings.ui if settings.ui is not None else local:
+        viewer = backend_viewer(app.state.jobs, bearer, [minted] if minted is not None else keys, settings)
     run(
-        app,
+        app if viewer is None else UiMount(viewer, app),
         host=host,
         port=port,
         log_level=log_level,
@@ -55,25 +61,26 @@ def serve(
         grace_seconds=GRACE_SECONDS,
         drain=app.state.drain,
         limits=limits_of(settings),
-        announce=lambda url: _banner(url, settings, store, minted, local=local),
+        announce=lambda url: _banner(url, settings, store, minted, local=local, viewer=viewer),
     )
 
 
-def _keys(settings: Settings, host: str, *, local: bool) -> tuple[BearerKeys, str | None]:
-    """The keys that the backend accepts, and the one that was made for it. Raises ConfigError."""
+def _keys(settings: Settings, host: str, *, local: bool) -> tuple[list[str], str | None]:
+    """The keys that are configured, and the one that is made where there is none. Raises ConfigError."""
     given = [key for key in (settings.variable(KEY) or "").split(",") if key.strip()]
     if given:
-        return BearerKeys(given), None
+        return given, None
     if not local:
         raise ConfigError(
             f"No key is configured, and {host} can be reached from other machines, so nothing is served.",
             hint=f"Set {KEY} (in the environment or an --env-file), or serve on 127.0.0.1.",
         )
-    minted = secrets.token_urlsafe(24)
-    return BearerKeys([], minted=minted), minted
+    return [], secrets.token_urlsafe(24)
 
 
-def _banner(url: str, settings: Settings, store: str, minted: str | None, *, local: bool) -> None:
+def _banner(
+    url: str, settings: Settings, store: str, minted: str | None, *, local: bool, viewer: Viewer | None
+) -> None:
     """What is served and what it is not; a minted key, once; the next command."""
     out = console()
     out.print(f"taskapp backend at {url}", style="bold", soft_wrap=True)
@@ -85,12 +92,16 @@ def _banner(url: str, settings: Settings, store: str, minted: str | None, *, loc
     facts.add_row("key", f"made for this run and shown here only; {KEY} gives one that stays" if minted else KEY)
     own = "ENVIRONMENT_API_KEY" if settings.environment_api_key else "those that are uploaded (taskapp setup)"
     facts.add_row("task apps", own)
+    if viewer is not None:
+        facts.add_row("viewer", "the link below logs a browser in, once; later the key does" if local else f"{url}{UI}")
     if not local:
         facts.add_row("warning", "this address can be reached from other machines; put TLS before it")
     out.print(facts)
     out.print()
     if minted is not None:
         out.print(f"export {KEY}={minted}", soft_wrap=True)
+    if viewer is not None and local:
+        out.print(viewer.login_link(url), soft_wrap=True)
     out.print(f"export BACKEND_BASE_URL={url}", soft_wrap=True)
     out.print("taskapp train --config rl.toml --task-url http://127.0.0.1:8001", soft_wrap=True)
     out.print("\nCtrl-C stops it.", style="dim")

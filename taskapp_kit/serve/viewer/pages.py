@@ -167,6 +167,11 @@ def when(value: float | None) -> str:
     return "–" if value is None else datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def moment(value: str) -> str:
+    """An ISO 8601 time in UTC as `2026-03-01 11:00:00`."""
+    return value[:19].replace("T", " ")
+
+
 def _json(value: Any, *, indent: int | None) -> str:
     return json.dumps(value, ensure_ascii=False, indent=indent, default=dict)
 
@@ -183,6 +188,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "compact": functools.partial(_json, indent=None),
     "count": count,
     "metric_rows": _metric_rows,
+    "moment": moment,
     "money": money,
     "num": number,
     "pretty": functools.partial(_json, indent=2),

@@ -13,7 +13,8 @@ from markupsafe import Markup
 
 from taskapp_kit.contract.protocols import RolloutQuery, SourceRow
 from taskapp_kit.contract.statistics import mean_interval
-from taskapp_kit.serve.viewer.page import NEWEST, Page, PageRequest, not_found
+from taskapp_kit.net.response import EncodedResponse
+from taskapp_kit.serve.viewer.page import NEWEST, Page, PageRequest, not_found, redirect
 from taskapp_kit.serve.viewer.plots import Bar, bars, histogram, scatter
 
 BREAKDOWNS: dict[str, Callable[[SourceRow], str]] = {
@@ -25,8 +26,10 @@ MOST_SEEDS = 2000
 """Seeds in the table of a run."""
 
 
-async def runs(request: PageRequest) -> Page:
-    """The runs among the newest rollouts, newest first."""
+async def runs(request: PageRequest) -> Page | EncodedResponse:
+    """The runs among the newest rollouts, newest first. A backend has jobs in their place."""
+    if request.source.runs_jobs:
+        return redirect(request.link("jobs"))
     found = await request.source.rows(RolloutQuery(limit=NEWEST), "newest", request.caller)
     listed = await asyncio.to_thread(_runs_of, found)
     return Page(

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from taskapp_kit.contract.content import images
 from taskapp_kit.contract.events import SCHEMA_VERSION, Observed, Stepped, encode
@@ -73,12 +74,26 @@ class LiveRow:
     created_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """A job of a backend. view: in the form of the backend's API. task_app_url: where its rollouts are stored.
+
+    iterations: one for each phase and iteration, with the members phase, iteration (from 1), rollouts, failed, undefined (the
+    number without a reward), reward (the mean of the others, None without any) and seconds (the mean).
+    """
+
+    view: dict[str, Any]
+    task_app_url: str
+    iterations: list[dict[str, Any]]
+
+
 @dataclass(slots=True)
 class UiSource:
     """What pages may show. A source that cannot do something leaves the method as it is here.
 
     place: its name, for people. scales: what a person may score. annotates, plays: whether it stores people's scores, and
-    plays rollouts. replay_arguments: of `taskapp replay`, before the id. report: of an evaluation's directory.
+    plays rollouts. replay_arguments: of `taskapp replay`, before the id. report: of an evaluation's directory. runs_jobs: it
+    is a backend, which has jobs and no rollouts of its own.
     """
 
     place: str = ""
@@ -87,6 +102,7 @@ class UiSource:
     plays: bool = False
     replay_arguments: tuple[str, ...] = ()
     report: Path | None = None
+    runs_jobs: bool = False
 
     async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[SourceRow]:
         """The first `wanted.limit` rollouts that match and that the caller may see. Raises StoreError, Unavailable."""
@@ -114,6 +130,18 @@ class UiSource:
     async def live_rollout(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
         """A rollout that is being played, as it would be stored now; None when it is not being played."""
         return None
+
+    async def jobs(self, caller: Caller, limit: int) -> list[dict[str, Any]]:
+        """The caller's newest jobs, in the form of the backend's API. Raises StoreError."""
+        return []
+
+    async def job(self, job_id: str, caller: Caller) -> JobProgress | None:
+        """A job; None when there is none that the caller may see. Raises StoreError."""
+        return None
+
+    async def job_rollouts(self, job_id: str, phase: str, iteration: int) -> list[dict[str, Any]]:
+        """The rollouts of one iteration of a job that `job` returned, by place and sample. Raises StoreError."""
+        return []
 
 
 class ServiceSource(UiSource):

@@ -22,7 +22,7 @@ from taskapp_kit.net.response import EncodedResponse, Headers, json_answer
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.serve.errors import error_answer
 from taskapp_kit.serve.keys import Keys
-from taskapp_kit.serve.viewer import annotate_pages, live_pages, rollout_pages, run_pages
+from taskapp_kit.serve.viewer import annotate_pages, job_pages, live_pages, rollout_pages, run_pages
 from taskapp_kit.serve.viewer.gate import SAFE, UiGate, session_id, set_cookie
 from taskapp_kit.serve.viewer.page import Page, PageFunction, PageRequest, not_found, redirect
 from taskapp_kit.serve.viewer.pages import FOLDER, render, style_hash
@@ -42,6 +42,7 @@ STATIC = {
     "icon.svg": b"image/svg+xml",
 }
 ID, HASH = "(?P<rollout_id>[0-9a-f]{32})", "(?P<sha256>[0-9a-f]{64})"
+JOB = "(?P<job_id>[0-9A-Za-z_-]{1,64})"
 PAGES: Sequence[tuple[str, str, PageFunction]] = (
     ("GET", "(?:runs)?", run_pages.runs),
     ("GET", "run", run_pages.run),
@@ -51,6 +52,8 @@ PAGES: Sequence[tuple[str, str, PageFunction]] = (
     ("GET", "group", rollout_pages.group),
     ("GET", "live", live_pages.live),
     ("GET", f"live/{ID}", live_pages.live_rollout),
+    ("GET", "jobs", job_pages.jobs),
+    ("GET", f"jobs/{JOB}", job_pages.job),
     ("GET", "annotate", annotate_pages.annotate),
     ("POST", "annotate", annotate_pages.store_annotation),
     ("GET", "annotations", annotate_pages.annotation_list),
@@ -59,7 +62,7 @@ PAGES: Sequence[tuple[str, str, PageFunction]] = (
 )
 """Method, pattern below `/ui/`, function. A GET of the same path with `.json` answers a page's data."""
 _ROUTES = [(method, re.compile(pattern), function) for method, pattern, function in PAGES]
-_NEXT = re.compile(r"[a-z]+(?:/[0-9a-f]{32})?(?:\?[A-Za-z0-9._~%=&+-]*)?")
+_NEXT = re.compile(r"[a-z]+(?:/[0-9A-Za-z_-]{1,64})?(?:\?[A-Za-z0-9._~%=&+-]*)?")
 """Where a login may lead: a page of the viewer, and nothing that could be another address."""
 
 HTML = (b"content-type", b"text/html; charset=utf-8")

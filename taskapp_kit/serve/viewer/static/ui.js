@@ -16,15 +16,15 @@
   // -- lists: one row is current --------------------------------------------------------------------------------
   let current = -1;
   const rows = () => $$("[data-list] tbody tr, ul[data-list] > li");
-  const move = (by) => {
+  const move = (by, focuses = true) => {
     const all = rows();
-    if (!all.length) return false;
+    if (!all.length || (current < 0 && !by)) return false;
     if (all[current]) all[current].classList.remove("current");
     current = Math.max(0, Math.min(all.length - 1, current + by));
     all[current].classList.add("current");
     const link = $("a", all[current]);
-    if (link) link.focus({ preventScroll: true });
-    all[current].scrollIntoView({ block: "nearest" });
+    if (link && focuses) link.focus({ preventScroll: true });
+    if (focuses) all[current].scrollIntoView({ block: "nearest" });
     return true;
   };
 
@@ -135,6 +135,7 @@
       if (fresh.innerHTML !== old.innerHTML) {
         const open = new Set($$("details", old).map((item, index) => (item.open ? index : -1)));
         old.replaceWith(document.importNode(fresh, true));
+        move(0, false);
         $$("[data-live] details").forEach((item, index) => { if (open.has(index)) item.open = true; });
         const following = $("[data-follow]");
         if (following && following.checked) scrollTo(0, document.documentElement.scrollHeight);

@@ -1,0 +1,82 @@
+"""The pages of a backend's jobs: what they show, to whom, and that what a task app answers is text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from exchange import APP_KEY, KEY, OTHER_KEY, ScriptedApp, a_config, a_job, client, ended, episode, failure, serving
+
+from taskapp_kit.backend.app import create_backend
+from taskapp_kit.backend.auth import BearerKeys
+from taskapp_kit.cli.backend_viewer import backend_viewer
+from taskapp_kit.config import Settings
+from taskapp_kit.serve.viewer.viewer import UiMount
+
+pytestmark = pytest.mark.server
+
+HOSTILE = "<script>window.hostile=1</script>\u202e"
+
+
+@contextmanager
+def viewed() -> Iterator[str]:
+    """The address of a backend with pages."""
+    bearer = BearerKeys([KEY, OTHER_KEY])
+    app = create_backend(bearer, environment_api_key=APP_KEY)
+    viewer = backend_viewer(app.state.jobs, bearer, [KEY, OTHER_KEY], Settings())
+    with serving(UiMount(viewer, app)) as url:
+        yield url
+
+
+def played(body: dict[str, Any]) -> Any:
+    """Rewards that grow with the seed; every fourth rollout fails, every fourth has no reward."""
+    seed = body["env"]["seed"]
+    if seed % 4 == 1:
+        return failure(code=HOSTILE)
+    return episode(None if seed % 4 == 2 else seed / 100)
+
+
+def test_a_job_is_shown_with_its_rewards_and_rollouts_by_iteration_to_its_key_only() -> None:
+    config = a_config(training={"iterations_per_epoch": 3, "batch_size": 4})
+    with serving(ScriptedApp(play=played).app()) as app_url, viewed() as url, client(url) as api:
+        job_id = api.post("/rl/jobs", json=a_job(app_url, config)).json()["job_id"]
+        status = ended(api, job_id)
+        with httpx.Client(base_url=f"{url}/ui", headers={"Origin": url}) as browser:
+            assert browser.get("/jobs").status_code == 401
+            assert browser.post("/login", data={"key": KEY}).status_code == 200
+            assert browser.get("/").headers["location"] == "/ui/jobs"
+            (listed,) = browser.get("/jobs.json").json()["jobs"]
+            assert (listed["job_id"], listed["status"]) == (job_id, status["status"])
+            data = browser.get(f"/jobs/{job_id}.json").json()
+            assert data["job"]["progress"] == status["progress"]
+            assert sum(one["rollouts"] for one in data["iterations"]) == status["progress"]["completed"]
+            for one in data["iterations"]:
+                chosen = browser.get(f"/jobs/{job_id}.json", params=one).json()
+                rewards = [row["reward"] for row in chosen["rollouts"]]
+                scored = [reward for reward in rewards if reward is not None]
+                lost = sum(row["status"] == "failed" for row in chosen["rollouts"])
+                assert (one["rollouts"], one["failed"]) == (len(rewards), lost)
+                assert one["undefined"] == len(rewards) - lost - len(scored), "a failure is no number"
+                assert one["reward"] == pytest.approx(sum(scored) / len(scored)) if scored else one["reward"] is None
+            assert {one["iteration"] for one in data["iterations"] if one["phase"] == "train"} == {1, 2, 3}
+            page = browser.get(f"/jobs/{job_id}", params=data["iterations"][0]).text
+            assert "window.hostile" in page and "<script>window" not in page and "\u202e" not in page
+            assert f'href="{app_url}/ui/rollouts/' in page and KEY not in page and APP_KEY not in page
+            for path in ("/jobs", f"/jobs/{job_id}"):
+                assert "unsafe" not in browser.get(path).headers["content-security-policy"]
+        other = {"Authorization": f"Bearer {OTHER_KEY}"}
+        assert httpx.get(f"{url}/ui/jobs.json", headers=other).json() == {"jobs": []}
+        assert httpx.get(f"{url}/ui/jobs/{job_id}", headers=other).status_code == 404
+        assert httpx.get(f"{url}/ui/rollouts.json", headers=other).json()["rollouts"] == []
+
+
+def test_the_api_does_not_take_the_cookie_and_a_foreign_site_reads_nothing() -> None:
+    with viewed() as url:
+        cookie = httpx.post(f"{url}/ui/login", data={"key": KEY}).headers["set-cookie"].partition(";")[0]
+        assert httpx.get(f"{url}/ui/jobs.json", headers={"Cookie": cookie}).status_code == 200
+        assert httpx.get(f"{url}/api/rl/jobs", headers={"Cookie": cookie}).status_code == 401
+        for headers in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}):
+            assert httpx.get(f"{url}/ui/jobs.json", headers={"Cookie": cookie, **headers}).status_code in (403, 421)
