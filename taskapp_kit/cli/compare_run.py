@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taskapp_kit.cli.compare_output import print_comparisons
+from taskapp_kit.cli.options import shown_source
 from taskapp_kit.config import load
 from taskapp_kit.contract.protocols import RolloutQuery
 from taskapp_kit.evaluate.compare import Comparison, ComparisonSettings, Side, chosen_sides, compare, read_sides
@@ -35,7 +36,7 @@ def compared(
         for reference in references:
             source = open_source(reference, key=key or settings.environment_api_key)
             try:
-                sides += await read_sides(source, reference, wanted=RolloutQuery(environment=environment))
+                sides += await read_sides(source, shown_source(reference), wanted=RolloutQuery(environment=environment))
             finally:
                 await source.close()
         return sides

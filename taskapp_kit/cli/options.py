@@ -240,6 +240,11 @@ def is_url(reference: str) -> bool:
     return reference.startswith(("http://", "https://"))
 
 
+def shown_source(reference: str) -> str:
+    """DIR, STORE or URL as output names it: `STORE` for an address that may have a password, which no output repeats."""
+    return "STORE" if "://" in reference and ("@" in reference or "?" in reference) else reference
+
+
 def episode(
     environment: str | None, seed: int | None, env_config: Mapping[str, Any] | None, split: str | None
 ) -> dict[str, Any]:

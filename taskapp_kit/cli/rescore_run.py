@@ -9,6 +9,7 @@ import click
 
 from taskapp_kit.cli.compare_output import print_comparisons
 from taskapp_kit.cli.local_app import local_service, open_app
+from taskapp_kit.cli.options import shown_source
 from taskapp_kit.cli.terminal import clean, console, counted
 from taskapp_kit.config import Settings, load
 from taskapp_kit.contract.protocols import RolloutQuery
@@ -57,7 +58,7 @@ def rescore(
             async with local_service(app, settings, skip_judges=skip, concurrency=concurrency) as service:
                 rescorer = Rescorer(service, source, version, concurrency=concurrency)
                 report = await rescorer.run(wanted, dry=dry_run, watch=watch)
-        return report, None if dry_run else compared_scores(report, spec, reference)
+        return report, None if dry_run else compared_scores(report, spec, shown_source(reference))
 
     async def run() -> tuple[RescoreReport, Comparison | None]:
         source = open_source(reference)

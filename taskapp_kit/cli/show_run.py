@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from taskapp_kit.cli.options import is_url
+from taskapp_kit.cli.options import is_url, shown_source
 from taskapp_kit.cli.selection import LIMIT, Selection
 from taskapp_kit.cli.show_output import print_list, print_rollout, rollout_line
 from taskapp_kit.cli.terminal import clean, print_json
@@ -57,7 +57,7 @@ def run(source: str, rollout_id: str | None, chosen: Selection, options: dict[st
             answer = private_fields_of(one.stored, app, settings) if private else None
             print_rollout(one.details, private=answer, again=one.again, **shape)
         return
-    shown = "STORE" if "://" in source and "@" in source else source  # an address may have a password
+    shown = shown_source(source)
     most = chosen.limit or LIMIT
     more = len(rows) > most
     if as_json:

@@ -14,6 +14,7 @@ from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import RolloutQuery, SourceRow
 from taskapp_kit.contract.statistics import CONFIDENCE, TIE, IntervalMethod, PairedDifference, paired_difference
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.evaluate.pass_rates import PASS_AT
 from taskapp_kit.evaluate.rows import check_by, groups_of
 from taskapp_kit.evaluate.source import RolloutSource
 from taskapp_kit.rollout.policy.select import MODEL
@@ -21,7 +22,6 @@ from taskapp_kit.rollout.policy.select import MODEL
 PairKey = tuple[str, str, int, int | str]
 """Environment, split, seed, and the sample (or, where a rollout is compared with itself, its id)."""
 
-PASS_AT = 1.0
 NUMBERS: Mapping[str, Callable[[SourceRow], float | None]] = {
     "length": lambda row: row.length,
     "tokens": lambda row: row.tokens,
@@ -278,7 +278,7 @@ def _measure(
 
 
 def _breakdown(by: str, pairs: Sequence[Pair], settings: ComparisonSettings) -> list[Measure]:
-    """The reward of each group of rows. A rollout with several tags is in the group of each."""
+    """The reward of each group of rows, numbers first. A rollout with several tags is in the group of each."""
     groups: dict[str, list[Pair]] = {}
     order: dict[str, Json] = {}
     for pair in pairs:
@@ -287,8 +287,8 @@ def _breakdown(by: str, pairs: Sequence[Pair], settings: ComparisonSettings) -> 
             name = "none" if value is None else str(value)
             order.setdefault(name, value)
             groups.setdefault(name, []).append(pair)
-    numbers = all(isinstance(value, int | float) for value in order.values())
-    names = sorted(groups, key=lambda name: (float(str(order[name])) if numbers else 0.0, name))
+    numbers = {name: float(value) for name, value in order.items() if isinstance(value, int | float)}
+    names = sorted(groups, key=lambda name: (numbers.get(name, math.inf), name))
     return [_measure(name, "reward", groups[name], lambda row: row.reward, settings) for name in names]
 
 

@@ -178,7 +178,13 @@ class Rescorer:
         self, left: Iterator[Rescored], report: RescoreReport, watch: Callable[[Rescored], None] | None
     ) -> None:
         for one in left:
-            stored = await self._source.load(one.row.rollout_id)
+            try:
+                stored = await self._source.load(one.row.rollout_id)
+            except ConfigError:
+                one.scores, one.refusal = None, "its events are not stored, or were pruned."
+                if watch is not None:
+                    watch(one)
+                continue
             one.before = _versions(stored)
             if one.scores is not None and one.scores.status != "failed":
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -98,6 +99,18 @@ def test_a_row_that_changed_is_refused_by_its_seed(run: Run, folder: Path) -> No
     assert told["scored"] == 19 and told["comparison"]["pairs"] == 17
     done = run("rescore", "e", "--app", "other.py", "--scores", "other", folder=folder)
     assert done.exit_code == 1 and "refused: skilled train 4 " in done.stdout
+
+
+def test_a_rollout_that_was_pruned_is_refused_and_the_others_are_scored(run: Run, folder: Path) -> None:
+    shutil.copytree(folder / "e", folder / "pruned")
+    assert run("store", "prune", "pruned/rollouts.db", "--keep", "12", "--yes", folder=folder).exit_code == 0
+    told = rescored(run, folder, "pruned", "--app", "mended.py", "--scores", "pruned", status=1)
+    assert (told["scored"], len(told["refused"]), told["comparison"]["pairs"]) == (
+        12,
+        8,
+        12 - told["comparison"]["failed"]["baseline"],
+    )
+    assert {one["problem"] for one in told["refused"]} == {"its events are not stored, or were pruned."}
 
 
 def test_what_still_fails_is_no_score_and_is_tried_again(run: Run, folder: Path) -> None:

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from taskapp_kit.cli.options import shown_source
 from taskapp_kit.cli.show_output import print_list, print_rollout
 from taskapp_kit.contract.protocols import SourceRow, StoredRollout
 from taskapp_kit.rollout.details import details_of
@@ -454,3 +455,13 @@ def test_a_postgres_store_is_listed_without_its_password(run: Run) -> None:
     assert [line.split()[1] for line in done.stdout.splitlines()[1:3]] == ["0", "2"], done.output
     assert address not in done.output and ("@" not in address or "`taskapp show STORE ID`" in done.stdout)
     assert "elsewhere" in run("show", "e", "--worst", "1").stderr
+    for args in (("compare", address, "e", "--force"), ("rescore", address, "--app", FLAKY)):
+        for more in ((), ("--json",)):
+            told = run(*args, *more)
+            assert told.stdout and address not in told.output, told.output
+
+
+@pytest.mark.parametrize("address", ["postgresql://u:sentinel@db/x", "postgresql://db/x?password=sentinel"])
+def test_an_address_that_may_have_a_password_is_named_by_its_kind(address: str) -> None:
+    assert shown_source(address) == "STORE"
+    assert [shown_source(one) for one in ("e", "a@b/c?.db", "sqlite:///a.db")] == ["e", "a@b/c?.db", "sqlite:///a.db"]
