@@ -6,6 +6,7 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from taskapp_kit.cli.terminal import clean, console, counted, number, one_line, table
@@ -19,6 +20,11 @@ NAME_WIDTH = 32
 ID_WIDTH = 8
 """Characters of an id, enough for `taskapp show` to find it."""
 VALUE_WIDTH = 48
+GAP = 2
+NARROW = ("sign p", "won/tied/lost", "permutation p")
+"""Columns that are left out, in this order, where the terminal is too narrow for all."""
+LONG_NUMBER = 10_000
+"""Numbers from here on are written as `14,010`."""
 FEW_SEEDS_MORE = 100_000
 """Where more further seeds than this would be needed, their number says nothing."""
 
@@ -46,18 +52,24 @@ def _print_comparison(one: Comparison, how: ComparisonSettings, changes: int, re
     if rescored is None:
         out.print()
         for line in _verdict(one):
-            out.print(clean(line), soft_wrap=True)
+            out.print(clean(line), soft_wrap=not out.is_terminal)
     _print_changes(one, how, changes, () if rescored is None else ("--scores", rescored))
     _print_configuration(one)
 
 
 def _pairs(one: Comparison) -> str:
-    """`47 of 50 seeds; failed: 2 in the baseline, 1 in the other; unpaired: 3 in the baseline`."""
+    """`47, of 50 seeds with both rewards; failed: 2 only in weak, 1 in both; without a partner: 3 in weak`."""
     interval = one.reward.difference.interval
     parts = [f"{one.pairs}, of {counted(interval.clusters, 'seed')} with both rewards"]
-    for what, counts in (("failed", one.failed), ("without a partner", one.unpaired)):
-        names = {"baseline": "the baseline", "other": "the other", "both": "both"}
-        shown = [f"{count} in {names[name]}" for name, count in counts.items() if count]
+    names = {"baseline": one.baseline.name, "other": one.other.name}
+    if len(set(names.values())) < len(names):
+        names = {"baseline": "the baseline", "other": "the compared"}
+    for what, only, counts in (("failed", "only ", one.failed), ("without a partner", "", one.unpaired)):
+        shown = [
+            f"{count} in both" if name == "both" else f"{count} {only}in {one_line(names[name], NAME_WIDTH)}"
+            for name, count in counts.items()
+            if count
+        ]
         if shown:
             parts.append(f"{what}: {', '.join(shown)}")
     if one.reward.undefined:
@@ -68,39 +80,40 @@ def _pairs(one: Comparison) -> str:
 def _print_measures(one: Comparison, how: ComparisonSettings) -> None:
     confidence = f"{100 * how.confidence:g} % interval"
     left, right = (one_line(side.name, NAME_WIDTH) for side in (one.baseline, one.other))
-    columns = (
-        left,
-        f"{right} " if right == left else right,
-        "difference",
-        confidence,
-        "won/tied/lost",
-        "sign p",
-        "permutation p",
-    )
-    rows = table("", *columns, right=(*columns[:3], *columns[5:]))
-    for measure in one.measures:
-        rows.add_row(
-            one_line(measure.name, NAME_WIDTH), *_cells(measure), style="bold" if measure.of == "reward" else None
-        )
+    right = f"{right} " if right == left else right
+    names = ["", left, right, "difference", confidence, "won/tied/lost", "sign p", "permutation p"]
+    rows = [[one_line(measure.name, NAME_WIDTH), *_cells(measure)] for measure in one.measures]
     for name, groups in one.breakdowns.items():
-        for measure in groups:
-            rows.add_row(one_line(f"reward, {name} {measure.name}", NAME_WIDTH), *_cells(measure))
+        rows += [[one_line(f"reward, {name} {measure.name}", NAME_WIDTH), *_cells(measure)] for measure in groups]
     out = console()
+    columns = [[name, *cells] for name, *cells in zip(names, *rows, strict=True)]
+    hidden = []
+    for name in NARROW:
+        if sum(max(map(len, column)) + GAP for column in columns) - GAP > out.width:
+            hidden.append(name)
+            columns = [column for column in columns if column[0] != name]
+    shown = table(
+        *(column[0] for column in columns), right=(left, right, "difference", "sign p", "permutation p"), pad=GAP
+    )
+    for measure, cells in zip_longest(one.measures, zip(*(column[1:] for column in columns), strict=True)):
+        shown.add_row(*cells, style="bold" if measure is not None and measure.of == "reward" else None)
     out.print()
-    out.print(rows)
+    out.print(shown)
     methods = {measure.difference.interval.method for measure in one.measures if measure.difference.interval.n}
     words = {"bootstrap": "clustered bootstrap", "t": "Student's t over seeds"}
     tests = sum(measure.of != "number" for measure in one.measures) + sum(map(len, one.breakdowns.values()))
     note = f"Intervals by {' and '.join(sorted(words[method] for method in methods))}."
     if tests > 1:
         note += f" Each p is of its line alone: of {tests} lines without any difference, one in 20 falls below 0.05."
-    out.print(note, style="dim", soft_wrap=True)
+    if hidden:
+        note += f" Too narrow for: {', '.join(hidden)}."
+    out.print(note, style="dim", soft_wrap=not out.is_terminal)
 
 
 def _cells(measure: Measure) -> list[str]:
     difference, interval = measure.difference, measure.difference.interval
-    reach = "-" if interval.low is None or interval.high is None else f"{interval.low:+.4g} to {interval.high:+.4g}"
-    mean = "-" if interval.mean is None else f"{interval.mean:+.4g}"
+    low, mean, high = (_short(value, sign="+") for value in (interval.low, interval.mean, interval.high))
+    reach = "-" if interval.low is None or interval.high is None else f"{low} to {high}"
     if measure.of == "number":
         return [_short(measure.baseline), _short(measure.other), mean, reach, "", "", ""]
     return [
@@ -109,8 +122,10 @@ def _cells(measure: Measure) -> list[str]:
     ]  # fmt: skip
 
 
-def _short(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+def _short(value: float | None, *, sign: str = "") -> str:
+    if value is None:
+        return "-"
+    return f"{value:{sign},.0f}" if abs(value) >= LONG_NUMBER else f"{value:{sign}.4g}"
 
 
 def _p(value: float | None) -> str:

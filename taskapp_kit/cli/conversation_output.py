@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich.padding import Padding
 from rich.text import Text
 
 from taskapp_kit.cli.rollout_output import StepLines, action_words, observation_words
@@ -16,6 +15,8 @@ from taskapp_kit.rollout.policy.select import MODEL
 MAX_CHARACTERS = 2000
 """Of one message; the rest is counted."""
 COLUMN = 9
+NOTHING = "(nothing)"
+"""In place of an empty answer or observation."""
 
 
 class RolloutLines:
@@ -68,8 +69,9 @@ class ConversationLines:
                     self.message(role, _words(message.get("content")))
             message = event.answer.messages[-1] if event.answer.messages else {}
             thoughts = message.get("reasoning_content") or message.get("reasoning")
-            self.answer(thoughts if isinstance(thoughts, str) else "", event.answer.output or "")
-            for call in event.answer.tool_calls:
+            calls = event.answer.tool_calls
+            self.answer(thoughts if isinstance(thoughts, str) else "", event.answer.output or NOTHING * (not calls))
+            for call in calls:
                 self.call(call.tool, call.args)
         elif isinstance(event, Stepped):
             step = event.step
@@ -94,21 +96,28 @@ class ConversationLines:
 
     def result(self, words: str, reward: float | None, *, refused: bool) -> None:
         """Print the result of an action."""
-        shown = "" if reward is None else f"   reward {reward:.4g}"
-        self.say("refused" if refused else "result", (words or "(nothing)") + shown, "yellow" if refused else "")
+        after = "" if reward is None else f"reward {reward:.4g}"
+        self.say("refused" if refused else "result", words or NOTHING, "yellow" if refused else "", after=after)
 
     def limit(self, name: str, value: float) -> None:
         """Print the limit that ended the episode."""
         self.say("limit", f"{name} {value:g}", "dim")
 
-    def say(self, who: str, words: str, style: str = "") -> None:
-        """Print a text beside its speaker, cut unless it is to be printed in full."""
+    def say(self, who: str, words: str, style: str = "", *, after: str = "") -> None:
+        """Print a text beside its speaker, cut unless it is to be printed in full.
+
+        after: a word that is never cut, behind a text of one line, below a longer one.
+        """
         most = len(words) if self._limit is None else self._limit
         shown = words if len(words) <= most else f"{words[:most]}… ({len(words) - most} more)"
-        lines = clean(shown.strip()).split("\n")
-        self._out.print(Text(f"{clean(who):<{COLUMN}}{lines[0]}", style=style))
-        for line in lines[1:]:
-            self._out.print(Padding(Text(line, style=style), (0, 0, 0, COLUMN)))
+        shown = clean(shown.strip())
+        if after:
+            shown += ("\n" if "\n" in shown else "   ") + after
+        head = f"{clean(who):<{COLUMN}}"
+        for line in shown.split("\n"):
+            for part in Text(line).wrap(self._out, self._out.width - COLUMN) or [Text("")]:
+                self._out.print(Text(f"{head}{part.plain}".rstrip(), style=style), soft_wrap=True)
+                head = " " * COLUMN
 
 
 def _words(content: Any) -> str:

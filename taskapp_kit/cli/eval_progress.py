@@ -64,11 +64,12 @@ class Counts:
 class EvalDisplay:
     """The watch of `evaluate`: a line at each tick, the bar as results come. quiet: shows nothing.
 
-    Close it before printing on.
+    several: whether a failure's line names its policy. Close it before printing on.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.counts = Counts()
+        self.several = False
         self._out = console(stderr=True)
         self._quiet = quiet
         self._bar: Progress | None = None
@@ -96,13 +97,13 @@ class EvalDisplay:
         self._task = self._bar.add_task("", total=asked, completed=done, words="")
         self._bar.start()
 
-    def result(self, result: Result) -> None:
+    def result(self, result: Result, policy: str) -> None:
         """Count and show one more result."""
         self.counts.see(result)
         self.counts.done += 1
         self.counts.played += 1
         if result.failed:
-            self._failure(result)
+            self._failure(result, policy)
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=self.counts.done, words="  ".join(self.counts.words()))
 
@@ -111,13 +112,14 @@ class EvalDisplay:
         counts = self.counts
         self.say(", ".join([f"{counts.done} of {counts.asked} done", *used_words(progress), *counts.words()]))
 
-    def _failure(self, result: Result) -> None:
+    def _failure(self, result: Result, policy: str) -> None:
         kind = result.boundary, result.code
         if kind in self._failures_shown or len(self._failures_shown) >= FAILURES_SHOWN:
             return
         self._failures_shown.add(kind)
-        where = clean(f"seed {result.seed} failed at {result.boundary or 'a place untold'} ({result.code}): ")
-        self.say(where + one_line(result.message or "", 300))
+        whose = f"{policy}, " if self.several else ""
+        where = f"{whose}seed {result.seed} failed at {result.boundary or 'an unknown boundary'} ({result.code}): "
+        self.say(clean(where) + one_line(result.message or "", 300))
 
     def close(self) -> None:
         """Remove the bar."""

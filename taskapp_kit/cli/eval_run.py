@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,9 @@ def _print(summary: dict[str, Any], session: Session, *, as_json: bool) -> int:
         if session.without_app:
             console().print("\nNo aggregates: the app's own code is not here. --app-id APP computes them.")
         print_worst(session.path)
+        if len(summary.get("by_policy") or ()) > 1:
+            line = shlex.join(["taskapp", "compare", str(session.path)])
+            console().print(f"`{clean(line)}` says which policy is better.", style="dim", soft_wrap=True)
     failed, problem = summary["rollouts"]["failed"], summary["aggregates_problem"]
     notes = []
     if summary.get("judges") == "skip":

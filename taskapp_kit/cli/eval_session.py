@@ -297,6 +297,7 @@ class Session:
         name = " ".join(filter(None, (about.app, about.version)))
         note = f" ({self._note})" if self._note else ""
         seeds = one_line(str(plan.seeds), 60)
+        self.display.several = len(plan.names) > 1
         count = counted(len(plan), "rollout")
         who = "policy" if len(plan.names) == 1 else "policies"
         self.display.say(

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taskapp_kit.cli.conversation_output import ConversationLines
+from taskapp_kit.cli.conversation_output import NOTHING, ConversationLines
 from taskapp_kit.cli.rollout_output import StepLines, action_words, criteria_table, metrics_words
 from taskapp_kit.cli.terminal import clean, console, counted, number, one_line, table
 from taskapp_kit.contract.protocols import RowOrder, SourceRow
@@ -279,7 +279,7 @@ def _print_conversation(details: RolloutDetails, out: Console, *, full: bool, wi
             for message in turn.read:
                 if not _repeats(message, shown, full=full):
                     lines.message(message.role, _message_words(message))
-            lines.answer(turn.reasoning, turn.words)
+            lines.answer(turn.reasoning, turn.words or NOTHING * (not turn.calls))
             for call in turn.calls:
                 lines.call(call.tool, call.args, "caller" if turn.scripted else "calls")
             for step in turn.steps:

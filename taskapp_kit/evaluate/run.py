@@ -34,8 +34,8 @@ class EvalObserver(Protocol):
     def begin(self, *, asked: int, done: int) -> None:
         """Called first with the number of requested rollouts, and of those that are already done."""
 
-    def result(self, result: Result) -> None:
-        """Called when one more result is on the disk."""
+    def result(self, result: Result, policy: str) -> None:
+        """Called when one more result is on the disk. policy: its name in the plan."""
 
     def tick(self, progress: Progress) -> None:
         """Called every TICK_SECONDS, whether or not a rollout has ended."""
@@ -114,9 +114,9 @@ async def evaluate(
             progress.under_way -= 1
         await writer.add(position, result)
         left -= 1
-        if watch is not None:
-            watch.result(result)
         model = plan.names[plan.policy_of(position)]
+        if watch is not None:
+            watch.result(result, model)
         budget.see(model, result)
         if adapts:
             _see(at_once, progress, result)

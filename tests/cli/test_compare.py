@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from taskapp_kit.cli.compare_output import _short
 from tests.cli.conftest import Run, Served
 
 SKILLED = str(Path(__file__).parents[1] / "evaluate" / "skilled.py")
@@ -141,6 +142,21 @@ def test_the_policies_of_one_evaluation_are_compared(run: Run, played: Path) -> 
     (one,) = json.loads(told.stdout)["comparisons"]
     assert (one["baseline"]["name"], one["other"]["name"], one["pairs"]) == ("weak", "strong", 20)
     assert one["configuration"] == {"policy.policy": ["weak", "strong"]}
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_whole_cells(run_at_terminal: Run, played: Path) -> None:
+    wide = run_at_terminal("compare", "weak", "strong", "--changes", "0", folder=played, width=120).stdout
+    narrow = run_at_terminal("compare", "weak", "strong", "--changes", "0", folder=played, width=70).stdout
+    assert "sign p" in wide.split("Intervals by")[0] and "Too narrow" not in wide
+    (row,) = (line for line in narrow.splitlines() if line.startswith("reward "))
+    assert " to +" in row and row.split() == [word for word in row.split() if word in wide]
+    assert "Too narrow for: sign p" in " ".join(narrow.split()) and max(map(len, narrow.splitlines())) <= 70
+
+
+def test_pairs_name_who_failed_and_large_numbers_are_written_out(run: Run, played: Path) -> None:
+    done = run("compare", "weak", "broken", folder=played)
+    assert "failed: 6 only in broken" in done.stdout
+    assert _short(14_012.4) == "14,012" and _short(-14_012.4, sign="+") == "-14,012" and _short(0.12345) == "0.1235"
 
 
 def test_what_differed_in_the_configuration_is_named(compared: Callable[..., dict[str, Any]]) -> None:

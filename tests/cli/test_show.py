@@ -256,6 +256,27 @@ def test_a_long_conversation_shows_its_ends(capsys: pytest.CaptureFixture[str]) 
     assert "word 11." in capsys.readouterr().out
 
 
+def test_long_lines_stand_below_their_first_word_and_the_reward_is_never_cut(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    details = details_of(stored_show(steps=1))
+    (turn,) = details.turns
+    seen = ("a row of cells\n" + "word " * 1000,)
+    step = replace(turn.steps[0], observation=seen, reward=0.25, refused=None)
+    silent = replace(turn, words="", calls=(), steps=(step,))
+    print_rollout(replace(details, policy="model", turns=(silent,)), width=60)
+    lines = capsys.readouterr().out.splitlines()
+    said = lines[lines.index("model    (nothing)") :]
+    assert said[1] == "result   a row of cells"
+    assert (
+        said[2] == f"         {'word ' * 10}".rstrip()
+        and max(map(len, said[: said.index("         reward 0.25")])) <= 60
+    )
+    assert all(
+        line == line.rstrip() and line.startswith(" " * 9) for line in said[2 : said.index("         reward 0.25")]
+    )
+
+
 @pytest.mark.parametrize("args", [("absent.db",), ("sqlite:///absent.db",), ("http://127.0.0.1:1",), (".",)])
 def test_sources_that_are_not_there(run: Run, args: tuple[str, ...]) -> None:
     done = run("show", *args)

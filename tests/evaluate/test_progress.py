@@ -39,7 +39,7 @@ class Waiting:
     def begin(self, *, asked: int, done: int) -> None:
         pass
 
-    def result(self, result: Result) -> None:
+    def result(self, result: Result, policy: str) -> None:
         self.ended += 1
 
     def tick(self, progress: Progress) -> None:

@@ -37,7 +37,7 @@ class Watching:
     def begin(self, *, asked: int, done: int) -> None:
         self.begun = asked, done
 
-    def result(self, result: Result) -> None:
+    def result(self, result: Result, policy: str) -> None:
         self.seen.append((result, (self.path / "results.jsonl").read_bytes().count(b"\n")))
 
     def tick(self, progress: Progress) -> None:
