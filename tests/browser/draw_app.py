@@ -1,4 +1,5 @@
-"""An app to look at: pictures, rewards up and down, refusals, failures, and an episode that waits for a file."""
+"""An app to look at: pictures, rewards up and down, refusals, failures, an episode that waits for a file, and a talk between
+a model and a user, which a judge reads."""
 
 from __future__ import annotations
 
@@ -56,13 +57,46 @@ class Walk:
         return [Text(words), Image(np.kron(picture, np.ones((16, 16, 1), np.uint8)))]
 
 
-@app.rubric(weight=2)
+@app.environment("talk", splits={"train": range(10)}, max_turns=6)
+class Talk:
+    """Help the caller, who has lost a parcel."""
+
+    def reset(self, seed: int, context: Any) -> str:
+        """The user's first words."""
+        self.user, self.said, self.n = context.model("user"), [], 0
+        return self._answered("The parcel has not come. Begin.")
+
+    @action
+    def look_up(self, number: str) -> Step:
+        """Where a parcel is."""
+        return Step(f"{number}: at the depot, to be delivered tomorrow between 9 and 12.", 0.5)
+
+    @action
+    def reply(self, words: str) -> Step:
+        """Say something to the user."""
+        self.n += 1
+        return Step(self._answered(words), 0.25, terminated=self.n == 2, metrics={"replies": self.n})
+
+    def _answered(self, words: str) -> str:
+        self.said.append({"role": "user", "content": words})
+        answer = self.user.ask(self.said).message["content"]
+        self.said.append({"role": "assistant", "content": answer})
+        return str(answer)
+
+
+@app.judge(weight=1, environment="talk")
+def helpful(trajectory: Trajectory) -> str:
+    """Did the user get what they needed?"""
+    return f"A talk of {trajectory.length} steps."
+
+
+@app.rubric(weight=2, environment="walk")
 def arrived(trajectory: Trajectory) -> float:
     """The right edge was reached."""
     return float(trajectory.status == "terminated")
 
 
-@app.rubric(weight=1)
+@app.rubric(weight=1, environment="walk")
 def short(trajectory: Trajectory) -> float:
     """In few steps."""
     return max(0.0, 1.0 - trajectory.length / 30)

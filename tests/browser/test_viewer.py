@@ -14,6 +14,7 @@ import sys
 import tarfile
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,20 @@ from typing import Any
 import httpx
 import pytest
 
+from taskapp_kit.backend.app import create_backend
+from taskapp_kit.backend.auth import BearerKeys
+from taskapp_kit.cli.backend_viewer import backend_viewer
 from taskapp_kit.config import Settings
+from taskapp_kit.contract.protocols import SystemClock
 from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.rollout.models.access import model_access
 from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.app import create
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from taskapp_kit.serve.viewer.viewer import UiMount
 from taskapp_kit.store import open_store
+from taskapp_kit.testing import MockModel, judge
+from tests.backend.exchange import a_config, a_job, client, ended
 from tests.waiting import until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the extra `browser` is not installed")
@@ -62,8 +71,8 @@ def body(policy: str = "straight", seed: int = 0, run_id: str = "first", **confi
 @dataclass
 class Served:
     url: str
+    model_url: str
     ids: dict[tuple[str, int], str] = field(default_factory=dict)
-    live: str = ""
 
     def post(self, wanted: dict[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = httpx.post(
@@ -72,13 +81,62 @@ class Served:
         return answer
 
 
+@contextmanager
+def drawing(folder: Path) -> Iterator[Served]:
+    """A server of the app with a store, and the models: one that plays, one that is the user, one that judges."""
+    answers = [
+        {"content": "Let me see.", "reasoning_content": "I need the number.\nIt is 17.", "tool_calls": [
+            {"name": "look_up", "arguments": {"number": "17"}}]},
+        {"tool_calls": [{"name": "reply", "arguments": {"words": "It comes tomorrow between 9 and 12."}}]},
+        {"content": f"I cannot do that. {HOSTILE}"},
+        {"reasoning_content": HOSTILE, "tool_calls": [{"name": "reply", "arguments": {"words": f"Goodbye. {HOSTILE}"}}]},
+    ]  # fmt: skip
+    with (
+        MockModel(answers) as player,
+        MockModel(lambda _: "Thank you. And my other parcel?") as user,
+        MockModel(judge(0.5, f"Half of it. {HOSTILE}")) as verdict,
+    ):
+        variables = {
+            "TASKAPP_USER_URL": user.url, "TASKAPP_USER_MODEL": "a-user",
+            "TASKAPP_JUDGE_URL": verdict.url, "TASKAPP_JUDGE_MODEL": "a-judge",
+        }  # fmt: skip
+        service = Service(
+            find_app(str(APP)),
+            ServiceSettings(exposure="local"),
+            store=open_store(f"sqlite:///{folder}/rollouts.db"),
+            models=model_access(Settings(variables=variables), "local", SystemClock()),
+        )
+        with BackgroundServer(create(service, Settings(environment_api_key=KEY), exposure="local")) as server:
+            yield Served(server.url, player.url)
+
+
+def talk(model_url: str) -> dict[str, Any]:
+    policy = {"config": {"model": "a-model", "inference_url": model_url}}
+    return {**body(), "run_id": "talk", "ops": [], "env": {"env_name": "talk", "seed": 1}, "policy": policy}
+
+
+@pytest.fixture(scope="module")
+def backend_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """The address of a backend, and the id of a job that is over."""
+    bearer = BearerKeys([KEY])
+    with drawing(tmp_path_factory.mktemp("jobs")) as app:
+        backend = create_backend(bearer, environment_api_key=KEY)
+        viewer = backend_viewer(backend.state.jobs, bearer, [KEY], Settings())
+        with BackgroundServer(UiMount(viewer, backend)) as server, client(server.url, KEY) as api:
+            config = a_config(
+                rollout={"env_name": "walk", "policy_name": "wander", "max_turns": 30},
+                training={"iterations_per_epoch": 6, "batch_size": 3, "max_turns": 30},
+            )
+            answer = api.post("/rl/jobs", json=a_job(app.url, config))
+            assert answer.status_code == 201, answer.text
+            assert ended(api, answer.json()["job_id"])["status"] == "succeeded"
+            yield server.url, answer.json()["job_id"]
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server with rollouts of two policies, some of them failed, and one that says what it should not."""
-    store = open_store(f"sqlite:///{tmp_path_factory.mktemp('browser')}/rollouts.db")
-    service = Service(find_app(str(APP)), ServiceSettings(exposure="local"), store=store)
-    with BackgroundServer(create(service, Settings(environment_api_key=KEY), exposure="local")) as server:
-        found = Served(server.url)
+    with drawing(tmp_path_factory.mktemp("browser")) as found:
         for seed in range(8):
             for policy in ("straight", "wander"):
                 made = found.post(body(policy, seed))
@@ -88,6 +146,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         hostile["policy"] = {"config": {"policy": "constant", "action": HOSTILE}}
         hostile["safety"] = {"max_ops": 12}
         found.ids["hostile", 9] = found.post(hostile)["rollout_id"]
+        found.ids["talk", 1] = found.post(talk(found.model_url))["rollout_id"]
         yield found
 
 
@@ -242,6 +301,44 @@ def test_one_rollout_a_seed_and_two_compared(person: Person, served: Served) -> 
         person.looks_right(f"{name}-empty")
 
 
+def test_a_talk_of_models_is_read_with_its_judge(person: Person, served: Served) -> None:
+    page = person.page
+    page.goto(f"{served.url}/ui/rollouts/{served.ids['talk', 1]}")
+    page.keyboard.press("j")
+    assert page.locator("#turn-1 .call b").first.inner_text() == "look_up"
+    assert not page.locator("#turn-1 .reasoning .said").is_visible(), "reasoning is folded"
+    page.keyboard.press("t")
+    assert "I need the number." in page.locator("#turn-1 .reasoning .said").inner_text()
+    assert "Half of it. <script>" in page.locator("main").inner_text()
+    page.keyboard.press("v")
+    for summary in page.locator("main > details > summary").all():
+        summary.click()
+    for text in ("And my other parcel?", "Did the user get what they needed?", "a-judge", "no usable action"):
+        assert page.get_by_text(text).count() > 0, text
+    person.looks_right("talk")
+
+
+def test_jobs_of_a_backend(chromium: Any, backend_job: tuple[str, str]) -> None:
+    url, job_id = backend_job
+    for look in LOOKS:
+        person = Person(chromium, *look)
+        page = person.page
+        page.goto(f"{url}/ui/login")
+        page.fill("#key", KEY)
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"{url}/ui/jobs")
+        person.looks_right("jobs")
+        page.keyboard.press("j")
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"{url}/ui/jobs/{job_id}")
+        assert page.locator("svg.plot circle").count() == 6
+        page.keyboard.press("j")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**iteration=1")
+        person.looks_right("job")
+        person.context.close()
+
+
 def test_annotate_three(person: Person, served: Served) -> None:
     page = person.page
     page.goto(f"{served.url}/ui/annotate?run_id=first&policy=straight&order=newest&id={served.ids['straight', 7]}")
@@ -298,7 +395,7 @@ def test_what_a_model_says_is_text(person: Person, served: Served) -> None:
     page.goto(f"{served.url}/ui/rollouts/{one}")
     page.keyboard.press("v")
     assert page.get_by_text("<script>window.hostile=1</script>").count() > 0
-    assert "⟨U+202E⟩" in page.content() and "␛[31m" in page.content()
+    assert "⟨U+202E⟩" in page.content() and "⟨U+001B⟩[31m" in page.content()
 
 
 def test_without_scripts_every_page_can_be_read(chromium: Any, served: Served) -> None:

@@ -121,10 +121,7 @@ def shown(text: Any) -> str:
 
 
 def _sign(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "\u2421" if code == 0x7F else f"⟨U+{code:04X}⟩"
+    return f"⟨U+{ord(found[0]):04X}⟩"  # the pictures of control characters (U+2400 on) are in few fonts
 
 
 def number(value: float | None) -> str:

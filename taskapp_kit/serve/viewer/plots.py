@@ -169,7 +169,7 @@ def _points(series: Mapping[str, Sequence[Point]], title: str, x_label: str, y_l
             parts.append(f'<path class="curve {colour}" d="M{way}"/>')
         for x, y in points[::every]:
             parts.append(
-                f'<circle class="{colour}" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="{2 if joined else 3.5}">'
+                f'<circle class="{colour}" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="3.5">'
                 f"<title>{escape(name)} {_number(x)}, {_number(y)}</title></circle>"
             )
     if legend:

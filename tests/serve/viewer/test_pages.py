@@ -155,7 +155,7 @@ def test_a_hostile_text_is_shown_as_text(tmp_path: Path, plain: tuple[RolloutDet
 
 
 def test_control_characters_and_marks_of_direction_become_signs() -> None:
-    assert shown("a\x1b[31m\x00\x7f") == "a␛[31m␀␡"
+    assert shown("a\x1b[31m\x00\x7f") == "a⟨U+001B⟩[31m⟨U+0000⟩⟨U+007F⟩"
     assert shown("\u202e\x9b") == "⟨U+202E⟩⟨U+009B⟩"
     assert shown("two\r\nlines\tand ünïcode 漢字") == "two\nlines\tand ünïcode 漢字"
 
