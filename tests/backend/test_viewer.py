@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,7 @@ from taskapp_kit.serve.viewer.viewer import UiMount
 
 pytestmark = pytest.mark.server
 
+NUMBERS = itertools.count()
 HOSTILE = "<script>window.hostile=1</script>\u202e"
 
 
@@ -32,11 +34,11 @@ def viewed() -> Iterator[str]:
 
 
 def played(body: dict[str, Any]) -> Any:
-    """Rewards that grow with the seed; every fourth rollout fails, every fourth has no reward."""
-    seed = body["env"]["seed"]
-    if seed % 4 == 1:
+    """Of four rollouts one fails and one has no reward."""
+    number = next(NUMBERS)
+    if number % 4 == 1:
         return failure(code=HOSTILE)
-    return episode(None if seed % 4 == 2 else seed / 100)
+    return episode(None if number % 4 == 2 else number / 100)
 
 
 def test_a_job_is_shown_with_its_rewards_and_rollouts_by_iteration_to_its_key_only() -> None:
