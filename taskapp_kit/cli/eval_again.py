@@ -18,6 +18,8 @@ from taskapp_kit.evaluate.source import DirectorySource
 
 ITS_OWN = ("environment", "split", "seeds", "repeats", "difficulty", "tags")
 """Options that the listed rollouts have and that cannot be given beside them."""
+LIMITS = ("ops", "max_time_seconds", "max_refusals", "max_rollout_tokens", "judges")
+"""Options that stay as they were unless they are given; --output-mode, too, with the evaluation's own policy."""
 POLICY = ("policies", "models", "inference_urls", "action", "policy_config")
 
 
@@ -27,7 +29,8 @@ class PlayedAgain:
 
     app: its app's reference or address, None where it names none. seeds: as --seeds takes them. only: their (seed, sample)
     pairs, empty when sample 0 of each seed is all of them. policies: `policy.config` by name, with keys, and models: those
-    that are in models.toml; policies is None when the command line names its own.
+    that are in models.toml; policies is None when the command line names its own. options: others of the command, by name,
+    which it had and the command line does not give.
     """
 
     app: str | None
@@ -38,6 +41,7 @@ class PlayedAgain:
     only: tuple[tuple[int, int], ...]
     policies: dict[str, dict[str, Any]] | None
     models: dict[str, str]
+    options: dict[str, Any]
 
 
 def played_again(ctx: click.Context, path: Path, settings: Settings, *, failed: bool, worst: int | None) -> PlayedAgain:
@@ -71,6 +75,11 @@ def played_again(ctx: click.Context, path: Path, settings: Settings, *, failed: 
         only=tuple(pairs) if any(sample for _, sample in pairs) else (),
         policies=policies,
         models=stored.get(NAMES_IN_FILE, {}),
+        options={
+            name: asked[name]
+            for name in (*LIMITS, *(() if policies is None else ("output_mode",)))
+            if asked.get(name) and name not in given
+        },
     )
 
 

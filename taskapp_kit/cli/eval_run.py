@@ -75,6 +75,7 @@ def _new(ctx: click.Context, app: str | None, settings: Settings, options: dict[
         again = played_again(ctx, source, settings, failed=failed, worst=worst)
         app = app or options["app_id"] or again.app
         options |= {"environment": again.environment, "split": again.split, "seeds": again.seeds, "only": again.only}
+        options |= again.options
         if options["env_config"] is None:
             options["env_config"] = again.env_config
     elif failed or worst is not None:

@@ -304,6 +304,7 @@ def played(path: Path) -> list[tuple[int, int]]:
 
 
 def test_seeds_from_plays_what_show_lists(run: Run, tmp_path: Path) -> None:
+    limits = ("--ops", "50", "--max-time-seconds", "60", "--max-refusals", "9", "--judges", "skip")
     first = run(
         "eval",
         FLAKY,
@@ -315,19 +316,23 @@ def test_seeds_from_plays_what_show_lists(run: Run, tmp_path: Path) -> None:
         "2",
         "--config",
         '{"pause": 0.0}',
+        *limits,
         "--out",
         "e",
     )
     assert first.exit_code == 1
     failed = run("eval", "--seeds-from", "e", "--failed", "--out", "f")
     assert failed.exit_code == 1 and played(tmp_path / "f") == [(3, 0), (3, 1), (4, 0), (4, 1)], failed.output
+    first_asked, asked = (json.loads((tmp_path / name / "config.json").read_text())["asked"] for name in "ef")
+    for name in ("ops", "max_time_seconds", "max_refusals", "judges", "output_mode"):
+        assert asked[name] == first_asked[name], name
     shown = sorted((row["seed"], row["sample"]) for row in listed(run, "e", "--worst", "3"))
-    worst = run("eval", FLAKY, "--policy", "random", "--seeds-from", "e", "--worst", "3", "--out", "w")
+    worst = run("eval", FLAKY, "--policy", "random", "--seeds-from", "e", "--worst", "3", "--ops", "60", "--out", "w")
     assert worst.exit_code == 0, worst.output
     assert played(tmp_path / "w") == shown == [(0, 0), (0, 1), (2, 0)]
     config = json.loads((tmp_path / "w" / "config.json").read_text())["asked"]
     assert config["only"] == [[0, 0], [0, 1], [2, 0]] and config["config"] == {"pause": 0.0}
-    assert config["policy"] == {"policy": "random"}
+    assert config["policy"] == {"policy": "random"} and (config["ops"], config["max_refusals"]) == (60, 9)
     goes_on = run("eval", "w")
     assert goes_on.exit_code == 0 and "Nothing is left to play" in goes_on.output
     (tmp_path / "w" / "results.jsonl").write_text("")
