@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
@@ -118,42 +118,27 @@ class Directory:
 
     def _scan(self) -> None:
         """Finds the line of each rollout, and cuts off a partial last one."""
-        offset = 0
+        end = 0
         with os.fdopen(os.dup(self._file), "rb") as lines:
             lines.seek(0)
-            for number, line in enumerate(lines, start=1):
-                if not line.endswith(b"\n"):
-                    break  # the process was killed in the middle of writing it
-                entry = self._parsed(line, number, last=offset + len(line) == self._size)
-                if entry is None:
-                    break
-                self._take(entry, offset, number)
-                offset += len(line)
-        if offset < self._size:
-            os.ftruncate(self._file, offset)
+            for line in whole_lines(lines, self.path / RESULTS):
+                self._take(line.entry, line.offset, line.number)
+                end = line.end
+        if end < self._size:
+            os.ftruncate(self._file, end)
             os.fsync(self._file)
-            self._size = offset
-
-    def _parsed(self, line: bytes, number: int, *, last: bool) -> dict[str, Any] | None:
-        try:
-            entry = orjson.loads(line)
-            if isinstance(entry, dict):
-                return entry
-        except orjson.JSONDecodeError:
-            if last:
-                return None
-        raise self._damaged(number, "is not a JSON object")
+            self._size = end
 
     def _take(self, entry: dict[str, Any], offset: int, number: int) -> None:
         position = self._plan.position(entry.get("key"))
         if position is None:
-            raise self._damaged(number, "names a rollout that was not requested")
+            raise damaged(self.path / RESULTS, number, "names a rollout that was not requested")
         try:
             result = Result.read(entry)
         except (KeyError, TypeError):
-            raise self._damaged(number, "is not a result of this release") from None
+            raise damaged(self.path / RESULTS, number, "is not a result of this release") from None
         if self._offsets[position] != NOTHING and position not in self._failed:
-            raise self._damaged(number, "repeats the result of another line")
+            raise damaged(self.path / RESULTS, number, "repeats the result of another line")
         self._note(position, offset, result)
 
     def _note(self, position: int, offset: int, result: Result) -> None:
@@ -165,11 +150,6 @@ class Directory:
             self._failed[position] = self._failed.get(position, 0) + 1
         else:
             self._failed.pop(position, None)
-
-    def _damaged(self, number: int, what: str) -> StoreError:
-        return StoreError(
-            f"{self.path / RESULTS}, line {number}, {what}.", hint="Fix or remove that line, or give another --out."
-        )
 
     def missing(self, *, retry_failed: bool) -> Iterator[tuple[int, int]]:
         """(position, failures until now) of each rollout still to be played, in the plan's order."""
@@ -211,8 +191,7 @@ class Directory:
         with os.fdopen(os.dup(self._file), "rb") as lines:
             for position, offset in enumerate(self._offsets):
                 if offset != NOTHING:
-                    lines.seek(offset)
-                    yield position, Result.read(orjson.loads(lines.readline()))
+                    yield position, Result.read(line_at(lines, offset))
 
     # -- summary --------------------------------------------------------------------------------------------------
 
@@ -245,6 +224,48 @@ class Directory:
             with suppress(OSError):
                 waiting.unlink()
             raise StoreError(f"{self.path / name} cannot be written: {error.strerror}.") from error
+
+
+class Line(NamedTuple):
+    """A line of `results.jsonl`. number: counted from 1. offset, end: in bytes."""
+
+    number: int
+    offset: int
+    end: int
+    entry: dict[str, Any]
+
+
+def whole_lines(lines: BinaryIO, path: Path) -> Iterator[Line]:
+    """The lines up to a partial last one, which a process writes, or was killed while it wrote.
+
+    Raises StoreError: another one is not a JSON object.
+    """
+    offset = 0
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):
+            return
+        try:
+            entry = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            if next(lines, None) is None:
+                return
+            entry = None
+        if not isinstance(entry, dict):
+            raise damaged(path, number, "is not a JSON object")
+        yield Line(number, offset, offset + len(line), entry)
+        offset += len(line)
+
+
+def line_at(lines: BinaryIO, offset: int) -> dict[str, Any]:
+    """The line at the offset of a `Line`."""
+    lines.seek(offset)
+    entry: dict[str, Any] = orjson.loads(lines.readline())
+    return entry
+
+
+def damaged(path: Path, number: int, what: str) -> StoreError:
+    """The error for a line that cannot be used."""
+    return StoreError(f"{path}, line {number}, {what}.", hint="Fix or remove that line, or name another directory.")
 
 
 def _json(body: Mapping[str, Json]) -> bytes:

@@ -29,7 +29,7 @@ from taskapp_kit.contract.protocols import (
 from taskapp_kit.contract.result import TOKEN_COUNTS
 from taskapp_kit.errors import ConfigError, StoreError, TaskAppError, Unavailable
 from taskapp_kit.evaluate.answered_rollout import stored_from_answer
-from taskapp_kit.evaluate.directory import DATABASE, RESULTS, read_config
+from taskapp_kit.evaluate.directory import DATABASE, RESULTS, damaged, line_at, read_config, whole_lines
 from taskapp_kit.evaluate.plan import stored_policies
 from taskapp_kit.rollout.policy.select import MODEL
 from taskapp_kit.store.open import open_store
@@ -228,19 +228,12 @@ class DirectorySource(RolloutSource):
 def _current_lines(path: Path) -> list[int]:
     """The offset of each rollout's last line: one that was played again after a failure has several. Raises StoreError."""
     offsets: dict[bytes, int] = {}
-    offset = 0
     try:
         with path.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                if not line.endswith(b"\n"):
-                    break  # being written, or its process was killed
-                try:
-                    offsets[orjson.dumps(orjson.loads(line)["key"], option=orjson.OPT_SORT_KEYS)] = offset
-                except (ValueError, TypeError, KeyError):
-                    raise StoreError(
-                        f"{path}, line {number}, is not a result.", hint="Fix or remove that line."
-                    ) from None
-                offset += len(line)
+            for line in whole_lines(lines, path):
+                if "key" not in line.entry:
+                    raise damaged(path, line.number, "is not a result")
+                offsets[orjson.dumps(line.entry["key"], option=orjson.OPT_SORT_KEYS)] = line.offset
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -253,8 +246,7 @@ def _entries(path: Path, offsets: Sequence[int]) -> Iterator[dict[str, Any]]:
     if offsets:
         with path.open("rb") as lines:
             for offset in offsets:
-                lines.seek(offset)
-                yield orjson.loads(lines.readline())
+                yield line_at(lines, offset)
 
 
 _FILTERS = ("environment", "status", "boundary", "run_id", "group_id", "key_label", "reward_above", "reward_below")

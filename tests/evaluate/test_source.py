@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,15 @@ def test_lines_of_earlier_releases(directory: Path, tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (failed, again)) + '{"cut')
     (row,) = rows(str(tmp_path))
     assert (row.reward, row.criteria, row.tokens, row.cost, row.created_at) == (0.25, {}, None, None, None)
+
+
+@pytest.mark.parametrize("torn", [b'{"key": {"se', b"\0\0\0\n"], ids=["cut off", "zeros of a lost page"])
+def test_a_last_line_that_eval_would_cut_off_is_no_row(directory: Path, tmp_path: Path, torn: bytes) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    with (copy / "results.jsonl").open("ab") as lines:
+        lines.write(torn)
+    assert rows(str(copy)) == rows(str(directory))
 
 
 def test_whole_rollouts(directory: Path) -> None:
