@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from taskapp_kit.backend.engine import CurvePoint, Event
-from taskapp_kit.backend.rewards import Summary, counted
+from taskapp_kit.backend.rewards import Summary
 from taskapp_kit.backend.rollout_plan import JobPlan, Unit
+from taskapp_kit.contract.words import counted
 
 NAME = "rollouts"
 NOTE = "The engine `rollouts` plays and scores; no weights are updated."

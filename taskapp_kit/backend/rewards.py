@@ -13,6 +13,7 @@ from typing import Any
 
 from taskapp_kit.backend.engine import RolloutOutcome
 from taskapp_kit.contract.statistics import clustered_standard_error
+from taskapp_kit.contract.words import counted
 
 SAME = 1e-9
 """Rewards of a group that differ by less than this count as equal."""
@@ -140,11 +141,6 @@ class Summary:
             causes = ", ".join(f"{name} {count}" for name, count in sorted(self.failures.items()))
             text += f"; {self.failed} failed ({causes})"
         return text
-
-
-def counted(number: int, word: str) -> str:
-    """Return a number with its noun: `1 group`, `2 groups`."""
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def causes(*found: Iterable[str] | Mapping[str, int]) -> dict[str, int]:

@@ -18,10 +18,11 @@ from taskapp_kit.backend import job_events
 from taskapp_kit.backend.engine import CurvePoint, Event, JobDocument, JobOutcome, Ledger, RolloutOutcome
 from taskapp_kit.backend.job_check import RANDOM, missing
 from taskapp_kit.backend.job_events import NAME, NOTE, facts, listed
-from taskapp_kit.backend.rewards import causes, counted, summarise
+from taskapp_kit.backend.rewards import causes, summarise
 from taskapp_kit.backend.rollout_plan import JobPlan, Unit, read_plan
 from taskapp_kit.backend.rollout_requests import RolloutRequester, RolloutTarget
 from taskapp_kit.backend.seeds import SeedRange, ranges_of
+from taskapp_kit.contract.words import counted
 from taskapp_kit.errors import JobError
 
 if TYPE_CHECKING:

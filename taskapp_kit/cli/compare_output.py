@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from taskapp_kit.cli.terminal import clean, console, counted, number, one_line, table
+from taskapp_kit.cli.terminal import clean, console, number, one_line, table
+from taskapp_kit.contract.words import counted
 
 if TYPE_CHECKING:
     from taskapp_kit.contract.content import Json

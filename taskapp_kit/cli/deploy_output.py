@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from taskapp_kit.cli.terminal import clean, console, counted, table
+from taskapp_kit.cli.terminal import clean, console, size_words, table
 from taskapp_kit.contract.chat import role_variables
+from taskapp_kit.contract.words import counted
 from taskapp_kit.deploy.modal.costs import PRICES_DATE, PRICES_SOURCE, estimate
 
 if TYPE_CHECKING:
@@ -66,7 +67,9 @@ def image_steps(plan: DeployPlan) -> list[str]:
     if plan.settings.apt_packages:
         steps.append(f"apt-get install {' '.join(plan.settings.apt_packages)}")
     steps.append(f"uv pip install {len(plan.requirements)} packages (below)")
-    steps.append(f"uv pip install --no-deps {plan.wheel.name} ({_size(plan.wheel.stat().st_size)}, made from this kit)")
+    steps.append(
+        f"uv pip install --no-deps {plan.wheel.name} ({size_words(plan.wheel.stat().st_size)}, made from this kit)"
+    )
     if plan.trees:
         steps.append("mounted, so that an edit rebuilds nothing: the files below")
     return steps
@@ -137,16 +140,12 @@ def _files(plan: DeployPlan) -> str:
     if not files:
         return "none of your own: the app comes with the kit"
     total = sum(size for _, size in files)
-    return f"{counted(len(files), 'file')}, {_size(total)}: {_some([path for path, _ in files])}"
+    return f"{counted(len(files), 'file')}, {size_words(total)}: {_some([path for path, _ in files])}"
 
 
 def _some(names: list[str]) -> str:
     more = len(names) - SHOWN_FILES
     return ", ".join(names[:SHOWN_FILES]) + (f", and {more} more (--json lists all)" if more > 0 else "")
-
-
-def _size(size: int) -> str:
-    return f"{size} bytes" if size < 2048 else f"{size / 1024:.0f} kB" if size < 2**21 else f"{size / 2**20:.1f} MB"
 
 
 def _store(plan: DeployPlan) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from taskapp_kit.cli.terminal import clean, counted, table
+from taskapp_kit.cli.terminal import clean, table
+from taskapp_kit.contract.words import counted
 from taskapp_kit.net.redact import without_keys
 
 if TYPE_CHECKING:

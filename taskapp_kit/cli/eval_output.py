@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taskapp_kit.cli.terminal import clean, console, counted, one_line, table
+from taskapp_kit.cli.terminal import clean, console, one_line, table
 from taskapp_kit.contract.trajectory import KIT_METRICS
+from taskapp_kit.contract.words import counted, dollars
 from taskapp_kit.evaluate.progress import tokens_of
 
 if TYPE_CHECKING:
@@ -178,11 +179,6 @@ def _truncated(summary: Numbers) -> str:
 def _invalid(summary: Numbers) -> float:
     column = summary["metrics"].get("invalid_actions")
     return (column["mean"] or 0.0) if column is not None else 0.0
-
-
-def dollars(cost: float) -> str:
-    """`$0.0123`, `$12.34`."""
-    return f"${cost:.4f}" if cost < 1 else f"${cost:,.2f}"
 
 
 def _environment(summary: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from taskapp_kit.cli.terminal import clean, console, one_line
+from taskapp_kit.contract.words import dollars
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -136,7 +137,7 @@ def used_words(progress: Used) -> list[str]:
     if progress.tokens:
         parts.append(f"{progress.tokens:,.0f} tokens")
     if progress.cost is not None:
-        parts.append(f"${progress.cost:.4f}" if progress.cost < 1 else f"${progress.cost:,.2f}")
+        parts.append(dollars(progress.cost))
     return parts
 
 

@@ -14,8 +14,9 @@ import click
 from taskapp_kit.cli.eval_progress import EvalDisplay
 from taskapp_kit.cli.local_app import only_authors_log, open_app
 from taskapp_kit.cli.options import AUTO, is_url
-from taskapp_kit.cli.terminal import clean, counted, one_line
+from taskapp_kit.cli.terminal import clean, one_line
 from taskapp_kit.contract.inference_url import stored_url
+from taskapp_kit.contract.words import counted
 from taskapp_kit.declare.discovery import find_app, reference_of
 from taskapp_kit.errors import DiscoveryError, EvaluationLimitReached
 from taskapp_kit.evaluate.concurrency import MOST_AT_ONCE, AutoConcurrency, FixedConcurrency

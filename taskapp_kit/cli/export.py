@@ -9,9 +9,10 @@ import click
 
 from taskapp_kit.cli.options import ENV_FILES, SERVER_KEY, json_option, options
 from taskapp_kit.cli.selection import FILTERS
-from taskapp_kit.cli.terminal import clean, counted, example, print_json, size_words
+from taskapp_kit.cli.terminal import clean, example, print_json, size_words
 from taskapp_kit.config import load
 from taskapp_kit.contract.protocols import RolloutQuery
+from taskapp_kit.contract.words import counted
 
 if TYPE_CHECKING:
     from taskapp_kit.export.report import ExportReport

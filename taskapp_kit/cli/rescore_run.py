@@ -10,9 +10,10 @@ import click
 from taskapp_kit.cli.compare_output import print_comparisons
 from taskapp_kit.cli.local_app import local_service, open_app
 from taskapp_kit.cli.options import shown_source
-from taskapp_kit.cli.terminal import clean, console, counted
+from taskapp_kit.cli.terminal import clean, console
 from taskapp_kit.config import Settings, load
 from taskapp_kit.contract.protocols import RolloutQuery
+from taskapp_kit.contract.words import counted
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.evaluate.compare import Comparison, ComparisonSettings
 from taskapp_kit.evaluate.rescore import Rescored, Rescorer, RescoreReport, compared_scores, scorer_version

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from taskapp_kit.cli.terminal import clean, console, counted, number, table, wrapped
+from taskapp_kit.cli.terminal import clean, console, number, table, wrapped
 from taskapp_kit.contract.content import Image, text_of
 from taskapp_kit.contract.scorecard import JUDGES_SKIPPED
 from taskapp_kit.contract.trajectory import nothing_accepted
+from taskapp_kit.contract.words import counted
 
 if TYPE_CHECKING:
     from rich.table import Table

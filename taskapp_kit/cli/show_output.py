@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.cli.conversation_output import NOTHING, ConversationLines
 from taskapp_kit.cli.rollout_output import StepLines, action_words, criteria_table, metrics_words
-from taskapp_kit.cli.terminal import clean, console, counted, number, one_line, table
+from taskapp_kit.cli.terminal import clean, console, number, one_line, table
 from taskapp_kit.contract.protocols import RowOrder, SourceRow
+from taskapp_kit.contract.words import counted, dollars
 from taskapp_kit.evaluate.source import DirectorySource
 from taskapp_kit.rollout.details import Message, RolloutDetails, TurnDetails, words
 from taskapp_kit.rollout.policy.select import MODEL
@@ -174,7 +175,7 @@ def _columns(rows: Sequence[SourceRow]) -> list[_Column]:
     if any(row.turns not in (None, row.length) for row in rows):
         columns.append(_Column("turns", [_whole(row.turns) for row in rows]))
     columns += known("tokens", [_whole(row.tokens) for row in rows])
-    columns += known("cost", [cost_words(row.cost) for row in rows])
+    columns += known("cost", ["-" if row.cost is None else dollars(row.cost) for row in rows])
     columns += known("seconds", ["-" if row.seconds is None else f"{row.seconds:.3g}" for row in rows])
     return columns
 
@@ -198,11 +199,6 @@ def _criteria(rows: Sequence[SourceRow]) -> _Column | None:
 
 def _whole(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
-
-
-def cost_words(dollars: float | None) -> str:
-    """`$0.0123`; `-` where it is not known."""
-    return "-" if dollars is None else "$0" if not dollars else f"${dollars:.2f}" if dollars >= 1 else f"${dollars:.2g}"
 
 
 # -- one rollout ------------------------------------------------------------------------------------------------------
@@ -298,7 +294,7 @@ def _turn_line(turn: TurnDetails) -> str:
     if turn.tokens is not None:
         parts.append(counted(turn.tokens, "token"))
     if turn.cost is not None:
-        parts.append(cost_words(turn.cost))
+        parts.append(dollars(turn.cost))
     if turn.attempts is not None and turn.attempts > 1:
         parts.append(f"{turn.attempts} attempts")
     if turn.finish_reason not in (None, "stop", "tool_calls"):
@@ -346,8 +342,8 @@ def _print_other_models(details: RolloutDetails, out: Console, *, full: bool, wi
             lines.say("said", judged.text)
 
 
-def _price(dollars: float | None) -> list[str]:
-    return [] if dollars is None else [cost_words(dollars)]
+def _price(cost: float | None) -> list[str]:
+    return [] if cost is None else [dollars(cost)]
 
 
 def _verdicts(verdict: Any) -> list[tuple[str, str]]:

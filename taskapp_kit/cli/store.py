@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from taskapp_kit.cli.options import ValueKind, json_option
-from taskapp_kit.cli.terminal import clean, console, counted, example, print_json, size_words, table
+from taskapp_kit.cli.terminal import clean, console, example, print_json, size_words, table
+from taskapp_kit.contract.words import counted
 
 
 class Keep(ValueKind):

@@ -89,11 +89,6 @@ def number(value: Any) -> str:
     return "-" if value is None else f"{value:.6g}" if isinstance(value, float | int) else one_line(str(value), 60)
 
 
-def counted(many: int, word: str) -> str:
-    """`1 step`, `2 steps`."""
-    return f"{many} {word}{'' if many == 1 else 's'}"
-
-
 def size_words(size_bytes: int) -> str:
     """`512 B`, `2.2 kB`, `1.4 GB`."""
     size, units = float(size_bytes), ["B", "kB", "MB", "GB", "TB"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from taskapp_kit.contract.words import dollars
 from taskapp_kit.errors import EvaluationLimitReached
 from taskapp_kit.evaluate.progress import Progress, tokens_of
 
@@ -66,7 +67,7 @@ class EvalBudget:
             return EvaluationLimitReached(f"{failed} failed, and --max-failures is {limits.max_failures}.")
         if limits.max_cost is not None and cost >= limits.max_cost:
             return EvaluationLimitReached(
-                f"The models' answers have cost ${cost:.4g}, and --max-cost is {limits.max_cost:g}."
+                f"The models' answers have cost {dollars(cost)}, and --max-cost is {limits.max_cost:g}."
             )
         if self._without_price is not None:
             return EvaluationLimitReached(

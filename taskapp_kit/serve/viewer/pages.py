@@ -20,6 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from taskapp_kit.contract.trajectory import Status
+from taskapp_kit.contract.words import dollars
 from taskapp_kit.rollout.details import RolloutDetails
 from taskapp_kit.serve.viewer.plots import StripStep, strip
 
@@ -154,9 +155,7 @@ def count(value: float | None) -> str:
 
 def money(value: float | None) -> str:
     """US dollars; `–` where the price is not known."""
-    if value is None:
-        return "–"
-    return f"${value:.2f}" if value >= 1 or value == 0 else f"${value:.4f}"
+    return "–" if value is None else dollars(value)
 
 
 def when(value: float | None) -> str:

@@ -1,0 +1,19 @@
+"""Counts and amounts in words, the same in every output."""
+
+from __future__ import annotations
+
+import math
+
+
+def counted(many: int, word: str) -> str:
+    """`1 step`, `2 steps`."""
+    return f"{many} {word}{'' if many == 1 else 's'}"
+
+
+def dollars(cost: float) -> str:
+    """US dollars: `$1,234.50`, `$0.0123`, `$0.000045`, `$0`. Below one dollar four decimals, or two significant digits."""
+    if cost >= 1:
+        return f"${cost:,.2f}"
+    if cost <= 0:
+        return "$0"
+    return f"${cost:.4f}" if cost >= 0.001 else f"${cost:.{1 - math.floor(math.log10(cost))}f}"
