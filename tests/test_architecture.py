@@ -27,7 +27,7 @@ LAYERS = (
     {"declare", "net", "sandbox", "store"},
     {"__init__", "adapters", "client", "rollout"},
     {"backend", "serve"},
-    {"asgi", "evaluate"},
+    {"asgi", "evaluate", "train"},
     {"deploy", "export", "testing"},
     {"cli"},
     {"__main__"},

@@ -1,0 +1,125 @@
+"""The data of training: a sample, a recorded turn, one row of an update, and the interface of a sampler.
+
+    Sampler.sample -> Sampled -> the gateway records a RecordedTurn -> rows.py -> TrainingRow -> the update
+
+Token ids and log-probabilities are those of the sampler and are never recomputed from text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+NOT_SAMPLED = -1
+"""The policy version of a token in a row that is not trained on."""
+
+Exclusion = Literal["not_delivered", "length_mismatch", "invalid_log_prob", "no_tokens"]
+"""Why a turn is never trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One generation of a sampler.
+
+    token_ids: every token that was sampled, with the stop token that ended it. log_probs: natural logarithms, one for
+    each of token_ids, of the distribution at the sampling temperature. finish_reason: `length` when `max_tokens` ended
+    it. version: of the weights, the same for all of its tokens. seconds: from the call to the last token.
+    """
+
+    token_ids: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    finish_reason: Literal["stop", "length"]
+    version: int
+    seconds: float
+
+
+class Sampler(Protocol):
+    """Generates tokens with the policy's current weights. `version` grows by one with each change of the weights."""
+
+    version: int
+
+    async def sample(
+        self, prompt_ids: Sequence[int], *, max_tokens: int, temperature: float, stop_ids: frozenset[int], draw: str
+    ) -> Sampled:
+        """Return one continuation of the prompt.
+
+        temperature: 0 takes the most probable token. draw: names the random stream, as in `job/place/sample/turn`; the
+        same weights, prompt and draw give the same tokens where the sampler is deterministic. Cancelling the call frees
+        its slot.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTurn:
+    """One generation inside an attempt, as the sampler made it.
+
+    prompt_ids: the whole prompt, earlier turns included. token_ids, log_probs, version, seconds: as in `Sampled`.
+    delivered: whether the client received the whole answer. parent: the index, in the attempt, of the turn that this one
+    continues: its prompt_ids begin with that turn's prompt_ids and token_ids; None for a new root.
+    """
+
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    version: int
+    finish_reason: Literal["stop", "length", "tool_calls"]
+    seconds: float
+    delivered: bool
+    parent: int | None = None
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The prompt and what was sampled after it."""
+        return self.prompt_ids + self.token_ids
+
+    @property
+    def exclusion(self) -> Exclusion | None:
+        """Why this turn is never trained on, None if it can be. Its tokens may still be context of later turns."""
+        if not self.delivered:
+            return "not_delivered"
+        if len(self.token_ids) != len(self.log_probs):
+            return "length_mismatch"
+        if not self.token_ids:
+            return "no_tokens"
+        if not all(math.isfinite(log_prob) for log_prob in self.log_probs):
+            return "invalid_log_prob"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRow:
+    """One branch of an attempt, for one update. All tuples have one entry for each token.
+
+    mask: whether the token was sampled in this branch and is trained on. log_probs: the sampler's, 0.0 where mask is
+    False. versions: of the weights that sampled the token, NOT_SAMPLED where mask is False. advantages: 0.0 where mask is
+    False; all equal unless credit is given per turn. group: the rollouts that are compared with each other. rollout:
+    the episode. weight: this row's share of its episode, in (0, 1]; the rows of an episode sum to 1, whatever the number
+    of its turns and branches. The rows of a batch count as many episodes as they have different values of `rollout`.
+    """
+
+    ids: tuple[int, ...]
+    mask: tuple[bool, ...]
+    log_probs: tuple[float, ...]
+    versions: tuple[int, ...]
+    advantages: tuple[float, ...]
+    group: str
+    rollout: str
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        lengths = [len(each) for each in (self.ids, self.mask, self.log_probs, self.versions, self.advantages)]
+        if len(set(lengths)) != 1:
+            raise ValueError(
+                f"a row of rollout {self.rollout!r} has {lengths} ids, mask, log-probabilities, versions and advantages; "
+                "expected as many of each"
+            )
+        if self.mask and self.mask[0]:
+            raise ValueError(f"a row of rollout {self.rollout!r} trains on its first token, which nothing predicts")
+
+    @property
+    def trained(self) -> int:
+        """The number of tokens that are trained on."""
+        return sum(self.mask)
