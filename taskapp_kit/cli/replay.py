@@ -25,6 +25,7 @@ FLAGS = {"env_name": "--env", "seed": "--seed", "split": "--split", "sample": "-
     epilog=example(
         "taskapp replay adder.py 4fd1d0d5c1f14b6f9a4a0e8f0c2b7a11 --from .taskapp/rollouts.db",
         "taskapp replay .taskapp/evals/adder-gold-20260301-110000",
+        "taskapp replay .taskapp/evals/adder-gold-20260301-110000 4fd1d0d5",
         "taskapp replay crafter --from postgresql://… --store replays.db",
     )
 )
@@ -58,8 +59,10 @@ def command(
 
     DIR is an evaluation's directory, which names its app; rollouts of other places are named by --from, after the app.
     Environment, split, seed, config and sample are taken from each stored rollout, and what its policy answered is
-    answered again; no model and no judge is asked. Without ID every rollout of the app that did not fail is replayed.
-    Where something differs, the first difference is printed: the step, the stored value and the new one. Exit status 1 then.
+    answered again; no model and no judge is asked. ID is a rollout's id or the beginning of one. One that failed in its
+    environment or its scoring fails again, with its traceback. Without ID every rollout of the app that did not fail is
+    replayed. Where something differs, the first difference is printed: the step, the stored value and the new one. Exit
+    status 1 then.
     """
     from taskapp_kit.cli import replay_run
 
@@ -108,8 +111,9 @@ def _print(one: Compared) -> None:
     out = console()
     head = f"{one.rollout_id}  {one.environment} {one.split} {one.seed}"
     out.print(clean(f"{head}  {'same' if one.same else 'differs'}"), soft_wrap=True)
-    if one.problem is not None:
-        out.print(clean(f"  {one.problem}"), soft_wrap=True)
+    for sentence in (one.failed, one.problem):
+        if sentence is not None:
+            out.print(clean(f"  {sentence}"), soft_wrap=True)
     if one.difference is not None:
         difference = one.difference
         out.print(clean(f"  {difference.where}, {difference.what}"), soft_wrap=True)

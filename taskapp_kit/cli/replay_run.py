@@ -9,15 +9,17 @@ from typing import Any
 
 import click
 
-from taskapp_kit.cli.local_app import local_service, open_app
+from taskapp_kit.cli.local_app import local_service, open_app, show_traceback
 from taskapp_kit.cli.options import episode
+from taskapp_kit.cli.show_run import whole_id
 from taskapp_kit.config import Settings, load
 from taskapp_kit.contract.protocols import Store
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import TaskApp
-from taskapp_kit.errors import ConfigError
+from taskapp_kit.errors import ConfigError, RolloutFailed
 from taskapp_kit.evaluate.directory import CONFIG, read_config
 from taskapp_kit.evaluate.replay import Compared, replay_all
+from taskapp_kit.evaluate.source import open_source
 from taskapp_kit.store import open_store
 
 
@@ -53,6 +55,8 @@ def replay(
 ) -> list[Compared]:
     """Replay one rollout of a store, or all of the app; show is called after each.
 
+    A single rollout whose replay fails shows the traceback, unless show is None.
+
     reference: the APP argument. source, target: addresses of stores. given: what the rollout's request must agree with.
     Raises DiscoveryError, DeclarationError, RequestError (`replay_differs`), StoreError, ConfigError, UsageError.
     """
@@ -69,12 +73,22 @@ async def _replayed(
     given: dict[str, Any],
     show: Callable[[Compared], None] | None,
 ) -> list[Compared]:
+    def traced(failed: RolloutFailed) -> None:
+        if rollout_id is not None and show is not None:
+            show_traceback(failed.__cause__)
+
+    if rollout_id is not None:
+        rows = open_source(source)
+        try:
+            rollout_id = await whole_id(rows, rollout_id)
+        finally:
+            await rows.close()
     stored_in = open_store(source, create=False)
     compared = []
     try:
         async with local_service(app, settings, store=target, skip_judges=True) as service:
             _not_the_same_place(stored_in, service.store)
-            async for one in replay_all(service, stored_in, rollout_id, lambda name: _request(name, given)):
+            async for one in replay_all(service, stored_in, rollout_id, lambda name: _request(name, given), traced):
                 compared.append(one)
                 if show is not None:
                     show(one)

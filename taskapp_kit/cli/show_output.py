@@ -214,7 +214,7 @@ def print_rollout(
 ) -> None:
     """Print a rollout turn by turn, then the words of judges and other models, its scores and how it ended.
 
-    private: fields of its task's row, to be shown with it. again: the command line that plays its seed again.
+    private: fields of its task's row, to be shown with it. again: the command line that plays it again.
     """
     out = console(width=width)
     _print_head(details, private, out)
@@ -387,7 +387,7 @@ def _print_end(details: RolloutDetails, out: Console, *, again: str | None, full
         )
         hints = [failure.hint] * bool(failure.hint) + [f"Error id {failure.error_id}."] * bool(failure.error_id)
         if again is not None and failure.boundary in ("environment", "scoring"):
-            hints.append(f"This plays its seed again and prints the traceback: {again}")
+            hints.append(f"This plays it again and prints the traceback: {again}")
         if hints:
             out.print(clean(" ".join(hints)), soft_wrap=not out.is_terminal)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import click
 
 from taskapp_kit.cli.options import is_url, shown_source
 from taskapp_kit.cli.selection import LIMIT, Selection
-from taskapp_kit.cli.show_output import print_list, print_rollout, rollout_line
+from taskapp_kit.cli.show_output import ID_WIDTH, print_list, print_rollout, rollout_line
 from taskapp_kit.cli.terminal import clean, print_json
 from taskapp_kit.config import Settings, load
 from taskapp_kit.contract.content import Json
@@ -22,8 +23,9 @@ from taskapp_kit.declare.episode_selection import find_instance
 from taskapp_kit.declare.tasks import row_hash, row_json
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.scored_source import with_scores
-from taskapp_kit.evaluate.source import RolloutSource, open_source
+from taskapp_kit.evaluate.source import DirectorySource, RolloutSource, open_source
 from taskapp_kit.rollout.details import RolloutDetails, details_of
+from taskapp_kit.rollout.policy.select import MODEL
 from taskapp_kit.system.private_files import write_private
 
 SHORTEST_PREFIX = 4
@@ -70,7 +72,7 @@ def run(source: str, rollout_id: str | None, chosen: Selection, options: dict[st
 class _One:
     """A rollout to be shown.
 
-    pictures: PNG bytes by SHA-256, where they are needed. again: the command line that plays its seed again, if known.
+    pictures: PNG bytes by SHA-256, where they are needed. again: the command line that plays it again, if known.
     """
 
     stored: StoredRollout
@@ -102,7 +104,15 @@ async def _one(source: RolloutSource, rollout_id: str, pictures: bool) -> _One:
     details = details_of(stored)
     wanted = details.pictures if pictures else ()
     found = {name: png for name in wanted if (png := await source.blob(name)) is not None}
-    return _One(stored, details, found, rollout_line(details, source.config))
+    return _One(stored, details, found, _again(details, source))
+
+
+def _again(details: RolloutDetails, source: RolloutSource) -> str | None:
+    """The command that plays a rollout again, if known. A model is not asked again where its answers are at hand."""
+    line = rollout_line(details, source.config)
+    if line is None or details.policy != MODEL or not isinstance(source, DirectorySource):
+        return line
+    return shlex.join(["taskapp", "replay", source.place, details.rollout_id[:ID_WIDTH]])
 
 
 def _write_page(one: _One, path: Path) -> None:

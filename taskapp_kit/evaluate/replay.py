@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from taskapp_kit.contract.difference import Difference, first_difference
@@ -19,6 +19,8 @@ from taskapp_kit.rollout.service import Service
 
 PAGE = 500
 """Rollouts that are listed in one query."""
+REPEATABLE = ("environment", "scoring")
+"""Boundaries of failures that recorded answers can bring about again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,8 @@ class Compared:
     """A stored rollout and its replay.
 
     digest, observation_digest: stored; played_digest, played_observation_digest: of the replay, None when it failed.
-    problem: why the replay failed, in a sentence. difference: None when both are equal.
+    problem: in a sentence, why the replay failed, or that it did not fail as the stored rollout did. failed: how both failed.
+    difference: None when both are equal.
     """
 
     rollout_id: str
@@ -39,6 +42,7 @@ class Compared:
     played_observation_digest: str | None
     difference: Difference | None
     problem: str | None = None
+    failed: str | None = None
 
     @property
     def same(self) -> bool:
@@ -61,11 +65,16 @@ async def stored_ids(store: Store, app: str) -> list[str]:
 
 
 async def replay_all(
-    service: Service, store: Store, rollout_id: str | None, request_of: Callable[[str], RolloutRequest]
+    service: Service,
+    store: Store,
+    rollout_id: str | None,
+    request_of: Callable[[str], RolloutRequest],
+    on_failure: Callable[[RolloutFailed], object] = lambda failed: None,
 ) -> AsyncIterator[Compared]:
     """Replays one stored rollout of the service's app, or (without an id) all that did not fail, oldest first.
 
-    request_of: the request for an id, as `replay` takes it. Raises ConfigError: there is no such rollout, or it failed.
+    request_of, on_failure: as `replay` takes them, the first for an id. Raises ConfigError: there is no such rollout, or it
+    failed where a replay asks nothing.
     """
     app = service.app.name
     for name in [rollout_id] if rollout_id is not None else await stored_ids(store, app):
@@ -75,37 +84,59 @@ async def replay_all(
                 f"There is no rollout {name[:80]!r} of the app {app} in that store.",
                 hint="Its id is in the answer, in results.jsonl, and in GET /rollouts.",
             )
-        if stored.status == "failed":
+        boundary = (stored.failure or {}).get("boundary")
+        if stored.status == "failed" and boundary not in REPEATABLE:
             raise ConfigError(
-                f"The rollout {name} failed, so there is nothing to compare.", hint="Name one that was scored."
+                f"The rollout {name} failed at boundary {boundary}, which recorded answers do not bring about again.",
+                hint=f"Name one that was scored, or that failed at boundary {' or '.join(REPEATABLE)}.",
             )
-        yield await replay(service, store, stored, request_of(name))
+        yield await replay(service, store, stored, request_of(name), on_failure)
 
 
-async def replay(service: Service, store: Store, stored: StoredRollout, requested: RolloutRequest) -> Compared:
+async def replay(
+    service: Service,
+    store: Store,
+    stored: StoredRollout,
+    requested: RolloutRequest,
+    on_failure: Callable[[RolloutFailed], object] = lambda failed: None,
+) -> Compared:
     """Plays a rollout of `store` again in `service`, which may store it elsewhere, and compares.
 
-    requested: the caller's description of the episode, which has to match. Raises RequestError `replay_differs`.
+    requested: the caller's description of the episode, which has to match. on_failure: called when the replay fails
+    elsewhere than at boundary `policy`. Raises RequestError `replay_differs`.
     """
     was = await load_trajectory(store, stored)
     request = as_stored(requested, stored, service.spec).model_copy(update={"ops": _ops(stored, was)})
     policy = ReplayPolicy(recording_of(stored))
     events: list[Event] = []
-    problem = digest = observation_digest = None
+    problem = how = digest = observation_digest = None
     try:
         played = await service.rollout(request, policy=policy, listener=events.append)
         digest, observation_digest, now = played.digest, played.observation_digest, played.trajectory
+        if stored.failure is not None:
+            problem = f"The stored rollout failed at {_place(stored.failure)}; the replay did not."
     except RolloutFailed as failed:
-        problem = f"The replay failed at boundary {failed.boundary} ({failed.failure.code}): {failed.message}"
         now = fold(events) if events else was
+        place = _place(asdict(failed.failure))
+        past_its_end = failed.boundary == "policy"
+        if not past_its_end:
+            on_failure(failed)
+        if stored.failure is None:
+            problem = f"The replay failed at {place}: {failed.message}"
+        elif place == _place(stored.failure):
+            how = f"failed at {place}: {failed.message}"
+        elif past_its_end:
+            problem = f"The stored rollout failed at {_place(stored.failure)}; the replay went on past its last answer."
+        else:
+            problem = f"The stored rollout failed at {_place(stored.failure)}, the replay at {place}: {failed.message}"
     difference = None
-    if problem is not None or digest != stored.digest:
+    if problem is not None or how is not None or digest != stored.digest:
         difference = first_difference(was, now)
     elif (
         None not in (stored.observation_digest, observation_digest) and stored.observation_digest != observation_digest
     ):
         difference = first_difference(was, now, pictures=True)
-    if difference is None and problem is None and digest != stored.digest:
+    if difference is None and problem is None and how is None and digest != stored.digest:
         difference = Difference("the whole", "digest", stored.digest, digest)
     return Compared(
         rollout_id=stored.rollout_id,
@@ -118,7 +149,13 @@ async def replay(service: Service, store: Store, stored: StoredRollout, requeste
         played_observation_digest=observation_digest,
         difference=difference,
         problem=problem,
+        failed=how,
     )
+
+
+def _place(failure: Mapping[str, Any]) -> str:
+    """`boundary environment (environment_raised)`."""
+    return f"boundary {failure.get('boundary')} ({failure.get('code')})"
 
 
 def _ops(stored: StoredRollout, was: Trajectory) -> list[Any]:

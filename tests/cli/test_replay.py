@@ -12,6 +12,7 @@ import pytest
 from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sql import SqlStore
+from taskapp_kit.testing import MockModel
 from tests.cli.conftest import Run
 
 APP = """
@@ -140,6 +141,57 @@ def test_an_environment_that_breaks_now_is_a_difference(run: Run, evaluated: Pat
     assert done.exit_code == 1
     (told,) = json.loads(done.stdout)["rollouts"]
     assert told["same"] is False and "environment_raised" in told["problem"] and told["difference"] is not None
+
+
+FLAKY = """
+from taskapp_kit import Step, TaskApp, action
+
+app = TaskApp("fragile", version="1")
+
+@app.environment("fragile", splits={"train": range(9)}, max_steps=3)
+class Fragile:
+    def reset(self, seed: int) -> str:
+        self.seed = seed
+        return "go"
+
+    @action
+    def press(self) -> Step:
+        '''Presses.'''
+        return Step("pressed", terminated=bool(1 // BROKEN))
+
+@app.rubric
+def fine(trajectory) -> float:
+    return 1 / min(2, abs(trajectory.seed - UNSCORED))
+"""
+
+
+def test_what_failed_fails_again_without_its_model_and_with_its_traceback(run: Run, tmp_path: Path) -> None:
+    def write_app(name: str, broken: str, unscored: str) -> None:
+        (tmp_path / name).write_text(FLAKY.replace("BROKEN", broken).replace("UNSCORED", unscored))
+
+    write_app("app.py", "(self.seed - 1)", "2")  # seed 1 breaks in its action, seed 2 has no score
+    with MockModel(lambda request: {"fault": "400"} if len(request.messages) > 3 else {"press": {}}) as model:
+        done = run("eval", "app.py", "--model", "m", "--inference-url", model.url, "--seeds", "1-3", "--out", "e")
+    assert done.exit_code == 1, done.output
+    ids = {row.seed: row.rollout_id for row in kept(tmp_path / "e" / "rollouts.db")}
+    shown = run("show", "e", ids[1])
+    assert f"taskapp replay e {ids[1][:8]}" in shown.stdout, "the model is not asked again"
+    for seed, place in ((1, "environment (environment_raised)"), (2, "scoring (criterion_failed)")):
+        again = run("replay", "e", ids[seed][:8])
+        assert again.exit_code == 0 and f"failed at boundary {place}" in again.stdout, again.output
+        assert "same" in again.stdout and "ZeroDivisionError" in again.stderr and "app.py" in again.stderr
+        write_app("fixed.py", "1", "8")
+        fixed = run("replay", "e", ids[seed][:8], "--app", "fixed.py")
+        assert fixed.exit_code == 1 and f"The stored rollout failed at boundary {place}" in fixed.stdout, (
+            fixed.output
+        )
+        assert "Traceback" not in fixed.stderr
+    write_app("fixed.py", "1", "1")
+    other = run("replay", "e", ids[2][:8], "--app", "fixed.py", "--json")
+    assert other.exit_code == 1 and "Traceback" not in other.stderr
+    asked = run("replay", "e", ids[3][:8])
+    assert asked.exit_code == 2 and "failed at boundary policy" in asked.stderr
+    assert run("replay", "e", "0000").exit_code == 2 and run("replay", "e", "0").exit_code == 2
 
 
 def test_what_differs_from_the_stored_episode_is_refused_by_its_flag(run: Run, evaluated: Path) -> None:

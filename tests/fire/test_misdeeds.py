@@ -67,7 +67,7 @@ def place(request: pytest.FixtureRequest, places: dict[str, Place]) -> Iterator[
 
 RAISES = {
     "reset": (0, "environment", "environment_raised", "Fire raised RuntimeError"),
-    "step": (1, "environment", "environment_raised", "at step 1 (from 0), action 'go'"),
+    "step": (1, "environment", "environment_raised", "at step 2, action 'go'"),
     "final state": (6, "environment", "environment_raised", "Fire raised RuntimeError"),
     "close": (6, "environment", "environment_raised", "Fire raised RuntimeError in close"),
     "unspeakable": (1, "environment", "environment_raised", "raised Unspeakable"),

@@ -289,7 +289,7 @@ class Episode:
         except BadArguments as error:
             return self._refused(index, call, bad_arguments(call.tool, error), 0.0)
         began = self.clock.monotonic()
-        self._doing = f"at step {index} (from 0), action {call.tool!r}"
+        self._doing = f"at step {index + 1}, action {call.tool!r}"  # as displays number them: step 0 is the reset
         try:
             step, observation = host.act(action, arguments)
         except InvalidAction as error:

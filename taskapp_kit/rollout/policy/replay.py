@@ -80,7 +80,8 @@ def recording_of(stored: StoredRollout) -> Recording:
     """The answers of a stored rollout's policy, and the limit that ended it, unless the environment declares that limit."""
     events = (from_json(event) for event in stored.events if event.get("kind") == "answered")
     answers = [event.answer for event in events if isinstance(event, Answered) and not event.scripted]
-    by_request = stored.status == "truncated" and stored.stop_reason not in DECLARED_LIMITS
+    ended = stored.status == "truncated" or (stored.failure or {}).get("boundary") == "scoring"
+    by_request = ended and stored.stop_reason not in DECLARED_LIMITS
     return Recording(answers, stored.stop_reason if by_request else None)
 
 
