@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -30,7 +31,7 @@ def command(name: str, template: str) -> None:
     out.print("\nNext:", style="bold")
     out.print(f"  cd {name}")
     if any(file.parts[0] == "tests" or file.name.startswith("test_") for file in files):
-        out.print("  pytest")
+        out.print(f"  python -m pytest{'' if find_spec('pytest') else '   # needs: pip install pytest'}")
     app = app_file(target, files)
     if app is not None:
         out.print(f"  taskapp info {app}")

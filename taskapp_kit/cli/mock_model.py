@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from pathlib import Path
 
 import click
@@ -144,7 +145,9 @@ def command(
 def _banner(model: testing.MockModel, name: str) -> None:
     out = console()
     out.print(f"Mock model at {model.url}\n", soft_wrap=True)
-    out.print("A rollout is pointed at it in policy.config:", soft_wrap=True)
+    out.print("A command is pointed at it with two options:", soft_wrap=True)
+    out.print(f"  taskapp eval APP --model {shlex.quote(name)} --inference-url {model.url}\n", soft_wrap=True)
+    out.print("A request to a server is, in policy.config:", soft_wrap=True)
     out.print(f'  {{"model": "{name}", "inference_url": "{model.url}"}}\n', soft_wrap=True)
     out.print("By hand:", soft_wrap=True)
     asked = f'{{"model": "{name}", "messages": [{{"role": "user", "content": "Hello."}}]}}'

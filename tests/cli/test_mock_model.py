@@ -53,6 +53,7 @@ def test_it_says_where_it_is_and_ctrl_c_ends_it(tmp_path: Path) -> None:
         url = re.search(r"Mock model at (http://127\.0\.0\.1:\d+/v1)\n", text)
         assert url is not None
         assert f'{{"model": "small", "inference_url": "{url[1]}"}}' in text
+        assert f"  taskapp eval APP --model small --inference-url {url[1]}\n" in text
         curl = re.search(r"^  (curl .*chat/completions .*)$", text, re.MULTILINE)
         assert curl is not None and f"{url[1]}/chat/completions" in curl[1] and json.dumps(ASKED) in curl[1]
         assert httpx.get(f"{url[1]}/models").json()["data"][0]["id"] == "small"

@@ -182,9 +182,7 @@ def test_what_failed_fails_again_without_its_model_and_with_its_traceback(run: R
         assert "same" in again.stdout and "ZeroDivisionError" in again.stderr and "app.py" in again.stderr
         write_app("fixed.py", "1", "8")
         fixed = run("replay", "e", ids[seed][:8], "--app", "fixed.py")
-        assert fixed.exit_code == 1 and f"The stored rollout failed at boundary {place}" in fixed.stdout, (
-            fixed.output
-        )
+        assert fixed.exit_code == 1 and f"The stored rollout failed at boundary {place}" in fixed.stdout, fixed.output
         assert "Traceback" not in fixed.stderr
     write_app("fixed.py", "1", "1")
     other = run("replay", "e", ids[2][:8], "--app", "fixed.py", "--json")
