@@ -52,11 +52,14 @@ def table(*columns: str, right: tuple[str, ...] = (), pad: int = 2) -> Table:
 
 
 def clean(text: str) -> str:
-    """Text that cannot steer a terminal: control characters but line end and tab are shown as their code."""
+    """Text that cannot steer a terminal: control characters but line end and tab, and the bytes of a path that are not UTF-8,
+    are shown as their code."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        letter if letter in "\n\t" or unicodedata.category(letter) not in ("Cc", "Cf") else f"\\x{ord(letter):02x}"
+        letter
+        if letter in "\n\t" or unicodedata.category(letter) not in ("Cc", "Cf", "Cs")
+        else f"\\x{ord(letter):02x}"
         for letter in text
     )
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,3 +50,7 @@ def test_exit_status() -> None:
     broke = DiscoveryError("x")
     broke.__cause__ = ValueError()
     assert exit_status(broke) == 1
+
+
+def test_the_path_of_a_file_whose_name_is_not_utf_8_can_be_printed() -> None:
+    assert clean(os.fsdecode(b"a\xff")).encode() == b"a\\xdcff"

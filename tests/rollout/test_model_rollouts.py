@@ -724,3 +724,37 @@ def test_rollouts_that_share_threads_are_scored_at_the_same_time() -> None:
             assert {one.scorecard.reward for one in await rollouts(range(SCORED_TOGETHER))} == {1.0}
 
     serving(app, work)
+
+
+DIGITS = """
+import decimal
+
+app = TaskApp("digits")
+
+
+@app.environment("digits", splits={"train": range(9)}, max_steps=1)
+class Digits:
+    '''Shows the precision that it finds, and changes it.'''
+
+    def reset(self, seed: int) -> str:
+        found = decimal.getcontext().prec
+        decimal.getcontext().prec = 5
+        return str(found)
+
+    @action
+    def end(self) -> Step:
+        '''End.'''
+        return Step("", terminated=True)
+"""
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.process)])
+def test_context_variables_of_one_rollout_do_not_reach_the_next(tmp_path: Path, workers: int) -> None:
+    app = app_from(tmp_path, DIGITS)
+
+    async def work(service: Service) -> list[Any]:
+        with MockModel([{"end": {}}]) as model:
+            played = [await service.rollout(request) for request in (a_request(), asked(model.url)) for _ in range(3)]
+        return [rollout.trajectory.initial for rollout in played]
+
+    assert serving(app, work, workers=workers, threads=1) == ["28"] * 6
