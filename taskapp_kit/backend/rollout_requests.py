@@ -14,6 +14,7 @@ from taskapp_kit.backend.engine import Phase, RolloutOutcome
 from taskapp_kit.backend.rewards import UnreadableRollout, check_echo, reward_of
 from taskapp_kit.backend.rollout_plan import JobPlan, Unit
 from taskapp_kit.backend.seeds import SeedRange, cycled, draw
+from taskapp_kit.contract.words import cut
 from taskapp_kit.errors import JobTimeout, TaskAppError, TaskAppUnreachable
 
 if TYPE_CHECKING:
@@ -127,4 +128,4 @@ class RolloutRequester:
 
 def shortened(text: str) -> str:
     """Return the text, cut to the length of a message."""
-    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"
+    return cut(text, MAX_MESSAGE)

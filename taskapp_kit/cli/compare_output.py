@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from taskapp_kit.cli.terminal import clean, console, number, one_line, table
+from taskapp_kit.cli.show_output import ID_WIDTH, show_line
+from taskapp_kit.cli.terminal import clean, console, figure, number, one_line, table
 from taskapp_kit.contract.words import counted
 
 if TYPE_CHECKING:
@@ -18,14 +18,10 @@ if TYPE_CHECKING:
     from taskapp_kit.evaluate.compare import Change, Comparison, ComparisonSettings, Measure
 
 NAME_WIDTH = 32
-ID_WIDTH = 8
-"""Characters of an id, enough for `taskapp show` to find it."""
 VALUE_WIDTH = 48
 GAP = 2
 NARROW = ("sign p", "won/tied/lost", "permutation p")
 """Columns that are left out, in this order, where the terminal is too narrow for all."""
-LONG_NUMBER = 10_000
-"""Numbers from here on are written as `14,010`."""
 FEW_SEEDS_MORE = 100_000
 """Where more further seeds than this would be needed, their number says nothing."""
 
@@ -113,20 +109,14 @@ def _print_measures(one: Comparison, how: ComparisonSettings) -> None:
 
 def _cells(measure: Measure) -> list[str]:
     difference, interval = measure.difference, measure.difference.interval
-    low, mean, high = (_short(value, sign="+") for value in (interval.low, interval.mean, interval.high))
+    low, mean, high = (figure(value, sign="+") for value in (interval.low, interval.mean, interval.high))
     reach = "-" if interval.low is None or interval.high is None else f"{low} to {high}"
     if measure.of == "number":
-        return [_short(measure.baseline), _short(measure.other), mean, reach, "", "", ""]
+        return [figure(measure.baseline), figure(measure.other), mean, reach, "", "", ""]
     return [
-        _short(measure.baseline), _short(measure.other), mean, reach,
+        figure(measure.baseline), figure(measure.other), mean, reach,
         f"{difference.wins}/{difference.ties}/{difference.losses}", _p(difference.sign_p), _p(difference.permutation_p),
     ]  # fmt: skip
-
-
-def _short(value: float | None, *, sign: str = "") -> str:
-    if value is None:
-        return "-"
-    return f"{value:{sign},.0f}" if abs(value) >= LONG_NUMBER else f"{value:{sign}.4g}"
 
 
 def _p(value: float | None) -> str:
@@ -179,12 +169,12 @@ def _episode(change: Change) -> str:
 
 
 def _reward(row: SourceRow) -> str:
-    return one_line(f"failed: {row.boundary}", NAME_WIDTH) if row.status == "failed" else _short(row.reward)
+    return one_line(f"failed: {row.boundary}", NAME_WIDTH) if row.status == "failed" else figure(row.reward)
 
 
 def _line(one: Comparison, change: Change, show: Sequence[str]) -> str:
     """The command that shows what the compared policy did."""
-    return shlex.join(["taskapp", "show", one.other.place, change.other.rollout_id[:ID_WIDTH], *show])
+    return show_line(one.other.place, change.other.rollout_id[:ID_WIDTH], *show)
 
 
 def _print_configuration(one: Comparison) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taskapp_kit.cli.terminal import clean, console, one_line, table
+from taskapp_kit.cli.terminal import clean, console, figure, one_line, table
 from taskapp_kit.contract.trajectory import KIT_METRICS
 from taskapp_kit.contract.words import counted, dollars
 from taskapp_kit.evaluate.progress import tokens_of
@@ -105,7 +105,7 @@ def _print_policies(policies: Mapping[str, Numbers]) -> None:
         "cost": [
             dollars(one["cost"]["total"]) if one["cost"]["total"] is not None else "" for one in policies.values()
         ],
-        "seconds": [_figure(one["timing"]["rollout_seconds"]["mean"]) for one in policies.values()],
+        "seconds": [figure(one["timing"]["rollout_seconds"]["mean"]) for one in policies.values()],
     }
     columns = {name: cells for name, cells in columns.items() if any(cells)}
     rows = table(*columns, right=tuple(name for name in columns if name != "policy"))
@@ -259,7 +259,7 @@ def _print_columns(heading: str, policies: Mapping[str, Numbers]) -> None:
         else:
             (column,) = (column for column in found if column is not None)
             error = column["standard_error"]
-            cells = [_figure(column["mean"]), "" if error is None else f"{error:.2g}", str(column["n"])]
+            cells = [figure(column["mean"]), "" if error is None else f"{error:.2g}", str(column["n"])]
         rows.add_row(clean(name), *cells)
     console().print()
     console().print(rows)
@@ -283,10 +283,6 @@ def _print_aggregate(name: str, values: Mapping[str, Any], published: Mapping[st
     headings = [clean(policy) or "here" for policy in figures] + [clean(heading) for heading in published]
     rows = table(clean(name), *headings, right=tuple(headings), pad=3)
     columns = [*figures.values(), *published.values()]
-    for figure in dict.fromkeys(part for column in columns for part in column):
-        rows.add_row(clean(figure), *(_figure(column.get(figure)) for column in columns))
+    for part in dict.fromkeys(name for column in columns for name in column):
+        rows.add_row(clean(part), *(figure(column.get(part)) for column in columns))
     console().print(rows)
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"

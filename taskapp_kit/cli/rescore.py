@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
+from taskapp_kit.cli.compare import CHANGES
 from taskapp_kit.cli.options import ENV_FILES, ENVIRONMENT, JUDGES, json_option
 from taskapp_kit.cli.terminal import example, print_json
 
-CHANGES = 10
 CONCURRENCY = 8
 
 

@@ -12,6 +12,7 @@ import click
 import orjson
 
 from taskapp_kit.contract.content import as_object
+from taskapp_kit.contract.words import cut
 from taskapp_kit.declare.docstrings import joined
 from taskapp_kit.errors import ConfigError, DiscoveryError, RequestError, TaskappError
 
@@ -84,12 +85,23 @@ def wrapped(text: str, width: int, most: int | None = None) -> list[str]:
 def one_line(text: str, width: int) -> str:
     """Text on one line of at most `width` characters; line ends become ` / `, what is cut leaves an ellipsis."""
     joined = " / ".join(part.strip() for part in clean(text[: 4 * width + 400]).split("\n") if part.strip())
-    return joined if len(joined) <= width else joined[: max(0, width - 1)] + "…"
+    return cut(joined, max(1, width))
 
 
 def number(value: Any) -> str:
     """A score or a reward for a table: at most six significant digits, `-` for null; what is no number as short text."""
     return "-" if value is None else f"{value:.6g}" if isinstance(value, float | int) else one_line(str(value), 60)
+
+
+LONG_NUMBER = 10_000
+"""Numbers from here on are written as `14,010`."""
+
+
+def figure(value: float | None, *, sign: str = "") -> str:
+    """A computed mean for a table: four significant digits, `-` for None. sign: `+` writes it for positive ones, too."""
+    if value is None:
+        return "-"
+    return f"{value:{sign},.0f}" if abs(value) >= LONG_NUMBER else f"{value:{sign}.4g}"
 
 
 def size_words(size_bytes: int) -> str:

@@ -1,4 +1,4 @@
-"""Counts and amounts in words, the same in every output."""
+"""Counts, amounts and text that is cut, the same in every output."""
 
 from __future__ import annotations
 
@@ -17,3 +17,8 @@ def dollars(cost: float) -> str:
     if cost <= 0:
         return "$0"
     return f"${cost:.4f}" if cost >= 0.001 else f"${cost:.{1 - math.floor(math.log10(cost))}f}"
+
+
+def cut(text: str, most: int) -> str:
+    """The text in at most `most` characters, from 1; where some are left out, an ellipsis is the last one."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"

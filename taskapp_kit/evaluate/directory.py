@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, NamedTuple
 import orjson
 
 from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.words import cut
 from taskapp_kit.errors import ConfigError, StoreError
 from taskapp_kit.evaluate.limits import Spending
 from taskapp_kit.evaluate.plan import EvalPlan
@@ -36,6 +37,8 @@ DATABASE = "rollouts.db"
 """The store in an evaluation's directory."""
 FORMAT, SCHEMA_VERSION = "taskapp-eval", 1
 NOTHING = -1
+LONGEST_VALUE = 70
+"""Characters of a configuration's value in a sentence about what differs."""
 EVALS = Path(".taskapp") / "evals"
 """Where evaluations without a directory of the caller's are stored."""
 
@@ -324,4 +327,4 @@ def differing(before: Mapping[str, Any], now: Mapping[str, Any], above: str = ""
 
 def _short(value: Any) -> str:
     text = "not given" if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()
-    return text if len(text) <= 70 else f"{text[:69]}…"
+    return cut(text, LONGEST_VALUE)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from taskapp_kit.contract.words import cut
 from taskapp_kit.errors import Boundary
 from taskapp_kit.net.http import HttpResponse
 from taskapp_kit.net.redact import LEAST_FRAGMENT, LEAST_IN_IDS, without_key
@@ -56,7 +57,7 @@ def sentence(text: Any, key: str | None = None, least: int = LEAST_FRAGMENT) -> 
         return ""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 4 * MAX_MESSAGE]).split())
     line = without_key(line, key, least)
-    return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"
+    return cut(line, MAX_MESSAGE)
 
 
 def ended(text: str) -> str:

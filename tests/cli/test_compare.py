@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from taskapp_kit.cli.compare_output import _short
+from taskapp_kit.cli.terminal import figure
 from tests.cli.conftest import Run, Served
 
 SKILLED = str(Path(__file__).parents[1] / "evaluate" / "skilled.py")
@@ -156,7 +156,7 @@ def test_a_narrow_terminal_gets_fewer_columns_and_whole_cells(run_at_terminal: R
 def test_pairs_name_who_failed_and_large_numbers_are_written_out(run: Run, played: Path) -> None:
     done = run("compare", "weak", "broken", folder=played)
     assert "failed: 6 only in broken" in done.stdout
-    assert _short(14_012.4) == "14,012" and _short(-14_012.4, sign="+") == "-14,012" and _short(0.12345) == "0.1235"
+    assert figure(14_012.4) == "14,012" and figure(-14_012.4, sign="+") == "-14,012" and figure(0.12345) == "0.1235"
 
 
 def test_what_differed_in_the_configuration_is_named(compared: Callable[..., dict[str, Any]]) -> None:

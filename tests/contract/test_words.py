@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from taskapp_kit.contract.words import counted, dollars
+from taskapp_kit.contract.words import counted, cut, dollars
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,8 @@ def test_small_amounts_are_not_rounded_to_nothing(cost: float, words: str) -> No
 
 def test_one_has_no_plural() -> None:
     assert [counted(many, "seed") for many in (0, 1, 2)] == ["0 seeds", "1 seed", "2 seeds"]
+
+
+@pytest.mark.parametrize(("most", "words"), [(1, "…"), (3, "ab…"), (4, "abcd"), (9, "abcd")])
+def test_what_is_cut_ends_in_an_ellipsis_within_the_width(most: int, words: str) -> None:
+    assert cut("abcd", most) == words

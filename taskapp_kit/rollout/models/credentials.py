@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from taskapp_kit.config import SERVER_ONLY, Settings
+from taskapp_kit.contract.words import cut
 from taskapp_kit.errors import ConfigError, FieldProblem, RequestError
 from taskapp_kit.net.addresses import NotAnAddress, ParsedUrl, Place, read_url
 from taskapp_kit.net.redact import holds_key
@@ -147,7 +148,7 @@ class Credentials:
         keys = [key.decode("utf-8", "replace") for key in self._door] + list(self._own) + ([used] if used else [])
         if any(holds_key(line, key) for key in keys):
             return ""
-        return line if len(line) <= EXCERPT_LETTERS else line[: EXCERPT_LETTERS - 1] + "…"
+        return cut(line, EXCERPT_LETTERS)
 
 
 def caller_key(config: Mapping[str, Any]) -> str | None:

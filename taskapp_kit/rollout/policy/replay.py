@@ -11,6 +11,7 @@ from taskapp_kit.contract.events import Answered, from_json
 from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.contract.trajectory import Recording
 from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.contract.words import cut
 from taskapp_kit.declare.episode_selection import find_environment, read_config
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import FieldProblem, RequestError
@@ -86,5 +87,4 @@ def recording_of(stored: StoredRollout) -> Recording:
 
 
 def _short(value: Json) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:59]}…"
+    return cut(json.dumps(value, ensure_ascii=False), 60)

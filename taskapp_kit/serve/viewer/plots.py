@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
+from taskapp_kit.contract.words import cut
+
 WIDTH, HEIGHT = 440, 240
 """Of a plot, in its own units; the style sheet lets it grow to 480 pixels and shrink with the page."""
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 14, 40
@@ -316,5 +318,4 @@ def _bar_words(row: Bar) -> str:
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_LABEL else line[: MAX_LABEL - 1] + "…"
+    return cut(" ".join(text.split()), MAX_LABEL)
