@@ -379,6 +379,7 @@ def test_watch_a_live_rollout(person: Person, served: Served, tmp_path: Path) ->
     playing.join(timeout=30)
 
 
+@pytest.mark.parametrize("person", [LOOKS[0], LOOKS[3]], ids="-".join, indirect=True)
 def test_what_a_model_says_is_text(person: Person, served: Served) -> None:
     page = person.page
     one = served.ids["hostile", 9]
@@ -420,7 +421,8 @@ def test_without_scripts_every_page_can_be_read(chromium: Any, served: Served) -
 def test_an_evaluation_is_viewed_by_its_one_time_link_and_its_report_opened(chromium: Any, tmp_path: Path) -> None:
     taskapp = [sys.executable, "-m", "taskapp_kit"]
     evaluated = subprocess.run(
-        [*taskapp, "eval", str(APP), "--policy", "straight", "--seeds", "0-4", "--out", str(tmp_path / "run")],
+        [*taskapp, "eval", str(APP), "--env", "walk", "--policy", "straight", "--policy", "wander", "--seeds", "0-9",
+         "--judges", "skip", "--out", str(tmp_path / "run")],
         check=False, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert (tmp_path / "run" / "results.jsonl").exists(), evaluated.stderr
@@ -434,12 +436,14 @@ def test_an_evaluation_is_viewed_by_its_one_time_link_and_its_report_opened(chro
         person.looks_right("view")
         person.page.click("text=Rollouts")
         person.page.wait_for_url("**/ui/rollouts")
-        assert person.page.locator("[data-list] tbody tr").count() == 5
-        report = person.page.locator("nav a", has_text="Report")
-        if (tmp_path / "run" / "report.html").exists():
-            report.click()
-            person.page.wait_for_url("**/ui/report")
-            assert person.page.locator("svg").count() >= 1
+        assert person.page.locator("[data-list] tbody tr").count() == 20
+        person.page.click("nav >> text=Report")
+        person.page.wait_for_url("**/ui/report")
+        assert person.page.locator("svg").count() >= 4
+        for size, scheme in LOOKS:
+            person.page.set_viewport_size(dict(zip(("width", "height"), SIZES[size], strict=True)))
+            person.page.emulate_media(color_scheme=scheme)
+            person.name = f"{size}-{scheme}"
             person.looks_right("report")
         again = Person(chromium, "wide", "light")
         again.page.goto(link)
