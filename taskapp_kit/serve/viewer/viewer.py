@@ -212,6 +212,7 @@ class Viewer:
         if session is None:
             page = render("login.html", base=base, title=self._title, wrong=True, next=_next(wanted))
             return _bare(page, 401, [(b"www-authenticate", b'Bearer realm="taskapp"')])
+        self.sessions.end(session_id(scope))  # what was in the browser before is worth nothing now
         # A page that leads on, not a redirect: a Strict cookie is not sent along a redirect from another site's link.
         page = render("logged_in.html", base=base, title=self._title, next=_next(wanted))
         return _bare(page, 200, [set_cookie(scope, session, base)])
@@ -337,6 +338,12 @@ def _bare(page: str, status: int = 200, more: Headers | None = None) -> EncodedR
 
 
 def _report(data: bytes) -> EncodedResponse:
-    """An evaluation's `report.html`: our own file, still without scripts and without anything from elsewhere."""
-    policy = b"default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
+    """An evaluation's `report.html`. The directory may come from elsewhere, so it may do nothing but be read.
+
+    `sandbox`: no scripts, no forms, and an origin of its own, so that it could not send requests as the viewer.
+    """
+    policy = (
+        b"sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'; "
+    )
+    policy += b"frame-ancestors 'none'"
     return EncodedResponse(200, data, [HTML, (b"content-security-policy", policy), *COMMON])

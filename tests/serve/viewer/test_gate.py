@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.server, pytest.mark.process]
 ID, HASH = "a" * 32, "b" * 64
 ROUTES = sorted(
     {
-        "/ui/" + re.sub(r"\(\?P<\w+>\[0-9a-f\]\{(\d+)\}\)", lambda found: "a" * int(found[1]), pattern).replace("(?:runs)?", "runs") + more
+        "/ui/" + re.sub(r"\(\?P<\w+>\[[^]]+\]\{(?:1,)?(\d+)\}\)", lambda found: "a" * int(found[1]), pattern).replace("(?:runs)?", "runs") + more
         for _, pattern, _ in PAGES
         for more in ("", ".json")
     }
@@ -62,6 +62,12 @@ def redirected(data: bytes, path: str, host: str) -> bytes:
     line, _, rest = data.partition(b"\r\n")
     verb = line.split(b" ")[0]
     return b"%s %s HTTP/1.1\r\n%s" % (verb, path.encode(), rest.replace(b"Host: x", b"Host: " + host.encode(), 1))
+
+
+def test_every_pattern_is_among_the_routes_that_are_attacked() -> None:
+    for _, pattern, _ in PAGES:
+        assert [route for route in ROUTES if re.fullmatch(pattern, route.removeprefix("/ui/"))], pattern
+    assert len(ATTACKS) >= 250
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -105,7 +111,21 @@ def test_another_origin_is_refused_for_every_verb(door: Door, verb: str, route: 
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "127.0.0.1.evil.example", "x", "10.0.0.1", "", "user@127.0.0.1", "127.0.0.1:x", "localhost.evil"],
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "x",
+        "10.0.0.1",
+        "",
+        "user@127.0.0.1",
+        "127.0.0.1:x",
+        "localhost.evil",
+        "127.0.0.1 evil",
+        "localhost/evil",
+        "[::1",
+        "0.0.0.0",
+        "localhost,evil.example",
+    ],
 )
 def test_another_host_is_refused_with_and_without_a_key(door: Door, host: str) -> None:
     for route in ("/ui/login", "/ui/", "/ui/rollouts.json"):
@@ -118,7 +138,14 @@ def test_names_of_this_machine_and_those_that_are_configured_are_accepted() -> N
     settings = Settings(environment_api_key=KEY, ui=True, ui_hosts=("ui.example",))
     with opened(settings) as found:
         port = found.server.port
-        for host in (f"127.0.0.1:{port}", f"localhost:{port}", "ui.example", "UI.example:443"):
+        for host in (
+            f"127.0.0.1:{port}",
+            f"localhost:{port}",
+            "[::1]",
+            f"[::1]:{port}",
+            "ui.example",
+            "UI.example:443",
+        ):
             answer = found.client.get("/ui/runs.json", headers={"Host": host})
             assert answer.status_code == 422 and error_of(answer)["code"] == "unavailable", "there is no store"
         two = b"GET /ui/ HTTP/1.1\r\nHost: ui.example\r\nHost: evil.example\r\n\r\n"
@@ -164,6 +191,20 @@ def test_a_change_with_the_cookie_needs_an_origin_and_with_a_key_does_not(local:
     del browser.headers["Origin"]
     assert browser.post("/ui/annotate", data={"rollout_id": ID}).status_code == 403
     assert local.client.post("/ui/annotate", data={"rollout_id": ID}).status_code == 404
+
+
+def test_a_login_takes_no_session_from_the_browser_and_ends_the_one_before(local: Door) -> None:
+    name = f"taskapp_ui_{local.server.port}"
+    planted = {"Cookie": f"{name}={'x' * 43}"}
+    first = local.stranger.post("/ui/login", data={"key": KEY}, headers=planted).headers["set-cookie"].partition(";")[0]
+    assert "xxx" not in first and local.stranger.get("/ui/runs.json", headers=planted).status_code == 401
+    assert local.stranger.get("/ui/runs.json", headers={"Cookie": first}).status_code == 200
+    assert local.stranger.post("/ui/login", data={"key": "wrong"}, headers={"Cookie": first}).status_code == 401
+    assert local.stranger.get("/ui/runs.json", headers={"Cookie": first}).status_code == 200, (
+        "a failed login ends nothing"
+    )
+    local.stranger.post("/ui/login", data={"key": KEY}, headers={"Cookie": first})
+    assert local.stranger.get("/ui/runs.json", headers={"Cookie": first}).status_code == 401
 
 
 def test_logging_out_ends_the_session(local: Door) -> None:
