@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import orjson
 import pytest
@@ -758,3 +759,58 @@ def test_context_variables_of_one_rollout_do_not_reach_the_next(tmp_path: Path, 
         return [rollout.trajectory.initial for rollout in played]
 
     assert serving(app, work, workers=workers, threads=1) == ["28"] * 6
+
+
+class Bound:
+    """Has a database connection, which works in the thread that made it alone; its first step is async."""
+
+    ended: ClassVar[list[tuple[int, str]]] = []
+
+    def __init__(self, pause: float = 0.0) -> None:
+        self.pause = pause
+
+    async def reset(self, seed: int) -> str:
+        self.seed, self.database = seed, sqlite3.connect(":memory:")
+        self.loop = asyncio.get_running_loop()
+        return "begin"
+
+    @action
+    async def add(self, amount: int) -> Step:
+        """Add it."""
+        assert asyncio.get_running_loop() is self.loop
+        await asyncio.sleep(self.pause)
+        (found,) = self.database.execute("SELECT 1").fetchone()
+        return Step("go on", reward=float(found))
+
+    def close(self) -> None:
+        try:
+            self.database.close()
+            self.ended.append((self.seed, "closed"))
+        except sqlite3.Error as error:
+            self.ended.append((self.seed, str(error)))
+
+
+def test_whatever_ends_a_rollout_closes_its_environment_once_in_its_own_thread() -> None:
+    app = TaskApp("bound")
+    app.environment("bound", splits={"train": range(200)}, max_steps=4)(Bound)
+    Bound.ended.clear()
+
+    async def work(service: Service) -> None:
+        with MockModel([{"add": {"amount": 1}}] * 4, latency_seconds=0.01) as model:
+
+            def begun(seeds: range, **more: Any) -> list[asyncio.Task[Rollout]]:
+                return [asyncio.create_task(service.rollout(asked(model.url, seed=seed, **more))) for seed in seeds]
+
+            await asyncio.gather(*begun(range(40)))
+            late = begun(range(40, 60), safety={"max_time_s": 0.03})
+            gone, whole = begun(range(60, 100)), begun(range(100, 140))
+            for number, task in enumerate(gone):
+                await asyncio.sleep(0.002)
+                if number % 2:
+                    task.cancel()
+            ended = await asyncio.gather(*late, *gone, *whole, return_exceptions=True)
+            assert {one.status for one in ended[-40:] if isinstance(one, Rollout)} == {"truncated"}
+
+    serving(app, work, max_concurrent=512)
+    assert {how for _, how in Bound.ended} == {"closed"}
+    assert max(Counter(seed for seed, _ in Bound.ended).values()) == 1
