@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ from taskapp_kit.backend.app import create_backend
 from taskapp_kit.backend.auth import BearerKeys
 from taskapp_kit.cli.backend_viewer import backend_viewer
 from taskapp_kit.config import Settings
-from taskapp_kit.serve.viewer.viewer import UiMount
+from taskapp_kit.serve.viewer.viewer import PAGES, UiMount
 
 pytestmark = pytest.mark.server
 
@@ -73,6 +74,30 @@ def test_a_job_is_shown_with_its_rewards_and_rollouts_by_iteration_to_its_key_on
         assert httpx.get(f"{url}/ui/jobs.json", headers=other).json() == {"jobs": []}
         assert httpx.get(f"{url}/ui/jobs/{job_id}", headers=other).status_code == 404
         assert httpx.get(f"{url}/ui/rollouts.json", headers=other).json()["rollouts"] == []
+
+
+def test_without_a_key_nothing_but_the_login_answers() -> None:
+    with viewed() as url:
+        routes = [
+            re.sub(r"\(\?P<\w+>\[[^]]+\]\{(?:1,)?(\d+)\}\)", lambda found: "a" * int(found[1]), one[1]) for one in PAGES
+        ]
+        for route in [
+            "",
+            *(route.replace("(?:runs)?", "runs") for route in routes),
+            "static/ui.js",
+            "report",
+            "nothing",
+        ]:
+            for more in ("", ".json"):
+                for headers in (
+                    {},
+                    {"X-API-Key": KEY[:-1]},
+                    {"Authorization": f"Bearer {KEY}x"},
+                    {"X-API-Key": APP_KEY},
+                ):
+                    answer = httpx.get(f"{url}/ui/{route}{more}", headers=headers)
+                    assert answer.status_code == 401, (route, headers, answer.text)
+        assert httpx.get(f"{url}/ui/login").status_code == 200
 
 
 def test_the_api_does_not_take_the_cookie_and_a_foreign_site_reads_nothing() -> None:

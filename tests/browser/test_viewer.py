@@ -32,10 +32,12 @@ from taskapp_kit.rollout.models.access import model_access
 from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.app import create
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from taskapp_kit.serve.viewer.pages import shown
 from taskapp_kit.serve.viewer.viewer import UiMount
 from taskapp_kit.store import open_store
 from taskapp_kit.testing import MockModel, judge
 from tests.backend.exchange import a_config, a_job, client, ended
+from tests.serve.viewer.hostile_texts import TEXTS
 from tests.waiting import until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the extra `browser` is not installed")
@@ -396,6 +398,30 @@ def test_what_a_model_says_is_text(person: Person, served: Served) -> None:
     page.keyboard.press("v")
     assert page.get_by_text("<script>window.hostile=1</script>").count() > 0
     assert "⟨U+202E⟩" in page.content() and "⟨U+001B⟩[31m" in page.content()
+
+
+def test_each_hostile_text_is_text_in_a_real_browser(chromium: Any, tmp_path: Path) -> None:
+    person = Person(chromium, "wide", "light")
+    page = person.page
+    with drawing(tmp_path) as served:
+        person.log_in(served.url)
+        for name, text in TEXTS.items():
+            hostile = body("constant", 1, "".join(letter for letter in text[:100] if letter.isprintable()))
+            hostile["policy"]["config"]["action"] = text
+            hostile["safety"] = {"max_ops": 4}
+            address = f"{served.url}/ui/rollouts/{served.post(hostile)['rollout_id']}"
+            page.goto(address)
+            page.keyboard.press("v")
+            page.keyboard.press("t")
+            assert shown(text)[:5000] in str(page.evaluate("document.querySelector('main').textContent")), name
+            assert page.url == address and page.evaluate("window.hostile") is None, name
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
+        for path in ("", "rollouts", "compare", "group?environment=walk&seed=1", "annotate"):
+            page.goto(f"{served.url}/ui/{path}")
+            assert page.url == f"{served.url}/ui/{path}" and page.evaluate("window.hostile") is None
+            person.looks_right(f"zoo-{path.partition('?')[0]}")
+    assert person.said == []
+    person.context.close()
 
 
 def test_without_scripts_every_page_can_be_read(chromium: Any, served: Served) -> None:
