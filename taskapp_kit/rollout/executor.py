@@ -108,8 +108,7 @@ class Executor:
             )
             return self._give_up(rollout, report.until_now(), failure, report.send_rest)
         except asyncio.CancelledError:
-            result = self._give_up(rollout, report.until_now(), rollout.stopped or cancelled(), report.send_rest)
-            await self._cancelled(rollout, result)
+            await self._cancel(rollout, report.until_now(), report.send_rest)
             raise
 
     async def _with_a_model(self, rollout: InFlightRollout, report: _ThreadReport, ask: Ask) -> RolloutResult:
@@ -139,6 +138,9 @@ class Executor:
             thread = await self._shared_threads.open(environment, seconds=rollout.seconds)
         except NoFreeThread:
             return self._give_up(rollout, [], no_thread(rollout.seconds), report.send_rest)
+        except asyncio.CancelledError:
+            await self._cancel(rollout, [], report.send_rest)
+            raise
         try:
             await turns.run(ask, in_thread)
             if thread.is_shared and not self._shared_threads.is_quick(scoring):
@@ -146,6 +148,7 @@ class Executor:
                 thread = await self._shared_threads.open(scoring, seconds=max(0.0, until - time.monotonic()))
             return await in_thread(lambda: self._complete(rollout, player.finish()), scoring)
         except ThreadHung as hung:
+            events = report.until_now()  # before the thread notices the stop and adds its own end
             report.stop("timeout")
             thread.post(partial(logged, turns.close))
             failure = (
@@ -153,13 +156,12 @@ class Executor:
                 if isinstance(hung, ThreadBlocked)
                 else overdue(rollout.seconds, played=report.control.closed.is_set())
             )
-            return self._give_up(rollout, report.until_now(), failure, report.send_rest)
+            return self._give_up(rollout, events, failure, report.send_rest)
         except asyncio.CancelledError:
             events = report.until_now()
             report.stop("cancelled")
             thread.post(partial(logged, turns.close))
-            result = self._give_up(rollout, events, rollout.stopped or cancelled(), report.send_rest)
-            await self._cancelled(rollout, result)
+            await self._cancel(rollout, events, report.send_rest)
             raise
         finally:
             thread.close()
@@ -181,8 +183,7 @@ class Executor:
         except RolloutLost as lost:
             return self._give_up(rollout, report.events(), lost.failure, report.rest)
         except asyncio.CancelledError:
-            result = self._give_up(rollout, report.events(), rollout.stopped or cancelled(), report.rest)
-            await self._cancelled(rollout, result)
+            await self._cancel(rollout, report.events(), report.rest)
             raise
         self._complete(rollout, result, report.encoded())
         if result.body is not None:
@@ -199,6 +200,13 @@ class Executor:
         result = given_up(rollout.plan, events, failure)
         send_rest(events)
         return self._complete(rollout, result)
+
+    async def _cancel(
+        self, rollout: InFlightRollout, events: list[Event], send_rest: Callable[[Sequence[Event]], None]
+    ) -> None:
+        """Report a rollout whose task was cancelled, as far as it was played."""
+        result = self._give_up(rollout, events, rollout.stopped or cancelled(), send_rest)
+        await self._cancelled(rollout, result)
 
     def _complete(
         self, rollout: InFlightRollout, result: RolloutResult, encoded: EncodedEvents | None = None

@@ -814,3 +814,30 @@ def test_whatever_ends_a_rollout_closes_its_environment_once_in_its_own_thread()
     serving(app, work, max_concurrent=512)
     assert {how for _, how in Bound.ended} == {"closed"}
     assert max(Counter(seed for seed, _ in Bound.ended).values()) == 1
+
+
+def test_a_rollout_that_is_cancelled_while_it_waits_for_a_thread_is_stored() -> None:
+    app = TaskApp("waits")
+    app.environment("counts", splits={"train": range(9)}, max_steps=3)(Counts)
+
+    async def work(service: Service) -> None:
+        service.model_threads.grace_seconds = 0.05
+        with MockModel([{"add": {"amount": 1}}] * 3) as model:
+            STUCK.clear()
+            with pytest.raises(RolloutFailed):  # its thread, the only one, stays blocked
+                await service.rollout(asked(model.url, config={"stuck": True}, safety={"max_time_s": 1.5}))
+            waits = await service.admit(asked(model.url))
+            task = asyncio.create_task(service.run(waits))
+            await asyncio.sleep(0.05)
+            assert not task.done()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert service.store is not None
+            stored = await service.store.load(waits.rollout_id)
+            assert stored is not None and (stored.failure or {})["code"] == "cancelled"
+
+    try:
+        serving(app, work, max_concurrent=1, store=open_store("sqlite://"))
+    finally:
+        STUCK.set()
