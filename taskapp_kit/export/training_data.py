@@ -94,6 +94,7 @@ class TrainingData:
 
     async def sft(self) -> AsyncIterator[dict[str, Json]]:
         """The lines: `messages`, `tools`, and where they come from. Equal conversations are written once."""
+        rewards: list[float] = []
         async for candidates in self._best_of_seeds() if self._filters.best_of_seed else self._one_by_one():
             for place, rollout in enumerate(candidates):
                 found = await self._conversation(rollout)
@@ -104,6 +105,9 @@ class TrainingData:
                 if self._is_repeated(rollout.environment, conversation.messages):
                     break
                 self._report.rollouts += 1
+                rewards = (
+                    [min(rollout.reward, *rewards), max(rollout.reward, *rewards)] if rewards else [rollout.reward]
+                )
                 yield {
                     "messages": conversation.messages,
                     "tools": tools,
@@ -113,6 +117,9 @@ class TrainingData:
                 }
                 break
         self._note_declarations()
+        if len(set(rewards)) > 1:
+            more = "" if self._filters.min_reward is not None else "; --min-reward leaves out the lower ones"
+            self._report.notes.append(f"Rewards from {rewards[0]:.4g} to {rewards[-1]:.4g}{more}.")
 
     async def dpo(self) -> AsyncIterator[dict[str, Json]]:
         """The lines: `prompt`, `chosen`, `rejected`, `tools`, and where they come from.

@@ -26,9 +26,10 @@ def store(tmp_path: Path) -> str:
 def test_training_data_of_the_train_split_and_why_the_rest_is_left_out(run: Run, store: str, tmp_path: Path) -> None:
     done = run("export", store, "--format", "sft", "--out", "sft.jsonl", "--app", ADDER, "--terminated")
     assert done.exit_code == 0, done.output
-    first, split, declarations, *left_out = done.output.splitlines()
+    first, split, declarations, rewards, *left_out = done.output.splitlines()
     assert first.startswith("2 rollouts of 5 in sft.jsonl (sft, ") and "split named train" in split
     assert "2 were played with other declarations" in declarations
+    assert rewards == "  Rewards from 0 to 1; --min-reward leaves out the lower ones."
     assert left_out == ["  left out: 1, not terminated", "  left out: 1, failed"]
     lines = [json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines()]
     assert [line["rollout"] for line in lines] == ["best", "worst"]

@@ -117,6 +117,9 @@ def test_filters_by_reward_end_tokens_and_split(tmp_path: Path) -> None:
     assert dict(report.left_out) == {"a reward below 0.5": 1, "not terminated": 1, "more than 309 tokens": 1}
     lines, report = exported(tmp_path, "sft", rollouts, split="test")
     assert [line["rollout"] for line in lines] == ["test"] and not report.notes
+    report = exported(tmp_path, "sft", rollouts, min_reward=None)[1]
+    assert report.notes[1:] == ["Rewards from 0.49 to 1; --min-reward leaves out the lower ones."]
+    assert exported(tmp_path, "sft", rollouts, min_reward=0.1)[1].notes[1:] == ["Rewards from 0.49 to 1."]
     with pytest.raises(ConfigError, match=r"no rollout of the split 'dev'.*test \(1\), train \(4\)"):
         exported(tmp_path, "sft", rollouts, split="dev")
     with pytest.raises(ConfigError, match=r"No rollout can be exported as sft: a reward below 2 \(4\)"):
