@@ -192,6 +192,17 @@ def test_what_failed_fails_again_without_its_model_and_with_its_traceback(run: R
     assert run("replay", "e", "0000").exit_code == 2 and run("replay", "e", "0").exit_code == 2
 
 
+def test_a_failed_scoring_after_a_limit_of_the_request_fails_again(run: Run, tmp_path: Path) -> None:
+    text = FLAKY.replace("bool(1 // BROKEN)", "False").replace("return 1 / min", "return 1 / 0 * min")
+    (tmp_path / "app.py").write_text(text.replace("UNSCORED", "8"))
+    done = run("eval", "app.py", "--action", '{"press": {}}', "--policy", "constant", "--seeds", "1", "--ops", "2",
+               "--out", "e")  # fmt: skip
+    assert done.exit_code == 1, done.output
+    (row,) = kept(tmp_path / "e" / "rollouts.db")
+    again = run("replay", "e", row.rollout_id)
+    assert again.exit_code == 0 and "failed at boundary scoring (criterion_failed)" in again.stdout, again.output
+
+
 def test_what_differs_from_the_stored_episode_is_refused_by_its_flag(run: Run, evaluated: Path) -> None:
     one = next(row for row in kept(evaluated / "rollouts.db") if row.seed == 50 and row.policy["sample"] == 1)
     base = ("replay", "app.py", one.rollout_id, "--from", "e")
