@@ -10,8 +10,8 @@ import tempfile
 import threading
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from taskapp_kit.contract.protocols import View
@@ -56,11 +56,12 @@ def counted(cls: type, folder: Path) -> dict[str, int]:
     }
 
 
-@asynccontextmanager
-async def _own_temporary_folder() -> AsyncIterator[Path]:
+@contextmanager
+def _own_temporary_folder() -> Iterator[Path]:
     """Let `tempfile` of this process use a folder of its own, so that what stays there is the environment's."""
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="taskapp-doctor-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o711)  # a sandbox's user has to reach its own files there, as in the usual folder
         tempfile.tempdir = folder
         try:
             yield Path(folder)
@@ -70,7 +71,7 @@ async def _own_temporary_folder() -> AsyncIterator[Path]:
 
 async def _left(subject: EnvironmentUnderTest, episode: Callable[[int], Awaitable[None]]) -> tuple[dict[str, int], int]:
     """Play episodes; return what grew by at least one in every second episode, and the number of episodes."""
-    async with _own_temporary_folder() as folder:
+    with _own_temporary_folder() as folder:
         for number in range(WARM):
             await episode(number)
         before, played = counted(subject.environment.cls, folder), 0
