@@ -48,7 +48,7 @@ class Job:
     )  # fmt: skip
 
     def __init__(self, function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
-        self.function = function
+        self.function: Callable[[], Any] | None = function
         self.loop = loop
         self.future: asyncio.Future[Any] = loop.create_future()
         self.result: Any = None
@@ -58,6 +58,16 @@ class Job:
         self.abandoned = False
         self.counted = False
         self.overdue = False
+
+    def run(self) -> None:
+        """Call the function, in the thread, and drop it: it refers to the `PinnedThread`, which refers to this job."""
+        function, self.function = self.function, None
+        assert function is not None, "a job runs once"
+        try:
+            self.result = function()
+        except BaseException as error:
+            self.error = error
+        self.seconds = time.monotonic() - self.began
 
     def settle(self) -> None:
         """Set the outcome for the caller, if it still waits. On the event loop."""
@@ -85,13 +95,9 @@ class _Thread:
 
     def _work(self) -> None:
         while (job := self.inbox.get()) is not None:
-            job.began = time.monotonic()
+            job.began = time.monotonic()  # before `running` is set, whose readers ask how long it has been running
             self.running = job
-            try:
-                job.result = job.function()
-            except BaseException as error:
-                job.error = error
-            job.seconds = time.monotonic() - job.began
+            job.run()
             self.running = None
             job.done = True
             self._returned(self, job)
