@@ -54,6 +54,8 @@ KEY = "Br0wser-key-41f7c2aa"
 APP = Path(__file__).with_name("draw_app.py")
 SIZES = {"wide": (1280, 900), "narrow": (390, 844)}
 LOOKS = [(size, scheme) for size in SIZES for scheme in ("light", "dark")]
+BOTH_EXTREMES = pytest.mark.parametrize("person", [LOOKS[0], LOOKS[3]], ids="-".join, indirect=True)
+"""Of a page whose parts another test looks at in all four."""
 SHOTS = os.environ.get("TASKAPP_SCREENSHOTS")
 """A folder for pictures of all pages, to be looked at."""
 LOAD_PICTURES = """Promise.all([...document.images].map(one => { one.loading = 'eager'; return one.decode(); }))"""
@@ -311,6 +313,11 @@ def test_one_rollout_a_seed_and_two_compared(person: Person, served: Served) -> 
     page.goto(f"{served.url}/ui/run?run_id=first")
     assert page.locator("svg.plot").count() >= 4
     person.looks_right("run")
+
+
+@BOTH_EXTREMES
+def test_pages_without_anything_to_show(person: Person, served: Served) -> None:
+    page = person.page
     for name in ("compare", "live", "annotations"):
         page.goto(f"{served.url}/ui/{name}")
         person.looks_right(f"{name}-empty")
@@ -395,7 +402,7 @@ def test_watch_a_live_rollout(person: Person, served: Served, tmp_path: Path) ->
     playing.join(timeout=30)
 
 
-@pytest.mark.parametrize("person", [LOOKS[0], LOOKS[3]], ids="-".join, indirect=True)
+@BOTH_EXTREMES
 def test_what_a_model_says_is_text(person: Person, served: Served) -> None:
     page = person.page
     one = served.ids["hostile", 9]
