@@ -22,13 +22,14 @@ stage = @seconds=$$(( $$(date +%s) - $(STARTED) )); printf '\n[%s of 3] %s (%d m
 EXTRAS := crafter,gymnasium,jobs,modal,otel,parquet,postgres,dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
-.PHONY: demo test test-fast test-all doctor-foreign suite check lint types drawn interop browser large golden fuzz sentinels bench docs wheel clean help
+.PHONY: demo test test-fast test-all test-train trained doctor-foreign suite check lint types drawn interop browser large golden fuzz sentinels bench docs wheel clean help
 
 help:
 	@echo "make demo     play and score episodes over HTTP; leaves a GIF and a page in out/demo"
 	@echo "make test     lint, types and the test suite"
 	@echo "make test-fast  the tests that need neither a server nor another process"
 	@echo "make test-all the same with every repetition that is marked exhaustive, as CI runs it"
+	@echo "make test-train  the tests that need torch, in an environment of their own (.venv-train)"
 	@echo "make check    lint and types alone"
 	@echo "make suite    the test suite alone"
 	@echo "make interop  the tests against real foreign clients (builds their environments once)"
@@ -83,6 +84,19 @@ test-fast:
 
 test-all:
 	@$(MAKE) --no-print-directory test MARKS="not interop and not browser and not large"
+
+# torch is large, and nothing else needs it: the other targets skip these tests. The CPU
+# build of torch, which PyTorch's own index has, is a tenth of the size: put it into .venv-train first where space is short.
+test-train:
+	@$(MAKE) --no-print-directory trained VENV=.venv-train
+
+$(VENV)/train: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "installing taskapp-kit, torch and what the tests of train/ need …"
+	@$(PIP) -e '.[jobs,train,dev]'
+	@touch $@
+
+trained: $(VENV)/train
+	HF_HUB_OFFLINE=1 $(BIN)/pytest -p no:schemathesis -m train tests/train
 
 suite: $(VENV)/dev
 	$(BIN)/pytest -p no:schemathesis -m "$(MARKS)" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --ignore tests/fuzz $(TESTS) || $(ALONE)

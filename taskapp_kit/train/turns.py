@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 NOT_SAMPLED = -1
 """The policy version of a token in a row that is not trained on."""
 
-Exclusion = Literal["not_delivered", "length_mismatch", "invalid_log_prob", "no_tokens"]
+Exclusion = Literal["not_delivered", "length_mismatch", "invalid_log_prob", "no_tokens", "no_prompt"]
 """Why a turn is never trained on."""
 
 
@@ -84,6 +84,8 @@ class RecordedTurn:
             return "length_mismatch"
         if not self.token_ids:
             return "no_tokens"
+        if not self.prompt_ids:  # nothing predicts the first token
+            return "no_prompt"
         if not all(math.isfinite(log_prob) for log_prob in self.log_probs):
             return "invalid_log_prob"
         return None

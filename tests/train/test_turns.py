@@ -28,6 +28,7 @@ def test_a_turn_says_why_it_is_never_trained_on() -> None:
         "not_delivered": {"delivered": False},
         "length_mismatch": {"log_probs": (-0.5,)},
         "no_tokens": {"token_ids": (), "log_probs": ()},
+        "no_prompt": {"prompt_ids": ()},
         "invalid_log_prob": {"log_probs": (-0.5, math.nan)},
     }
     for reason, changes in wrong.items():

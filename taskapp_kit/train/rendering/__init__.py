@@ -1,0 +1,1 @@
+"""Renders conversations as token ids and parses what was sampled, so that a rollout's tokens are never encoded twice."""

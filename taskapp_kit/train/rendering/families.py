@@ -1,0 +1,96 @@
+"""Which renderer a model needs, found from its vocabulary, and compared with its own chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.train.rendering.chatml import ChatMl
+from taskapp_kit.train.rendering.llama3 import Llama3
+from taskapp_kit.train.rendering.messages import to_json
+from taskapp_kit.train.rendering.renderer import Renderer, TextTokenizer
+
+FAMILIES: tuple[type[Renderer], ...] = (ChatMl, Llama3)
+
+_TOOL = {
+    "type": "function",
+    "function": {"name": "look", "description": "Look.", "parameters": {"type": "object", "properties": {}}},
+}
+_SYSTEM = {"role": "system", "content": "Be brief."}
+_USER = {"role": "user", "content": "Hello."}
+_ANSWER = {"role": "assistant", "content": "Yes."}
+_CALLING = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"type": "function", "function": {"name": "look", "arguments": {"far": True}}}],
+}
+_RESULT = {"role": "tool", "content": "a tree"}
+PROBES: Mapping[str, tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]] = {
+    "one message": ([_USER], []),
+    "a system message": ([_SYSTEM, _USER], []),
+    "several turns": ([_USER, _ANSWER, _USER, _ANSWER, _USER], []),
+    "tools": ([_SYSTEM, _USER], [_TOOL]),
+    "tool calls": ([_SYSTEM, _USER, _CALLING, _RESULT], [_TOOL]),
+}
+"""Conversations, each with its tools, that are rendered both ways."""
+
+
+def renderer_for(tokenizer: TextTokenizer, template: str | None = None) -> Renderer:
+    """Return the renderer for a vocabulary.
+
+    template: the model's own chat template, in Jinja; what it adds where a conversation has no system message is added
+    here, too. Raises ConfigError when no family has these tokens, and for a template that cannot be rendered.
+    """
+    for family in FAMILIES:
+        if all(tokenizer.token(name) is not None for name in family.required):
+            return family(tokenizer, family.system_in(_rendered(template, [_USER], [])) if template else "")
+    known = [f"{family.family} ({', '.join(family.required)})" for family in FAMILIES]
+    raise ConfigError(
+        f"The tokenizer belongs to no layout that can be trained: expected the tokens of {' or '.join(known)}.",
+        hint="Choose a model of one of these families.",
+    )
+
+
+def differences(renderer: Renderer, template: str) -> list[str]:
+    """Return the names of the PROBES that the model's own template renders as another text, or not at all.
+
+    A policy that is trained with one text and served with another loses part of what it learned.
+    """
+    return [name for name, (messages, tools) in PROBES.items() if not _agree(renderer, template, messages, tools)]
+
+
+def _agree(
+    renderer: Renderer, template: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+) -> bool:
+    try:
+        theirs = _rendered(template, messages, tools)
+    except ConfigError:
+        return False
+    return renderer.tokenizer.decode(renderer.prompt(messages, tools)) == theirs
+
+
+def _rendered(template: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> str:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = _refuse
+    try:
+        return environment.from_string(template).render(
+            {
+                "messages": messages,
+                "tools": tools or None,
+                "add_generation_prompt": True,
+                "bos_token": Llama3.required[0],
+            }
+        )
+    except (TemplateError, TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(f"The model's chat template cannot be rendered: {error}.") from None
+
+
+def _refuse(message: str) -> NoReturn:
+    raise TemplateError(message)

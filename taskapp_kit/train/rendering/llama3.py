@@ -1,0 +1,90 @@
+"""The layout of Llama 3 and 3.1: `<|start_header_id|>role<|end_header_id|>`, two newlines, the text, `<|eot_id|>`.
+
+Tools stand before the first message of the user, and a call is a JSON object and nothing else, one in an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from taskapp_kit.train.rendering.messages import FunctionCall, NormalMessage, to_json
+from taskapp_kit.train.rendering.renderer import LayoutToken, Part, Renderer
+
+_BEGIN, _END = LayoutToken("<|begin_of_text|>"), LayoutToken("<|eot_id|>")
+_HEADER, _HEADER_END = LayoutToken("<|start_header_id|>"), LayoutToken("<|end_header_id|>")
+_PYTHON = "<|python_tag|>"
+
+_TOOLS = (
+    "Given the following functions, please respond with a JSON for a function call with its proper arguments that best "
+    'answers the given prompt.\n\nRespond in the format {"name": function name, "parameters": dictionary of argument name '
+    "and its value}.Do not use variables.\n\n"
+)
+
+
+class Llama3(Renderer):
+    """Llama 3. With `default_system` (`Cutting Knowledge Date: …`) it is Llama 3.1, which puts that before each system text."""
+
+    family = "llama3"
+    required = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
+    closing = ("<|eot_id|>", "<|eom_id|>")
+    stops = ("<|end_of_text|>",)
+    system_message = re.compile(
+        r"<\|begin_of_text\|><\|start_header_id\|>system<\|end_header_id\|>\n\n(.*?)<\|eot_id\|>", re.DOTALL
+    )
+
+    def _opening(self, messages: list[NormalMessage], tools: Sequence[Mapping[str, Any]]) -> list[Part]:
+        has_system = bool(messages) and messages[0].role == "system"
+        system = messages[0].text.strip() if has_system else ""
+        rest = messages[1:] if has_system else messages
+        environment = "Environment: ipython\n" if tools else ""
+        parts: list[Part] = [[_BEGIN]]
+        if has_system or environment or self.default_system:
+            parts.append(_message("system", f"{environment}{self.default_system}{system}"))
+        if tools:
+            asked = rest and rest[0].role == "user"
+            first = rest[0].text.strip() if asked else ""
+            parts.append(_message("user", "".join([_TOOLS, *(f"{to_json(tool, 4)}\n\n" for tool in tools), first])))
+            rest = rest[1:] if asked else rest
+        return parts + self._messages(rest)
+
+    def _messages(self, messages: list[NormalMessage]) -> list[Part]:
+        parts: list[Part] = []
+        for message in messages:
+            if message.role == "assistant":
+                parts += [self._answer_follows(), [_answer(message), _END]]
+            elif message.role == "tool":
+                parts.append(_message("ipython", to_json(message.text)))
+            else:
+                parts.append(_message(message.role, message.text.strip()))
+        return parts
+
+    def _after_answer(self, ended: bool) -> Part:
+        return [] if ended else [_END]
+
+    def _answer_follows(self) -> Part:
+        return [_HEADER, "assistant", _HEADER_END, "\n\n"]
+
+    def _split_calls(self, text: str) -> tuple[str, list[FunctionCall]]:
+        try:
+            call = json.loads(text.strip().removeprefix(_PYTHON))
+        except ValueError:
+            return text, []
+        name = call.get("name") if isinstance(call, dict) else None
+        arguments = call.get("parameters", call.get("arguments", {})) if isinstance(name, str) else None
+        return (
+            ("", [FunctionCall(name, arguments)])
+            if isinstance(name, str) and isinstance(arguments, dict)
+            else (text, [])
+        )
+
+
+def _message(role: str, text: str) -> Part:
+    return [_HEADER, role, _HEADER_END, f"\n\n{text}", _END]
+
+
+def _answer(message: NormalMessage) -> str:
+    calls = [f'{{"name": {to_json(call.name)}, "parameters": {call.arguments_json()}}}' for call in message.calls]
+    return "; ".join([message.text.strip(), *calls] if message.text.strip() else calls)

@@ -1,0 +1,95 @@
+"""Messages of a chat-completions request in one normal form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from taskapp_kit.errors import FieldProblem, RequestError
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+UNSUPPORTED = "unsupported_message"
+"""The code of a request with a message that cannot be rendered."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCall:
+    """A call in an assistant's message. arguments: the parsed JSON, or the text that the client sent if it is no JSON."""
+
+    name: str
+    arguments: Any
+
+    def arguments_json(self) -> str:
+        """The arguments as chat templates write them."""
+        return self.arguments if isinstance(self.arguments, str) else to_json(self.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class NormalMessage:
+    """A message without the liberties of the format. role: one of ROLES, `developer` replaced by `system`."""
+
+    role: str
+    text: str
+    calls: tuple[FunctionCall, ...] = ()
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """JSON as the `tojson` of chat templates writes it: members in order, no escapes beyond ASCII."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def normal_messages(messages: Sequence[Mapping[str, Any]]) -> list[NormalMessage]:
+    """Return the messages in their normal form.
+
+    `content` may be null, a text or a list of text parts, which are joined by newlines. Members that no template renders
+    (`name`, `tool_call_id`, `reasoning_content`, …) are ignored, so two messages that differ only there are equal. Raises
+    RequestError, with the place, for another role, and for parts that are not text.
+    """
+    return [_normal(message, index) for index, message in enumerate(messages)]
+
+
+def _normal(message: Mapping[str, Any], index: int) -> NormalMessage:
+    role = message.get("role")
+    if role not in ROLES:
+        raise _unsupported(index, "role", f"expected one of {', '.join(ROLES)}")
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "\n".join(_text(part, index) for part in content)
+    if content is not None and not isinstance(content, str):
+        raise _unsupported(index, "content", "expected a text, a list of text parts or null")
+    calls = message.get("tool_calls") or [] if role == "assistant" else []
+    if not isinstance(calls, list):
+        raise _unsupported(index, "tool_calls", "expected a list")
+    return NormalMessage(
+        "system" if role == "developer" else str(role), content or "", tuple(_call(call, index) for call in calls)
+    )
+
+
+def _text(part: Any, index: int) -> str:
+    text = part.get("text") if isinstance(part, Mapping) else part
+    if not isinstance(text, str):
+        raise _unsupported(index, "content", "expected text parts only; this policy reads no pictures and no audio")
+    return text
+
+
+def _call(call: Any, index: int) -> FunctionCall:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise _unsupported(index, "tool_calls", 'expected {"function": {"name": …, "arguments": …}} for each call')
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            return FunctionCall(function["name"], arguments)
+    return FunctionCall(function["name"], {} if arguments is None else arguments)
+
+
+def _unsupported(index: int, member: str, expected: str) -> RequestError:
+    return RequestError(
+        f"messages.{index}.{member} cannot be rendered: {expected}.",
+        fields=(FieldProblem(("messages", index, member), expected),),
+        code=UNSUPPORTED,
+    )

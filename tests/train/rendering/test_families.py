@@ -1,0 +1,73 @@
+"""The renderer of a model is found from its tokens and writes the same text as the model's own chat template."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.train.rendering.families import differences, renderer_for
+from tests.train.byte_tokenizer import CHATML, LLAMA3, QWEN, ByteTokenizer
+
+TEMPLATES = Path(__file__).parent / "templates"
+SMOLLM2_IGNORES = ["tools", "tool calls"]
+LLAMA3_HAS_NO = ["tools", "tool calls"]
+
+
+@pytest.mark.parametrize(
+    ("template", "names", "family", "default", "different"),
+    [
+        (
+            "smollm2",
+            CHATML,
+            "chatml",
+            "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
+            SMOLLM2_IGNORES,
+        ),
+        ("qwen", QWEN, "chatml", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", []),
+        ("llama3", LLAMA3, "llama3", "", LLAMA3_HAS_NO),
+        ("llama3.1", LLAMA3, "llama3", "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n", []),
+    ],
+)
+def test_a_renderer_writes_what_the_models_own_template_writes(
+    template: str, names: tuple[str, ...], family: str, default: str, different: list[str]
+) -> None:
+    text = (TEMPLATES / f"{template}.jinja").read_text().removesuffix("\n")
+    renderer = renderer_for(ByteTokenizer(names), text)
+    assert renderer.family == family
+    assert renderer.default_system == default
+    assert differences(renderer, text) == different
+
+
+def test_without_a_template_nothing_is_added() -> None:
+    assert renderer_for(ByteTokenizer(LLAMA3)).default_system == ""
+
+
+def test_another_template_is_reported() -> None:
+    renderer = renderer_for(ByteTokenizer(CHATML))
+    assert differences(renderer, "{{ messages[0].content }}") == [
+        "one message",
+        "a system message",
+        "several turns",
+        "tools",
+        "tool calls",
+    ]
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ raise_exception('no') }}", "{% if %}", "{{ messages.x.y.z }}", "{{ 1 + 'x' }}"]
+)
+def test_a_template_that_cannot_be_rendered_is_a_problem_of_the_model(template: str) -> None:
+    with pytest.raises(ConfigError, match="template"):
+        renderer_for(ByteTokenizer(CHATML), template)
+
+
+def test_a_template_reaches_nothing_outside_it() -> None:
+    with pytest.raises(ConfigError, match="template"):
+        renderer_for(ByteTokenizer(CHATML), "{{ ''.__class__.__mro__[1].__subclasses__() }}")
+
+
+def test_an_unknown_layout_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(ConfigError, match="chatml.*llama3"):
+        renderer_for(ByteTokenizer(("<bos>",)))
