@@ -26,6 +26,7 @@
     │   ├── TunnelError         no tunnel to a task app on this machine
     │   ├── JobFailed           the job ended in another status than succeeded
     │   └── JobTimeout          the job ran longer than the caller waits (a TimeoutError, too)
+    ├── TrainingError           the learning engine's sampler or update broke (`train/`)
     └── RolloutFailed           a rollout broke; exactly one `boundary` says where
 
     InvalidAction               not a failure: an environment refuses an action, and the policy reads why
@@ -226,6 +227,10 @@ class JobFailed(JobError):
 
 class JobTimeout(JobError, TimeoutError):
     """The job ran longer than the caller was ready to wait; it is still running."""
+
+
+class TrainingError(TaskappError):
+    """The learning engine's sampler or update broke: the model failed, or its weights or gradients are not finite."""
 
 
 class SandboxError(TaskappError):

@@ -81,7 +81,7 @@ INSIDE = {
     ),
     "deploy": ({"health_check", "packaging"}, {"modal", "tunnel"}, {"local"}),
     "testing": ({"mock_model"}, {"doctor", "play_once"}, {"__init__", "pytest_plugin"}),
-    "train": ({"rendering", "turns"},),
+    "train": ({"rendering", "turns"}, {"sampler", "update"}),
 }
 """The same within the packages that have packages of their own."""
 
@@ -137,6 +137,7 @@ FOREIGN = {
     "sqlalchemy": {"backend.data_files", "backend.schema", "backend.store", "store"},
     "starlette": {"backend", "net", "serve"},
     "tokenizers": {"train.rendering.tokenizer"},
+    "torch": {"train.sampler", "train.update"},
     "typing_extensions": {"adapters.spaces"},
     "uvicorn": {"serve.uvicorn_protocol", "serve.uvicorn_server"},
     "uvloop": {"testing.mock_model.server"},

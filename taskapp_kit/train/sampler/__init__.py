@@ -1,0 +1,1 @@
+"""Generates tokens with a transformers model in this process: `TransformersSampler`."""

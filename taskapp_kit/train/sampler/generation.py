@@ -1,0 +1,142 @@
+"""Generates tokens for a batch of prompts with a transformers causal language model.
+
+Prompts are padded on the left, and earlier keys and values are cached. A row leaves the batch when it ends or when its
+caller gave up; each token is drawn from its row's own random stream, so the other rows of a batch never change a draw.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from random import Random
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from taskapp_kit.errors import TrainingError
+from taskapp_kit.train.turns import Sampled
+
+PADDING_ID = 0
+"""Any id of the vocabulary: the attention mask hides it."""
+
+SHRINK_BELOW = 0.5
+"""The batch drops its ended rows when at most this share of them is still generating; dropping them copies the cache."""
+
+
+@dataclass(slots=True, eq=False)
+class GenerationRequest:
+    """One prompt and what was generated for it so far.
+
+    uniforms: the random stream of its draws. called: `perf_counter` when it was requested. result: cancelled when its
+    caller gave up.
+    """
+
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    temperature: float
+    stop_ids: frozenset[int]
+    uniforms: Random
+    called: float
+    result: Future[Sampled] = field(default_factory=Future)
+    token_ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+
+    @property
+    def ended(self) -> bool:
+        """Whether no token is to follow the ones that are there, at least one."""
+        return len(self.token_ids) >= self.max_tokens or self.token_ids[-1] in self.stop_ids or self.result.cancelled()
+
+    def sampled(self, version: int) -> Sampled:
+        """Return the finished generation."""
+        return Sampled(
+            token_ids=tuple(self.token_ids),
+            log_probs=tuple(self.log_probs),
+            finish_reason="stop" if self.token_ids[-1] in self.stop_ids else "length",
+            version=version,
+            seconds=perf_counter() - self.called,
+        )
+
+
+def draw_tokens(
+    logits: torch.Tensor, temperatures: Sequence[float], uniforms: Sequence[float]
+) -> tuple[list[int], list[float]]:
+    """Return one token per row and its log-probability, by inversion of the cumulative distribution.
+
+    logits: (rows, vocabulary). temperatures: 0 takes the most probable token; its log-probability is then that at
+    temperature 1. uniforms: one number in [0, 1) per row. Raises TrainingError where the logits are not finite.
+    """
+    divisors = torch.tensor([temperature or 1.0 for temperature in temperatures], device=logits.device)
+    log_probs = torch.log_softmax(logits.float() / divisors[:, None], dim=-1)
+    cumulative = log_probs.double().exp().cumsum(dim=-1)
+    total = cumulative[:, -1:]
+    target = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None] * total
+    below_total = torch.nextafter(total, torch.zeros_like(total))  # rounding must not lead past the last token
+    chosen = torch.searchsorted(cumulative, torch.minimum(target, below_total), right=True)
+    chosen = chosen.clamp(max=logits.shape[-1] - 1)  # where the sum is not a number
+    greedy = torch.tensor([temperature == 0 for temperature in temperatures], device=logits.device)[:, None]
+    chosen = torch.where(greedy, log_probs.argmax(dim=-1, keepdim=True), chosen)
+    tokens: list[int] = chosen[:, 0].tolist()
+    chances: list[float] = log_probs.gather(1, chosen)[:, 0].tolist()
+    if not all(math.isfinite(chance) for chance in chances):
+        raise TrainingError(
+            "The model gave a token's log-probability as infinite or not a number; expected finite logits.",
+            hint="Its weights have diverged: go back to a checkpoint and lower the learning rate.",
+        )
+    return tokens, chances
+
+
+def generate(model: Any, requests: Sequence[GenerationRequest], ended: Callable[[GenerationRequest], None]) -> None:
+    """Generate until every request has ended, and call `ended` for each as soon as it has, cancelled ones included.
+
+    model: a causal language model of transformers in eval mode, on the device that it is to run on.
+    """
+    with torch.inference_mode():
+        device = model.device
+        longest = max(len(request.prompt_ids) for request in requests)
+        paddings = [longest - len(request.prompt_ids) for request in requests]
+        ids = torch.tensor(
+            [[PADDING_ID] * padding + list(row.prompt_ids) for padding, row in zip(paddings, requests, strict=True)],
+            device=device,
+        )
+        mask = torch.tensor([[0] * padding + [1] * (longest - padding) for padding in paddings], device=device)
+        positions = (mask.cumsum(dim=-1) - 1).clamp(min=0)
+        rows = list(requests)
+        going = set(rows)
+        cache = None
+        while going:
+            output = model(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+            cache = output.past_key_values
+            tokens, chances = draw_tokens(
+                output.logits[:, -1],
+                [row.temperature for row in rows],
+                [row.uniforms.random() for row in rows],
+            )
+            for row, token, chance in zip(rows, tokens, chances, strict=True):
+                if row not in going:
+                    continue
+                row.token_ids.append(token)
+                row.log_probs.append(chance)
+                if row.ended:
+                    going.discard(row)
+                    ended(row)
+            if not going:
+                return
+            ids = torch.tensor(tokens, device=device)[:, None]
+            positions = positions[:, -1:] + 1
+            mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
+            if len(going) <= SHRINK_BELOW * len(rows):
+                left = [index for index, row in enumerate(rows) if row in going]
+                rows = [rows[index] for index in left]
+                indices = torch.tensor(left, device=device)
+                cache.batch_select_indices(indices)
+                ids, positions, mask = ids[indices], positions[indices], mask[indices]

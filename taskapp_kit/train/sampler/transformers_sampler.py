@@ -1,0 +1,245 @@
+"""A `Sampler` over a transformers model in this process, on the CPU or a GPU.
+
+One thread owns the model: it collects requests into batches, generates, and replaces the weights between two batches, so
+all tokens of an answer come from weights of one version. Callers await from any event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from taskapp_kit.contract.seeds import derived_rng
+from taskapp_kit.errors import BadArgument, TrainingError
+from taskapp_kit.train.sampler.generation import GenerationRequest, generate
+from taskapp_kit.train.turns import Sampled
+
+BATCH_SIZE = 32
+"""Rows of a batch. On a CPU, tokens per second hardly grow beyond it."""
+
+FLUSH_SECONDS = 0.005
+"""How long an incomplete batch waits for more requests."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightSwap:
+    """New weights that wait for the end of a batch."""
+
+    weights: Mapping[str, torch.Tensor]
+    version: int
+    done: Future[None]
+
+
+class TransformersSampler:
+    """Samples from `model`, which nothing else may use or change.
+
+    batch_size: rows of a batch. flush_seconds: how long an incomplete batch waits for more requests.
+    open_attempts: returns how many attempts may still send a request; an incomplete batch starts when so many wait. It
+    is called in the sampler's thread. deterministic: one prompt at a time on one processor thread (set for the whole
+    process), so that on a CPU equal weights, prompts and draws give equal tokens and log-probabilities. version: of the
+    model's weights at the start.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        batch_size: int = BATCH_SIZE,
+        flush_seconds: float = FLUSH_SECONDS,
+        open_attempts: Callable[[], int] | None = None,
+        deterministic: bool = False,
+        version: int = 0,
+    ) -> None:
+        self.version = version
+        self.context_tokens: int = model.config.max_position_embeddings
+        """The most tokens of a prompt and its answer together."""
+        self._model = model.eval()
+        self._vocabulary: int = model.get_input_embeddings().weight.shape[0]
+        self._batch_size = 1 if deterministic else batch_size
+        self._flush_seconds = flush_seconds
+        self._open_attempts = open_attempts
+        self._deterministic = deterministic
+        self._changed = threading.Condition()
+        self._waiting: deque[GenerationRequest] = deque()
+        self._swaps: deque[WeightSwap] = deque()
+        self.closed = False
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+        self._thread.start()
+
+    async def sample(
+        self, prompt_ids: Sequence[int], *, max_tokens: int, temperature: float, stop_ids: frozenset[int], draw: str
+    ) -> Sampled:
+        """Return one continuation of the prompt; a stop token that ended it is its last token.
+
+        At temperature 0 the log-probabilities are those at temperature 1. Raises BadArgument; TrainingError when the
+        model fails or the sampler is closed. Cancelling the call frees its slot within one token.
+        """
+        request = GenerationRequest(
+            prompt_ids=self._checked_prompt(prompt_ids, max_tokens),
+            max_tokens=max_tokens,
+            temperature=_checked_temperature(temperature),
+            stop_ids=stop_ids,
+            uniforms=derived_rng("sampler", draw),
+            called=perf_counter(),
+        )
+        with self._changed:
+            self._refuse_when_closed()
+            self._waiting.append(request)
+            self._changed.notify()
+        try:
+            return await asyncio.wrap_future(request.result)
+        except asyncio.CancelledError:
+            with self._changed:
+                if request in self._waiting:
+                    self._waiting.remove(request)
+            raise
+
+    async def swap(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        """Copy these weights into the model when the running batch has ended.
+
+        weights: a `state_dict` with the model's own names and shapes, of any dtype and device; it must not change until
+        this returns. version: theirs, above the present one. Requests that wait are answered by the new weights. Raises
+        TrainingError, and changes nothing then.
+        """
+        done: Future[None] = Future()
+        with self._changed:
+            self._refuse_when_closed()
+            self._swaps.append(WeightSwap(weights, version, done))
+            self._changed.notify()
+        await asyncio.wrap_future(done)
+
+    def close(self) -> None:
+        """End the thread after the running batch; requests that wait raise TrainingError."""
+        with self._changed:
+            self.closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _checked_prompt(self, prompt_ids: Sequence[int], max_tokens: int) -> tuple[int, ...]:
+        if max_tokens < 1:
+            raise BadArgument(f"max_tokens is {max_tokens}; expected at least 1.")
+        if not prompt_ids:
+            raise BadArgument("The prompt has no token; expected at least one.")
+        if len(prompt_ids) + max_tokens > self.context_tokens:
+            raise BadArgument(
+                f"A prompt of {len(prompt_ids)} tokens and {max_tokens} more do not fit into the model's context; "
+                f"expected at most {self.context_tokens} together."
+            )
+        if min(prompt_ids) < 0 or max(prompt_ids) >= self._vocabulary:
+            raise BadArgument(f"The prompt has an id outside of the model's vocabulary, 0 to {self._vocabulary - 1}.")
+        return tuple(prompt_ids)
+
+    def _refuse_when_closed(self) -> None:
+        if self.closed:
+            raise _closed()
+
+    def _run(self) -> None:
+        if self._deterministic:
+            torch.set_num_threads(1)
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self.closed or self._swaps or self._waiting)
+                if self.closed:
+                    break
+                swap = self._swaps.popleft() if self._swaps else None
+                batch = [] if swap else self._next_batch()
+            if swap:
+                self._swap(swap)
+            elif batch:
+                self._generate(batch)
+        for request in self._waiting:
+            _fail(request.result, _closed())
+        for swap in self._swaps:
+            _fail(swap.done, _closed())
+
+    def _next_batch(self) -> list[GenerationRequest]:
+        """Wait for a full batch, for all open attempts, or a while; empty when something else comes first."""
+        self._changed.wait_for(
+            lambda: self.closed or self._swaps or len(self._waiting) >= self._full(), timeout=self._flush_seconds
+        )
+        if self.closed or self._swaps:
+            return []
+        return [self._waiting.popleft() for _ in range(min(self._batch_size, len(self._waiting)))]
+
+    def _full(self) -> int:
+        return self._batch_size if self._open_attempts is None else min(self._batch_size, self._open_attempts())
+
+    def _generate(self, batch: list[GenerationRequest]) -> None:
+        try:
+            generate(self._model, batch, self._deliver)
+        except Exception as error:
+            for request in batch:
+                failure = TrainingError(f"The model failed while it sampled {len(batch)} answers: {error}")
+                failure.__cause__ = error
+                _fail(request.result, failure)
+
+    def _deliver(self, request: GenerationRequest) -> None:
+        try:
+            if not request.result.cancelled():
+                request.result.set_result(request.sampled(self.version))
+        except InvalidStateError:
+            pass  # cancelled meanwhile
+
+    def _swap(self, swap: WeightSwap) -> None:
+        if not swap.done.set_running_or_notify_cancel():
+            return
+        try:
+            self._check_weights(swap)
+            self._model.load_state_dict(swap.weights)
+        except Exception as error:
+            swap.done.set_exception(error)
+        else:
+            self.version = swap.version
+            swap.done.set_result(None)
+
+    def _check_weights(self, swap: WeightSwap) -> None:
+        own, new = self._model.state_dict(), swap.weights
+        wrong = sorted(
+            name
+            for name in own.keys() | new.keys()
+            if name not in own or name not in new or own[name].shape != new[name].shape
+        )
+        if wrong:
+            raise TrainingError(
+                f"New weights do not fit the sampler's model: {len(wrong)} tensors differ in name or shape, such as "
+                f"{wrong[0]!r}; expected the state_dict of the same architecture."
+            )
+        if swap.version <= self.version:
+            raise TrainingError(
+                f"New weights have the version {swap.version}; expected one above {self.version}, which the sampler has."
+            )
+
+
+def _checked_temperature(temperature: float) -> float:
+    if not 0 <= temperature < float("inf"):
+        raise BadArgument(f"temperature is {temperature}; expected a number of at least 0.")
+    return temperature
+
+
+def _closed() -> TrainingError:
+    return TrainingError("The sampler was closed; no more tokens are generated.")
+
+
+def _fail(future: Future[Any], error: Exception) -> None:
+    try:
+        if not future.done():
+            future.set_exception(error)
+    except InvalidStateError:
+        pass  # cancelled meanwhile

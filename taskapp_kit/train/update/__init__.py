@@ -1,0 +1,1 @@
+"""Updates a policy's weights from training rows: `PolicyUpdate.train_step`."""

@@ -1,0 +1,245 @@
+"""Updates a policy: one `train_step` per batch of rows.
+
+The old policy is the one at the start of the update. Its log-probabilities come without cost for the first minibatch,
+where they are the current ones. For the others they are the sampler's if the first minibatch shows that the two agree
+and all rows have the update's version; else they are computed before the first optimizer step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from taskapp_kit.contract.seeds import derived_rng
+from taskapp_kit.errors import BadArgument, TrainingError
+from taskapp_kit.train.turns import TrainingRow
+from taskapp_kit.train.update.losses import row_means, token_losses
+from taskapp_kit.train.update.metrics import TokenStatistics, UpdateMetrics, joined, mean
+from taskapp_kit.train.update.micro_batches import ModelShape, plan_minibatches, predicted_positions
+from taskapp_kit.train.update.settings import UpdateSettings
+
+
+class PaddedRows:
+    """The rows of a micro-batch as tensors, padded on the right, reduced to the positions that are predicted."""
+
+    def __init__(self, rows: Sequence[TrainingRow], device: Any) -> None:
+        longest = max(len(row.ids) for row in rows)
+        kept = predicted_positions(rows)
+
+        def tensor(columns: Sequence[Sequence[float]], dtype: Any) -> torch.Tensor:
+            padded = [[*column, *[0] * (longest - len(column))] for column in columns]
+            return torch.tensor(padded, dtype=dtype, device=device)
+
+        self.ids = tensor([row.ids for row in rows], torch.long)
+        self.attention = tensor([[1] * len(row.ids) for row in rows], torch.long)
+        self.kept = torch.tensor(kept, device=device)
+        self.targets = self.ids[:, kept]
+        self.mask = tensor([row.mask for row in rows], torch.bool)[:, kept]
+        self.sampler = tensor([row.log_probs for row in rows], torch.float32)[:, kept]
+        self.advantages = tensor([row.advantages for row in rows], torch.float32)[:, kept]
+        self.weights = torch.tensor([[row.weight] for row in rows], device=device)
+
+
+class PolicyUpdate:
+    """Updates `model`, a causal language model of transformers with fp32 weights, in place.
+
+    Parameters that require no gradient stay as they are. Dropout is off, as it is in the sampler. reference: the model of
+    the KL term, needed where beta is above 0. version: the number of updates that made the model's weights. For a
+    checkpoint, `model` and `optimizer` have a `state_dict` each.
+    """
+
+    def __init__(self, model: Any, settings: UpdateSettings, *, reference: Any = None, version: int = 0) -> None:
+        if (reference is None) != (settings.beta == 0):
+            raise BadArgument(
+                f"beta is {settings.beta} {'without' if reference is None else 'with'} a reference model; "
+                "expected a reference where beta is above 0, and none where it is 0."
+            )
+        wrong = sorted({str(each.dtype) for each in model.parameters() if each.dtype != torch.float32})
+        if wrong:
+            raise BadArgument(
+                f"The model has weights of type {', '.join(wrong)}; expected torch.float32, from which "
+                'precision = "bf16" computes in bfloat16: a small step would be lost in anything shorter.'
+            )
+        self.model = model.eval()
+        self.settings = settings
+        self.version = version
+        self.optimizer = torch.optim.AdamW(
+            [each for each in model.parameters() if each.requires_grad],
+            lr=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+        )
+        self._reference = reference.eval() if reference is not None else None
+        self._shape = ModelShape.of(model.config)
+
+    def train_step(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
+        """Make one update and return its numbers; the version grows by one.
+
+        A minibatch in which nothing has a gradient makes no optimizer step. Raises BadArgument for rows that cannot be
+        trained on, before anything changes; TrainingError when a gradient is not finite: no step is made with it, but
+        steps of earlier minibatches stand, so go back to a checkpoint.
+        """
+        started = perf_counter()
+        self._check(rows)
+        settings = self.settings
+        order = derived_rng("update", settings.draw, self.version)
+        plan = plan_minibatches(
+            rows, settings.minibatches, settings.beta, self._shape, settings.micro_batch_bytes, order
+        )
+        statistics = TokenStatistics()
+        losses: list[float] = []
+        norms: list[float] = []
+        old: dict[tuple[int, int], torch.Tensor] = {}
+        """The old log-probabilities of the later minibatches, by minibatch and micro-batch; without, the sampler's."""
+        agrees = False
+        for number, minibatch in enumerate(plan):
+            self.optimizer.zero_grad(set_to_none=True)
+            for place, micro_batch in enumerate(minibatch.micro_batches):
+                batch = PaddedRows(micro_batch, self.model.device)
+                known = batch.sampler if number else None
+                losses.append(self._backward(batch, old.get((number, place), known), minibatch.episodes, statistics))
+            if number == 0:
+                agrees = self._agrees(rows, statistics)
+                if not agrees:
+                    old = {
+                        (later, place): self._old(PaddedRows(micro_batch, self.model.device), statistics)
+                        for later in range(1, len(plan))
+                        for place, micro_batch in enumerate(plan[later].micro_batches)
+                    }
+            if minibatch.micro_batches:
+                norms.append(self._step())
+        self.optimizer.zero_grad(set_to_none=True)
+        self.version += 1
+        trained = [row for each in plan for micro_batch in each.micro_batches for row in micro_batch]
+        ages = [
+            self.version - 1 - min(version for version, on in zip(row.versions, row.mask, strict=True) if on)
+            for row in trained
+        ]
+        mismatch = statistics.mismatch()
+        return UpdateMetrics(
+            version=self.version,
+            loss=sum(losses) / len(plan),
+            steps=len(norms),
+            episodes=sum(each.episodes for each in plan),
+            rows=len(trained),
+            idle_rows=len(rows) - len(trained),
+            tokens=sum(row.trained for row in trained),
+            gradient_norm=max(norms, default=0.0),
+            entropy=mean(joined(statistics.entropies)),
+            clip_share=mean(joined(statistics.clipped)),
+            kl=mean(joined(statistics.kls)),
+            mismatch_mean=mean(mismatch),
+            mismatch_p99=float(mismatch.quantile(0.99)) if len(mismatch) else None,
+            mismatch_largest=float(mismatch.max()) if len(mismatch) else None,
+            effective_share=statistics.effective_share(),
+            sampler_agrees=agrees,
+            age_mean=sum(ages) / len(ages) if ages else 0.0,
+            age_largest=max(ages, default=0),
+            seconds=perf_counter() - started,
+        )
+
+    def _check(self, rows: Sequence[TrainingRow]) -> None:
+        if not rows:
+            raise BadArgument("An update got no rows; expected at least one.")
+        context = self.model.config.max_position_embeddings
+        for row in rows:
+            if len(row.ids) > context:
+                raise BadArgument(
+                    f"A row of rollout {row.rollout!r} has {len(row.ids)} tokens; expected at most {context}, the model's "
+                    "context."
+                )
+            for log_prob, version, trained in zip(row.log_probs, row.versions, row.mask, strict=True):
+                if trained and not 0 <= version <= self.version:
+                    raise BadArgument(
+                        f"A token of rollout {row.rollout!r} was sampled by version {version}; expected at most the update's, "
+                        f"{self.version}."
+                    )
+                if trained and not math.isfinite(log_prob):
+                    raise BadArgument(
+                        f"A token of rollout {row.rollout!r} has the log-probability {log_prob}; expected a finite number."
+                    )
+
+    def _agrees(self, rows: Sequence[TrainingRow], statistics: TokenStatistics) -> bool:
+        """Whether the sampler's log-probabilities can stand for the old policy's, as far as that was measured."""
+        mismatch = mean(statistics.mismatch())
+        stale = any(0 <= version < self.version for row in rows for version in row.versions)
+        return not stale and mismatch is not None and mismatch <= self.settings.largest_mismatch
+
+    def _backward(
+        self, batch: PaddedRows, old: torch.Tensor | None, episodes: int, statistics: TokenStatistics
+    ) -> float:
+        """Add the gradient of a micro-batch; return its share of the minibatch's loss. old: None if it is the current."""
+        current, entropies = self.log_probs(self.model, batch)
+        reference = None
+        if self._reference is not None:
+            with torch.no_grad():
+                reference, _ = self.log_probs(self._reference, batch)
+        if old is None:
+            old = current.detach()
+            statistics.drifts.append((old - batch.sampler)[batch.mask].cpu())
+        losses = token_losses(
+            self.settings,
+            current=current,
+            old=old,
+            sampler=batch.sampler,
+            reference=reference,
+            advantages=batch.advantages,
+            mask=batch.mask,
+        )
+        loss = (row_means(losses.per_token, batch.mask) * batch.weights).sum() / episodes
+        loss.backward()
+        statistics.clipped.append(losses.clipped[batch.mask].cpu())
+        statistics.entropies.append(entropies[batch.mask].cpu())
+        if losses.kl is not None:
+            statistics.kls.append(losses.kl.detach()[batch.mask].cpu())
+        return float(loss.detach())
+
+    def _old(self, batch: PaddedRows, statistics: TokenStatistics) -> torch.Tensor:
+        with torch.no_grad():
+            old, _ = self.log_probs(self.model, batch)
+        statistics.drifts.append((old - batch.sampler)[batch.mask].cpu())
+        return old
+
+    def log_probs(self, model: Any, batch: PaddedRows) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return each target's log-probability at the temperature, and the entropy there (without a gradient)."""
+        with torch.autocast(self.model.device.type, dtype=torch.bfloat16, enabled=self.settings.precision == "bf16"):
+            output = model(
+                input_ids=batch.ids, attention_mask=batch.attention, use_cache=False, logits_to_keep=batch.kept - 1
+            )
+        logits = output.logits.float()
+        if logits.shape[1] != len(batch.kept):
+            raise TrainingError(
+                f"{type(model).__name__} gave logits for {logits.shape[1]} positions; expected the {len(batch.kept)} that "
+                "logits_to_keep names.",
+                hint="Its release of transformers does not support logits_to_keep for this model.",
+            )
+        if self.settings.temperature != 1:
+            logits = logits / self.settings.temperature
+        norms = logits.logsumexp(dim=-1)
+        log_probs = logits.gather(-1, batch.targets[..., None]).squeeze(-1) - norms
+        with torch.no_grad():
+            entropies = torch.stack([_entropy(row, norm) for row, norm in zip(logits, norms, strict=True)])
+        return log_probs, entropies
+
+    def _step(self) -> float:
+        """Make an optimizer step; return the gradient's norm before it was scaled."""
+        parameters = [each for group in self.optimizer.param_groups for each in group["params"]]
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.settings.largest_gradient_norm))
+        if not math.isfinite(norm):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise TrainingError(
+                f"The gradient of update {self.version + 1} has the norm {norm}; expected a finite number. "
+                "No step was made with it.",
+                hint="Go back to a checkpoint and lower the learning rate.",
+            )
+        self.optimizer.step()
+        return norm
+
+
+def _entropy(logits: torch.Tensor, norms: torch.Tensor) -> torch.Tensor:
+    """Return the entropy at each position of one row: rows one by one, for their softmax needs as much as their logits."""
+    chances = (logits - norms[:, None]).exp()
+    return norms - (chances * logits).sum(dim=-1)

@@ -1,0 +1,71 @@
+"""The settings of an update, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from taskapp_kit.errors import BadArgument
+
+Loss = Literal["gspo", "grpo", "reinforce"]
+
+CLIP_RANGES: dict[Loss, tuple[float, float]] = {"gspo": (3e-4, 4e-4), "grpo": (0.2, 0.28)}
+"""How far a ratio may move below and above 1 before it gives no gradient. gspo: of the sequence, as in its paper."""
+
+LARGEST_MISMATCH = 1e-3
+"""The mean |Δ log p| between sampler and trainer up to which the sampler's log-probabilities are the old policy's."""
+
+CLIP_TO_MISMATCH = 10
+"""A clip range has to be this much wider than the mean |Δ log p|, or noise alone would clip."""
+
+LARGEST_WEIGHT = 2.0
+"""Bound of the weight old / sampler of a token (of a sequence, with gspo) that another policy sampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateSettings:
+    """How the weights are updated.
+
+    clip: below and above 1; None for the loss's CLIP_RANGES; unused by reinforce. beta: weight of the KL divergence from
+    the reference model. temperature: that of the sampling, by which logits are divided here, too. minibatches: optimizer
+    steps of one update, each on other episodes. largest_gradient_norm: a longer gradient is scaled to it.
+    micro_batch_bytes: memory for what the backward pass needs, beside weights, gradients and optimizer. draw: names the
+    random stream that assigns episodes to minibatches.
+    """
+
+    learning_rate: float
+    loss: Loss = "gspo"
+    clip: tuple[float, float] | None = None
+    beta: float = 0.0
+    temperature: float = 1.0
+    minibatches: int = 1
+    largest_gradient_norm: float = 1.0
+    weight_decay: float = 0.0
+    precision: Literal["fp32", "bf16"] = "fp32"
+    micro_batch_bytes: int = 2**30
+    draw: str = ""
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0:
+            raise BadArgument(f"temperature is {self.temperature}; expected a number above 0 to train on.")
+        if self.beta < 0:
+            raise BadArgument(f"beta is {self.beta}; expected a number of at least 0.")
+        if self.minibatches < 1:
+            raise BadArgument(f"minibatches is {self.minibatches}; expected at least 1.")
+        if self.loss == "reinforce" and self.minibatches > 1:
+            raise BadArgument(
+                f"reinforce with {self.minibatches} minibatches would go on from weights that did not sample the rest, "
+                "without a ratio that corrects it; expected 1, or the loss grpo or gspo."
+            )
+
+    @property
+    def clip_range(self) -> tuple[float, float]:
+        """The lowest and the highest ratio that give a gradient in the direction of their advantage."""
+        below, above = self.clip or CLIP_RANGES.get(self.loss, (float("inf"), float("inf")))
+        return 1 - below, 1 + above
+
+    @property
+    def largest_mismatch(self) -> float:
+        """The mean |Δ log p| above which the old log-probabilities are recomputed."""
+        lowest, highest = self.clip_range
+        return min(LARGEST_MISMATCH, (1 - lowest) / CLIP_TO_MISMATCH, (highest - 1) / CLIP_TO_MISMATCH)

@@ -1,0 +1,306 @@
+"""The sampler: batches, named draws, swaps of weights, cancelled and refused calls."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the train extra: make test-train")
+pytest.importorskip("transformers", reason="needs the train extra: make test-train")
+
+from taskapp_kit.errors import BadArgument, TrainingError  # noqa: E402
+from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler  # noqa: E402
+from taskapp_kit.train.turns import Sampled  # noqa: E402
+from tests.train.tiny_models import CONTEXT, VOCABULARY, same_model, tiny_model  # noqa: E402
+
+pytestmark = pytest.mark.train
+
+PROMPTS = [tuple(Random(seed).choices(range(VOCABULARY), k=length)) for seed, length in enumerate((1, 3, 12, 7, 20))]
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    """`deterministic` sets the number of threads of the process."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@contextmanager
+def batches(model: Any) -> Iterator[list[int]]:
+    """The rows of each forward pass."""
+    rows: list[int] = []
+    handle = model.register_forward_pre_hook(
+        lambda module, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
+    yield rows
+    handle.remove()
+
+
+async def sample(sampler: TransformersSampler, prompt: tuple[int, ...], draw: str, **named: Any) -> Sampled:
+    chosen = {"max_tokens": 6, "temperature": 1.0, "stop_ids": frozenset({5, 6, 7})} | named
+    return await sampler.sample(prompt, draw=draw, **chosen)
+
+
+def recomputed(model: Any, prompt: tuple[int, ...], sampled: Sampled, temperature: float) -> list[float]:
+    """The log-probabilities of the tokens, by one forward pass over the whole."""
+    ids = [*prompt, *sampled.token_ids]
+    with torch.no_grad():
+        log_probs = torch.log_softmax(model(torch.tensor([ids])).logits[0] / temperature, dim=-1)
+    return [float(log_probs[len(prompt) + place - 1, token]) for place, token in enumerate(sampled.token_ids)]
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama"])
+def test_log_probabilities_are_those_of_a_pass_over_the_whole_whatever_the_batch(family: str) -> None:
+    model = tiny_model(family=family)
+    temperatures = (1.0, 0.5, 1.7, 1.0, 1.0)
+
+    async def main() -> list[Sampled]:
+        with TransformersSampler(same_model(model), open_attempts=lambda: len(PROMPTS)) as sampler:
+            return await asyncio.gather(
+                *[
+                    sample(sampler, prompt, f"job/{place}", temperature=temperature, max_tokens=9 + place)
+                    for place, (prompt, temperature) in enumerate(zip(PROMPTS, temperatures, strict=True))
+                ]
+            )
+
+    answers = asyncio.run(main())
+    for prompt, temperature, answer in zip(PROMPTS, temperatures, answers, strict=True):
+        assert recomputed(model, prompt, answer, temperature) == pytest.approx(answer.log_probs, abs=1e-4)
+
+
+def test_an_answer_ends_at_a_stop_token_which_it_holds_or_at_max_tokens() -> None:
+    async def main() -> list[Sampled]:
+        with TransformersSampler(tiny_model()) as sampler:
+            return await asyncio.gather(*[sample(sampler, PROMPTS[1], str(draw), max_tokens=8) for draw in range(40)])
+
+    answers = asyncio.run(main())
+    assert {answer.finish_reason for answer in answers} == {"stop", "length"}
+    for answer in answers:
+        stops = [place for place, token in enumerate(answer.token_ids) if token in {5, 6, 7}]
+        assert stops == ([len(answer.token_ids) - 1] if answer.finish_reason == "stop" else [])
+        assert answer.finish_reason == "stop" or len(answer.token_ids) == 8
+        assert len(answer.log_probs) == len(answer.token_ids)
+        assert answer.seconds > 0
+
+
+def test_a_draw_names_its_tokens_whatever_else_is_drawn() -> None:
+    """Alone, among others, in another order, and after draws from torch's own generator."""
+
+    async def together(names: list[str], **options: Any) -> dict[str, tuple[int, ...]]:
+        with TransformersSampler(tiny_model(), **options) as sampler:
+            answers = await asyncio.gather(*[sample(sampler, PROMPTS[len(name)], name) for name in names])
+        return {name: answer.token_ids for name, answer in zip(names, answers, strict=True)}
+
+    names = ["a", "b", "bb", "ccc", "ddd"]
+    one = asyncio.run(together(names, open_attempts=lambda: 5))
+    torch.manual_seed(99)
+    other = asyncio.run(together(names[::-1], batch_size=2))
+    alone = asyncio.run(together(["bb"], deterministic=True))
+    assert one == other
+    assert alone["bb"] == one["bb"]
+    assert one["a"] != one["b"]
+
+
+def test_deterministic_gives_equal_log_probabilities_to_the_last_bit() -> None:
+    async def main(order: list[int]) -> dict[int, Sampled]:
+        model = tiny_model()
+        with batches(model) as rows, TransformersSampler(model, deterministic=True) as sampler:
+            answers = await asyncio.gather(*[sample(sampler, PROMPTS[place], f"job/{place}") for place in order])
+        assert set(rows) == {1}
+        return dict(zip(order, answers, strict=True))
+
+    one, other = asyncio.run(main([0, 1, 2, 3, 4])), asyncio.run(main([3, 1, 4, 0, 2]))
+    assert {place: (each.token_ids, each.log_probs) for place, each in one.items()} == {
+        place: (each.token_ids, each.log_probs) for place, each in other.items()
+    }
+
+
+def test_a_batch_starts_when_it_is_full_or_when_all_open_attempts_wait() -> None:
+    async def main(**options: Any) -> list[int]:
+        model = tiny_model()
+        with batches(model) as rows, TransformersSampler(model, **options) as sampler:
+            await asyncio.gather(*[sample(sampler, PROMPTS[1], str(draw), max_tokens=1) for draw in range(6)])
+        return rows
+
+    assert asyncio.run(main(batch_size=8, flush_seconds=600.0, open_attempts=lambda: 6)) == [6]
+    assert asyncio.run(main(batch_size=3, flush_seconds=600.0)) == [3, 3]
+
+
+def test_an_incomplete_batch_starts_after_a_while() -> None:
+    async def main() -> Sampled:
+        with TransformersSampler(tiny_model(), open_attempts=lambda: 100) as sampler:
+            return await asyncio.wait_for(sample(sampler, PROMPTS[0], "a"), 60)
+
+    assert asyncio.run(main()).token_ids
+
+
+def test_rows_that_ended_leave_the_batch_and_are_answered_at_once() -> None:
+    ended: list[int] = []
+
+    async def one(sampler: TransformersSampler, tokens: int) -> None:
+        await sample(sampler, PROMPTS[2], str(tokens), max_tokens=tokens, stop_ids=frozenset())
+        ended.append(tokens)
+
+    async def main() -> list[int]:
+        model = tiny_model()
+        lengths = [2, 2, 2, 40]
+        with batches(model) as rows, TransformersSampler(model, open_attempts=lambda: 4) as sampler:
+            await asyncio.gather(*[one(sampler, tokens) for tokens in lengths])
+        return rows
+
+    assert asyncio.run(main()) == [4, 4, *[1] * 38]
+    assert ended[-1] == 40
+
+
+def test_weights_are_swapped_between_batches_and_every_answer_has_one_version() -> None:
+    old, new = tiny_model(seed=0), tiny_model(seed=1)
+
+    async def main() -> tuple[list[Sampled], list[Sampled], int]:
+        entered, go_on = threading.Event(), threading.Event()
+        model = same_model(old)
+
+        def hold(*_: Any) -> None:
+            entered.set()
+            go_on.wait()
+
+        model.register_forward_pre_hook(hold)
+        with TransformersSampler(model, open_attempts=lambda: 2, version=7) as sampler:
+            first = [asyncio.create_task(sample(sampler, PROMPTS[3], f"old/{draw}")) for draw in range(2)]
+            await asyncio.to_thread(entered.wait)
+            swap = asyncio.create_task(sampler.swap(new.state_dict(), 8))
+            second = [asyncio.create_task(sample(sampler, PROMPTS[3], f"new/{draw}")) for draw in range(2)]
+            await asyncio.sleep(0)
+            assert sampler.version == 7
+            go_on.set()
+            await swap
+            return await asyncio.gather(*first), await asyncio.gather(*second), sampler.version
+
+    first, second, version = asyncio.run(main())
+    assert ({each.version for each in first}, {each.version for each in second}, version) == ({7}, {8}, 8)
+    for model, answers in ((old, first), (new, second)):
+        for answer in answers:
+            assert recomputed(model, PROMPTS[3], answer, 1.0) == pytest.approx(answer.log_probs, abs=1e-4)
+
+
+def test_weights_that_do_not_fit_are_refused_and_change_nothing() -> None:
+    async def main() -> None:
+        model = tiny_model()
+        before = {name: each.clone() for name, each in model.state_dict().items()}
+        with TransformersSampler(model, version=3) as sampler:
+            fitting = tiny_model(seed=1).state_dict()
+            with pytest.raises(TrainingError, match="differ in name or shape"):
+                await sampler.swap(tiny_model(seed=1, hidden_size=16).state_dict(), 4)
+            with pytest.raises(TrainingError, match="differ in name or shape"):
+                await sampler.swap({name: each for name, each in fitting.items() if "norm" not in name}, 4)
+            with pytest.raises(TrainingError, match="above 3"):
+                await sampler.swap(fitting, 3)
+            assert (await sample(sampler, PROMPTS[0], "a")).version == 3
+        assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+
+    asyncio.run(main())
+
+
+def test_a_caller_that_gives_up_frees_its_slot() -> None:
+    """Waiting, it is never generated for; generating, its batch ends without it."""
+
+    async def main() -> list[int]:
+        model = tiny_model()
+        entered, go_on = threading.Event(), threading.Event()
+
+        def hold(*_: Any) -> None:
+            entered.set()
+            go_on.wait()
+
+        model.register_forward_pre_hook(hold)
+        with batches(model) as rows, TransformersSampler(model, open_attempts=lambda: 2, batch_size=2) as sampler:
+            running = [
+                asyncio.create_task(sample(sampler, PROMPTS[0], str(tokens), max_tokens=tokens, stop_ids=frozenset()))
+                for tokens in (2, 50)
+            ]
+            await asyncio.to_thread(entered.wait)
+            waiting = [asyncio.create_task(sample(sampler, PROMPTS[0], "x", max_tokens=1)) for _ in range(3)]
+            await asyncio.sleep(0)
+            running[1].cancel()
+            waiting[0].cancel()
+            await asyncio.wait([running[1], waiting[0]])
+            go_on.set()
+            await asyncio.gather(running[0], *waiting[1:])
+        return rows
+
+    assert asyncio.run(main()) == [2, 1, 2]
+
+
+def test_a_closed_sampler_refuses_and_leaves_nobody_waiting() -> None:
+    async def main() -> None:
+        model = tiny_model()
+        entered, go_on = threading.Event(), threading.Event()
+
+        def hold(*_: Any) -> None:
+            entered.set()
+            go_on.wait()
+
+        model.register_forward_pre_hook(hold)
+        sampler = TransformersSampler(model, batch_size=1)
+        running = asyncio.create_task(sample(sampler, PROMPTS[0], "a"))
+        await asyncio.to_thread(entered.wait)
+        waiting = asyncio.create_task(sample(sampler, PROMPTS[0], "b"))
+        swap = asyncio.create_task(sampler.swap(model.state_dict(), 1))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(asyncio.to_thread(sampler.close))
+        while not sampler.closed:
+            await asyncio.sleep(0)
+        go_on.set()
+        await closing
+        assert (await running).token_ids
+        for refused in (waiting, swap, sample(sampler, PROMPTS[0], "c"), sampler.swap({}, 2)):
+            with pytest.raises(TrainingError, match="closed"):
+                await refused
+
+    asyncio.run(main())
+
+
+def test_a_model_that_fails_fails_its_batch_and_not_the_next_one() -> None:
+    async def main() -> None:
+        model = tiny_model()
+        broken = {name: torch.full_like(each, torch.nan) for name, each in model.state_dict().items()}
+        whole = {name: each.clone() for name, each in model.state_dict().items()}
+        with TransformersSampler(model, open_attempts=lambda: 2) as sampler:
+            await sampler.swap(broken, 1)
+            answers = await asyncio.gather(
+                *[sample(sampler, PROMPTS[0], name) for name in "ab"], return_exceptions=True
+            )
+            assert [type(answer) for answer in answers] == [TrainingError, TrainingError]
+            await sampler.swap(whole, 2)
+            assert (await sample(sampler, PROMPTS[0], "a")).version == 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "named"),
+    [
+        ((), {}),
+        ((1,) * CONTEXT, {"max_tokens": 1}),
+        ((1, VOCABULARY), {}),
+        ((1, -1), {}),
+        ((1,), {"max_tokens": 0}),
+        ((1,), {"temperature": -1.0}),
+        ((1,), {"temperature": float("nan")}),
+        ((1,), {"temperature": float("inf")}),
+    ],
+)
+def test_what_cannot_be_sampled_is_refused(prompt: tuple[int, ...], named: dict[str, Any]) -> None:
+    async def main() -> None:
+        with TransformersSampler(tiny_model()) as sampler:
+            with pytest.raises(BadArgument):
+                await sample(sampler, prompt, "a", **named)
+            assert len((await sample(sampler, (1,) * (CONTEXT - 1), "a", max_tokens=1)).token_ids) == 1
+
+    asyncio.run(main())
