@@ -37,3 +37,11 @@ LOOK: dict[str, Any] = {
     "function": {"name": "look", "description": "Look.", "parameters": {"type": "object", "properties": {}}},
 }
 TOOLS = st.sampled_from(([], [LOOK]))
+PARALLEL = """I look twice.
+<tool_call>
+{"name": "look", "arguments": {}}
+</tool_call>
+<tool_call>
+{"name": "look", "arguments": {"far": true}}
+</tool_call>"""
+"""An answer with two calls, in ChatML."""

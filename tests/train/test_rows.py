@@ -17,7 +17,7 @@ from taskapp_kit.train.rendering.llama3 import Llama3
 from taskapp_kit.train.rows import RowOptions, TrainingBatch, TrainingEpisode, training_batch
 from taskapp_kit.train.turns import NOT_SAMPLED, RecordedTurn, TrainingRow
 from tests.train.byte_tokenizer import LLAMA3, QWEN, ByteTokenizer
-from tests.train.conversations import CONVERSATIONS, NEW, TEXTS, TOOLS
+from tests.train.conversations import CONVERSATIONS, NEW, PARALLEL, TEXTS, TOOLS
 
 DEFAULT = RowOptions()
 IDS = st.lists(st.integers(0, 9), max_size=4).map(tuple)
@@ -207,7 +207,7 @@ def test_an_episode_without_turns_counts_in_the_mean_and_has_no_rows() -> None:
 @given(
     conversation=CONVERSATIONS,
     tools=TOOLS,
-    answers=st.lists(st.tuples(TEXTS, st.booleans(), NEW), min_size=1, max_size=4),
+    answers=st.lists(st.tuples(st.one_of(TEXTS, st.just(PARALLEL)), st.booleans(), NEW), min_size=1, max_size=4),
 )
 def test_only_what_the_policy_said_is_trained_on(
     renderer: ChatMl | Llama3, conversation: list[Any], tools: list[Any], answers: list[tuple[str, bool, list[Any]]]

@@ -172,6 +172,14 @@ def test_reasoning_is_told_from_the_answer_where_the_model_has_it(
     assert RENDERERS["chatml"].parse(tuple(text.encode()))["content"] == text
 
 
+def test_an_answer_that_ends_with_another_stop_token_is_closed() -> None:
+    renderer = RENDERERS["chatml"]
+    end, other = renderer.tokenizer.token("<|im_end|>"), renderer.tokenizer.token("<|endoftext|>")
+    assert renderer.stop_ids == {end, other}
+    assert renderer.parse((*b"Yes.", other))["content"] == "Yes."
+    assert renderer.extend((1, other), [])[:4] == (1, other, end, ord("\n"))
+
+
 def test_the_results_of_parallel_calls_stand_in_one_message() -> None:
     renderer = RENDERERS["qwen"]
     results = [{"role": "tool", "content": "1"}, {"role": "tool", "content": "2"}]
