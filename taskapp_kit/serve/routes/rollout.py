@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable
-from typing import Any, TypeVar
+from typing import Any
 
 import pydantic
 from starlette.requests import Request
 
 from taskapp_kit.contract.wire import RolloutRequest, RolloutResponse
-from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.net.body import read_json
-from taskapp_kit.net.error_response import ClientGone
 from taskapp_kit.net.response import EncodedResponse
+from taskapp_kit.net.while_connected import while_connected
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.response import answer_bytes
 from taskapp_kit.rollout.subscribers import SharedRollout, Subscriber
@@ -25,11 +22,7 @@ from taskapp_kit.serve.rollout_stream import EventStream
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 from taskapp_kit.serve.routes.rollout_by_id import RESUME_SECONDS, location, pending, repeated
 
-WATCH_AFTER_SECONDS = 0.1
-"""A shorter rollout does not start a task that watches whether the client disconnects."""
 APPLIED = (b"preference-applied", b"respond-async")
-
-T = TypeVar("T")
 
 
 async def rollout(context: RouteContext, request: Request) -> EncodedResponse | EventStream:
@@ -49,7 +42,7 @@ async def rollout(context: RouteContext, request: Request) -> EncodedResponse | 
     caller = caller_of(scope, traceparent=preferences.traceparent, tracestate=preferences.tracestate)
     if not preferences.plain:
         return await _answer_shared(context, request, wanted, body, caller, preferences)
-    played = await _while_connected(context.service.rollout(wanted, caller=caller, written=True), request)
+    played = await while_connected(context.service.rollout(wanted, caller=caller, written=True), request.receive)
     return EncodedResponse(200, answer_bytes(played), rollout_id=played.rollout_id)
 
 
@@ -73,7 +66,7 @@ async def _answer_shared(
     if preferences.event_stream:
         return await _streamed(shared, subscriber, request, preferences)
     try:
-        return await _while_connected(_answered(shared, preferences), request)
+        return await while_connected(_answered(shared, preferences), request.receive)
     finally:
         subscriber.leave()
 
@@ -82,7 +75,7 @@ async def _streamed(
     shared: SharedRollout, subscriber: Subscriber, request: Request, preferences: RequestPreferences
 ) -> EventStream:
     try:
-        await _while_connected(shared.admitted(), request)
+        await while_connected(shared.admitted(), request.receive)
     except BaseException:
         subscriber.leave()
         raise
@@ -101,43 +94,6 @@ async def _answered(shared: SharedRollout, preferences: RequestPreferences) -> E
         answer.headers = [*answer.headers, APPLIED]
         return answer
     return repeated(shared, settled)
-
-
-async def _while_connected(work: Awaitable[T], request: Request) -> T:
-    """Await `work`, and cancel it when the client disconnects; then raise ClientGone."""
-    task = asyncio.current_task()
-    assert task is not None
-    gone = False
-    watcher: asyncio.Task[None] | None = None
-
-    async def watch() -> None:
-        nonlocal gone
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        gone = True
-        task.cancel()
-
-    def start() -> None:
-        nonlocal watcher
-        watcher = asyncio.create_task(watch())
-
-    timer = asyncio.get_running_loop().call_later(WATCH_AFTER_SECONDS, start)
-    try:
-        done = await work
-        if gone:
-            task.uncancel()
-            raise ClientGone
-    except (asyncio.CancelledError, RolloutFailed):
-        if gone:
-            task.uncancel()
-            raise ClientGone from None
-        raise
-    else:
-        return done
-    finally:
-        timer.cancel()
-        if watcher is not None:
-            watcher.cancel()
 
 
 ROUTE = RouteSpec(
