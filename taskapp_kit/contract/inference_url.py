@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlencode
+from urllib.parse import parse_qs, quote, unquote, urlencode
 
 from taskapp_kit.errors import FieldProblem, RequestError
 
 INFERENCE_URL = ("body", "policy", "config", "inference_url")
 HIDDEN = "(hidden)"
 _KEYS = re.compile(r"key|token|secret|passw|auth|credential|signature", re.IGNORECASE)
+CAPABILITY = re.compile(r"(?<=/r/)[0-9a-f]{1,12}-[0-9a-f]{48}(?![^/?#])")
+"""The part of a training gateway's address with which anybody may sample (`train/gateway/capabilities.py`)."""
 CORRELATION_MEMBERS = ("trace_correlation_id", "trace")
 """Members of `policy.config`; the first that is present wins."""
 CORRELATION_NAMES = ("cid", "trace_correlation_id", "trace")
@@ -34,9 +36,14 @@ def given_url(config: Mapping[str, Any], top_level: str | None) -> tuple[str, tu
 
 
 def inference_url(config: Mapping[str, Any], top_level: str | None) -> str | None:
-    """Returns the address that the caller gave, without passwords and keys. Raises RequestError as `given_url`."""
+    """Returns the address that the caller gave, without passwords and keys. Raises RequestError as `given_url`.
+
+    In place of a gateway's capability is the correlation id of `policy.config`, where there is one.
+    """
     given = given_url(config, top_level)
-    return None if given is None else _without_keys(without_userinfo(given[0]))
+    if given is None:
+        return None
+    return _without_capability(_without_keys(without_userinfo(given[0])), correlation_id(config, None, None))
 
 
 def without_userinfo(url: str) -> str:
@@ -56,9 +63,13 @@ def _without_keys(url: str) -> str:
     return address + mark + shown + fragment_mark + fragment
 
 
+def _without_capability(url: str, correlation: str | None) -> str:
+    return CAPABILITY.sub(HIDDEN if correlation is None else quote(correlation, safe=""), url)
+
+
 def stored_url(url: str) -> str:
-    """The address as it is stored: without userinfo and query, except for `cid`."""
-    bare = without_userinfo(url).partition("#")[0]
+    """The address as it is stored: without userinfo, a gateway's capability, and query, except for `cid`."""
+    bare = _without_capability(without_userinfo(url).partition("#")[0], None)
     address, _, query = bare.partition("?")
     cid = parse_qs(query).get("cid")
     return f"{address}?{urlencode({'cid': cid[0]})}" if cid else address
