@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,13 +41,17 @@ REFUSAL_STATUS = {
     "method_not_allowed": 405,
     "body_timeout": 408,
     "rollout_elsewhere": 409,
+    "attempt_ended": 410,
+    "attempt_spent": 410,
     "body_too_large": 413,
     "unsupported_content_type": 415,
     "unsupported_content_encoding": 415,
     "host_not_allowed": 421,
     "too_many_tries": 429,
     "client_gone": 499,
+    "token_mismatch": 500,
     "no_models": 501,
+    "generation_timeout": 504,
 }
 MAX_NAME = 64
 """Characters of one part of a field's place."""
@@ -74,7 +79,8 @@ class ErrorWriter:
 
     server: its name in sentences. log: where unexpected errors go. stored: what its store holds. routes: where its routes
     are listed. unavailable_status: the status of `Unavailable`. framework_codes: codes by status of what the framework
-    refuses. max_fields: the most fields of one error.
+    refuses. max_fields: the most fields of one error. shape: makes the body from the status and the error's members, where
+    it is not the kit's own.
     """
 
     server: str
@@ -84,6 +90,7 @@ class ErrorWriter:
     unavailable_status: int = 422
     framework_codes: dict[int, str] = field(default_factory=lambda: {404: "not_found", 405: "method_not_allowed"})
     max_fields: int = 50
+    shape: Callable[[int, dict[str, Any]], dict[str, Any]] | None = None
 
     def response(self, error: BaseException, where: str = "") -> EncodedResponse:
         """Return the response to any exception, and log what the operator has to know. where: the route, for the log."""
@@ -128,7 +135,8 @@ class ErrorWriter:
                 {"loc": [short_part(part) for part in problem.loc], "message": problem.message, "type": problem.type}
                 for problem in fields[: self.max_fields]
             ]
-        return json_answer({"detail": {"error": error}}, status, headers)
+        body = {"detail": {"error": error}} if self.shape is None else self.shape(status, error)
+        return json_answer(body, status, headers)
 
     def method_not_allowed(self, allowed: list[str]) -> EncodedResponse:
         """Return the 405 that names the methods of the route."""

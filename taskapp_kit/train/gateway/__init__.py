@@ -1,0 +1,8 @@
+"""An OpenAI-compatible server in the trainer that records each generation of an attempt: `server.Gateway`.
+
+call_reader     a request's body -> GatewayCall
+recognition     its conversation -> prompt ids, and the recorded turn that they continue
+attempt         one attempt: its generations, turns, limits and counts
+answers         a finished generation -> a chat completion, a completion, or a stream of either
+server          addresses, capabilities, delivery
+"""

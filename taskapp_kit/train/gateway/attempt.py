@@ -1,0 +1,354 @@
+"""One attempt at a rollout, as the gateway sees it: its generations, its recorded turns, its limits and its counts.
+
+Everything here runs on the gateway's event loop, except the reading of counts and turns after the attempt has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import logging
+from array import array
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+from taskapp_kit.errors import BadArgument, RequestError
+from taskapp_kit.net.error_response import RequestRefused
+from taskapp_kit.train.gateway.call_reader import ChatPrompt, GatewayCall
+from taskapp_kit.train.gateway.pace import SLACK, Pace
+from taskapp_kit.train.gateway.recognition import PromptIds, Recognition
+from taskapp_kit.train.rendering.renderer import Renderer
+from taskapp_kit.train.turns import RecordedTurn, Sampled, Sampler
+
+log = logging.getLogger("taskapp_kit.train")
+
+REJOIN_SECONDS = 2.0
+"""How long a generation goes on after its last client hung up: an SDK repeats a call within about a second, and joins it."""
+DRAW_CHARACTERS = 24
+
+FinishReason = Literal["stop", "length", "tool_calls"]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptSettings:
+    """What the trainer decides about the generations of an attempt.
+
+    temperature: of every generation. max_tokens: the most of one generation; a client may ask for fewer. context_tokens:
+    the most of a prompt and its answer together. max_calls, max_sampled_tokens: the most of the whole attempt.
+    """
+
+    temperature: float
+    max_tokens: int
+    context_tokens: int
+    max_calls: int = 1000
+    max_sampled_tokens: int = 1_000_000
+
+
+@dataclass(slots=True)
+class Faithfulness:
+    """How the calls of an attempt relate to the tokens that were sampled before them.
+
+    exact: the first call, and those that continue the latest turn as it was returned. continued: those that continue it in
+    other words (stripped, ids dropped); the prompt has the tokens as they were sampled. forked: those that continue an
+    earlier turn, or none. refused: those that were answered with an error. repeated: those that joined a running generation
+    or got a recorded answer again; they add no turn.
+    """
+
+    exact: int = 0
+    continued: int = 0
+    forked: int = 0
+    refused: int = 0
+    repeated: int = 0
+
+    def __add__(self, other: Faithfulness) -> Faithfulness:
+        return Faithfulness(*(getattr(self, item.name) + getattr(other, item.name) for item in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """What happened in an attempt. overridden: how often a client sent each member that the trainer decides."""
+
+    correlation_id: str
+    turns: tuple[RecordedTurn, ...]
+    faithfulness: Faithfulness
+    overridden: Mapping[str, int]
+    unenforced: Mapping[str, int]
+
+
+@dataclass(slots=True, eq=False)
+class AnsweredTurn:
+    """A finished generation: what was sampled, and what the client gets for it.
+
+    returned: the message of a chat completion, or the text of a completion. identity: unique in the attempt, the same for
+    the same draw.
+    """
+
+    prompt_ids: tuple[int, ...]
+    sampled: Sampled
+    finish_reason: FinishReason
+    returned: dict[str, Any] | str
+    parent: int | None
+    identity: str
+    delivered: bool = False
+
+    def recorded(self) -> RecordedTurn:
+        """Return the turn as the update reads it."""
+        sampled = self.sampled
+        return RecordedTurn(
+            prompt_ids=self.prompt_ids,
+            token_ids=sampled.token_ids,
+            log_probs=sampled.log_probs,
+            version=sampled.version,
+            finish_reason=self.finish_reason,
+            seconds=sampled.seconds,
+            delivered=self.delivered,
+            parent=self.parent,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class RunningGeneration:
+    """A generation under way. digest: of its call. waiting: how many clients wait for it."""
+
+    digest: bytes
+    task: asyncio.Task[AnsweredTurn]
+    max_tokens: int
+    waiting: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class OpenAttempt:
+    """An open attempt. url: what the task app gets as `inference_url`; whoever has it may sample until the attempt ends.
+
+    draw: names the random streams of the attempt's samples, as in `job/place/sample`. token: the secret part of url.
+    """
+
+    correlation_id: str
+    draw: str
+    settings: AttemptSettings
+    sampler: Sampler
+    renderer: Renderer
+    pace: Pace
+    url: str = field(repr=False)
+    token: str = field(repr=False)
+    _recognition: Recognition = field(init=False)
+    _turns: list[AnsweredTurn] = field(default_factory=list)
+    _latest: dict[bytes, AnsweredTurn] = field(default_factory=dict)
+    _running: dict[bytes, RunningGeneration] = field(default_factory=dict)
+    _continued_turns: set[int | None] = field(default_factory=set)
+    _draws: defaultdict[bytes, set[int]] = field(default_factory=lambda: defaultdict(set))
+    _calls: int = 0
+    _ended: bool = False
+    _counts: Faithfulness = field(default_factory=Faithfulness)
+    _overridden: Counter[str] = field(default_factory=Counter)
+    _unenforced: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._recognition = Recognition(self.renderer)
+
+    def record(self) -> AttemptRecord:
+        """Return what has happened so far; once the attempt has ended, all of it."""
+        turns = tuple(turn.recorded() for turn in self._turns)
+        return AttemptRecord(
+            self.correlation_id, turns, self._counts + Faithfulness(), dict(self._overridden), dict(self._unenforced)
+        )
+
+    def count_call(self) -> None:
+        """Count a request. Raises RequestRefused beyond the limit."""
+        self._calls += 1
+        if self._calls > self.settings.max_calls:
+            raise _spent(f"its {self.settings.max_calls} calls")
+
+    def count_refused(self) -> None:
+        """Count a request that is answered with an error."""
+        self._counts.refused += 1
+
+    def begin(self, call: GatewayCall) -> RunningGeneration | AnsweredTurn:
+        """Return the generation that answers the call: a running or undelivered one of the same call, else a new one.
+
+        Raises RequestRefused, RequestError. The caller awaits it with `result`.
+        """
+        if self._ended:
+            raise attempt_ended()
+        self._overridden.update(call.overridden)
+        self._unenforced.update(call.unenforced)
+        running = self._running.get(call.digest)
+        if running is not None:
+            self._counts.repeated += 1
+            return running
+        latest = self._latest.get(call.digest)
+        if latest is not None and not latest.delivered:
+            self._counts.repeated += 1
+            return latest
+        prompt = self._recognition.prompt(call.prompt)
+        max_tokens = self._max_tokens(call, prompt)
+        task = asyncio.create_task(self._generate(call, prompt, max_tokens), name="generation")
+        started = self._running[call.digest] = RunningGeneration(call.digest, task, max_tokens)
+        task.add_done_callback(lambda _: self._forget(started))
+        return started
+
+    async def result(self, generation: RunningGeneration) -> AnsweredTurn:
+        """Wait for a generation. Raises RequestRefused when the attempt ended meanwhile, or the generation took too long.
+
+        If the waiting task is cancelled and no other client waits, the generation is cancelled soon.
+        """
+        generation.waiting += 1
+        try:
+            await asyncio.wait((generation.task,))
+        finally:
+            generation.waiting -= 1
+            if not generation.waiting and not generation.task.done():
+                asyncio.get_running_loop().call_later(REJOIN_SECONDS, self._cancel_unless_awaited, generation)
+        if generation.task.cancelled():
+            raise attempt_ended()
+        return generation.task.result()
+
+    async def end(self) -> None:
+        """Accept no more calls, and cancel what is running; its clients are refused."""
+        self._ended = True
+        tasks = [generation.task for generation in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _cancel_unless_awaited(self, generation: RunningGeneration) -> None:
+        if not generation.waiting and not generation.task.done():
+            self._forget(generation)  # a call that comes now starts another one
+            generation.task.cancel()
+
+    def _forget(self, generation: RunningGeneration) -> None:
+        if self._running.get(generation.digest) is generation:
+            del self._running[generation.digest]
+        if generation.task.done() and not generation.task.cancelled():
+            generation.task.exception()  # retrieved, so that asyncio does not log it: its clients may have hung up
+
+    def _max_tokens(self, call: GatewayCall, prompt: PromptIds) -> int:
+        settings = self.settings
+        room = settings.context_tokens - len(prompt.ids)
+        if room < 1:
+            raise RequestError(
+                f"This model's maximum context length is {settings.context_tokens} tokens; the prompt has {len(prompt.ids)}.",
+                code="context_length_exceeded",
+                hint="The episode ends here: show the policy fewer turns, or train with a longer context.",
+            )
+        used = sum(len(turn.sampled.token_ids) for turn in self._turns)
+        reserved = sum(generation.max_tokens for generation in self._running.values())
+        left = settings.max_sampled_tokens - used - reserved
+        if left < 1:
+            raise _spent(f"its {settings.max_sampled_tokens} tokens")
+        return min(call.max_tokens or settings.max_tokens, settings.max_tokens, room, left)
+
+    async def _generate(self, call: GatewayCall, prompt: PromptIds, max_tokens: int) -> AnsweredTurn:
+        digest = hashlib.sha256(array("q", prompt.ids).tobytes()).digest()
+        # a generation that was cancelled is drawn again as it would have been: its number becomes free
+        used = self._draws[digest]
+        number = next(number for number in itertools.count() if number not in used)
+        used.add(number)
+        draw = f"{self.draw}/{digest.hex()[:DRAW_CHARACTERS]}/{number}"
+        try:
+            sampled = await self._sample(prompt, max_tokens, draw)
+        except BaseException:
+            used.discard(number)
+            raise
+        if len(sampled.token_ids) != len(sampled.log_probs):
+            log.error(
+                "the sampler returned %d token ids and %d log-probabilities correlation_id=%s: the call is refused",
+                len(sampled.token_ids),
+                len(sampled.log_probs),
+                self.correlation_id,
+            )
+            raise RequestRefused(
+                "token_mismatch",
+                f"The sampler returned {len(sampled.token_ids)} token ids and {len(sampled.log_probs)} log-probabilities; "
+                "expected equal numbers.",
+            )
+        identity = hashlib.sha256(draw.encode()).hexdigest()[:DRAW_CHARACTERS]
+        turn = self._answered(call, prompt, sampled, identity)
+        self._recognition.add(call.prompt, prompt.ids, turn.sampled.token_ids, turn.returned)
+        if self._turns and (prompt.parent is None or prompt.parent in self._continued_turns):
+            self._counts.forked += 1
+        elif prompt.stripped:
+            self._counts.continued += 1
+        else:
+            self._counts.exact += 1
+        self._continued_turns.add(prompt.parent)
+        self._turns.append(turn)
+        self._latest[call.digest] = turn
+        return turn
+
+    async def _sample(self, prompt: PromptIds, max_tokens: int, draw: str) -> Sampled:
+        sampled = None
+        measured = object()
+        seconds = self.pace.started(measured, max_tokens)
+        try:
+            async with asyncio.timeout(seconds):
+                sampled = await self.sampler.sample(
+                    prompt.ids,
+                    max_tokens=max_tokens,
+                    temperature=self.settings.temperature,
+                    stop_ids=self.renderer.stop_ids,
+                    draw=draw,
+                )
+        except TimeoutError:
+            raise RequestRefused(
+                "generation_timeout",
+                f"The sampler returned nothing within {seconds:.0f} s, {SLACK:g} times what its speed suggests.",
+                hint="The trainer's log says what it does.",
+            ) from None
+        except BadArgument as wrong:
+            raise RequestError(wrong.message, hint=wrong.hint) from None
+        finally:
+            self.pace.ended(measured, None if sampled is None else len(sampled.token_ids))
+        return sampled
+
+    def _answered(self, call: GatewayCall, prompt: PromptIds, sampled: Sampled, identity: str) -> AnsweredTurn:
+        """The turn up to the first stop text. Its later tokens are dropped: the ones before were drawn without them."""
+        decode = self.renderer.tokenizer.decode
+        text = decode(_without_end(sampled.token_ids, self.renderer.stop_ids))
+        if any(stop in text for stop in call.stops):
+            length = bisect_left(
+                range(len(sampled.token_ids)),
+                True,
+                key=lambda end: any(stop in decode(sampled.token_ids[:end]) for stop in call.stops),
+            )
+            sampled = replace(
+                sampled,
+                token_ids=sampled.token_ids[:length],
+                log_probs=sampled.log_probs[:length],
+                finish_reason="stop",
+            )
+            text = decode(sampled.token_ids)
+        finish: FinishReason = sampled.finish_reason
+        returned: dict[str, Any] | str = _before(text, call.stops)
+        if isinstance(call.prompt, ChatPrompt):
+            message = self.renderer.parse(sampled.token_ids, call.prompt.tools, call_prefix=f"call_{identity}")
+            message["content"] = message["content"] and _before(message["content"], call.stops)
+            if message.get("tool_calls") and finish == "stop":
+                finish = "tool_calls"
+            returned = message
+        return AnsweredTurn(prompt.ids, sampled, finish, returned, prompt.parent, identity)
+
+
+def attempt_ended() -> RequestRefused:
+    """Return the refusal of a call whose attempt has ended."""
+    return RequestRefused(
+        "attempt_ended", "The attempt of this address has ended.", hint="Use the address of the rollout under way."
+    )
+
+
+def _spent(limit: str) -> RequestRefused:
+    return RequestRefused("attempt_spent", f"The attempt has used {limit}.", hint="End the episode.")
+
+
+def _without_end(token_ids: tuple[int, ...], stop_ids: frozenset[int]) -> tuple[int, ...]:
+    return token_ids[:-1] if token_ids and token_ids[-1] in stop_ids else token_ids
+
+
+def _before(text: str, stops: tuple[str, ...]) -> str:
+    """The text before the first of the stop texts."""
+    return text[: min((at for at in map(text.find, stops) if at >= 0), default=len(text))]

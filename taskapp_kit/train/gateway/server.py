@@ -1,0 +1,246 @@
+"""The gateway: a server on a thread of the trainer, at which each open attempt has an address of its own.
+
+    with Gateway(sampler, renderer, max_open_attempts=64) as gateway:
+        async with gateway.attempt("rollout-7", draw="job/7/0", settings=settings) as attempt:
+            ...  # a task app plays, with attempt.url as its inference_url
+        attempt.record().turns
+
+Whoever has an address may sample in its attempt until that ends, and do nothing else. Authorization headers are ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import orjson
+
+from taskapp_kit.errors import RequestError
+from taskapp_kit.net.body import read_json
+from taskapp_kit.net.error_response import ClientGone, ErrorWriter, RequestRefused
+from taskapp_kit.net.peer import peer_of
+from taskapp_kit.net.response import EncodedResponse
+from taskapp_kit.net.sse import EventStreamResponse
+from taskapp_kit.net.while_connected import while_connected
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from taskapp_kit.train.gateway.answers import answer
+from taskapp_kit.train.gateway.attempt import AnsweredTurn, AttemptSettings, OpenAttempt, attempt_ended
+from taskapp_kit.train.gateway.call_reader import GatewayCall, Route, read_call
+from taskapp_kit.train.gateway.capabilities import CapabilityIssuer
+from taskapp_kit.train.gateway.pace import Pace
+from taskapp_kit.train.rendering.renderer import Renderer
+from taskapp_kit.train.turns import Sampler
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+log = logging.getLogger("taskapp_kit.train")
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+MAX_BODY_VALUES = 200_000
+ROUTES: Mapping[str, Route] = {"chat/completions": "chat/completions", "completions": "completions"}
+
+
+def _openai_error(status: int, error: dict[str, Any]) -> dict[str, Any]:
+    """The members where clients of OpenAI's APIs look for them."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"type": kind, "param": None, **error}}
+
+
+ERRORS = ErrorWriter("The gateway", log, stored="a turn", routes="docs/architecture.md", shape=_openai_error)
+
+
+class Gateway:
+    """Serves between `start` and `stop`, or inside `with`. Attempts are opened from one event loop, the driver's.
+
+    max_open_attempts: further ones wait. host, port: where it listens; 0 takes a free port. public_url: the address under
+    which task apps reach it, where that is another one; with a path, a proxy has to remove it. pace: measures the sampler.
+    Raises ConfigError when the address is in use.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        renderer: Renderer,
+        *,
+        max_open_attempts: int,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        public_url: str | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        self._sampler, self._renderer = sampler, renderer
+        self._pace = pace or Pace()
+        self._capabilities = CapabilityIssuer()
+        self._numbers = itertools.count()
+        self._attempts: dict[int, OpenAttempt] = {}
+        self._slots = asyncio.Semaphore(max_open_attempts)
+        self._warned: set[str] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server = BackgroundServer(self._app, host=host, port=port)
+        self._url = (public_url or self._server.url).rstrip("/")
+
+    @property
+    def open_attempts(self) -> int:
+        """The number of attempts that may send a call. May be read in any thread."""
+        return len(self._attempts)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """What the sampler generates for all attempts together; None before the first generation has ended."""
+        return self._pace.tokens_per_second
+
+    def start(self) -> None:
+        """Start serving. Raises RuntimeError if the server does not start."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """Stop serving and end the thread."""
+        self._server.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @asynccontextmanager
+    async def attempt(self, correlation_id: str, *, draw: str, settings: AttemptSettings) -> AsyncIterator[OpenAttempt]:
+        """Open an attempt when fewer than `max_open_attempts` are open, and end it with the block.
+
+        correlation_id: stands for the attempt in logs and stores. draw: names its random streams, as in
+        `job/place/sample`. At the end its running generations are cancelled, and its address answers 410.
+        """
+        loop = self._loop
+        if loop is None:
+            raise RuntimeError("the gateway is not running: call start() first")
+        async with self._slots:
+            number = next(self._numbers)
+            token = self._capabilities.issue(number)
+            attempt = OpenAttempt(
+                correlation_id=correlation_id,
+                draw=draw,
+                settings=settings,
+                sampler=self._sampler,
+                renderer=self._renderer,
+                pace=self._pace,
+                url=f"{self._url}/r/{token}/v1",
+                token=token,
+            )
+            self._attempts[number] = attempt
+            try:
+                yield attempt
+            finally:
+                del self._attempts[number]
+                ending = asyncio.run_coroutine_threadsafe(attempt.end(), loop)
+                await asyncio.shield(asyncio.wrap_future(ending))
+
+    # requests
+
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close"})
+        else:
+            await self._handle(scope, receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        self._loop = asyncio.get_running_loop()
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        attempt = turn = None
+        response: EncodedResponse | EventStreamResponse
+        try:
+            attempt, rest = self._addressed(scope["path"])
+            peer_of(scope).keyed = True
+            route = ROUTES.get(rest)
+            if route is None:
+                raise RequestRefused("not_found", "There is no such route.", hint=f"There are {' and '.join(ROUTES)}.")
+            if scope["method"] != "POST":
+                attempt.count_refused()
+                response = ERRORS.method_not_allowed(["POST"])
+            else:
+                call, turn = await self._turn(attempt, route, scope, receive)
+                response = answer(call, turn, self._renderer.tokenizer)
+        except ClientGone:
+            return
+        except Exception as error:
+            if attempt is not None:
+                attempt.count_refused()
+            response = ERRORS.response(_explained(error), "/r/{token}/v1")
+        await response(scope, receive, send)
+        if turn is not None:
+            await asyncio.sleep(
+                0
+            )  # the response is written, and a lost connection noticed, in the loop's next iteration
+            turn.delivered = turn.delivered or not peer_of(scope).gone
+
+    def _addressed(self, path: str) -> tuple[OpenAttempt, str]:
+        """The open attempt that a path names, and what follows `/v1/`. Raises RequestRefused, without the path."""
+        parts = path.split("/", 4)
+        number = (
+            self._capabilities.read(parts[2])
+            if len(parts) == 5 and (parts[0], parts[1], parts[3]) == ("", "r", "v1")
+            else None
+        )
+        if number is None:
+            raise RequestRefused(
+                "not_found", "There is no such address.", hint="Use the inference_url of the rollout under way."
+            )
+        attempt = self._attempts.get(number)
+        if attempt is None:
+            raise attempt_ended()
+        return attempt, parts[4]
+
+    async def _turn(
+        self, attempt: OpenAttempt, route: Route, scope: Scope, receive: Receive
+    ) -> tuple[GatewayCall, AnsweredTurn]:
+        attempt.count_call()
+        body = await read_json(scope, receive, MAX_BODY_BYTES, max_values=MAX_BODY_VALUES)
+        call = read_call(route, _without_token(body, attempt))
+        self._warn(call)
+        generation = attempt.begin(call)
+        if isinstance(generation, AnsweredTurn):
+            return call, generation
+        return call, await while_connected(attempt.result(generation), receive)
+
+    def _warn(self, call: GatewayCall) -> None:
+        """Log each member that is not enforced once."""
+        for name in call.unenforced:
+            if name not in self._warned:
+                self._warned.add(name)
+                log.warning(
+                    "a client sends %s, which has no effect while training: log-probabilities would be those of a masked "
+                    "distribution",
+                    name,
+                )
+
+
+def _without_token(body: dict[str, Any], attempt: OpenAttempt) -> dict[str, Any]:
+    """The body with the correlation id in place of the attempt's token, so that no prompt and no answer shows it."""
+    encoded = orjson.dumps(body)
+    token = attempt.token.encode()
+    if token not in encoded:
+        return body
+    replaced: dict[str, Any] = orjson.loads(encoded.replace(token, orjson.dumps(attempt.correlation_id)[1:-1]))
+    return replaced
+
+
+def _explained(error: Exception) -> Exception:
+    if isinstance(error, RecursionError):
+        return RequestError("The arguments of a tool call are nested too deeply.", hint="Send flatter JSON.")
+    return error
