@@ -58,6 +58,8 @@ async def nonsense_ends(subject: EnvironmentUnderTest) -> CheckResult:
             )
             do = "Declare max_steps= or max_turns=, or keep max_refusals=10: a model that is stuck costs tokens without end."
             return wrong(found, do, subject.place)
+    if not any(played.values()):
+        return skipped("No rollout of a policy that answers nonsense ended without a failure.")
     ends = sorted({rollout.stop_reason for rollouts in played.values() for rollout in rollouts})
     longest = max((rollout.length for rollouts in played.values() for rollout in rollouts), default=0)
     return passed(f"{len(played)} kinds of nonsense: ended by {', '.join(ends)}, after {longest} steps at most.")

@@ -110,3 +110,34 @@ def test_neither_a_private_value_nor_an_exceptions_text_is_shown(stem: str) -> N
 
 def test_there_are_enough_of_them() -> None:
     assert len(GALLERY) >= 24
+
+
+FRAGILE = '''
+from taskapp_kit import Step, TaskApp, Trajectory, action
+
+app = TaskApp("fragile")
+
+@app.environment("fragile", splits={"train": range(20)}, max_steps=5)
+class Fragile:
+    """Ends after one step."""
+
+    def reset(self, seed: int) -> str:
+        return f"round {seed}"
+
+    @action
+    def go(self, far: int) -> Step:
+        """Go."""
+        return Step(f"went {far}", terminated=True)
+
+@app.rubric
+def far(trajectory: Trajectory) -> float:
+    """An episode without a done action is not thought of."""
+    done = [step for step in trajectory.steps if step.refused is None]
+    return min(1.0, abs(done[0].action.args["far"]) / 1000)
+'''
+
+
+def test_nonsense_that_always_fails_is_not_said_to_end(tmp_path: Path) -> None:
+    (tmp_path / "fragile.py").write_text(FRAGILE, encoding="utf-8")
+    by_name = {item.name: item for item in findings(tmp_path / "fragile.py", processes=False)}
+    assert by_name["nonsense-ends"].status == "skipped", by_name["nonsense-ends"].found
