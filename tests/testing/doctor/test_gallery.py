@@ -133,11 +133,13 @@ class Fragile:
 def far(trajectory: Trajectory) -> float:
     """An episode without a done action is not thought of."""
     done = [step for step in trajectory.steps if step.refused is None]
-    return min(1.0, abs(done[0].action.args["far"]) / 1000)
+    return min(1.0, abs(done[0].args["far"]) / 1000)
 '''
 
 
 def test_nonsense_that_always_fails_is_not_said_to_end(tmp_path: Path) -> None:
     (tmp_path / "fragile.py").write_text(FRAGILE, encoding="utf-8")
     by_name = {item.name: item for item in findings(tmp_path / "fragile.py", processes=False)}
+    assert by_name["rollout"].status == "ok", by_name["rollout"].found
     assert by_name["nonsense-ends"].status == "skipped", by_name["nonsense-ends"].found
+    assert "failure" in by_name["nonsense-ends"].found
