@@ -72,8 +72,8 @@ class TrainingBatch:
 def training_batch(episodes: Sequence[TrainingEpisode], options: RowOptions) -> TrainingBatch:
     """Return the rows of these episodes, in their order.
 
-    Raises ValueError for two episodes of one name, for a reward that is not finite, and with credit per turn for an episode
-    that has not one reward for each turn.
+    Raises ValueError for two episodes of one name, for rewards that are compared and not finite, and with credit per turn
+    for an episode that has not one reward for each turn.
     """
     if len({episode.rollout for episode in episodes}) != len(episodes):
         raise ValueError("two episodes of a batch have the same name; expected different ones")

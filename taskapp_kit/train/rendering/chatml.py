@@ -7,12 +7,11 @@ template ignores tools; with this layout it gets them the same way.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from taskapp_kit.train.rendering.messages import FunctionCall, NormalMessage, to_json
+from taskapp_kit.train.rendering.messages import FunctionCall, NormalMessage, read_call, to_json
 from taskapp_kit.train.rendering.renderer import LayoutToken, Part, Renderer
 
 _START, _END = LayoutToken("<|im_start|>"), LayoutToken("<|im_end|>")
@@ -76,11 +75,9 @@ class ChatMl(Renderer):
         return [_START, "assistant\n"]
 
     def _split_calls(self, text: str) -> tuple[str, list[FunctionCall]]:
-        try:
-            calls = [_call(found) for found in _CALLS.findall(text)]
-        except ValueError:
-            return text, []
-        return (_CALLS.sub("", text).strip(), calls) if calls else (text, [])
+        found = [read_call(block, "arguments") for block in _CALLS.findall(text)]
+        calls = [call for call in found if call is not None]
+        return (_CALLS.sub("", text).strip(), calls) if calls and len(calls) == len(found) else (text, [])
 
     def _split_reasoning(self, text: str) -> tuple[str | None, str]:
         if self.tokenizer.token(_THINK) is None or not (_THINK_END in text or text.lstrip().startswith(_THINK)):
@@ -108,14 +105,3 @@ def _results(messages: Iterable[NormalMessage]) -> Iterable[str | LayoutToken]:
         yield _RESULT
         yield f"\n{message.text}\n"
         yield _RESULT_END
-
-
-def _call(block: str) -> FunctionCall:
-    """Raises ValueError for what is no call."""
-    call = json.loads(block)
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-        raise ValueError("expected an object with a name")
-    arguments = call.get("arguments", {})
-    if not isinstance(arguments, dict):
-        raise ValueError("expected arguments that are an object")
-    return FunctionCall(call["name"], arguments)

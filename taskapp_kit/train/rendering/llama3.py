@@ -5,12 +5,11 @@ Tools stand before the first message of the user, and a call is a JSON object an
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from taskapp_kit.train.rendering.messages import FunctionCall, NormalMessage, to_json
+from taskapp_kit.train.rendering.messages import FunctionCall, NormalMessage, read_call, to_json
 from taskapp_kit.train.rendering.renderer import LayoutToken, Part, Renderer
 
 _BEGIN, _END = LayoutToken("<|begin_of_text|>"), LayoutToken("<|eot_id|>")
@@ -68,17 +67,8 @@ class Llama3(Renderer):
         return [_HEADER, "assistant", _HEADER_END, "\n\n"]
 
     def _split_calls(self, text: str) -> tuple[str, list[FunctionCall]]:
-        try:
-            call = json.loads(text.strip().removeprefix(_PYTHON))
-        except ValueError:
-            return text, []
-        name = call.get("name") if isinstance(call, dict) else None
-        arguments = call.get("parameters", call.get("arguments", {})) if isinstance(name, str) else None
-        return (
-            ("", [FunctionCall(name, arguments)])
-            if isinstance(name, str) and isinstance(arguments, dict)
-            else (text, [])
-        )
+        call = read_call(text.strip().removeprefix(_PYTHON), "parameters")
+        return (text, []) if call is None else ("", [call])
 
 
 def _message(role: str, text: str) -> Part:

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from taskapp_kit.contract.content import without_surrogates
 from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.net.json_body import read_object
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 UNSUPPORTED = "unsupported_message"
@@ -16,7 +18,7 @@ UNSUPPORTED = "unsupported_message"
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """A call in an assistant's message. arguments: the parsed JSON, or the text that the client sent if it is no JSON."""
+    """A call in an assistant's message. arguments: an object, or what the client sent instead, a text if it is one."""
 
     name: str
     arguments: Any
@@ -38,6 +40,25 @@ class NormalMessage:
 def to_json(value: Any, indent: int | None = None) -> str:
     """JSON as the `tojson` of chat templates writes it: members in order, no escapes beyond ASCII."""
     return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def read_json_object(text: str) -> dict[str, Any] | None:
+    """Return the object that a text is, in strict JSON; None for any other text.
+
+    What a policy samples is no more trusted than a request: nesting, NaN and halves of surrogate pairs have the limits of
+    a body.
+    """
+    try:
+        return read_object(without_surrogates(text).encode())
+    except RequestError:
+        return None
+
+
+def read_call(text: str, member: str) -> FunctionCall | None:
+    """Return the call that a sampled text is: an object with a `name` and its arguments in `member`; None for other texts."""
+    call = read_json_object(text) or {}
+    name, arguments = call.get("name"), call.get(member, {})
+    return FunctionCall(name, arguments) if isinstance(name, str) and isinstance(arguments, dict) else None
 
 
 def normal_messages(messages: Sequence[Mapping[str, Any]]) -> list[NormalMessage]:
@@ -80,10 +101,8 @@ def _call(call: Any, index: int) -> FunctionCall:
         raise _unsupported(index, "tool_calls", 'expected {"function": {"name": …, "arguments": …}} for each call')
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except ValueError:
-            return FunctionCall(function["name"], arguments)
+        parsed = read_json_object(arguments)
+        arguments = arguments if parsed is None else parsed
     return FunctionCall(function["name"], {} if arguments is None else arguments)
 
 

@@ -57,7 +57,15 @@ def test_another_template_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    "template", ["{{ raise_exception('no') }}", "{% if %}", "{{ messages.x.y.z }}", "{{ 1 + 'x' }}"]
+    "template",
+    [
+        "{{ raise_exception('no') }}",
+        "{% if %}",
+        "{{ messages.x.y.z }}",
+        "{{ 1 + 'x' }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{{ 1 / 0 }}",
+    ],
 )
 def test_a_template_that_cannot_be_rendered_is_a_problem_of_the_model(template: str) -> None:
     with pytest.raises(ConfigError, match="template"):

@@ -149,6 +149,28 @@ def test_what_is_no_call_of_llama_stays_content(text: str) -> None:
     assert RENDERERS["llama3"].parse(tuple(text.encode()), [LOOK]) == {"role": "assistant", "content": text}
 
 
+HOSTILE_ARGUMENTS = [
+    '{"x": ' + "[" * 5_000 + "]" * 5_000 + "}",
+    '{"x": NaN}',
+    '{"x": "\\ud800"}',
+    '{"x": 1e999}',
+    '{"x": 1, "x": 2}',
+    '{"x": ' + "9" * 5_000 + "}",
+]
+
+
+@pytest.mark.parametrize("arguments", HOSTILE_ARGUMENTS)
+def test_a_call_that_strict_json_refuses_is_content(arguments: str) -> None:
+    """It would reach the client, and the next prompt, as JSON that not every reader accepts."""
+    chatml = f'<tool_call>{{"name": "look", "arguments": {arguments}}}</tool_call>'
+    assert RENDERERS["chatml"].parse(tuple(chatml.encode()), [LOOK])["content"] == chatml
+    llama3 = f'{{"name": "look", "parameters": {arguments}}}'
+    assert RENDERERS["llama3"].parse(tuple(llama3.encode()), [LOOK])["content"] == llama3
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "look", "arguments": arguments}}]}
+    text = RENDERERS["chatml"].tokenizer.decode(RENDERERS["chatml"].prompt([call]))
+    assert arguments in text, "arguments of a client that are no JSON stand in the prompt as they are"
+
+
 def test_a_call_needs_no_end_if_it_is_complete() -> None:
     message = RENDERERS["chatml"].parse(b'Well. <tool_call>{"name": "look"}', [LOOK])
     assert message["content"] == "Well."
